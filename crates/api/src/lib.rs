@@ -1,1 +1,32 @@
-//! .
+//! The contract of Alustan: the `Terraform` resource, what its status says, and the run record
+//! that controller and runner share. Types and names only: no client, no clock.
+
+#![expect(
+    unreachable_pub,
+    reason = "KubeSchema repeats each struct inside a function"
+)]
+
+pub mod conditions;
+pub mod labels;
+pub mod names;
+pub mod paths;
+pub mod report;
+pub mod run;
+pub mod spec;
+pub mod status;
+
+pub use spec::*;
+pub use status::*;
+
+/// The field manager of every server-side apply.
+pub const FIELD_MANAGER: &str = "terraform.alustan.io/controller";
+
+/// Keeps a deleted resource until what it manages is destroyed.
+pub const FINALIZER: &str = "terraform.alustan.io/destroy";
+
+/// Annotation: setting it to a new value asks for a new look at once, and gives a `Stalled`
+/// resource a new retry budget.
+pub const RECONCILE_AT: &str = "alustan.io/reconcile-at";
+
+/// Annotation: `"true"` on a deleted resource gives up on destroying what it manages.
+pub const ABANDON: &str = "alustan.io/abandon";

@@ -1,0 +1,68 @@
+//! Labels of everything the operator makes, so that people and the operator find it.
+
+use std::collections::BTreeMap;
+
+/// Label: always [`MANAGER`] on what the operator made.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY`].
+pub const MANAGER: &str = "alustan";
+/// Label: the `Terraform` resource an object belongs to.
+pub const NAME: &str = "alustan.io/terraform";
+/// Label: the uid of that resource, so that a resource made again under the same name is another.
+pub const UID: &str = "alustan.io/uid";
+/// Label: what the object is for, see [`Component`].
+pub const COMPONENT: &str = "app.kubernetes.io/component";
+/// Label of a build Job: the tag of the image that it builds.
+pub const IMAGE_TAG: &str = "alustan.io/image-tag";
+/// Annotation of a runner Job: digest of the inputs of its run.
+pub const INPUTS: &str = "alustan.io/inputs";
+
+/// What an object is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Component {
+    /// A builder Job and its pod.
+    Build,
+    /// A runner Job, its pod, and what they run with.
+    Run,
+    /// The run record.
+    Record,
+    /// What destroy needs.
+    Pin,
+    /// State of the managed backend.
+    State,
+    /// The cache volume.
+    Cache,
+    /// Outputs for the user.
+    Outputs,
+    /// A pull secret derived from the registry's.
+    Registry,
+}
+
+impl Component {
+    /// The label's value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::Run => "run",
+            Self::Record => "record",
+            Self::Pin => "pin",
+            Self::State => "state",
+            Self::Cache => "cache",
+            Self::Outputs => "outputs",
+            Self::Registry => "registry",
+        }
+    }
+}
+
+/// The labels of an object that belongs to the resource `name` with `uid`.
+pub fn of(name: &str, uid: &str, component: Component) -> BTreeMap<String, String> {
+    BTreeMap::from(
+        [
+            (MANAGED_BY, MANAGER),
+            (NAME, name),
+            (UID, uid),
+            (COMPONENT, component.as_str()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    )
+}

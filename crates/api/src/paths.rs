@@ -1,0 +1,23 @@
+//! Where things are inside runner and build pods.
+
+/// The runner binary in every base image.
+pub const RUNNER: &str = "/usr/local/bin/alustan-runner";
+/// The context in the runner image: the module and the local modules that it uses.
+pub const MODULE: &str = "/alustan/module";
+/// The providers of the module in the runner image, as an unpacked filesystem mirror.
+pub const PROVIDERS: &str = "/alustan/providers";
+/// A filesystem mirror that a base image may carry; the implied mirror of Terraform.
+pub const BASE_PROVIDERS: &str = "/usr/local/share/terraform/plugins";
+/// The cache volume, in runner pods and in the build's `prepare` container.
+pub const CACHE: &str = "/var/lib/alustan";
+/// Scratch space of a runner pod, gone with the pod.
+pub const WORK: &str = "/work";
+/// Scratch space of a build pod. No image content may live below a mount of the builder, where
+/// kaniko would silently drop it.
+pub const BUILD: &str = "/kaniko-ctx";
+/// The folder in a build pod where a runner binary is put when the base image may have none.
+pub const INJECT: &str = "/alustan-inject";
+/// The docker configuration in the `prepare` container.
+pub const DOCKER_CONFIG: &str = "/alustan-docker";
+/// The user and group that runner containers run as.
+pub const USER: i64 = 65532;

@@ -1,0 +1,114 @@
+//! What a run and a build report.
+
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::run::RunKind;
+
+/// How many characters of the engine's own text a report carries. The copy of a report in the
+/// termination message must stay below 4096 bytes (kubelet's limit).
+pub const MAX_TEXT: usize = 2000;
+
+/// How many changed resources a report names.
+pub const MAX_CHANGES: usize = 20;
+
+/// What a run found or did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunReport {
+    /// The run's number.
+    pub number: i64,
+    /// What it was to do.
+    pub kind: RunKind,
+    /// How it ended.
+    pub result: RunResult,
+    /// Why it was started, as in `status.runs[]`; filled in by the controller.
+    #[serde(default)]
+    pub trigger: String,
+    /// Its Job; filled in by the controller.
+    #[serde(default)]
+    pub job: String,
+    /// What the plan says, where there was one.
+    pub changes: Option<ChangeSet>,
+    /// Why it failed.
+    pub failure: Option<Failure>,
+    /// Where the state lives, as the engine resolved it.
+    pub state_address: Option<String>,
+    /// When the runner began.
+    pub started_at: Timestamp,
+    /// When it was done.
+    pub finished_at: Timestamp,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunResult {
+    /// There was nothing to do.
+    NoChanges,
+    /// A plan or a look for drift found changes; nothing was applied.
+    Changes,
+    /// The plan was applied, or everything was destroyed.
+    Done,
+    /// It failed; [`RunReport::failure`] says why.
+    Failed,
+    /// It obeyed a cancellation before it changed anything.
+    Cancelled,
+}
+
+/// The changes of a plan, normalised: reads and no-ops left out, order fixed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangeSet {
+    /// Resources to create, replaced ones included.
+    pub add: i64,
+    /// Resources to update in place.
+    pub change: i64,
+    /// Resources to destroy, replaced ones included.
+    pub destroy: i64,
+    /// The first [`MAX_CHANGES`] of them: destroyed and replaced ones first.
+    pub resources: Vec<ResourceChange>,
+    /// HMAC over all of them with the resource's key: equal for equal change sets.
+    pub digest: String,
+}
+
+/// One resource of a change set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ResourceChange {
+    /// Its address in the module, such as `module.dns.aws_route53_record.a["www"]`.
+    pub address: String,
+    /// `create`, `update`, `replace` or `delete`.
+    pub action: String,
+}
+
+/// Why something failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// Who can do something about it.
+    pub class: FailureClass,
+    /// A stable `PascalCase` word.
+    pub reason: String,
+    /// What was tried and what came of it, with the last lines of the engine's own text; at
+    /// most [`MAX_TEXT`] characters.
+    pub message: String,
+}
+
+/// Who can do something about a failure (rule 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureClass {
+    /// Network, throttling, quota, eviction, a lock held by somebody: it passes by itself and
+    /// costs no retry budget.
+    World,
+    /// The module, its values or what it manages: tried again within the budget.
+    Module,
+    /// The user must change something first: no retry helps.
+    User,
+}
+
+/// What the `prepare` container says in its termination message when it fails.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PrepareReport {
+    /// Why it failed.
+    pub failure: Failure,
+}

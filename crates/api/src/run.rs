@@ -1,0 +1,376 @@
+//! The run record: one Secret per resource that controller and runner share, and that makes a
+//! run happen at most once.
+//!
+//! Every write is a compare-and-swap on the Secret's `resourceVersion`. The controller starts a
+//! run by raising [`RunRecord::number`]; the runner claims it with the uid of its pod before it
+//! touches anything, and swaps [`RunRecord::phase`] to [`RunPhase::Applying`] before it changes
+//! anything. The controller cancels by swapping [`RunRecord::cancel`]: one of them wins.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::report::RunReport;
+
+/// Keys of the Secret's data.
+pub mod key {
+    /// A [`super::RunRecord`] as JSON.
+    pub const RECORD: &str = "record";
+    /// [`super::RunInputs`] as JSON; removed once the run's report is recorded.
+    pub const INPUTS: &str = "inputs";
+    /// A [`crate::report::RunReport`] as JSON; written by the runner.
+    pub const REPORT: &str = "report";
+    /// [`super::Outputs`] as JSON; written by the runner, removed once they are handed on.
+    pub const OUTPUTS: &str = "outputs";
+    /// A [`super::History`] as JSON; written by the controller.
+    pub const HISTORY: &str = "history";
+    /// 32 random bytes of this resource: key of its hashes and of its plans on the cache volume.
+    pub const KEY: &str = "key";
+}
+
+/// What a run does.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum RunKind {
+    /// Makes a plan that waits for approval.
+    Plan,
+    /// Plans, and applies that very plan.
+    Apply,
+    /// Looks for differences between the real objects and the configuration.
+    Drift,
+    /// Destroys everything in the state.
+    Destroy,
+}
+
+impl RunKind {
+    /// Whether a run of this kind may change real objects.
+    pub const fn changes(self) -> bool {
+        match self {
+            Self::Apply | Self::Destroy => true,
+            Self::Plan | Self::Drift => false,
+        }
+    }
+
+    /// The word used in names of Jobs and in `status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Apply => "apply",
+            Self::Drift => "drift",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
+impl fmt::Display for RunKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a run was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Trigger {
+    /// The resource is new.
+    Created,
+    /// The module changed between two commits.
+    #[serde(rename_all = "camelCase")]
+    Commit {
+        /// The revision applied last.
+        from: String,
+        /// The revision now.
+        to: String,
+    },
+    /// The resource's spec, or something that it names, changed.
+    Spec,
+    /// The interval of drift detection passed.
+    Interval,
+    /// The real objects differ from the configuration.
+    Drift,
+    /// The previous run failed.
+    #[serde(rename_all = "camelCase")]
+    Retry {
+        /// Failures so far with this configuration.
+        failures: u32,
+    },
+    /// A person set [`crate::RECONCILE_AT`].
+    Requested,
+    /// The resource was deleted.
+    Deleted,
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |revision: &str| revision.get(..7).unwrap_or(revision).to_owned();
+        match self {
+            Self::Created => f.write_str("created"),
+            Self::Commit { from, to } => write!(f, "commit {}..{}", short(from), short(to)),
+            Self::Spec => f.write_str("spec"),
+            Self::Interval => f.write_str("interval"),
+            Self::Drift => f.write_str("drift"),
+            Self::Retry { failures } => write!(f, "retry {failures}"),
+            Self::Requested => f.write_str("requested"),
+            Self::Deleted => f.write_str("deleted"),
+        }
+    }
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum RunPhase {
+    /// Started by the controller, not yet claimed.
+    #[default]
+    Starting,
+    /// Claimed by a pod; nothing is changed yet.
+    Planning,
+    /// Real objects may be changing. It can no longer be cancelled.
+    Applying,
+    /// The report of the run stands in the record.
+    Reported,
+    /// The report is in the history; the next run may start.
+    Recorded,
+}
+
+/// The state of the current run. Number 0 is "no run yet".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunRecord {
+    /// The run's number, counted per resource from 1.
+    pub number: i64,
+    /// What it runs, and with what.
+    pub run: Option<RunSpec>,
+    /// How far it has come.
+    pub phase: RunPhase,
+    /// The pod that runs it.
+    pub claimed_by: Option<Claim>,
+    /// Set by the controller to stop a run that has not begun to apply.
+    pub cancel: bool,
+    /// The lock of the managed backend, while the engine holds it.
+    pub lock: Option<StateLock>,
+    /// How many state slots the runner needs, when it needs more than it was given.
+    pub slots_wanted: u32,
+    /// Whether any run of this resource ever came to [`RunPhase::Applying`]. Never reset.
+    pub attempted: bool,
+}
+
+/// What a run was started with, without its secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunSpec {
+    /// What it does.
+    pub kind: RunKind,
+    /// Why.
+    pub trigger: Trigger,
+    /// Its Job.
+    pub job: String,
+    /// The commit, where one is known.
+    pub revision: Option<String>,
+    /// The context in the image.
+    pub context: Option<String>,
+    /// The runner image, by digest.
+    pub image: String,
+    /// The config hash (rule 3).
+    pub config_hash: String,
+    /// When it was started.
+    pub started_at: Timestamp,
+}
+
+/// The pod that a run belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// The pod's uid.
+    pub pod_uid: String,
+    /// The pod's name.
+    pub pod: String,
+    /// When it claimed the run.
+    pub at: Timestamp,
+}
+
+/// The engine's own lock information.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StateLock {
+    /// The engine's lock id.
+    pub id: String,
+    /// `OperationTypeApply` and the like.
+    pub operation: String,
+    /// `user@host` as the engine tells it.
+    pub who: String,
+    /// When the lock was taken.
+    pub at: Timestamp,
+}
+
+/// What the runner needs, secrets included.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunInputs {
+    /// Path of the module inside the context; empty for its root.
+    pub path: String,
+    /// Values of the module's variables, by name.
+    pub variables: BTreeMap<String, Value>,
+    /// The user's scripts in place of the engine's own commands.
+    pub scripts: ScriptTexts,
+    /// Where the state lives.
+    pub backend: BackendInputs,
+    /// Time limits in seconds.
+    pub timeouts: TimeLimits,
+}
+
+/// Texts of the user's scripts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ScriptTexts {
+    /// In place of `init`.
+    pub init: Option<String>,
+    /// In place of `plan`.
+    pub plan: Option<String>,
+    /// In place of `apply`.
+    pub apply: Option<String>,
+    /// In place of `destroy`.
+    pub destroy: Option<String>,
+}
+
+/// How the runner configures the engine's backend (rule 11).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendInputs {
+    /// The backend's type as the engine names it: `s3`, `http`, …; `None` leaves the module's own.
+    pub kind: Option<String>,
+    /// Whether a `backend` block must be written, because the module has none.
+    pub write_block: bool,
+    /// Partial configuration, passed in a file by `-backend-config`.
+    pub config: BTreeMap<String, Value>,
+    /// Environment of the engine with the backend's credentials.
+    pub environment: BTreeMap<String, String>,
+    /// The managed backend: names of the Secrets that hold the state.
+    pub managed: Option<ManagedState>,
+}
+
+/// Secrets of the managed backend (rule 12).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManagedState {
+    /// The Secret that says which slots hold the current and the previous version.
+    pub pointer: String,
+    /// The Secrets that hold parts of a version.
+    pub slots: Vec<String>,
+}
+
+/// Time limits of a run, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TimeLimits {
+    /// For init and plan.
+    pub plan: u64,
+    /// For apply.
+    pub apply: u64,
+    /// For destroy.
+    pub destroy: u64,
+}
+
+/// Outputs of the module, as `output -json` prints them.
+pub type Outputs = BTreeMap<String, Output>;
+
+/// One output.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Its value.
+    pub value: Value,
+    /// Whether the module marks it as sensitive.
+    #[serde(default)]
+    pub sensitive: bool,
+}
+
+/// What cannot be observed again: the only memory of the controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct History {
+    /// The last apply that succeeded.
+    pub applied: Option<Applied>,
+    /// When the real objects were last compared with the configuration.
+    pub checked_at: Option<Timestamp>,
+    /// The drift found by the last look, if any.
+    pub drift: Option<DriftFound>,
+    /// Failures since the last success, for one configuration.
+    pub failures: Failures,
+    /// The base image as it was resolved, so that a moved tag rebuilds nothing.
+    pub base: Option<PinnedImage>,
+    /// The value of [`crate::RECONCILE_AT`] that was acted upon last.
+    pub reconcile_at: Option<String>,
+    /// Reports of the last runs, newest first.
+    pub reports: Vec<RunReport>,
+}
+
+/// A successful apply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Applied {
+    /// The commit.
+    pub revision: Option<String>,
+    /// The config hash (rule 3).
+    pub config_hash: String,
+    /// When it was done.
+    pub at: Timestamp,
+}
+
+/// Drift as it was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftFound {
+    /// When it was first seen.
+    pub since: Timestamp,
+    /// The run that saw it last.
+    pub run: i64,
+}
+
+/// Failures in a row with one configuration (rule 10).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Failures {
+    /// The configuration that failed: the config hash of a run, the tag of a build.
+    pub of: String,
+    /// Failures that count against the budget.
+    pub count: u32,
+    /// Failures of the world since the last success; they cost no budget.
+    pub world: u32,
+    /// When the last one happened.
+    pub at: Option<Timestamp>,
+    /// What happened, for people.
+    pub reason: String,
+    /// The text that goes with it.
+    pub message: String,
+    /// The Job that was counted last, so that none counts twice.
+    pub job_uid: Option<String>,
+}
+
+/// An image reference and what it was resolved to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedImage {
+    /// As configured.
+    pub reference: String,
+    /// By digest.
+    pub resolved: String,
+}
+
+/// The pin: what destroy needs, kept since before the first apply.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pin {
+    /// The runner image by digest.
+    pub image: String,
+    /// The commit.
+    pub revision: Option<String>,
+    /// The context in the image.
+    pub context: Option<String>,
+    /// The inputs of the run.
+    pub inputs: RunInputs,
+}

@@ -1,0 +1,435 @@
+//! The `Terraform` resource. Field docs are user docs: `kubectl explain terraform.spec` shows them.
+
+use std::collections::BTreeMap;
+use std::time::Duration as StdDuration;
+
+use kube::core::Duration;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::status::TerraformStatus;
+
+const DURATION: &str =
+    r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s')";
+const DURATION_HELP: &str = "must be a duration of at least 1s, such as 30s, 5m or 1h";
+
+/// A Terraform (or OpenTofu) module from a git repository, applied by the operator.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[kube(
+    group = "alustan.io",
+    version = "v1alpha1",
+    kind = "Terraform",
+    namespaced,
+    status = "TerraformStatus",
+    shortname = "tf",
+    category = "alustan",
+    derive = "PartialEq",
+    doc = "A Terraform (or OpenTofu) module from a git repository. The operator builds an immutable runner image for it in the cluster, applies it in Jobs, and destroys what it made when the resource is deleted.",
+    validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: at most 50 characters, so that the names of its Jobs fit into a label"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state", description = "What goes on"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status", description = "Whether the configuration is applied"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason", description = "Why"),
+    printcolumn(name = "Plan", type_ = "string", json_path = ".status.plan.summary", description = "Changes of the last plan: add, change, destroy"),
+    printcolumn(name = "Run", type_ = "integer", json_path = ".status.run", description = "Number of the last run"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.source.revision", description = "The commit", priority = 1),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", description = "What happens next", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformSpec {
+    /// Values of the module's variables: any JSON value by name, for example `region: us-east-1`
+    /// or `zones: [a, b]`. Scripts see them in their environment as `TF_VAR_name`, and by the
+    /// bare name where that is a legal shell identifier that does not change how programs run.
+    /// A `TF_VAR_` prefix in a key is stripped. Not for secrets: who may read the resource reads them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, Anything>,
+
+    /// Where the state lives. Absent: the module's own backend if it has one, else `managed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendSpec>,
+
+    /// Scripts that replace the engine's own commands. Their working directory is the module.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scripts: Option<Scripts>,
+
+    /// The repository that the module is in.
+    pub git_repo: GitRepo,
+
+    /// The registry that the runner image of this resource is pushed to.
+    pub container_registry: ContainerRegistry,
+
+    /// How differences between the real objects and the configuration are handled.
+    #[serde(default)]
+    pub drift_detection: DriftDetection,
+
+    /// How often a failing configuration is tried again.
+    #[serde(default)]
+    pub retry: Retry,
+
+    /// Time limits of a run.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+
+    /// Where the module's outputs go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<OutputsSpec>,
+
+    /// Environment of the runner, for credentials of providers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner: Option<RunnerSpec>,
+
+    /// The volume that keeps plans, providers and engine data between runs.
+    #[serde(default)]
+    pub cache: CacheSpec,
+}
+
+/// Any JSON value.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(transparent)]
+pub struct Anything(pub Value);
+
+impl JsonSchema for Anything {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Anything".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
+    }
+}
+
+/// The key of a Secret or ConfigMap in the resource's namespace.
+#[derive(
+    Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRef {
+    /// Its name.
+    pub name: String,
+    /// The key in its data.
+    pub key: String,
+}
+
+/// The name of a Secret or ConfigMap in the resource's namespace.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NameRef {
+    /// Its name.
+    pub name: String,
+}
+
+/// Who keeps the state.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendProvider {
+    /// Secrets in the resource's namespace, kept by the operator; needs no cloud.
+    Managed,
+    /// An S3 bucket, with locks in a DynamoDB table or in the bucket.
+    Aws,
+}
+
+/// Where the state lives.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.provider != 'aws' || (has(self.s3) && self.s3 != '')").message("provider aws needs s3: the name of the bucket"))]
+#[x_kube(validation = Rule::new("self.provider != 'aws' || (has(self.region) && self.region != '')").message("provider aws needs region, for example us-east-1"))]
+#[x_kube(validation = Rule::new("self.provider == 'aws' || !(has(self.s3) || has(self.dynamoDB) || has(self.region) || has(self.key) || has(self.secretRef))").message("s3, dynamoDB, region, key and secretRef belong to provider aws"))]
+pub struct BackendSpec {
+    /// `managed`: Secrets in this namespace. `aws`: an S3 bucket.
+    pub provider: BackendProvider,
+    /// aws: name of the bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s3: Option<String>,
+    /// aws: name of the DynamoDB table with the locks. Absent: a lock file in the bucket.
+    #[serde(default, rename = "dynamoDB", skip_serializing_if = "Option::is_none")]
+    pub dynamo_db: Option<String>,
+    /// aws: region of the bucket, for example `us-east-1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// aws: key of the state in the bucket. Default: `<namespace>/<name>.tfstate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// aws: a Secret whose keys become the backend's environment: `AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_ENDPOINT_URL_S3`, … Absent: what the
+    /// runner's pod has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<NameRef>,
+}
+
+/// Scripts in place of the engine's own commands.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Scripts {
+    /// In place of `terraform init`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Script>,
+    /// In place of `terraform plan`. Exit code 0: no changes, 2: changes, others: failure. It
+    /// writes its plan to the file named by `ALUSTAN_PLAN_FILE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Script>,
+    /// In place of `terraform apply`. It may write outputs, as `terraform output -json` prints
+    /// them, to the file named by `ALUSTAN_OUTPUTS_FILE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apply: Option<Script>,
+    /// In place of `terraform destroy`, when the resource is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destroy: Option<Script>,
+}
+
+/// A script, inline or from a ConfigMap. It runs with the interpreter of its `#!` line, else
+/// with `bash -e`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.inline) != has(self.configMapRef)").message("exactly one of inline and configMapRef must be given"))]
+pub struct Script {
+    /// The script's text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline: Option<String>,
+    /// Where the script's text is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<KeyRef>,
+}
+
+/// The repository that the module is in.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GitRepo {
+    /// `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`;
+    /// `//subdir` at the end names the module's folder, and so does a third part of the path on
+    /// github.com and bitbucket.org: `https://github.com/owner/repo/subdir`.
+    #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
+    pub url: String,
+    /// The branch to follow. Default: the repository's own default branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// Folder of the module in the repository. Default: its root, or what the URL says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Folders and files outside the module that it reads, for example `shared/policies`. They
+    /// come with the module, and a commit that touches them counts as a change. Local modules
+    /// (`source = "../x"`) are found without this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<String>,
+    /// How often the repository is asked for new commits.
+    #[serde(default = "one_minute")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub interval: Duration,
+    /// The private key for ssh. A key `known_hosts` in the same Secret says which host keys to
+    /// trust; those of github.com, gitlab.com and bitbucket.org are built in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_key_secret: Option<KeyRef>,
+    /// A Secret with `username` and `password` (or a token as password) for https, and `ca.crt`
+    /// for a server with a private certificate authority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret: Option<NameRef>,
+}
+
+/// The registry that the runner image is pushed to.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerRegistry {
+    /// The image's repository, without a tag: `docker.io/owner/name`, `registry.example.com:5000/x`.
+    #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
+    pub image_name: String,
+    /// The Secret with the registry's credentials, a docker configuration as JSON. Its key is
+    /// `key` if the Secret has it, else `.dockerconfigjson`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<KeyRef>,
+    /// The image that the runner image is built from, with the engine in it. Default: the
+    /// operator's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_image: Option<String>,
+    /// Speak plain http to this registry. Only for registries in a trusted network.
+    #[serde(default)]
+    pub insecure: bool,
+    /// The program that builds the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub builder: Option<Builder>,
+}
+
+/// The program that builds runner images.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Builder {
+    /// An image whose entrypoint takes kaniko's arguments. Default: the operator's, a pinned
+    /// kaniko.
+    pub image: String,
+}
+
+/// What to do about drift.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum DriftMode {
+    /// Apply the configuration again.
+    #[default]
+    Correct,
+    /// Say so in status, change nothing.
+    Report,
+    /// Do not look.
+    Ignore,
+}
+
+/// How drift is handled.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DriftDetection {
+    /// `Correct` applies the configuration again, `Report` only says so, `Ignore` does not look.
+    #[serde(default)]
+    pub mode: DriftMode,
+    /// How often to look. Each resource has its own moment within the interval.
+    #[serde(default = "one_hour")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub interval: Duration,
+}
+
+impl Default for DriftDetection {
+    fn default() -> Self {
+        Self {
+            mode: DriftMode::default(),
+            interval: one_hour(),
+        }
+    }
+}
+
+/// How often a failing configuration is tried again. Failures of the world (network,
+/// throttling, eviction, locks, …) cost nothing and are tried again every `maxBackoff`.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Retry {
+    /// Failures in a row with one configuration before the resource is `Stalled`.
+    #[serde(default = "five")]
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 100").message("must be between 1 and 100"))]
+    pub limit: i32,
+    /// Wait after the first failure; it doubles with each further one.
+    #[serde(default = "ten_seconds")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub min_backoff: Duration,
+    /// The longest wait.
+    #[serde(default = "ten_minutes")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub max_backoff: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            limit: five(),
+            min_backoff: ten_seconds(),
+            max_backoff: ten_minutes(),
+        }
+    }
+}
+
+/// Time limits of a run. A run that passes one is interrupted as gently as by a node's drain.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeouts {
+    /// For init and plan.
+    #[serde(default = "thirty_minutes")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub plan: Duration,
+    /// For apply.
+    #[serde(default = "one_hour")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub apply: Duration,
+    /// For destroy.
+    #[serde(default = "one_hour")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub destroy: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            plan: thirty_minutes(),
+            apply: one_hour(),
+            destroy: one_hour(),
+        }
+    }
+}
+
+/// Where the module's outputs go.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputsSpec {
+    /// The Secret with all outputs, one key each: strings as they are, other values as JSON.
+    /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_name: Option<String>,
+}
+
+/// Environment of the runner.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunnerSpec {
+    /// Secrets whose keys become environment variables of the engine and of scripts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_from_secrets: Vec<NameRef>,
+}
+
+/// The cache volume.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CacheSpec {
+    /// Whether there is one. It holds only what can be made again; losing it costs time.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// Its size, for example `5Gi`.
+    #[serde(default = "five_gibibytes")]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))").message("must be a quantity such as 5Gi"))]
+    pub size: String,
+    /// Its storage class. Default: the cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_class_name: Option<String>,
+}
+
+impl Default for CacheSpec {
+    fn default() -> Self {
+        Self {
+            enabled: yes(),
+            size: five_gibibytes(),
+            storage_class_name: None,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn five() -> i32 {
+    5
+}
+
+fn five_gibibytes() -> String {
+    "5Gi".to_owned()
+}
+
+fn seconds(seconds: u64) -> Duration {
+    StdDuration::from_secs(seconds).into()
+}
+
+fn ten_seconds() -> Duration {
+    seconds(10)
+}
+
+fn one_minute() -> Duration {
+    seconds(60)
+}
+
+fn ten_minutes() -> Duration {
+    seconds(600)
+}
+
+fn thirty_minutes() -> Duration {
+    seconds(1_800)
+}
+
+fn one_hour() -> Duration {
+    seconds(3_600)
+}
