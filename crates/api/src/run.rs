@@ -16,6 +16,10 @@ use serde_json::Value;
 
 use crate::report::RunReport;
 
+/// Version of what controller, image and runner agree on. It is part of the image's tag: only a
+/// new one rebuilds images when the operator is upgraded.
+pub const PROTOCOL: u32 = 1;
+
 /// Keys of the Secret's data.
 pub mod key {
     /// A [`super::RunRecord`] as JSON.
@@ -176,6 +180,8 @@ pub struct RunSpec {
     pub context: Option<String>,
     /// The runner image, by digest.
     pub image: String,
+    /// The image's tag.
+    pub tag: String,
     /// The config hash (rule 3).
     pub config_hash: String,
     /// When it was started.
@@ -315,6 +321,8 @@ pub struct History {
 pub struct Applied {
     /// The commit.
     pub revision: Option<String>,
+    /// The context.
+    pub context: Option<String>,
     /// The config hash (rule 3).
     pub config_hash: String,
     /// When it was done.
@@ -367,10 +375,14 @@ pub struct PinnedImage {
 pub struct Pin {
     /// The runner image by digest.
     pub image: String,
+    /// Its tag: a digest over everything that goes into it.
+    pub tag: String,
     /// The commit.
     pub revision: Option<String>,
     /// The context in the image.
     pub context: Option<String>,
+    /// The Secret that pulls the image.
+    pub pull_secret: Option<String>,
     /// The inputs of the run.
     pub inputs: RunInputs,
 }

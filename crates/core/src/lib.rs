@@ -1,1 +1,20 @@
-//! .
+//! The pure behaviour of the operator: [`decide::decide`] turns a resource and what was seen of
+//! the world into steps and a status, [`schedule::schedule`] says which runs may start. No client,
+//! no clock, no async.
+
+pub mod absorb;
+pub mod build;
+pub mod decide;
+pub mod delete;
+pub mod digest;
+pub mod events;
+pub mod image;
+pub mod inputs;
+pub mod objects;
+pub mod retry;
+pub mod schedule;
+pub mod seen;
+pub mod settings;
+pub mod start;
+pub mod status;
+pub mod step;

@@ -1,0 +1,253 @@
+//! What becomes of the report of a run: the one place that writes the controller's memory.
+
+use alustan_api::Terraform;
+use alustan_api::labels;
+use alustan_api::report::{Failure, FailureClass, RunReport, RunResult};
+use alustan_api::run::{
+    Applied, DriftFound, Failures, History, Outputs, RunKind, RunPhase, RunRecord, RunSpec,
+};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::objects::secrets;
+use crate::seen::{JobSeen, OutputsSeen, RecordSeen, Seen};
+use crate::step::{Keep, Object, Step, Swap};
+
+/// How many reports are kept.
+const REPORTS: usize = 10;
+
+/// The key under which failures of destroy are counted.
+pub const DESTROY: &str = "destroy";
+
+/// A report that was taken into the memory.
+#[derive(Clone)]
+pub struct Absorbed {
+    /// The writes that make it so.
+    pub steps: Vec<Step>,
+    /// The record afterwards.
+    pub record: RunRecord,
+    /// The memory afterwards.
+    pub history: History,
+}
+
+/// Takes the report of the current run into the memory: the runner's own, or one made up for a
+/// run whose pod is gone without a word. `None` when there is nothing to take.
+pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
+    let current = seen.record.as_ref()?;
+    let run = open_run(&current.record)?;
+    let own = current
+        .report
+        .clone()
+        .filter(|report| report.number == current.record.number);
+    let (mut report, outputs) = match own {
+        Some(report) => (report, current.outputs.as_ref()),
+        None => (lost(current, run, seen.job.as_ref(), now)?, None),
+    };
+    let mut steps = Vec::new();
+    if let Some(outputs) = outputs.filter(|_| report.failure.is_none()) {
+        match hand_on(tf, outputs, seen.outputs) {
+            Ok(step) => steps.push(step),
+            Err(failure) => fail(&mut report, failure),
+        }
+    }
+    report.trigger = run.trigger.to_string();
+    report.job.clone_from(&run.job);
+    let uid = seen.job.as_ref().map(|job| job.uid.clone());
+    let history = fold(&current.history, run, report, uid, now);
+    let record = RunRecord {
+        phase: RunPhase::Recorded,
+        lock: None,
+        ..current.record.clone()
+    };
+    steps.push(Step::SwapRecord(Box::new(Swap {
+        record: record.clone(),
+        history: Some(history.clone()),
+        inputs: Keep::Drop,
+        drop_report: true,
+    })));
+    Some(Absorbed {
+        steps,
+        record,
+        history,
+    })
+}
+
+/// The run of `record` that is not yet in the memory.
+pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
+    record
+        .run
+        .as_ref()
+        .filter(|_| record.phase < RunPhase::Recorded)
+}
+
+/// The outputs go to a Secret of ours, and never over one of somebody else.
+fn hand_on(tf: &Terraform, outputs: &Outputs, seen: OutputsSeen) -> Result<Step, Failure> {
+    match seen {
+        OutputsSeen::Absent | OutputsSeen::Ours => Ok(Step::Ensure(Box::new(Object::Secret(
+            secrets::outputs(tf, outputs),
+        )))),
+        OutputsSeen::Foreign => Err(Failure {
+            class: FailureClass::Module,
+            reason: "OutputsNotOurs".to_owned(),
+            message: format!(
+                "everything is applied, but the outputs cannot be handed on: Secret {} exists and \
+                 was not made for this resource (no label {}); set spec.outputs.secretName to \
+                 another name, or remove that Secret",
+                secrets::outputs_name(tf),
+                labels::UID,
+            ),
+        }),
+    }
+}
+
+fn fail(report: &mut RunReport, failure: Failure) {
+    report.result = RunResult::Failed;
+    report.failure = Some(failure);
+}
+
+/// The report of a run that can no longer report itself: its Job is over, no pod of it lives.
+fn lost(
+    current: &RecordSeen,
+    run: &RunSpec,
+    job: Option<&JobSeen>,
+    now: Timestamp,
+) -> Option<RunReport> {
+    let claimed = current.record.claimed_by.is_some();
+    let (gone, cancelled) = match job {
+        Some(job) => (job.finished && !job.pods_alive, false),
+        None => (
+            claimed || current.record.cancel,
+            !claimed && current.record.cancel,
+        ),
+    };
+    gone.then(|| RunReport {
+        number: current.record.number,
+        kind: run.kind,
+        result: if cancelled {
+            RunResult::Cancelled
+        } else {
+            RunResult::Failed
+        },
+        trigger: String::new(),
+        job: String::new(),
+        changes: None,
+        failure: (!cancelled).then(|| loss(&current.record, run, job)),
+        state_address: None,
+        started_at: run.started_at,
+        finished_at: now,
+    })
+}
+
+fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
+    let how = job
+        .and_then(|job| job.ended.as_deref())
+        .unwrap_or("it is gone");
+    let pod = record
+        .claimed_by
+        .as_ref()
+        .map_or("the pod", |claim| claim.pod.as_str());
+    let (reason, consequence) = match record.phase {
+        RunPhase::Starting => ("PodLost", "it had not begun"),
+        RunPhase::Planning | RunPhase::Reported | RunPhase::Recorded => {
+            ("PodLost", "it had not changed anything")
+        }
+        RunPhase::Applying => (
+            "Interrupted",
+            "it was applying; what it changed last may be missing in the state",
+        ),
+    };
+    Failure {
+        class: FailureClass::World,
+        reason: reason.to_owned(),
+        message: format!(
+            "run {} ({}) ended without a report: {pod} of Job {}: {how}; {consequence}",
+            record.number, run.kind, run.job
+        ),
+    }
+}
+
+/// The memory after `report`.
+fn fold(
+    history: &History,
+    run: &RunSpec,
+    report: RunReport,
+    job_uid: Option<String>,
+    now: Timestamp,
+) -> History {
+    let mut next = history.clone();
+    match (run.kind, report.result) {
+        (kind, RunResult::Failed) => {
+            let of = if kind == RunKind::Destroy {
+                DESTROY
+            } else {
+                &run.config_hash
+            };
+            next.failures = count(&history.failures, of, report.failure.as_ref(), job_uid, now);
+        }
+        (RunKind::Apply, RunResult::Done | RunResult::NoChanges) => {
+            next.applied = Some(Applied {
+                revision: run.revision.clone(),
+                context: run.context.clone(),
+                config_hash: run.config_hash.clone(),
+                at: now,
+            });
+            next.failures = Failures::default();
+            next.drift = None;
+            next.checked_at = Some(now);
+        }
+        (RunKind::Drift, RunResult::NoChanges) => {
+            next.failures = Failures::default();
+            next.drift = None;
+            next.checked_at = Some(now);
+        }
+        (RunKind::Drift, RunResult::Changes) => {
+            let since = history.drift.as_ref().map_or(now, |drift| drift.since);
+            next.drift = Some(DriftFound {
+                since,
+                run: report.number,
+            });
+            next.checked_at = Some(now);
+        }
+        (RunKind::Destroy, RunResult::Done | RunResult::NoChanges) => {
+            next.failures = Failures::default();
+        }
+        (_, RunResult::Cancelled | RunResult::Changes | RunResult::Done | RunResult::NoChanges) => {
+        }
+    }
+    let quiet = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
+    if !quiet {
+        next.reports.insert(0, report);
+        next.reports.truncate(REPORTS);
+    }
+    next
+}
+
+/// One more failure of `of`. The world's cost no budget; what only a person can mend uses up
+/// all of it at once.
+pub fn count(
+    failures: &Failures,
+    of: &str,
+    failure: Option<&Failure>,
+    job_uid: Option<String>,
+    now: Timestamp,
+) -> Failures {
+    let before = Some(failures)
+        .filter(|failures| failures.of == of)
+        .cloned()
+        .unwrap_or_default();
+    let (count, world) = match failure.map(|failure| failure.class) {
+        Some(FailureClass::World) => (before.count, before.world.saturating_add(1)),
+        Some(FailureClass::Module) | None => (before.count.saturating_add(1), 0),
+        Some(FailureClass::User) => (u32::MAX, 0),
+    };
+    Failures {
+        of: of.to_owned(),
+        count,
+        world,
+        at: Some(now),
+        reason: failure
+            .map_or("Failed", |failure| &failure.reason)
+            .to_owned(),
+        message: failure.map_or_else(String::new, |failure| failure.message.clone()),
+        job_uid,
+    }
+}

@@ -1,0 +1,560 @@
+//! What to do with a resource, given what was seen of its world: the operator's behaviour.
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::{History, RunKind, RunPhase, RunRecord, Trigger};
+use alustan_api::{DriftMode, State, Terraform};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::build::{self, Image};
+use crate::digest;
+use crate::image::{self, ImagePlan};
+use crate::objects::secrets;
+use crate::seen::{Answer, RecordSeen, Seen, SourceSeen};
+use crate::settings::Settings;
+use crate::start::{self, Plan};
+use crate::status::{ImageView, Situation, View, differences};
+use crate::step::{Decision, Keep, Start, Step, Swap};
+use crate::{absorb, delete, inputs, retry};
+
+/// How many finished runner Jobs stay for `kubectl logs`.
+const KEPT_JOBS: usize = 3;
+
+/// One look at one resource.
+pub(crate) struct Case<'a> {
+    pub(crate) tf: &'a Terraform,
+    pub(crate) seen: &'a Seen,
+    pub(crate) settings: &'a Settings,
+    pub(crate) now: Timestamp,
+    pub(crate) record: &'a RecordSeen,
+    /// The record and the memory as they are once `steps` are done.
+    pub(crate) current: RunRecord,
+    pub(crate) history: History,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// What to do with `tf` at `now`.
+pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    let Some(record) = &seen.record else {
+        if deleting && seen.pin.is_none() {
+            return delete::nothing_attempted(tf, seen, now);
+        }
+        return begin(tf, seen, now);
+    };
+    let mut case = Case {
+        tf,
+        seen,
+        settings,
+        now,
+        record,
+        current: record.record.clone(),
+        history: record.history.clone(),
+        steps: Vec::new(),
+    };
+    if let Some(absorbed) = absorb::absorb(tf, seen, now) {
+        case.steps = absorbed.steps;
+        case.current = absorbed.record;
+        case.history = absorbed.history;
+    }
+    if deleting {
+        return delete::decide(case);
+    }
+    if !has_finalizer(tf) {
+        return begin(tf, seen, now);
+    }
+    case.steps.extend(old_jobs(seen, &case.current));
+    case.decide()
+}
+
+fn has_finalizer(tf: &Terraform) -> bool {
+    tf.finalizers()
+        .iter()
+        .any(|finalizer| finalizer == alustan_api::FINALIZER)
+}
+
+/// A resource nobody has looked at yet: first of all it is kept from vanishing.
+fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let history = History {
+        reconcile_at: start::requested(tf),
+        ..History::default()
+    };
+    let mut steps = Vec::new();
+    if !has_finalizer(tf) && tf.metadata.deletion_timestamp.is_none() {
+        steps.push(Step::AddFinalizer);
+    }
+    if seen.record.is_none() {
+        // A pin without a record: whether anything was applied is unknown, so destroy will run.
+        let record = RunRecord {
+            attempted: seen.pin.is_some(),
+            ..RunRecord::default()
+        };
+        steps.push(Step::CreateRecord(Box::new(secrets::record(
+            tf, &record, &history,
+        ))));
+    }
+    let view = View {
+        tf,
+        history: &history,
+        record: None,
+        source: &seen.source,
+        image: ImageView::default(),
+        position: None,
+    };
+    let situation = Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+    Decision {
+        steps,
+        start: None,
+        status: view.status(&situation, now),
+        requeue_at: None,
+    }
+}
+
+/// Finished Jobs beyond the last few: their reports stand in the status.
+fn old_jobs(seen: &Seen, current: &RunRecord) -> Vec<Step> {
+    seen.finished_jobs
+        .iter()
+        .filter(|(number, _)| **number < current.number || current.phase == RunPhase::Recorded)
+        .rev()
+        .skip(KEPT_JOBS)
+        .map(|(_, name)| Step::DeleteJob(name.clone()))
+        .collect()
+}
+
+/// What is wanted next for a resource whose image and inputs are known.
+enum Want {
+    Run(RunKind, Trigger),
+    Nothing(Situation, Option<Timestamp>),
+}
+
+impl Case<'_> {
+    fn decide(mut self) -> Decision {
+        if absorb::open_run(&self.current).is_some() {
+            return self.active();
+        }
+        let source = match self.source() {
+            Ok(source) => source,
+            Err(situation) => return self.done(&situation, None, None),
+        };
+        let plan = match &self.seen.base {
+            Answer::Known(base)
+            | Answer::Failed {
+                last: Some(base), ..
+            } => {
+                self.remember_base(base.clone());
+                image::plan(
+                    self.tf,
+                    &source,
+                    base,
+                    &self.seen.namespace_uid,
+                    self.settings,
+                )
+            }
+            Answer::Pending => {
+                let asking = Situation::busy(
+                    State::Building,
+                    "ImageLookup",
+                    "asking the registry for the base image",
+                );
+                return self.done(&asking, None, None);
+            }
+            Answer::Failed {
+                failure,
+                retry_at,
+                last: None,
+            } => {
+                let situation = build::unanswered(failure, *retry_at);
+                return self.done(&situation, None, None);
+            }
+        };
+        let digest = match build::image(
+            self.tf,
+            self.seen,
+            &source,
+            &plan,
+            &self.history,
+            self.settings,
+            self.now,
+        ) {
+            Image::Ready(digest) => digest,
+            Image::Missing(missing) => return self.without_image(&plan, *missing),
+        };
+        self.with_image(&source, &plan, digest)
+    }
+
+    /// A run goes on: it is helped along, and a changed spec waits for it.
+    fn active(mut self) -> Decision {
+        self.steps
+            .extend(start::help(self.tf, self.seen, self.settings));
+        let situation = self.running();
+        self.done(&situation, None, None)
+    }
+
+    fn running(&self) -> Situation {
+        let Some(run) = &self.current.run else {
+            return Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+        };
+        if run.kind == RunKind::Drift && self.history.failures.at.is_none() {
+            return self.at_rest();
+        }
+        let follow = format!("to follow: kubectl logs -f job/{}", run.job);
+        let waiting = self.seen.job.as_ref().and_then(|job| job.waiting.as_ref());
+        let (state, what) = match (run.kind, self.current.phase) {
+            (RunKind::Destroy, _) => (State::Destroying, "destroying"),
+            (_, RunPhase::Applying) => (State::Applying, "applying"),
+            (_, _) => (State::Planning, "planning"),
+        };
+        let message = match waiting {
+            Some(why) => format!("run {} ({}) waits: {why}", self.current.number, run.trigger),
+            None => format!(
+                "{what}, run {} ({}); {follow}",
+                self.current.number, run.trigger
+            ),
+        };
+        let correcting =
+            matches!(run.trigger, Trigger::Drift) && self.history.failures.at.is_none();
+        let ready = correcting.then_some(true);
+        Situation {
+            ready,
+            ..Situation::busy(
+                state,
+                if correcting { "Applied" } else { "Running" },
+                message,
+            )
+        }
+    }
+
+    /// The commit, or why there is none to work with.
+    fn source(&self) -> Result<SourceSeen, Situation> {
+        match &self.seen.source {
+            Answer::Known(source) => Ok(source.clone()),
+            Answer::Failed {
+                failure,
+                last: Some(last),
+                ..
+            } if failure.class == FailureClass::World => Ok(last.clone()),
+            Answer::Failed {
+                failure, retry_at, ..
+            } => Err(build::unanswered(failure, *retry_at)),
+            Answer::Pending if self.seen.inputs.is_err() => Err(self.inputs_problem()),
+            Answer::Pending => Err(Situation::busy(
+                State::Pending,
+                "Fetching",
+                "fetching the module from the repository",
+            )),
+        }
+    }
+
+    fn inputs_problem(&self) -> Situation {
+        self.seen.inputs.as_ref().err().map_or_else(
+            || Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing"),
+            |failure| Situation {
+                state: State::Pending,
+                ..build::refused(failure)
+            },
+        )
+    }
+
+    /// A base image is resolved once: a moved tag rebuilds nothing by itself (rule 1). Written
+    /// with the next swap of the record.
+    fn remember_base(&mut self, base: alustan_api::run::PinnedImage) {
+        if self.history.base.as_ref() != Some(&base) {
+            self.history.base = Some(base);
+        }
+    }
+
+    fn without_image(mut self, plan: &ImagePlan, missing: build::Missing) -> Decision {
+        let build::Missing {
+            steps,
+            situation,
+            history,
+        } = missing;
+        if let Some(history) = history {
+            self.history = history;
+            let swap = self.remember();
+            self.steps.push(swap);
+        }
+        self.steps.extend(steps);
+        self.done(&situation, Some(plan), None)
+    }
+
+    /// Writes the memory.
+    fn remember(&self) -> Step {
+        Step::SwapRecord(Box::new(Swap {
+            record: self.current.clone(),
+            history: Some(self.history.clone()),
+            inputs: Keep::Same,
+            drop_report: false,
+        }))
+    }
+
+    fn with_image(self, source: &SourceSeen, plan: &ImagePlan, digest: String) -> Decision {
+        let seen_inputs = match &self.seen.inputs {
+            Ok(inputs) => inputs,
+            Err(failure) => {
+                let situation = Situation {
+                    state: State::Pending,
+                    ..build::refused(failure)
+                };
+                return self.done(&situation, Some(plan), Some(digest));
+            }
+        };
+        let inputs =
+            match inputs::run_inputs(self.tf, source, seen_inputs, self.current.slots_wanted) {
+                Ok(inputs) => inputs,
+                Err(conflict) => {
+                    let situation = Situation::stalled("BackendConflict", conflict.to_string());
+                    return self.done(&situation, Some(plan), Some(digest));
+                }
+            };
+        let hash = inputs::config_hash(&self.record.key, &plan.tag, &inputs, seen_inputs);
+        match self.want(source, &hash) {
+            Want::Nothing(situation, at) => {
+                let mut decision = self.done(&situation, Some(plan), Some(digest));
+                decision.requeue_at = earliest(decision.requeue_at, at);
+                decision
+            }
+            Want::Run(kind, trigger) => {
+                let run = Plan {
+                    kind,
+                    trigger,
+                    image: format!("{}@{digest}", self.tf.spec.container_registry.image_name),
+                    tag: plan.tag.clone(),
+                    revision: Some(source.revision.clone()),
+                    context: Some(source.context.clone()),
+                    config_hash: hash,
+                    inputs,
+                };
+                self.run(&run, Some(plan), Some(digest))
+            }
+        }
+    }
+
+    fn want(&self, source: &SourceSeen, hash: &str) -> Want {
+        let history = &self.history;
+        let requested = start::requested(self.tf);
+        if requested.is_some() && requested != history.reconcile_at {
+            return Want::Run(RunKind::Apply, Trigger::Requested);
+        }
+        let applied = history
+            .applied
+            .as_ref()
+            .filter(|applied| applied.config_hash == hash);
+        let failed = history.failures.of == hash && history.failures.at.is_some();
+        if failed {
+            match retry::verdict(&history.failures, hash, &self.tf.spec.retry, self.now) {
+                retry::Verdict::Go => {}
+                retry::Verdict::WaitUntil(next) => {
+                    let see = self.last_logs();
+                    let situation =
+                        build::waiting(&history.failures, &self.tf.spec.retry, next, &see);
+                    return Want::Nothing(situation, Some(next));
+                }
+                retry::Verdict::Stalled => {
+                    let see = self.last_logs();
+                    return Want::Nothing(build::exhausted(self.tf, &history.failures, &see), None);
+                }
+            }
+        }
+        let drift = &self.tf.spec.drift_detection;
+        let correct = history.drift.is_some() && drift.mode == DriftMode::Correct;
+        let retry = Trigger::Retry {
+            failures: history.failures.count + history.failures.world,
+        };
+        match (applied, failed) {
+            (None, true) => Want::Run(RunKind::Apply, retry),
+            (None, false) => Want::Run(RunKind::Apply, self.change(source)),
+            (Some(_), true) if correct => Want::Run(RunKind::Apply, retry),
+            (Some(_), true) => Want::Run(RunKind::Drift, retry),
+            (Some(_), false) if correct => Want::Run(RunKind::Apply, Trigger::Drift),
+            (Some(_), false) => self.rest(),
+        }
+    }
+
+    /// What changed since the last apply.
+    fn change(&self, source: &SourceSeen) -> Trigger {
+        let Some(applied) = &self.history.applied else {
+            return Trigger::Created;
+        };
+        match (&applied.revision, &applied.context) {
+            (Some(from), Some(context)) if *context != source.context => Trigger::Commit {
+                from: from.clone(),
+                to: source.revision.clone(),
+            },
+            _ => Trigger::Spec,
+        }
+    }
+
+    /// Nothing is wanted until the next look for drift.
+    fn rest(&self) -> Want {
+        let drift = &self.tf.spec.drift_detection;
+        if drift.mode == DriftMode::Ignore {
+            return Want::Nothing(self.at_rest(), None);
+        }
+        let due = self.history.checked_at.map(|checked| {
+            next_look(
+                checked,
+                drift.interval.into(),
+                &self.tf.uid().unwrap_or_default(),
+            )
+        });
+        match due {
+            Some(due) if self.now < due => Want::Nothing(self.at_rest(), Some(due)),
+            _ => Want::Run(RunKind::Drift, Trigger::Interval),
+        }
+    }
+
+    /// Applied, and nothing stands against it.
+    fn at_rest(&self) -> Situation {
+        let drift = self.history.drift.as_ref().and_then(|drift| {
+            self.history
+                .reports
+                .iter()
+                .find(|report| report.number == drift.run)?
+                .changes
+                .as_ref()
+        });
+        match drift {
+            Some(changes) => Situation::ready(
+                State::Drifted,
+                "Drifted",
+                format!(
+                    "the real objects differ from the configuration: {}",
+                    differences(changes)
+                ),
+            ),
+            None => Situation::ready(State::Success, "Applied", "Terraform applied successfully"),
+        }
+    }
+
+    fn last_logs(&self) -> String {
+        self.history
+            .reports
+            .first()
+            .map(|report| format!("; see kubectl logs job/{}", report.job))
+            .unwrap_or_default()
+    }
+
+    /// Starts `run` once there is room for it.
+    pub(crate) fn run(
+        mut self,
+        run: &Plan,
+        plan: Option<&ImagePlan>,
+        digest: Option<String>,
+    ) -> Decision {
+        if start::occupied(self.seen.job.as_ref()) {
+            let situation = match self.history.applied {
+                Some(_) if run.kind == RunKind::Drift || run.trigger == Trigger::Drift => {
+                    self.at_rest()
+                }
+                _ => Situation::busy(
+                    State::Pending,
+                    "AwaitingProcessing",
+                    "waiting for the pod of the previous run to end",
+                ),
+            };
+            return self.done(&situation, plan, digest);
+        }
+        let queued = match run.kind {
+            RunKind::Drift => self.at_rest(),
+            RunKind::Destroy => Situation::busy(
+                State::Destroying,
+                "Queued",
+                "waiting for a free place to destroy",
+            ),
+            RunKind::Plan | RunKind::Apply => {
+                Situation::busy(State::Pending, "Queued", "waiting for a free place to run")
+            }
+        };
+        let (steps, next) = run.steps(&self);
+        let status = self.view(plan, digest.clone()).status(&queued, self.now);
+        self.current = next;
+        let running = self.view(plan, digest).status(&self.running(), self.now);
+        Decision {
+            steps: self.steps,
+            start: Some(Start {
+                class: run.class(),
+                steps,
+                status: running,
+            }),
+            status,
+            requeue_at: None,
+        }
+    }
+
+    pub(crate) fn view<'b>(
+        &'b self,
+        plan: Option<&'b ImagePlan>,
+        digest: Option<String>,
+    ) -> View<'b> {
+        View {
+            tf: self.tf,
+            history: &self.history,
+            record: Some(&self.current),
+            source: &self.seen.source,
+            image: ImageView {
+                plan,
+                digest,
+                problem: self.image_problem(),
+            },
+            position: None,
+        }
+    }
+
+    fn image_problem(&self) -> Option<(String, String)> {
+        let problem = |failure: &Failure| (failure.reason.clone(), failure.message.clone());
+        if let Answer::Failed {
+            failure,
+            last: None,
+            ..
+        } = &self.seen.base
+        {
+            return Some(problem(failure));
+        }
+        match (&self.seen.image, &self.seen.artifact, &self.seen.build) {
+            (Answer::Failed { failure, .. }, _, _)
+            | (_, Some(Answer::Failed { failure, .. }), _) => Some(problem(failure)),
+            (_, _, Some(build)) => match &build.state {
+                crate::seen::BuildState::Failed(failure, _) => Some(problem(failure)),
+                crate::seen::BuildState::Active(_) | crate::seen::BuildState::Done => None,
+            },
+            _ => None,
+        }
+    }
+
+    pub(crate) fn done(
+        self,
+        situation: &Situation,
+        plan: Option<&ImagePlan>,
+        digest: Option<String>,
+    ) -> Decision {
+        let status = self.view(plan, digest).status(situation, self.now);
+        Decision {
+            steps: self.steps,
+            start: None,
+            status,
+            requeue_at: situation.retry_at,
+        }
+    }
+}
+
+/// The next look for drift after `checked`: each resource has its own moment within the interval.
+fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
+    let interval = i64::try_from(interval.as_millis())
+        .unwrap_or(i64::MAX)
+        .max(1_000);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a part of the interval, in milliseconds"
+    )]
+    #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
+    let offset = (digest::fraction(uid) * interval as f64) as i64;
+    let since = checked.as_millisecond() - offset;
+    let next = (since.div_euclid(interval) + 1) * interval + offset;
+    Timestamp::from_millisecond(next).unwrap_or(checked + SignedDuration::from_hours(1))
+}
+
+/// The earlier of two moments.
+fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}

@@ -1,0 +1,235 @@
+//! Deletion (rule 13): destroy with what the pin holds, clean up, let go.
+
+use alustan_api::report::RunResult;
+use alustan_api::run::{History, Pin, RunInputs, RunKind, RunPhase, RunRecord, Trigger};
+use alustan_api::{ABANDON, State, Terraform};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::absorb::{self, DESTROY};
+use crate::build;
+use crate::decide::Case;
+use crate::inputs;
+use crate::retry;
+use crate::seen::Seen;
+use crate::start::{self, Plan};
+use crate::status::{ImageView, Situation, View};
+use crate::step::{Decision, Keep, Step, Swap};
+
+/// A deleted resource without record and pin: nothing was ever applied for it.
+pub(crate) fn nothing_attempted(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let history = History::default();
+    let view = View {
+        tf,
+        history: &history,
+        record: None,
+        source: &seen.source,
+        image: ImageView::default(),
+        position: None,
+    };
+    let situation = Situation::busy(State::Destroying, "NothingToDestroy", "nothing was applied");
+    Decision {
+        steps: let_go(true),
+        start: None,
+        status: view.status(&situation, now),
+        requeue_at: None,
+    }
+}
+
+fn let_go(state: bool) -> Vec<Step> {
+    vec![Step::CleanUp { state }, Step::RemoveFinalizer]
+}
+
+/// What to do with a deleted resource.
+pub(crate) fn decide(mut case: Case<'_>) -> Decision {
+    if case
+        .tf
+        .annotations()
+        .get(ABANDON)
+        .is_some_and(|value| value == "true")
+    {
+        case.steps.extend(let_go(false));
+        let message =
+            "abandoned: what it manages is left as it is, and so are the Secrets with its state";
+        return case.done(
+            &Situation::busy(State::Destroying, "Abandoned", message),
+            None,
+            None,
+        );
+    }
+    if absorb::open_run(&case.current).is_some() {
+        return under_way(case);
+    }
+    if destroyed(&case) || !(case.current.attempted || case.history.applied.is_some()) {
+        case.steps.extend(let_go(true));
+        let message = if case.current.attempted {
+            "everything is destroyed"
+        } else {
+            "nothing was applied"
+        };
+        return case.done(
+            &Situation::busy(State::Destroying, "Destroyed", message),
+            None,
+            None,
+        );
+    }
+    match retry::verdict(
+        &case.history.failures,
+        DESTROY,
+        &case.tf.spec.retry,
+        case.now,
+    ) {
+        retry::Verdict::Go => destroy(case),
+        retry::Verdict::WaitUntil(next) => {
+            let see = logs(&case);
+            let waiting = build::waiting(&case.history.failures, &case.tf.spec.retry, next, &see);
+            case.done(&waiting, None, None)
+        }
+        retry::Verdict::Stalled if asked_again(&case) => destroy(case),
+        retry::Verdict::Stalled => {
+            let stalled = build::exhausted(case.tf, &case.history.failures, &abandon_hint(&case));
+            case.done(&stalled, None, None)
+        }
+    }
+}
+
+fn asked_again(case: &Case<'_>) -> bool {
+    let requested = start::requested(case.tf);
+    requested.is_some() && requested != case.history.reconcile_at
+}
+
+fn logs(case: &Case<'_>) -> String {
+    let last = case.history.reports.first();
+    last.map(|report| format!("; see kubectl logs job/{}", report.job))
+        .unwrap_or_default()
+}
+
+fn abandon_hint(case: &Case<'_>) -> String {
+    format!(
+        "{}; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
+        logs(case),
+        case.tf.name_any(),
+        case.tf.namespace().unwrap_or_default(),
+    )
+}
+
+/// A run goes on: a destroy is helped along, one that applies is waited for (rule 8), any other
+/// is cancelled.
+fn under_way(mut case: Case<'_>) -> Decision {
+    let Some(run) = case.current.run.clone() else {
+        return case.done(
+            &Situation::busy(State::Destroying, "Destroying", "waiting"),
+            None,
+            None,
+        );
+    };
+    let number = case.current.number;
+    let job = &run.job;
+    let message = match (run.kind, case.current.phase) {
+        (RunKind::Destroy, _) => {
+            case.steps
+                .extend(start::help(case.tf, case.seen, case.settings));
+            format!("destroying, run {number}; to follow: kubectl logs -f job/{job}")
+        }
+        (_, RunPhase::Applying | RunPhase::Reported | RunPhase::Recorded) => {
+            case.steps
+                .extend(start::help(case.tf, case.seen, case.settings));
+            format!("run {number} is applying and is not cut short; destroying once it is done")
+        }
+        (_, RunPhase::Starting | RunPhase::Planning) => {
+            cancel(&mut case, job);
+            format!("cancelling run {number}, which has not changed anything")
+        }
+    };
+    case.done(
+        &Situation::busy(State::Destroying, "Destroying", message),
+        None,
+        None,
+    )
+}
+
+/// Swaps `cancel` in; a pod that has not even claimed the run is not waited for.
+fn cancel(case: &mut Case<'_>, job: &str) {
+    if !case.current.cancel {
+        case.current.cancel = true;
+        case.steps.push(Step::SwapRecord(Box::new(Swap {
+            record: case.current.clone(),
+            history: None,
+            inputs: Keep::Same,
+            drop_report: false,
+        })));
+    }
+    if case.current.claimed_by.is_none() && case.seen.job.is_some() {
+        case.steps.push(Step::DeleteJob(job.to_owned()));
+    }
+}
+
+/// Whether the last run destroyed everything.
+fn destroyed(case: &Case<'_>) -> bool {
+    let last = case.history.reports.first();
+    last.is_some_and(|report| {
+        report.kind == RunKind::Destroy
+            && report.number == case.current.number
+            && matches!(report.result, RunResult::Done | RunResult::NoChanges)
+    })
+}
+
+fn destroy(case: Case<'_>) -> Decision {
+    let Some(pin) = case.seen.pin.clone() else {
+        let message = format!(
+            "the Secret {} is gone, and with it what destroy needs{}",
+            alustan_api::names::pin(&case.tf.name_any()),
+            abandon_hint(&case)
+        );
+        return case.done(&Situation::stalled("PinLost", message), None, None);
+    };
+    let run = Plan {
+        kind: RunKind::Destroy,
+        trigger: if asked_again(&case) {
+            Trigger::Requested
+        } else {
+            trigger(&case)
+        },
+        inputs: live(&case, &pin),
+        image: pin.image,
+        tag: pin.tag,
+        revision: pin.revision,
+        context: pin.context,
+        config_hash: DESTROY.to_owned(),
+    };
+    case.run(&run, None, None)
+}
+
+fn trigger(case: &Case<'_>) -> Trigger {
+    let failures = &case.history.failures;
+    if failures.of == DESTROY && failures.at.is_some() {
+        Trigger::Retry {
+            failures: failures.count + failures.world,
+        }
+    } else {
+        Trigger::Deleted
+    }
+}
+
+/// Live values first, the pin as the fallback: a destroy script mended after the deletion counts.
+fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
+    let mut inputs = pin.inputs.clone();
+    inputs.variables.extend(inputs::variables(case.tf));
+    if let Ok(seen) = &case.seen.inputs {
+        inputs.scripts.clone_from(&seen.scripts);
+        inputs.backend.environment.clone_from(&seen.backend);
+    }
+    inputs.timeouts = inputs::time_limits(case.tf);
+    slots(case.tf, &case.current, &mut inputs);
+    inputs
+}
+
+/// The state may have grown since the pin was written.
+fn slots(tf: &Terraform, current: &RunRecord, inputs: &mut RunInputs) {
+    if let Some(managed) = &mut inputs.backend.managed {
+        let wanted = inputs::managed_state(&tf.name_any(), current.slots_wanted);
+        if wanted.slots.len() > managed.slots.len() {
+            *managed = wanted;
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Digests of inputs: equal inputs, equal digests; nothing about a secret can be read from one.
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+/// Hexadecimal SHA-256 of `value` as JSON with sorted keys (64 characters).
+pub fn plain(value: &impl Serialize) -> String {
+    hex::encode(Sha256::digest(canonical(value)))
+}
+
+/// Hexadecimal HMAC-SHA256 of `value` under the resource's own `key` (64 characters): values of
+/// low entropy cannot be guessed from it.
+pub fn keyed(key: &[u8], value: &impl Serialize) -> String {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
+        .unwrap_or_else(|_| <Hmac<Sha256> as KeyInit>::new(&[0; 64].into()));
+    mac.update(&canonical(value));
+    hex::encode(mac.finalize().into_bytes())
+}
+
+/// `serde_json` keeps the keys of its maps sorted, so a round through `Value` is canonical.
+fn canonical(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_value(value)
+        .map(|value| value.to_string().into_bytes())
+        .unwrap_or_default()
+}
+
+/// A number in `0.0..1.0` that is the same for the same `text`.
+pub fn fraction(text: &str) -> f64 {
+    let bytes: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    let [a, b, c, d, ..] = bytes;
+    f64::from(u32::from_be_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_order_of_keys_does_not_matter_and_the_key_does() {
+        let one = json!({"a": 1, "b": [1, 2]});
+        let other: serde_json::Value = serde_json::from_str(r#"{"b":[1,2],"a":1}"#).unwrap();
+        assert_eq!(plain(&one), plain(&other));
+        assert_eq!(keyed(b"k", &one), keyed(b"k", &other));
+        assert_ne!(keyed(b"k", &one), keyed(b"l", &one));
+    }
+
+    #[test]
+    fn fractions_are_spread() {
+        let fractions: Vec<f64> = (0..100).map(|n| fraction(&n.to_string())).collect();
+        assert!(fractions.iter().all(|f| (0.0..1.0).contains(f)));
+        assert!(fractions.iter().filter(|f| **f < 0.5).count().abs_diff(50) < 20);
+    }
+}

@@ -1,0 +1,45 @@
+//! Events: one for each change of what a resource is waiting for, and none without a change.
+
+use alustan_api::TerraformStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+/// An event about a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whether somebody should worry.
+    pub warning: bool,
+    /// A stable word.
+    pub reason: String,
+    /// For people.
+    pub note: String,
+}
+
+/// The events for the step from `previous` to `next`: where `Ready` changed its status or
+/// reason, where drift came up, and where the repository stopped to answer.
+pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec<Event> {
+    let watched = [("Ready", true), ("InSync", false), ("SourceReady", false)];
+    let mut events: Vec<Event> = watched
+        .into_iter()
+        .filter_map(|(kind, every)| {
+            let now = condition(next, kind)?;
+            let before = previous.and_then(|status| condition(status, kind));
+            let same =
+                before.is_some_and(|old| old.status == now.status && old.reason == now.reason);
+            let bad = now.status == "False";
+            (!same && (every || bad)).then(|| Event {
+                warning: bad,
+                reason: now.reason.clone(),
+                note: now.message.clone(),
+            })
+        })
+        .collect();
+    events.dedup_by(|one, other| one.reason == other.reason);
+    events
+}
+
+fn condition<'a>(status: &'a TerraformStatus, kind: &str) -> Option<&'a Condition> {
+    status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == kind)
+}

@@ -1,0 +1,102 @@
+//! The runner image: what goes into it, and the tag that follows from that (rule 1).
+
+use alustan_api::run::{PROTOCOL, PinnedImage};
+use alustan_api::{Terraform, paths};
+use serde_json::json;
+
+use crate::digest;
+use crate::seen::SourceSeen;
+use crate::settings::Settings;
+
+/// Changes when the layout of runner images changes.
+const FORMAT: u32 = 1;
+
+/// What an image is built from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImagePlan {
+    /// Digest over everything below: 40 hexadecimal characters.
+    pub tag: String,
+    /// The context's digest.
+    pub context: String,
+    /// The base image by digest.
+    pub base: String,
+    /// Whether the base image may lack the runner, so that the build brings it.
+    pub inject: bool,
+    /// The backend that the image is initialised for, so that runs need no `init`.
+    pub backend: Option<&'static str>,
+    /// The Dockerfile: it only copies (rule 2).
+    pub dockerfile: String,
+}
+
+/// The base image that a resource is built from, as configured.
+pub fn base<'a>(tf: &'a Terraform, settings: &'a Settings) -> &'a str {
+    tf.spec
+        .container_registry
+        .base_image
+        .as_deref()
+        .unwrap_or(&settings.base_image)
+}
+
+/// The image of `tf` for what is in its repository.
+pub fn plan(
+    tf: &Terraform,
+    source: &SourceSeen,
+    base: &PinnedImage,
+    namespace_uid: &str,
+    settings: &Settings,
+) -> ImagePlan {
+    let inject = base.reference != settings.base_image;
+    let dockerfile = dockerfile(&base.resolved, inject);
+    let managed = alustan_backends::is_managed(tf.spec.backend.as_ref(), source.backend.as_deref());
+    let own_init = tf
+        .spec
+        .scripts
+        .as_ref()
+        .is_some_and(|scripts| scripts.init.is_some());
+    let backend = (managed && source.backend.is_none() && !own_init).then_some("http");
+    let inputs = json!({
+        "context": source.context, "path": source.path, "dockerfile": dockerfile,
+        "backend": backend, "architecture": ARCHITECTURE, "format": FORMAT, "protocol": PROTOCOL,
+        "namespace": namespace_uid,
+    });
+    ImagePlan {
+        tag: digest::plain(&inputs).chars().take(40).collect(),
+        context: source.context.clone(),
+        base: base.resolved.clone(),
+        inject,
+        backend,
+        dockerfile,
+    }
+}
+
+/// The architecture of the nodes that build and run, as in `kubernetes.io/arch`.
+pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
+    "arm64"
+} else {
+    "amd64"
+};
+
+/// Layers in the order of how seldom they change: a commit to the module pushes only the last.
+fn dockerfile(base: &str, inject: bool) -> String {
+    let owner = paths::USER;
+    let runner = if inject {
+        format!("COPY --chown=0:0 bin/ {}/\n", parent(paths::RUNNER))
+    } else {
+        String::new()
+    };
+    format!(
+        "FROM {base}\n\
+         {runner}\
+         COPY --chown={owner}:{owner} providers/ {}/\n\
+         COPY --chown={owner}:{owner} module/ {}/\n\
+         USER {owner}:{owner}\n\
+         ENTRYPOINT [\"{}\"]\n",
+        paths::PROVIDERS,
+        paths::MODULE,
+        paths::RUNNER,
+    )
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(folder, _)| folder)
+}

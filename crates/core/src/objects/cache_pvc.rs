@@ -1,0 +1,52 @@
+//! The cache volume: plans, providers and engine data between runs.
+
+use std::collections::BTreeMap;
+
+use alustan_api::labels::Component;
+use alustan_api::{Terraform, names};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimVolumeSource, Volume,
+    VolumeResourceRequirements,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use super::{meta, pod};
+
+const VOLUME: &str = "cache";
+
+/// The claim of the cache volume, if the resource wants one.
+pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
+    let cache = &tf.spec.cache;
+    cache.enabled.then(|| PersistentVolumeClaim {
+        metadata: meta(tf, names::cache(&tf.name_any()), Component::Cache),
+        spec: Some(PersistentVolumeClaimSpec {
+            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+            resources: Some(VolumeResourceRequirements {
+                requests: Some(BTreeMap::from([(
+                    "storage".to_owned(),
+                    Quantity(cache.size.clone()),
+                )])),
+                limits: None,
+            }),
+            storage_class_name: cache.storage_class_name.clone(),
+            ..PersistentVolumeClaimSpec::default()
+        }),
+        status: None,
+    })
+}
+
+/// The cache as a pod's volume: scratch space where the resource wants none.
+pub(crate) fn volume(tf: &Terraform) -> Volume {
+    if !tf.spec.cache.enabled {
+        return pod::scratch(VOLUME);
+    }
+    Volume {
+        name: VOLUME.to_owned(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: names::cache(&tf.name_any()),
+            read_only: None,
+        }),
+        ..Volume::default()
+    }
+}

@@ -1,0 +1,94 @@
+//! Parts that pods of the operator share: PodSecurity *restricted* unless said otherwise.
+
+use alustan_api::paths;
+use k8s_openapi::api::core::v1::{
+    Capabilities, EmptyDirVolumeSource, EnvVar, EnvVarSource, ObjectFieldSelector,
+    PodSecurityContext, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// A container of a restricted pod: no escalation, no capabilities, read-only root.
+pub(crate) fn restricted() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            add: None,
+        }),
+        read_only_root_filesystem: Some(true),
+        run_as_non_root: Some(true),
+        run_as_user: Some(paths::USER),
+        run_as_group: Some(paths::USER),
+        ..SecurityContext::default()
+    }
+}
+
+/// The pod's side of it. Volumes belong to the runner's group.
+pub(crate) fn pod_security() -> PodSecurityContext {
+    PodSecurityContext {
+        fs_group: Some(paths::USER),
+        fs_group_change_policy: Some("OnRootMismatch".to_owned()),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            localhost_profile: None,
+        }),
+        ..PodSecurityContext::default()
+    }
+}
+
+/// An environment variable.
+pub(crate) fn env(name: &str, value: impl Into<String>) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: Some(value.into()),
+        value_from: None,
+    }
+}
+
+/// An environment variable from a field of the pod.
+pub(crate) fn field(name: &str, path: &str) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                api_version: None,
+                field_path: path.to_owned(),
+            }),
+            ..EnvVarSource::default()
+        }),
+    }
+}
+
+/// A folder that lives as long as the pod.
+pub(crate) fn scratch(name: &str) -> Volume {
+    Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    }
+}
+
+/// A volume's place in a container.
+pub(crate) fn mount(volume: &str, path: &str) -> VolumeMount {
+    VolumeMount {
+        name: volume.to_owned(),
+        mount_path: path.to_owned(),
+        ..VolumeMount::default()
+    }
+}
+
+/// Requests and a memory limit.
+pub(crate) fn resources(cpu: &str, memory: &str, limit: &str) -> ResourceRequirements {
+    let quantities = |pairs: &[(&str, &str)]| {
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Quantity((*value).to_owned())))
+            .collect()
+    };
+    ResourceRequirements {
+        requests: Some(quantities(&[("cpu", cpu), ("memory", memory)])),
+        limits: Some(quantities(&[("memory", limit)])),
+        ..ResourceRequirements::default()
+    }
+}

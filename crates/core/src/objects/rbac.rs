@@ -1,0 +1,58 @@
+//! What a runner may do: its own record and state, by name (rule 12), and nothing else.
+
+use alustan_api::labels::Component;
+use alustan_api::run::ManagedState;
+use alustan_api::{Terraform, names};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use kube::ResourceExt;
+
+use super::meta;
+
+/// The runner's account. Its token is mounted only where the pod asks for it.
+pub fn account(tf: &Terraform) -> ServiceAccount {
+    ServiceAccount {
+        metadata: meta(tf, names::runner(&tf.name_any()), Component::Run),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    }
+}
+
+/// The runner's rights.
+pub fn role(tf: &Terraform, state: Option<&ManagedState>) -> Role {
+    let name = tf.name_any();
+    let mut secrets = vec![names::record(&name)];
+    if let Some(state) = state {
+        secrets.push(state.pointer.clone());
+        secrets.extend(state.slots.iter().cloned());
+    }
+    Role {
+        metadata: meta(tf, names::runner(&name), Component::Run),
+        rules: Some(vec![PolicyRule {
+            api_groups: Some(vec![String::new()]),
+            resources: Some(vec!["secrets".to_owned()]),
+            resource_names: Some(secrets),
+            verbs: ["get", "patch", "update"].map(str::to_owned).to_vec(),
+            ..PolicyRule::default()
+        }]),
+    }
+}
+
+/// The binding of the two.
+pub fn binding(tf: &Terraform) -> RoleBinding {
+    let name = names::runner(&tf.name_any());
+    RoleBinding {
+        metadata: meta(tf, name.clone(), Component::Run),
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "Role".to_owned(),
+            name: name.clone(),
+        },
+        subjects: Some(vec![Subject {
+            api_group: None,
+            kind: "ServiceAccount".to_owned(),
+            name,
+            namespace: tf.namespace(),
+        }]),
+    }
+}

@@ -1,0 +1,103 @@
+//! Secrets of a resource.
+
+use std::collections::BTreeMap;
+
+use alustan_api::labels::Component;
+use alustan_api::run::{History, ManagedState, Outputs, Pin, RunRecord, key};
+use alustan_api::{Terraform, names};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::meta;
+
+/// The key of the pin in its Secret.
+pub const PIN: &str = "pin";
+
+/// A new run record. The key is added by the one who writes it: randomness is no business of
+/// this crate.
+pub fn record(tf: &Terraform, history: &History) -> Secret {
+    let data = [
+        (key::RECORD, json(&RunRecord::default())),
+        (key::HISTORY, json(history)),
+    ];
+    secret(tf, names::record(&tf.name_any()), Component::Record, data)
+}
+
+/// What destroy needs.
+pub fn pin(tf: &Terraform, pin: &Pin) -> Secret {
+    secret(
+        tf,
+        names::pin(&tf.name_any()),
+        Component::Pin,
+        [(PIN, json(pin))],
+    )
+}
+
+/// Empty Secrets for the managed state. Applying one again leaves its data alone: the runner
+/// owns the data, we own the labels.
+pub fn state(tf: &Terraform, state: &ManagedState) -> Vec<Secret> {
+    std::iter::once(&state.pointer)
+        .chain(&state.slots)
+        .map(|name| Secret {
+            metadata: meta(tf, name.clone(), Component::State),
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        })
+        .collect()
+}
+
+/// The module's outputs: strings as they are, everything else as JSON.
+pub fn outputs(tf: &Terraform, outputs: &Outputs) -> Secret {
+    let data = outputs.iter().map(|(name, output)| {
+        let text = match &output.value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        (name.as_str(), text.into_bytes())
+    });
+    secret(tf, outputs_name(tf), Component::Outputs, data)
+}
+
+/// The name of the outputs Secret.
+pub fn outputs_name(tf: &Terraform) -> String {
+    tf.spec
+        .outputs
+        .as_ref()
+        .and_then(|outputs| outputs.secret_name.clone())
+        .unwrap_or_else(|| names::outputs(&tf.name_any()))
+}
+
+/// A pull secret with the docker configuration `config`.
+pub fn pull(tf: &Terraform, config: &str) -> Secret {
+    let data = [(".dockerconfigjson", config.as_bytes().to_vec())];
+    let name = names::pull_secret(&tf.name_any());
+    Secret {
+        type_: Some("kubernetes.io/dockerconfigjson".to_owned()),
+        ..secret(tf, name, Component::Registry, data)
+    }
+}
+
+fn secret<'a>(
+    tf: &Terraform,
+    name: String,
+    component: Component,
+    data: impl IntoIterator<Item = (&'a str, Vec<u8>)>,
+) -> Secret {
+    let data: BTreeMap<_, _> = data
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), ByteString(value)))
+        .collect();
+    Secret {
+        metadata: meta(tf, name, component),
+        data: Some(data),
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

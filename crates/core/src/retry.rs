@@ -1,0 +1,115 @@
+//! When a failure is tried again (rule 10).
+
+use std::time::Duration;
+
+use alustan_api::Retry;
+use alustan_api::run::Failures;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+/// What follows from the failures so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing stands against a try.
+    Go,
+    /// Not before this moment.
+    WaitUntil(Timestamp),
+    /// The budget is used up.
+    Stalled,
+}
+
+/// Whether `of` (a config hash, a tag) may be tried at `now`.
+pub fn verdict(failures: &Failures, of: &str, retry: &Retry, now: Timestamp) -> Verdict {
+    let Some(at) = failures.at.filter(|_| failures.of == of) else {
+        return Verdict::Go;
+    };
+    if failures.count >= u32::try_from(retry.limit).unwrap_or(1) {
+        return Verdict::Stalled;
+    }
+    let next = at + backoff(failures.count.max(failures.world), retry);
+    if next <= now {
+        Verdict::Go
+    } else {
+        Verdict::WaitUntil(next)
+    }
+}
+
+/// The wait after `failures` failures in a row: `minBackoff`, doubled with each, at most
+/// `maxBackoff`.
+fn backoff(failures: u32, retry: &Retry) -> SignedDuration {
+    let (min, max) = (
+        Duration::from(retry.min_backoff),
+        Duration::from(retry.max_backoff),
+    );
+    let doubled = min.saturating_mul(
+        1_u32
+            .checked_shl(failures.saturating_sub(1))
+            .unwrap_or(u32::MAX),
+    );
+    SignedDuration::try_from(doubled.min(max)).unwrap_or(SignedDuration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn failures(count: u32, world: u32) -> Failures {
+        Failures {
+            of: "h".to_owned(),
+            count,
+            world,
+            at: Some(at(1_000)),
+            ..Failures::default()
+        }
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_the_longest() {
+        let retry = Retry {
+            limit: 10,
+            ..Retry::default()
+        };
+        let waits: Vec<i64> = (1..9)
+            .map(
+                |count| match verdict(&failures(count, 0), "h", &retry, at(1_000)) {
+                    Verdict::WaitUntil(next) => next.as_second() - 1_000,
+                    other => panic!("{other:?}"),
+                },
+            )
+            .collect();
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 600, 600]);
+    }
+
+    #[test]
+    fn the_budget_is_kept_and_belongs_to_one_configuration() {
+        let retry = Retry::default();
+        assert_eq!(
+            verdict(&failures(5, 0), "h", &retry, at(9_000)),
+            Verdict::Stalled
+        );
+        assert_eq!(
+            verdict(&failures(5, 0), "other", &retry, at(1_000)),
+            Verdict::Go
+        );
+        assert_eq!(
+            verdict(&failures(4, 0), "h", &retry, at(9_000)),
+            Verdict::Go
+        );
+    }
+
+    #[test]
+    fn faults_of_the_world_cost_no_budget_but_wait_longer_and_longer() {
+        let retry = Retry::default();
+        assert_eq!(
+            verdict(&failures(0, 500), "h", &retry, at(1_599)),
+            Verdict::WaitUntil(at(1_600))
+        );
+        assert_eq!(
+            verdict(&failures(0, 500), "h", &retry, at(1_600)),
+            Verdict::Go
+        );
+    }
+}

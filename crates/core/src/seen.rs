@@ -1,0 +1,160 @@
+//! What `observe` saw: the only input of `decide` besides the resource, the settings and the time.
+
+use std::collections::BTreeMap;
+
+use alustan_api::report::{Failure, RunReport};
+use alustan_api::run::{History, Outputs, Pin, PinnedImage, RunInputs, RunRecord, ScriptTexts};
+use k8s_openapi::jiff::Timestamp;
+
+/// The answer to a question that takes a while: to a repository, to a registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<T> {
+    /// Asked; no answer yet. The answer wakes the resource.
+    Pending,
+    /// The answer.
+    Known(T),
+    /// The last try failed; the next one comes by itself.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// The last good answer.
+        last: Option<T>,
+        /// When it is asked again.
+        retry_at: Timestamp,
+    },
+}
+
+impl<T> Answer<T> {
+    /// The answer, or the last good one.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Self::Known(value) => Some(value),
+            Self::Failed { last, .. } => last.as_ref(),
+            Self::Pending => None,
+        }
+    }
+}
+
+/// Everything that was seen of one resource's world.
+#[derive(Clone)]
+pub struct Seen {
+    /// The run record.
+    pub record: Option<RecordSeen>,
+    /// The pin.
+    pub pin: Option<Pin>,
+    /// The uid of the resource's namespace.
+    pub namespace_uid: String,
+    /// Values of the Secrets and `ConfigMap`s that the spec names.
+    pub inputs: Result<InputsSeen, Failure>,
+    /// The commit and its context.
+    pub source: Answer<SourceSeen>,
+    /// The base image, resolved.
+    pub base: Answer<PinnedImage>,
+    /// Digest of the runner image, or that the registry has none, for [`crate::image::plan`].
+    pub image: Answer<Option<String>>,
+    /// The context in the registry, by digest; `None` when nobody asked for it yet.
+    pub artifact: Option<Answer<String>>,
+    /// The build of the runner image.
+    pub build: Option<BuildSeen>,
+    /// The Job of the current run.
+    pub job: Option<JobSeen>,
+    /// Finished runner Jobs of this resource: run number and name.
+    pub finished_jobs: BTreeMap<i64, String>,
+    /// Whose the outputs Secret is. Looked at only while a report waits to be recorded.
+    pub outputs: OutputsSeen,
+}
+
+/// The run record with its version.
+#[derive(Clone)]
+pub struct RecordSeen {
+    /// `resourceVersion` for compare-and-swap.
+    pub version: String,
+    /// The resource's own key.
+    pub key: Vec<u8>,
+    /// The record.
+    pub record: RunRecord,
+    /// The inputs of the current run, until it is recorded.
+    pub inputs: Option<RunInputs>,
+    /// The report of the current run, until it is recorded.
+    pub report: Option<RunReport>,
+    /// The outputs that came with it.
+    pub outputs: Option<Outputs>,
+    /// The controller's memory.
+    pub history: History,
+}
+
+/// Values of what the spec names.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct InputsSeen {
+    /// Texts of the scripts.
+    pub scripts: ScriptTexts,
+    /// Data of `spec.backend.secretRef`.
+    pub backend: BTreeMap<String, String>,
+    /// Data of `spec.runner.envFromSecrets`, by Secret; only their digest is used.
+    pub runner: BTreeMap<String, BTreeMap<String, String>>,
+    /// The key of the registry's Secret that holds the docker configuration.
+    pub registry_key: Option<String>,
+    /// The docker configuration, where the registry's Secret cannot be a pull secret itself.
+    pub pull_config: Option<String>,
+}
+
+/// The commit and what the module needs at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceSeen {
+    /// The commit's id.
+    pub revision: String,
+    /// The context's digest.
+    pub context: String,
+    /// Path of the module in the context; empty for its root.
+    pub path: String,
+    /// The type of the module's own `backend` block.
+    pub backend: Option<String>,
+}
+
+/// The build of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildSeen {
+    /// The Job's name.
+    pub job: String,
+    /// The Job's uid.
+    pub uid: String,
+    /// How far it is.
+    pub state: BuildState,
+}
+
+/// How far a build is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BuildState {
+    /// Going on; what it waits for, if it is stuck.
+    Active(Option<String>),
+    /// The builder ended with exit code 0.
+    Done,
+    /// It failed at this moment.
+    Failed(Failure, Timestamp),
+}
+
+/// A runner Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSeen {
+    /// Its uid.
+    pub uid: String,
+    /// Whether it carries the `Complete` or the `Failed` condition.
+    pub finished: bool,
+    /// Whether a pod of it may still run.
+    pub pods_alive: bool,
+    /// What its pod waits for, if it is stuck: `ImagePullBackOff: …`, `Unschedulable: …`.
+    pub waiting: Option<String>,
+    /// How its pod ended, where it says so: `OOMKilled`, `Evicted: …`.
+    pub ended: Option<String>,
+}
+
+/// Whose the outputs Secret is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputsSeen {
+    /// There is none.
+    Absent,
+    /// It carries our labels for this resource.
+    Ours,
+    /// Somebody else made it.
+    Foreign,
+}

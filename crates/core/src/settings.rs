@@ -1,0 +1,39 @@
+//! What the operator itself is configured with.
+
+use std::collections::BTreeMap;
+
+/// The operator's configuration, as far as behaviour depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The base image of resources that name none; it carries the runner.
+    pub base_image: String,
+    /// The image of the builder: kaniko, or one that takes the same arguments.
+    pub builder_image: String,
+    /// Further arguments of the builder.
+    pub builder_args: Vec<String>,
+    /// Capabilities of the builder's container.
+    pub builder_capabilities: Vec<String>,
+    /// The operator's own image: the runner in it goes into images built from foreign bases.
+    pub operator_image: String,
+    /// Registries that are spoken to in plain http, as `host:port`.
+    pub insecure_registries: Vec<String>,
+    /// Certificates (PEM) to trust besides the usual ones.
+    pub ca_bundle: Option<String>,
+    /// Environment of every container: proxies.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// The kaniko that is used when nothing else is configured.
+pub const KANIKO: &str = "ghcr.io/osscontainertools/kaniko:v1.28.3";
+
+/// Capabilities that kaniko needs for any Dockerfile
+/// (<https://github.com/osscontainertools/kaniko>, "Security"); PodSecurity *baseline* allows all.
+pub const KANIKO_CAPABILITIES: [&str; 7] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "SETFCAP",
+    "SETGID",
+    "SETUID",
+];

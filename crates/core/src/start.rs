@@ -1,0 +1,231 @@
+//! The writes that start a run, or help one on.
+
+use alustan_api::Terraform;
+use alustan_api::names;
+use alustan_api::run::{
+    Failures, ManagedState, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
+};
+use kube::ResourceExt;
+
+use crate::decide::Case;
+use crate::digest;
+use crate::inputs::managed_state;
+use crate::objects::{cache_pvc, rbac, run_job, secrets};
+use crate::schedule::Class;
+use crate::seen::{JobSeen, RecordSeen, Seen};
+use crate::settings::Settings;
+use crate::step::{Keep, Object, Step, Swap};
+
+/// A run, decided.
+#[derive(Clone)]
+pub struct Plan {
+    /// What it does.
+    pub kind: RunKind,
+    /// Why.
+    pub trigger: Trigger,
+    /// The runner image by digest.
+    pub image: String,
+    /// Its tag.
+    pub tag: String,
+    /// The commit.
+    pub revision: Option<String>,
+    /// The context in the image.
+    pub context: Option<String>,
+    /// The config hash.
+    pub config_hash: String,
+    /// What it is started with.
+    pub inputs: RunInputs,
+}
+
+impl Plan {
+    /// Its place in the queue.
+    pub fn class(&self) -> Class {
+        match self.kind {
+            RunKind::Apply | RunKind::Destroy => Class::Change,
+            RunKind::Plan => Class::Plan,
+            RunKind::Drift => Class::Drift,
+        }
+    }
+
+    /// The writes that start it as the successor of `record`: first what its pod needs, then the
+    /// pin, then the swap that makes it the one run of this number, then its Job.
+    pub(crate) fn steps(&self, case: &Case<'_>) -> (Vec<Step>, RunRecord) {
+        let Case {
+            tf,
+            seen,
+            settings,
+            now,
+            record,
+            current: previous,
+            history,
+            ..
+        } = case;
+        let number = previous.number + 1;
+        let run = RunSpec {
+            kind: self.kind,
+            trigger: self.trigger.clone(),
+            job: names::run_job(&tf.name_any(), self.kind, number),
+            revision: self.revision.clone(),
+            context: self.context.clone(),
+            image: self.image.clone(),
+            tag: self.tag.clone(),
+            config_hash: self.config_hash.clone(),
+            started_at: *now,
+        };
+        let next = RunRecord {
+            number,
+            run: Some(run.clone()),
+            phase: RunPhase::Starting,
+            attempted: previous.attempted,
+            slots_wanted: previous.slots_wanted,
+            ..RunRecord::default()
+        };
+        let mut history = history.clone();
+        history.reconcile_at = requested(tf);
+        if self.trigger == Trigger::Requested {
+            history.failures = Failures::default();
+        }
+        let mut steps = surroundings(tf, seen, &self.inputs);
+        if self.kind == RunKind::Apply {
+            steps.push(ensure(Object::Secret(secrets::pin(
+                tf,
+                &self.pin(pull_secret(tf, seen)),
+            ))));
+        }
+        steps.push(Step::SwapRecord(Box::new(Swap {
+            record: next.clone(),
+            history: Some(history),
+            inputs: Keep::Set(Box::new(self.inputs.clone())),
+            drop_report: true,
+        })));
+        steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
+        (steps, next)
+    }
+
+    fn pin(&self, pull_secret: Option<String>) -> Pin {
+        Pin {
+            pull_secret,
+            image: self.image.clone(),
+            tag: self.tag.clone(),
+            revision: self.revision.clone(),
+            context: self.context.clone(),
+            inputs: self.inputs.clone(),
+        }
+    }
+}
+
+/// The value of the annotation that asks for a run.
+pub fn requested(tf: &Terraform) -> Option<String> {
+    tf.annotations().get(alustan_api::RECONCILE_AT).cloned()
+}
+
+/// Everything a runner pod needs, applied anew before each run: what somebody removed is back.
+fn surroundings(tf: &Terraform, seen: &Seen, inputs: &RunInputs) -> Vec<Step> {
+    let state = inputs.backend.managed.as_ref();
+    let mut objects: Vec<Object> = cache_pvc::claim(tf)
+        .map(Object::Claim)
+        .into_iter()
+        .collect();
+    objects.push(Object::Account(rbac::account(tf)));
+    objects.push(Object::Role(rbac::role(tf, state)));
+    objects.push(Object::Binding(rbac::binding(tf)));
+    objects.extend(state.into_iter().flat_map(|state| state_secrets(tf, state)));
+    let pull = seen
+        .inputs
+        .as_ref()
+        .ok()
+        .and_then(|inputs| inputs.pull_config.as_deref());
+    objects.extend(pull.map(|config| Object::Secret(secrets::pull(tf, config))));
+    objects.into_iter().map(ensure).collect()
+}
+
+fn state_secrets(tf: &Terraform, state: &ManagedState) -> impl Iterator<Item = Object> {
+    secrets::state(tf, state).into_iter().map(Object::Secret)
+}
+
+fn ensure(object: Object) -> Step {
+    Step::Ensure(Box::new(object))
+}
+
+fn job(
+    tf: &Terraform,
+    seen: &Seen,
+    record: &RecordSeen,
+    number: i64,
+    run: &RunSpec,
+    inputs: &RunInputs,
+    settings: &Settings,
+) -> Step {
+    let digest = digest::keyed(&record.key, inputs);
+    let pull = pull_secret(tf, seen);
+    Step::CreateJob(Box::new(run_job::job(
+        tf, number, run, &digest, pull, settings,
+    )))
+}
+
+/// The Secret that pulls the runner image: the registry's own, the one derived from it, or, where
+/// the registry's cannot be read, that of the pin.
+pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
+    let own = tf
+        .spec
+        .container_registry
+        .secret_ref
+        .as_ref()
+        .map(|secret| secret.name.clone());
+    match &seen.inputs {
+        Ok(inputs) if inputs.pull_config.is_some() => Some(names::pull_secret(&tf.name_any())),
+        Ok(_) => own,
+        Err(_) => seen.pin.as_ref().map_or(own, |pin| pin.pull_secret.clone()),
+    }
+}
+
+/// What a run that is going on needs from us: its Job, if the controller died before it could
+/// create it; more slots, if the state outgrew those it has.
+pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
+    let Some(current) = &seen.record else {
+        return Vec::new();
+    };
+    let (Some(run), Some(inputs)) = (&current.record.run, &current.inputs) else {
+        return Vec::new();
+    };
+    let mut steps = more_slots(tf, current, inputs);
+    let begun = current.record.claimed_by.is_some() || current.record.cancel;
+    if seen.job.is_none() && !begun {
+        steps.push(job(
+            tf,
+            seen,
+            current,
+            current.record.number,
+            run,
+            inputs,
+            settings,
+        ));
+    }
+    steps
+}
+
+fn more_slots(tf: &Terraform, current: &RecordSeen, inputs: &RunInputs) -> Vec<Step> {
+    let wanted = managed_state(&tf.name_any(), current.record.slots_wanted);
+    let Some(have) = &inputs.backend.managed else {
+        return Vec::new();
+    };
+    if have.slots.len() >= wanted.slots.len() {
+        return Vec::new();
+    }
+    let mut steps: Vec<Step> = state_secrets(tf, &wanted).map(ensure).collect();
+    steps.push(ensure(Object::Role(rbac::role(tf, Some(&wanted)))));
+    let mut inputs = inputs.clone();
+    inputs.backend.managed = Some(wanted);
+    steps.push(Step::SwapRecord(Box::new(Swap {
+        record: current.record.clone(),
+        history: None,
+        inputs: Keep::Set(Box::new(inputs)),
+        drop_report: false,
+    })));
+    steps
+}
+
+/// Whether the Job of the last run still keeps the next one from starting.
+pub fn occupied(job: Option<&JobSeen>) -> bool {
+    job.is_some_and(|job| !job.finished || job.pods_alive)
+}

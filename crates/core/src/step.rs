@@ -1,0 +1,100 @@
+//! What `decide` asks for. [`Step`] is the whole write surface of the operator.
+
+use alustan_api::TerraformStatus;
+use alustan_api::run::{History, RunInputs, RunRecord};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::schedule::Class;
+
+/// One write. Each can be done again without harm.
+#[derive(Clone)]
+pub enum Step {
+    /// Keep the resource until it is destroyed.
+    AddFinalizer,
+    /// Create the run record with a new key.
+    CreateRecord(Box<Secret>),
+    /// Swap the record; nothing after this step happens when somebody else was faster.
+    SwapRecord(Box<Swap>),
+    /// Apply an object.
+    Ensure(Box<Object>),
+    /// Push the context to the registry; the answer wakes the resource.
+    PushContext,
+    /// Create a Job; one that is there already is the same one.
+    CreateJob(Box<Job>),
+    /// Delete a Job and its pods.
+    DeleteJob(String),
+    /// Delete what is left of the resource's own objects, state included or not.
+    CleanUp {
+        /// Whether the state goes, too.
+        state: bool,
+    },
+    /// Let the resource go.
+    RemoveFinalizer,
+}
+
+/// A compare-and-swap of the run record: it fails when the record is no longer the one that was
+/// seen (or that the previous swap of the same pass wrote). `None` leaves a key as it is.
+#[derive(Clone)]
+pub struct Swap {
+    /// The new record.
+    pub record: RunRecord,
+    /// The new memory.
+    pub history: Option<History>,
+    /// What becomes of the inputs.
+    pub inputs: Keep<RunInputs>,
+    /// Whether the report and the outputs go.
+    pub drop_report: bool,
+}
+
+/// What becomes of a key.
+#[derive(Clone)]
+pub enum Keep<T> {
+    /// It stays as it is.
+    Same,
+    /// It is replaced.
+    Set(Box<T>),
+    /// It is removed.
+    Drop,
+}
+
+/// An object that is applied.
+#[derive(Clone, Debug)]
+pub enum Object {
+    /// A Secret.
+    Secret(Secret),
+    /// The cache volume's claim.
+    Claim(Box<PersistentVolumeClaim>),
+    /// The runner's account.
+    Account(ServiceAccount),
+    /// What the runner may do.
+    Role(Role),
+    /// The binding of the two.
+    Binding(RoleBinding),
+}
+
+/// What is to be done, and what is said about it.
+#[derive(Clone)]
+pub struct Decision {
+    /// Writes, in order.
+    pub steps: Vec<Step>,
+    /// A run that is wanted: done after `steps` once the dispatcher has a slot for it.
+    pub start: Option<Start>,
+    /// The new status.
+    pub status: TerraformStatus,
+    /// When to look again, if nothing else happens.
+    pub requeue_at: Option<Timestamp>,
+}
+
+/// A run that is wanted.
+#[derive(Clone)]
+pub struct Start {
+    /// Its place in the queue.
+    pub class: Class,
+    /// The writes that start it.
+    pub steps: Vec<Step>,
+    /// The status once it is started.
+    pub status: TerraformStatus,
+}
