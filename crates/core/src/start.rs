@@ -123,6 +123,7 @@ pub fn requested(tf: &Terraform) -> Option<String> {
 fn surroundings(tf: &Terraform, seen: &Seen, inputs: &RunInputs) -> Vec<Step> {
     let state = inputs.backend.managed.as_ref();
     let mut objects: Vec<Object> = cache_pvc::claim(tf)
+        .map(Box::new)
         .map(Object::Claim)
         .into_iter()
         .collect();

@@ -18,11 +18,8 @@ pub const PIN: &str = "pin";
 
 /// A new run record. The key is added by the one who writes it: randomness is no business of
 /// this crate.
-pub fn record(tf: &Terraform, history: &History) -> Secret {
-    let data = [
-        (key::RECORD, json(&RunRecord::default())),
-        (key::HISTORY, json(history)),
-    ];
+pub fn record(tf: &Terraform, record: &RunRecord, history: &History) -> Secret {
+    let data = [(key::RECORD, json(record)), (key::HISTORY, json(history))];
     secret(tf, names::record(&tf.name_any()), Component::Record, data)
 }
 
