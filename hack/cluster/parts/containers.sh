@@ -1,0 +1,43 @@
+# shellcheck shell=bash
+# Ends all pods: what runs in our cgroup, then the shims that serve our containerd.
+
+containers_kill() {
+  local dir pid left deadline=$((SECONDS + 10))
+  while :; do
+    left=''
+    for dir in $(cgroup_dirs); do
+      [ -d "$dir" ] || continue
+      for pid in $(find "$dir" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u); do
+        left=yes
+        kill -KILL "$pid" 2>/dev/null || true
+      done
+    done
+    [ -n "$left" ] || break
+    [ "$SECONDS" -lt "$deadline" ] || die "processes of pods do not end: see $(cgroup_dirs | head -n 1)"
+    sleep 0.1
+  done
+  shims_kill
+}
+
+# A shim names its containerd's socket in its arguments, its own socket in the bundle's file `address`.
+shims_kill() {
+  local pid address
+  for address in "$DEV"/containerd/state/io.containerd.runtime.v2.task/k8s.io/*/address; do
+    [ ! -f "$address" ] || rm -f "$(sed 's#^unix://##' "$address")"
+  done
+  for pid in $(pgrep -f "^[^ ]*containerd-shim-runc-v2 .*-address $DEV/containerd/containerd.sock( |$)"); do
+    kill -KILL "$pid" 2>/dev/null || true
+  done
+}
+
+cgroup_remove() {
+  local dir
+  for dir in $(cgroup_dirs); do
+    [ ! -d "$dir" ] || find "$dir" -depth -type d -exec rmdir {} + 2>/dev/null || true
+  done
+}
+
+mounts_remove() {
+  local mount
+  awk -v dir="$DEV/" 'index($2, dir) == 1 { print $2 }' /proc/mounts | sort -r | while read -r mount; do umount -l "$mount" || true; done
+}

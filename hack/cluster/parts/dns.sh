@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# CoreDNS on the node's address, behind Service kube-system/kube-dns; what it does not know does not exist.
+
+dns_start() {
+  local names=("${DEV_HOSTS[@]}" "${GIT_HOSTS[@]:1}" "${DOCKER_HOSTS[@]}")
+  port_free coredns 53
+  cat >"$DEV/Corefile" <<E
+cluster.local in-addr.arpa ip6.arpa {
+  bind $NODE_IP
+  errors
+  kubernetes cluster.local in-addr.arpa ip6.arpa {
+    kubeconfig $KUBECONFIG_ADMIN alustan-dev
+  }
+  cache 5
+}
+amazonaws.com {
+  bind $NODE_IP
+  errors
+  template IN A {
+    answer "{{ .Name }} 60 IN A $NODE_IP"
+  }
+  template IN ANY {
+    rcode NOERROR
+  }
+}
+. {
+  bind $NODE_IP
+  errors
+  hosts {
+    $NODE_IP ${names[*]}
+    ttl 60
+  }
+}
+E
+  start coredns "$(tool_bin coredns)/coredns" -conf "$DEV/Corefile"
+}
+
+dns_manifest() {
+  cat <<E
+apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system}
+spec:
+  clusterIP: $DNS_SERVICE_IP
+  ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kube-dns-node, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: IPv4
+endpoints: [{addresses: ["$NODE_IP"]}]
+ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+E
+}

@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# The cluster's own network namespace: no rule, bridge or sysctl of the host's network is touched.
+
+network_up() {
+  local setting
+  [ -e "/run/netns/$NETNS" ] || ip netns add "$NETNS"
+  touch "$DEV/run/network"
+  if ! ip link show "$HOST_LINK" >/dev/null 2>&1; then
+    ip link add "$HOST_LINK" type veth peer name eth0 netns "$NETNS"
+    ip addr add "$HOST_IP/30" dev "$HOST_LINK"
+    ip link set "$HOST_LINK" up
+    ip -n "$NETNS" link set lo up
+    ip -n "$NETNS" addr add "$NODE_IP/30" dev eth0
+    ip -n "$NETNS" link set eth0 up
+    ip -n "$NETNS" route add default via "$HOST_IP"
+  fi
+  for setting in net.ipv4.ip_forward net.bridge.bridge-nf-call-iptables; do
+    nsenter --net="/run/netns/$NETNS" sysctl -qw "$setting=1" ||
+      die "cannot set $setting in the namespace: load the kernel module br_netfilter (modprobe br_netfilter)"
+  done
+  printf 'nameserver %s\n' "$NODE_IP" >"$DEV/resolv.conf"
+  printf '%s\n' "$NODE_IP ${DEV_HOSTS[*]} ${GIT_HOSTS[*]:1} ${DOCKER_HOSTS[*]} s3.us-east-1.amazonaws.com dynamodb.us-east-1.amazonaws.com sts.us-east-1.amazonaws.com" >"$DEV/hosts"
+}
+
+network_down() {
+  [ -e "$DEV/run/network" ] || return 0
+  ip link del "$HOST_LINK" 2>/dev/null || true
+  [ ! -e "/run/netns/$NETNS" ] || ip netns del "$NETNS"
+  rm -f "$DEV/run/network"
+}

@@ -1,0 +1,42 @@
+# shellcheck shell=bash
+# What must hold before anything is started; each failure is one line that says what to do.
+
+PROGRAMS=(etcd containerd containerd-shim-runc-v2 runc docker-registry nginx fcgiwrap sshd ip iptables conntrack nsenter
+  unshare setpriv openssl git busybox ctr)
+
+preflight() {
+  local program
+  need_root "make cluster-up"
+  export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+  unshare --net --mount true 2>/dev/null ||
+    die "this machine forbids namespaces to root (CAP_SYS_ADMIN, CAP_NET_ADMIN): run in a virtual machine or a privileged container"
+  for program in "${PROGRAMS[@]}"; do
+    command -v "$program" >/dev/null || die "$program is not on PATH: run make setup"
+  done
+  [ -x /usr/lib/cni/bridge ] || die "/usr/lib/cni/bridge is missing: apt-get install --reinstall containernetworking-plugins"
+  grep -qw overlay /proc/filesystems || modprobe overlay 2>/dev/null ||
+    die "the kernel has no overlayfs: run on a kernel with CONFIG_OVERLAY_FS"
+  [ -d /sys/fs/cgroup/memory ] || [ -f /sys/fs/cgroup/cgroup.controllers ] ||
+    die "no cgroups are mounted at /sys/fs/cgroup: mount them (systemd does) and try again"
+}
+
+# The namespace and the addresses are ours, or free.
+preflight_network() {
+  local link
+  if [ -e "/run/netns/$NETNS" ] && [ ! -e "$DEV/run/network" ]; then
+    die "the network namespace $NETNS exists and is not of $DEV: run make cluster-down with the ALUSTAN_DEV_DIR that made it, or ip netns del $NETNS"
+  fi
+  link=$(ip -o -4 addr show to "$HOST_IP/30" | awk '{ print $2 }' | grep -vx "$HOST_LINK" | head -n 1) || true
+  [ -z "$link" ] || die "$HOST_IP/30 is in use by interface $link: remove that address, the dev cluster needs it"
+}
+
+# port_free NAME PORT...: a port of a component that is not up must be free in the namespace.
+port_free() {
+  local name=$1 port
+  shift
+  is_up "$name" && return
+  for port; do
+    [ -z "$(nsenter --net="/run/netns/$NETNS" ss -Hltn "sport = :$port")" ] ||
+      die "port $port of $name is in use in the namespace $NETNS (ip netns pids $NETNS lists who): stop that process and try again"
+  done
+}

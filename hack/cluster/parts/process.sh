@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# Processes of the cluster: $DEV/run/NAME.pid holds "PID START_TIME", so that a reused pid is never taken for ours.
+
+# start_time PID: the kernel's start time of a living process.
+start_time() {
+  local stat fields
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  read -ra fields <<<"${stat##*) }" # after the name: field 3 (state) on
+  [ "${fields[0]}" != Z ] && echo "${fields[19]}"
+}
+
+# pid_of NAME: its pid while it lives.
+pid_of() {
+  local pid start
+  read -r pid start 2>/dev/null <"$DEV/run/$1.pid" || return 1
+  [ "$(start_time "$pid")" = "$start" ] && echo "$pid"
+}
+
+is_up() { pid_of "$1" >/dev/null; }
+
+# start NAME COMMAND...: runs it in the network namespace with $DEV/log/NAME.log, unless it runs already.
+start() {
+  local name=$1
+  shift
+  is_up "$name" && return
+  # Not `ip netns exec`: that remounts /sys and so hides the cgroup mounts from kubelet.
+  setsid nsenter --net="/run/netns/$NETNS" "$@" </dev/null >>"$DEV/log/$name.log" 2>&1 9>&- &
+  echo "$! $(start_time $!)" >"$DEV/run/$name.pid"
+}
+
+# stop NAME...: asks all, waits up to 5 s, then forces. Each is the leader of its own process group.
+stop() {
+  local name pid deadline=$((SECONDS + 5))
+  for name; do
+    if pid=$(pid_of "$name"); then kill -TERM -- "-$pid" 2>/dev/null || true; fi
+  done
+  for name; do
+    while pid=$(pid_of "$name"); do
+      [ "$SECONDS" -lt "$deadline" ] || kill -KILL -- "-$pid" 2>/dev/null || true
+      sleep 0.05
+    done
+    rm -f "$DEV/run/$name.pid"
+  done
+}
+
+# fail NAME TEXT: what went wrong, the end of the component's log, and what to do.
+fail() {
+  [ ! -s "$DEV/log/$1.log" ] || tail -n 12 "$DEV/log/$1.log" | cut -c 1-300 >&2
+  die "$1: $2 (log: $DEV/log/$1.log); make cluster-down, then make cluster-up starts afresh"
+}
+
+# wait_for NAME SECONDS TEXT COMMAND...: until the command succeeds; ends early when the component has died.
+wait_for() {
+  local name=$1 limit=$2 text=$3 deadline=$((SECONDS + $2))
+  shift 3
+  until "$@" >/dev/null 2>&1; do
+    is_up "$name" || fail "$name" "ended before $text"
+    [ "$SECONDS" -lt "$deadline" ] || fail "$name" "no $text within $limit s"
+    sleep 0.1
+  done
+}
