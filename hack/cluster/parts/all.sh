@@ -1,10 +1,34 @@
 # shellcheck shell=bash
 # Sources every part, and what up and down share.
 
-for part in names process preflight network pki control-plane runtime containers node dns storage registry git web; do
-  # shellcheck source=/dev/null
-  . "$ROOT/hack/cluster/parts/$part.sh"
-done
+# shellcheck source=hack/cluster/parts/names.sh
+. "$ROOT/hack/cluster/parts/names.sh"
+# shellcheck source=hack/cluster/parts/process.sh
+. "$ROOT/hack/cluster/parts/process.sh"
+# shellcheck source=hack/cluster/parts/preflight.sh
+. "$ROOT/hack/cluster/parts/preflight.sh"
+# shellcheck source=hack/cluster/parts/network.sh
+. "$ROOT/hack/cluster/parts/network.sh"
+# shellcheck source=hack/cluster/parts/pki.sh
+. "$ROOT/hack/cluster/parts/pki.sh"
+# shellcheck source=hack/cluster/parts/control-plane.sh
+. "$ROOT/hack/cluster/parts/control-plane.sh"
+# shellcheck source=hack/cluster/parts/runtime.sh
+. "$ROOT/hack/cluster/parts/runtime.sh"
+# shellcheck source=hack/cluster/parts/containers.sh
+. "$ROOT/hack/cluster/parts/containers.sh"
+# shellcheck source=hack/cluster/parts/node.sh
+. "$ROOT/hack/cluster/parts/node.sh"
+# shellcheck source=hack/cluster/parts/dns.sh
+. "$ROOT/hack/cluster/parts/dns.sh"
+# shellcheck source=hack/cluster/parts/storage.sh
+. "$ROOT/hack/cluster/parts/storage.sh"
+# shellcheck source=hack/cluster/parts/registry.sh
+. "$ROOT/hack/cluster/parts/registry.sh"
+# shellcheck source=hack/cluster/parts/git.sh
+. "$ROOT/hack/cluster/parts/git.sh"
+# shellcheck source=hack/cluster/parts/web.sh
+. "$ROOT/hack/cluster/parts/web.sh"
 
 COMPONENTS=(local-path coredns kubelet proxy scheduler controller-manager apiserver etcd containerd moto nginx fcgiwrap sshd
   registry private-registry)

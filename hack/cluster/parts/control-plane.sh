@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # etcd, API server, controller manager and scheduler.
 
-kubectl() { "$KUBE/kubectl" --kubeconfig "$KUBECONFIG_ADMIN" "$@"; }
+kubectl() { KUBECACHEDIR=$DEV/kube-cache "$KUBE/kubectl" --kubeconfig "$KUBECONFIG_ADMIN" "$@"; }
 
 api_start() {
   port_free etcd 2379 2380
@@ -26,6 +26,7 @@ api_wait() {
 
 controllers_start() {
   start controller-manager "$KUBE/kube-controller-manager" --kubeconfig="$DEV/pki/controller-manager.conf" --leader-elect=false \
-    --service-account-private-key-file="$DEV/pki/sa.key" --root-ca-file="$DEV/pki/ca.crt" --use-service-account-credentials --profiling=false
+    --service-account-private-key-file="$DEV/pki/sa.key" --root-ca-file="$DEV/pki/ca.crt" --use-service-account-credentials --profiling=false \
+    --flex-volume-plugin-dir="$DEV/kubelet/volume-plugins"
   start scheduler "$KUBE/kube-scheduler" --kubeconfig="$DEV/pki/scheduler.conf" --leader-elect=false --profiling=false
 }

@@ -2,7 +2,7 @@
 # CoreDNS on the node's address, behind Service kube-system/kube-dns; what it does not know does not exist.
 
 dns_start() {
-  local names=("${DEV_HOSTS[@]}" "${GIT_HOSTS[@]:1}" "${DOCKER_HOSTS[@]}")
+  local names="${DEV_HOSTS[*]} ${GIT_HOSTS[*]:1} ${DOCKER_HOSTS[*]} amazonaws.com"
   port_free coredns 53
   cat >"$DEV/Corefile" <<E
 cluster.local in-addr.arpa ip6.arpa {
@@ -13,22 +13,17 @@ cluster.local in-addr.arpa ip6.arpa {
   }
   cache 5
 }
-amazonaws.com {
-  bind $NODE_IP
-  errors
-  template IN A {
-    answer "{{ .Name }} 60 IN A $NODE_IP"
-  }
-  template IN ANY {
-    rcode NOERROR
-  }
-}
 . {
   bind $NODE_IP
   errors
-  hosts {
-    $NODE_IP ${names[*]}
-    ttl 60
+  template IN A $names {
+    answer "{{ .Name }} 60 IN A $NODE_IP"
+  }
+  template ANY ANY $names {
+    rcode NOERROR
+  }
+  template ANY ANY {
+    rcode NXDOMAIN
   }
 }
 E

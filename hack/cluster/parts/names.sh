@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # Names and addresses of the dev cluster.
 
 NETNS=alustan-dev

@@ -3,8 +3,8 @@
 
 network_up() {
   local setting
-  [ -e "/run/netns/$NETNS" ] || ip netns add "$NETNS"
   touch "$DEV/run/network"
+  [ -e "/run/netns/$NETNS" ] || ip netns add "$NETNS"
   if ! ip link show "$HOST_LINK" >/dev/null 2>&1; then
     ip link add "$HOST_LINK" type veth peer name eth0 netns "$NETNS"
     ip addr add "$HOST_IP/30" dev "$HOST_LINK"
@@ -26,5 +26,7 @@ network_down() {
   [ -e "$DEV/run/network" ] || return 0
   ip link del "$HOST_LINK" 2>/dev/null || true
   [ ! -e "/run/netns/$NETNS" ] || ip netns del "$NETNS"
+  # `ip netns add` mounts this folder on itself; the last one out takes it along.
+  if [ -z "$(ls -A /run/netns 2>/dev/null)" ]; then { umount /run/netns && rmdir /run/netns; } 2>/dev/null || true; fi
   rm -f "$DEV/run/network"
 }

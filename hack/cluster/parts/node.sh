@@ -6,12 +6,7 @@ KUBELET_SYSCTLS=(vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_
 
 # cgroup_dirs: the folder of our cgroup in each hierarchy.
 cgroup_dirs() {
-  local base
-  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
-    echo "/sys/fs/cgroup/$CGROUP"
-  else
-    for base in $(awk '$3 == "cgroup" { print $2 }' /proc/mounts); do echo "$base/$CGROUP"; done
-  fi
+  awk -v name="$CGROUP" '$3 == "cgroup" || $3 == "cgroup2" { print $2 "/" name }' /proc/mounts
 }
 
 cgroup_up() {
@@ -22,7 +17,7 @@ cgroup_up() {
       cat "$dir/../cpuset.cpus" >"$dir/cpuset.cpus"
       cat "$dir/../cpuset.mems" >"$dir/cpuset.mems"
     fi
-    if [ -f "$dir/cgroup.subtree_control" ]; then # cgroup v2 hands controllers down level by level
+    if [ "$dir" = "/sys/fs/cgroup/$CGROUP" ]; then # cgroup v2 alone: it hands controllers down level by level
       echo "+cpu +cpuset +memory +pids" | tee "$dir/../cgroup.subtree_control" >"$dir/cgroup.subtree_control" ||
         die "cannot delegate cgroup controllers below $dir: run in a virtual machine or a container with a private cgroup namespace"
     fi
@@ -66,9 +61,10 @@ E
 node_wait() {
   wait_for kubelet 60 "node registered" kubectl get node "$NODE"
   wait_for kubelet 60 "node Ready" kubectl wait --for=condition=Ready --timeout=1s "node/$NODE"
+  wait_for controller-manager 20 "default service account" kubectl get serviceaccount default
 }
 
-# What kubelet and containerd leave outside $DEV.
+# What kubelet and containerd leave outside $DEV; folders only where nobody else uses them.
 node_clean() {
   local link
   [ ! -s "$DEV/run/sysctls" ] || sysctl -q -p "$DEV/run/sysctls" >/dev/null 2>&1 || true
@@ -76,6 +72,8 @@ node_clean() {
     case $(readlink "$link" 2>/dev/null) in "$DEV"/*) rm -f "$link" ;; esac
   done
   rm -f /var/lib/cni/results/"$NETNS"-* /var/lib/cni/cache/results/"$NETNS"-*
-  rmdir --ignore-fail-on-non-empty /var/log/containers /var/lib/cni/results /var/lib/cni/cache/results /var/lib/cni/cache \
-    /var/lib/cni /run/containerd/s /run/containerd/fifo /run/containerd 2>/dev/null || true
+  pgrep -x kubelet >/dev/null || rm -f /var/lib/kubelet/device-plugins/kubelet.sock
+  rmdir /var/log/containers /var/lib/cni/results /var/lib/cni/cache/results /var/lib/cni/cache /var/lib/cni \
+    /run/containerd/s /run/containerd/fifo /run/containerd/runc/k8s.io /run/containerd/runc /run/containerd \
+    /var/lib/kubelet/device-plugins /var/lib/kubelet 2>/dev/null || true
 }

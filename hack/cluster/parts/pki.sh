@@ -24,8 +24,8 @@ E
 
 pki_up() (
   local names=("${DEV_HOSTS[@]}" "${GIT_HOSTS[@]:1}" "${DOCKER_HOSTS[@]}" "${AWS_NAMES[@]}") user
-  cd "$DEV/pki"
-  [ ! -e done ] || return 0
+  [ ! -e "$DEV/pki/complete" ] || return 0
+  cd "$DEV/pki" || return
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt -days 365 \
     -subj "/CN=alustan dev CA" -addext keyUsage=critical,keyCertSign,cRLSign,digitalSignature 2>/dev/null
   openssl ecparam -genkey -name prime256v1 -noout -out sa.key
@@ -41,5 +41,5 @@ pki_up() (
   for user in controller-manager scheduler proxy kubelet; do kubeconfig "$user" "$user.conf"; done
   kubeconfig admin "$KUBECONFIG_ADMIN"
   cp ca.crt "$DEV/ca.crt"
-  touch done
+  touch complete
 )

@@ -28,9 +28,9 @@ start() {
   echo "$! $(start_time $!)" >"$DEV/run/$name.pid"
 }
 
-# stop NAME...: asks all, waits up to 5 s, then forces. Each is the leader of its own process group.
+# stop NAME...: asks all, waits up to 2 s, then forces: nothing of theirs is kept. Each is the leader of its own process group.
 stop() {
-  local name pid deadline=$((SECONDS + 5))
+  local name pid deadline=$((SECONDS + 2))
   for name; do
     if pid=$(pid_of "$name"); then kill -TERM -- "-$pid" 2>/dev/null || true; fi
   done
