@@ -1,0 +1,152 @@
+//! One bare shallow repository per address and credentials, and what is read from it. Called by the controller.
+
+mod collect;
+mod refs;
+mod store;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use self::store::Store;
+use crate::{
+    context::{Context, ContextSpec},
+    credentials::Credentials,
+    error::Error,
+    git::{Bounds, Session},
+    reference::{Reference, Revision},
+    url::RepositoryUrl,
+};
+
+/// Limits of a [`GitCache`].
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// Time for one `ls-remote` [30 s].
+    pub resolve_timeout: Duration,
+    /// Time for one fetch [5 min].
+    pub fetch_timeout: Duration,
+    /// Time for one call of git that needs no network [1 min].
+    pub local_timeout: Duration,
+    /// Bytes of a context's files before packing [64 MiB].
+    pub context_bytes: u64,
+    /// Files in a context [20 000].
+    pub context_files: u64,
+    /// Bytes that one fetch may bring [2 GiB].
+    pub repository_bytes: u64,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        Self {
+            resolve_timeout: Duration::from_secs(30),
+            fetch_timeout: Duration::from_mins(5),
+            local_timeout: Duration::from_mins(1),
+            context_bytes: 64 << 20,
+            context_files: 20_000,
+            repository_bytes: 2 << 30,
+        }
+    }
+}
+
+/// Bytes that a list of references or of files may have.
+const LISTING: u64 = 64 << 20;
+
+/// The repositories that the operator has seen. Cheap to clone; every method may run many times at once.
+#[derive(Clone)]
+pub struct GitCache {
+    store: Arc<Store>,
+    options: Arc<CacheOptions>,
+}
+
+impl GitCache {
+    /// A cache below `root`, with default limits. One process per root: what an earlier one left of its calls
+    /// (credentials of a killed call too) is removed.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, or its name holds more than letters, digits and `/._-`.
+    pub fn new(root: impl Into<PathBuf>) -> Result<Self, Error> {
+        Self::with_options(root, CacheOptions::default())
+    }
+
+    /// A cache below `root` with limits of its own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_options(root: impl Into<PathBuf>, options: CacheOptions) -> Result<Self, Error> {
+        Ok(Self {
+            store: Arc::new(Store::open(root.into())?),
+            options: Arc::new(options),
+        })
+    }
+
+    /// Asks the remote for the commit that `reference` is at now (`git ls-remote`).
+    ///
+    /// # Errors
+    /// What the remote refuses or does not have, and everything that can happen on the way.
+    pub async fn resolve(
+        &self,
+        url: &RepositoryUrl,
+        reference: &Reference,
+        credentials: &Credentials,
+    ) -> Result<Revision, Error> {
+        let session = Session::open(self.store.calls(), url, credentials)?;
+        let bounds = Bounds {
+            time: self.options.resolve_timeout,
+            stdout: LISTING,
+        };
+        let name = refs::full_name(reference);
+        let arguments = ["ls-remote", "--symref", "--", url.remote(), name.as_str()];
+        let action = "read the references of";
+        let listing = session
+            .git(self.store.calls(), action, &arguments, Vec::new(), bounds)
+            .await?;
+        refs::find(&String::from_utf8_lossy(&listing), reference).ok_or_else(|| {
+            Error::ReferenceNotFound {
+                reference: reference.to_string(),
+                remote: url.remote().to_owned(),
+            }
+        })
+    }
+
+    /// Fetches `revision` unless it is there, and packs what the module needs.
+    ///
+    /// Concurrent calls about one repository queue. A cache that cannot be used is thrown away once.
+    ///
+    /// # Errors
+    /// What the remote refuses, what is wrong in the module, and everything that can happen on the way.
+    pub async fn fetch_context(
+        &self,
+        url: &RepositoryUrl,
+        revision: &Revision,
+        spec: &ContextSpec,
+        credentials: &Credentials,
+    ) -> Result<Context, Error> {
+        let module_path = spec.module_path(url)?;
+        let include = spec.includes()?;
+        let session = Session::open(self.store.calls(), url, credentials)?;
+        let repository = self.store.lock(url, credentials, &revision.commit).await;
+        let call = collect::Call {
+            session: &session,
+            repository: &repository,
+            options: &self.options,
+            url,
+            revision,
+        };
+        let collected = match call.collect(&module_path, &include).await {
+            Err(error) if store::is_own_fault(&error) => {
+                tracing::warn!(%error, remote = url.remote(), "git cache made anew");
+                repository.clear()?;
+                call.collect(&module_path, &include).await?
+            }
+            other => other?,
+        };
+        drop(repository);
+        collected.pack(module_path).await
+    }
+
+    /// Removes repositories that were not used for `idle`, and tells how many.
+    ///
+    /// # Errors
+    /// When the cache's folder cannot be read.
+    pub fn sweep(&self, idle: Duration) -> Result<usize, Error> {
+        self.store.sweep(idle)
+    }
+}

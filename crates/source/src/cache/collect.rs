@@ -1,0 +1,385 @@
+//! One commit: fetched if need be, its tree read, its closure found, its files taken out.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use super::{CacheOptions, LISTING, store::Repository};
+use crate::{
+    archive::{self, Item},
+    closure::{Closure, Selection},
+    context::{Context, ContextDigest},
+    error::Error,
+    git::{Bounds, GitFailure, Session},
+    reference::Revision,
+    tree::{Entry, Kind, Tree},
+    url::RepositoryUrl,
+};
+
+/// Reference in the cache that the last fetched commit is kept at: the next fetch brings only what differs.
+const KEPT: &str = "refs/alustan/last";
+/// Bytes of links of a whole tree; each is a path.
+const LINKS: u64 = 16 << 20;
+
+/// Contents by object id.
+type Contents = HashMap<String, Vec<u8>>;
+
+/// A call about one revision.
+pub(super) struct Call<'a> {
+    pub(super) session: &'a Session,
+    pub(super) repository: &'a Repository,
+    pub(super) options: &'a CacheOptions,
+    pub(super) url: &'a RepositoryUrl,
+    pub(super) revision: &'a Revision,
+}
+
+/// What goes into a context, in memory.
+pub(super) struct Collected {
+    selection: Selection,
+    contents: Contents,
+}
+
+impl Call<'_> {
+    pub(super) async fn collect(
+        &self,
+        module: &str,
+        include: &[String],
+    ) -> Result<Collected, Error> {
+        self.prepare().await?;
+        if !self.has_commit().await {
+            self.fetch().await?;
+        }
+        let tree = self.tree().await?;
+        let selection = self.closure(&tree, module, include).await?;
+        self.check_limits(&selection)?;
+        let wanted = selection
+            .entries
+            .values()
+            .map(|entry| (entry.object.as_str(), entry.size));
+        let contents = self.contents(wanted, self.options.context_bytes).await?;
+        Ok(Collected {
+            selection,
+            contents,
+        })
+    }
+
+    async fn prepare(&self) -> Result<(), Error> {
+        if self.repository.exists() && self.repository.is_worn() {
+            self.repository.clear()?;
+        }
+        if !self.repository.exists() {
+            self.repository.clear()?;
+            let sha256 = self.revision.commit.as_str().len() == 64;
+            let format = if sha256 {
+                "--object-format=sha256"
+            } else {
+                "--object-format=sha1"
+            };
+            self.local(
+                "make the cache of",
+                &["init", "--quiet", "--bare", format],
+                Vec::new(),
+                LISTING,
+            )
+            .await?;
+        }
+        self.repository.tidy()
+    }
+
+    async fn has_commit(&self) -> bool {
+        let name = format!("{}^{{commit}}", self.revision.commit);
+        self.local(
+            "look for a commit of",
+            &["cat-file", "-e", &name],
+            Vec::new(),
+            LISTING,
+        )
+        .await
+        .is_ok()
+    }
+
+    /// By commit id; where the host refuses that, by name, and then the name must still be at the commit.
+    async fn fetch(&self) -> Result<(), Error> {
+        match self.fetch_what(self.revision.commit.as_str()).await {
+            Err(Error::Git {
+                failure: GitFailure::CommitRefused,
+                ..
+            }) => {
+                tracing::debug!(
+                    remote = self.url.remote(),
+                    "fetch by name, the host refuses commit ids"
+                );
+                self.fetch_what(&self.revision.reference).await?;
+            }
+            other => other?,
+        }
+        if self.has_commit().await {
+            Ok(())
+        } else {
+            Err(self.commit_gone())
+        }
+    }
+
+    fn commit_gone(&self) -> Error {
+        Error::CommitGone {
+            commit: self.revision.commit.to_string(),
+            reference: self.revision.reference.clone(),
+            remote: self.url.remote().to_owned(),
+        }
+    }
+
+    async fn fetch_what(&self, what: &str) -> Result<(), Error> {
+        let refspec = format!("+{what}:{KEPT}");
+        let arguments = [
+            "-c",
+            "fetch.unpackLimit=1",
+            "fetch",
+            "--quiet",
+            "--depth=1",
+            "--no-tags",
+            "--no-recurse-submodules",
+            "--no-write-fetch-head",
+            "--no-auto-maintenance",
+            "--",
+            self.url.remote(),
+            &refspec,
+        ];
+        let bounds = Bounds {
+            time: self.options.fetch_timeout,
+            stdout: LISTING,
+        };
+        let fetch = self.session.git(
+            self.repository.path(),
+            "fetch from",
+            &arguments,
+            Vec::new(),
+            bounds,
+        );
+        tokio::select! {
+            fetched = fetch => fetched.map(drop),
+            () = self.grown_too_large() => Err(Error::RepositoryTooLarge {
+                remote: self.url.remote().to_owned(),
+                limit: self.options.repository_bytes,
+            }),
+        }
+    }
+
+    /// Ends when the packs have more bytes than one fetch may bring; the fetch is killed by being dropped.
+    async fn grown_too_large(&self) {
+        let before = self.repository.size();
+        while self.repository.size().saturating_sub(before) <= self.options.repository_bytes {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn tree(&self) -> Result<Tree, Error> {
+        let commit = self.revision.commit.as_str();
+        let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit];
+        let listing = self
+            .local("list the files of", &arguments, Vec::new(), LISTING)
+            .await?;
+        let mut tree = Tree::read(&listing).ok_or_else(|| self.nonsense())?;
+        let links: Vec<(String, Entry)> = tree
+            .unread_links()
+            .map(|(path, entry)| (path.clone(), entry.clone()))
+            .collect();
+        let wanted = links
+            .iter()
+            .map(|(_, entry)| (entry.object.as_str(), entry.size));
+        let targets = self.contents(wanted, LINKS).await?;
+        for (path, entry) in links {
+            let target = targets
+                .get(&entry.object)
+                .map(|target| String::from_utf8_lossy(target));
+            tree.set_link(path, target.unwrap_or_default().into_owned());
+        }
+        Ok(tree)
+    }
+
+    async fn closure(
+        &self,
+        tree: &Tree,
+        module: &str,
+        include: &[String],
+    ) -> Result<Selection, Error> {
+        let mut closure = Closure::new(tree, self.revision.commit.as_str(), module, include)?;
+        loop {
+            let wanted = closure.wanted();
+            if wanted.is_empty() {
+                return closure.finish();
+            }
+            wanted
+                .iter()
+                .try_for_each(|file| closure.check_size(file))?;
+            let sized = wanted.iter().map(|file| (file.object.as_str(), 0));
+            let contents = self.contents(sized, self.options.context_bytes).await?;
+            for file in &wanted {
+                let content = contents.get(&file.object).ok_or_else(|| self.nonsense())?;
+                closure.supply(file, content)?;
+            }
+        }
+    }
+
+    fn check_limits(&self, selection: &Selection) -> Result<(), Error> {
+        let size: u64 = selection.entries.values().map(|entry| entry.size).sum();
+        let limit = self.options.context_bytes;
+        if size > limit {
+            return Err(Error::ContextTooLarge {
+                size,
+                unit: "bytes",
+                limit,
+            });
+        }
+        let (size, limit) = (selection.entries.len() as u64, self.options.context_files);
+        if size > limit {
+            return Err(Error::ContextTooLarge {
+                size,
+                unit: "files",
+                limit,
+            });
+        }
+        Ok(())
+    }
+
+    /// Contents of objects, each read once, `limit` bytes together at most.
+    async fn contents(
+        &self,
+        wanted: impl Iterator<Item = (&str, u64)>,
+        limit: u64,
+    ) -> Result<Contents, Error> {
+        let objects: BTreeSet<&str> = wanted.map(|(object, _)| object).collect();
+        if objects.is_empty() {
+            return Ok(Contents::new());
+        }
+        // Each content stands between a line of its own and a newline.
+        let most = limit.saturating_add(objects.len() as u64 * 128);
+        let mut input = objects
+            .iter()
+            .copied()
+            .collect::<Vec<_>>()
+            .join("\n")
+            .into_bytes();
+        input.push(b'\n');
+        let output = self
+            .local("read files of", &["cat-file", "--batch"], input, most)
+            .await?;
+        read_batch(&output).ok_or_else(|| self.nonsense())
+    }
+
+    async fn local(
+        &self,
+        action: &'static str,
+        arguments: &[&str],
+        input: Vec<u8>,
+        stdout: u64,
+    ) -> Result<Vec<u8>, Error> {
+        let bounds = Bounds {
+            time: self.options.local_timeout,
+            stdout,
+        };
+        self.session
+            .git(self.repository.path(), action, arguments, input, bounds)
+            .await
+    }
+
+    /// Git's answer is not of the documented form: the cache is damaged.
+    fn nonsense(&self) -> Error {
+        Error::Git {
+            action: "read the cache of",
+            remote: self.url.remote().to_owned(),
+            failure: GitFailure::Other,
+            detail: "an answer that cannot be read".to_owned(),
+        }
+    }
+}
+
+/// Reads `<object> <type> <size>\n<content>\n`, again and again; `None` when an object is missing.
+/// See <https://git-scm.com/docs/git-cat-file#_batch_output>.
+fn read_batch(mut output: &[u8]) -> Option<Contents> {
+    let mut contents = Contents::new();
+    while !output.is_empty() {
+        let end = output.iter().position(|byte| *byte == b'\n')?;
+        let head = std::str::from_utf8(output.get(..end)?).ok()?;
+        let mut words = head.split(' ');
+        let (object, _, size) = (
+            words.next()?,
+            words.next()?,
+            words.next()?.parse::<usize>().ok()?,
+        );
+        let content = output.get(end + 1..)?.get(..size)?;
+        contents.insert(object.to_owned(), content.to_vec());
+        output = output.get(end + 1 + size + 1..)?;
+    }
+    Some(contents)
+}
+
+impl Collected {
+    /// Packs it on a thread where it may take its time.
+    pub(super) async fn pack(self, module_path: String) -> Result<Context, Error> {
+        let packed = tokio::task::spawn_blocking(move || self.pack_now(module_path)).await;
+        packed
+            .map_err(std::io::Error::other)
+            .and_then(|packed| packed)
+            .map_err(|source| {
+                crate::git::session::cache_error(
+                    "pack",
+                    std::path::Path::new("the context"),
+                    source,
+                )
+            })
+    }
+
+    fn pack_now(self, module_path: String) -> std::io::Result<Context> {
+        let Selection {
+            entries,
+            submodules,
+            backend,
+        } = &self.selection;
+        let mut items = Vec::with_capacity(entries.len());
+        for (path, entry) in entries {
+            let content = self.contents.get(&entry.object);
+            let content =
+                content.ok_or_else(|| std::io::Error::other(format!("no content of {path}")))?;
+            items.push((path.as_str(), item(entry.kind, content)?));
+        }
+        let bytes = archive::pack(items.into_iter())?;
+        Ok(Context {
+            digest: ContextDigest::of(&bytes),
+            bytes: bytes.into(),
+            module_path,
+            module_backend: backend.clone(),
+            files: entries.len(),
+            uncompressed: entries.values().map(|entry| entry.size).sum(),
+            submodules: submodules.clone(),
+        })
+    }
+}
+
+fn item(kind: Kind, content: &[u8]) -> std::io::Result<Item<'_>> {
+    match kind {
+        Kind::File { executable } => Ok(Item::File {
+            executable,
+            content,
+        }),
+        Kind::Link => std::str::from_utf8(content)
+            .map(|target| Item::Link { target })
+            .map_err(std::io::Error::other),
+        Kind::Submodule => Err(std::io::Error::other("a submodule has no content")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_read() {
+        let contents = read_batch(b"aa blob 3\na\nb\nbb blob 0\n\n").unwrap();
+        assert_eq!(contents.get("aa").unwrap(), b"a\nb");
+        assert_eq!(contents.get("bb").unwrap(), b"");
+        assert!(read_batch(b"aa missing\n").is_none());
+        assert!(read_batch(b"aa blob 9\nx\n").is_none());
+        assert!(read_batch(b"aa blob 1\nx").is_none());
+    }
+}

@@ -1,0 +1,319 @@
+//! The folders of the cache on disk, and who may use them now.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use sha2::{Digest, Sha256};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::{
+    credentials::Credentials,
+    error::Error,
+    git::{GitFailure, session::cache_error},
+    reference::CommitId,
+    url::RepositoryUrl,
+};
+
+/// Packs after which a repository is fetched anew: each fetch adds one and nothing else ever removes any.
+const PACKS: usize = 50;
+/// File in a repository that tells by its time when it was last used.
+const USED: &str = "alustan-used";
+
+type Lock = Arc<tokio::sync::Mutex<()>>;
+
+/// `<root>/calls`: private folders of calls; `<root>/repositories/<digest>`; `<root>/salt`.
+pub(super) struct Store {
+    calls: PathBuf,
+    repositories: PathBuf,
+    salt: Vec<u8>,
+    locks: Mutex<HashMap<PathBuf, Lock>>,
+}
+
+/// One repository, for as long as nobody else may use it.
+pub(super) struct Repository {
+    path: PathBuf,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Store {
+    pub(super) fn open(root: PathBuf) -> Result<Self, Error> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        if !root.to_str().is_some_and(|root| root.chars().all(plain)) {
+            return Err(Error::CacheRoot { path: root });
+        }
+        let make = |path: &Path| {
+            fs::create_dir_all(path).map_err(|source| cache_error("create", path, source))
+        };
+        make(&root)?;
+        let root = root
+            .canonicalize()
+            .map_err(|source| cache_error("find", &root, source))?;
+        let (calls, repositories) = (root.join("calls"), root.join("repositories"));
+        remove(&calls)?;
+        make(&calls)?;
+        make(&repositories)?;
+        let path = root.join("salt");
+        let salt = salt(&path).map_err(|source| cache_error("read or write", &path, source))?;
+        Ok(Self {
+            calls,
+            repositories,
+            salt,
+            locks: Mutex::default(),
+        })
+    }
+
+    pub(super) fn calls(&self) -> &Path {
+        &self.calls
+    }
+
+    /// Waits for one's turn with the repository.
+    ///
+    /// Other credentials are another repository: what one tenant fetched must not be read by the next without asking
+    /// the host.
+    pub(super) async fn lock(
+        &self,
+        url: &RepositoryUrl,
+        credentials: &Credentials,
+        commit: &CommitId,
+    ) -> Repository {
+        let mut hash = Sha256::new();
+        hash.update(credentials.fingerprint(&self.salt));
+        hash.update([u8::from(commit.as_str().len() == 64)]);
+        hash.update(url.cache_key());
+        let name: String = hex::encode(hash.finalize()).chars().take(32).collect();
+        let path = self.repositories.join(name);
+        let turn = self.turn(&path).lock_owned().await;
+        Repository { path, _turn: turn }
+    }
+
+    fn turn(&self, path: &Path) -> Lock {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that nobody holds or waits for.
+        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        locks.entry(path.to_owned()).or_default().clone()
+    }
+
+    pub(super) fn sweep(&self, idle: Duration) -> Result<usize, Error> {
+        let read = |source| cache_error("read", &self.repositories, source);
+        let mut removed = 0;
+        for entry in fs::read_dir(&self.repositories).map_err(read)? {
+            let path = entry.map_err(read)?.path();
+            let Ok(_turn) = self.turn(&path).try_lock_owned() else {
+                continue;
+            };
+            if idle_for(&path) >= idle {
+                remove(&path)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl Repository {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.path.join("HEAD").exists()
+    }
+
+    /// Throws it away.
+    pub(super) fn clear(&self) -> Result<(), Error> {
+        remove(&self.path)
+    }
+
+    /// Notes that it is used, and removes what a killed git leaves: its locks and half-received packs.
+    pub(super) fn tidy(&self) -> Result<(), Error> {
+        let used = self.path.join(USED);
+        fs::write(&used, "").map_err(|source| cache_error("write", &used, source))?;
+        for folder in ["", "refs/alustan", "objects/pack"] {
+            let Ok(entries) = fs::read_dir(self.path.join(folder)) else {
+                continue;
+            };
+            for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                if name.ends_with(".lock") || name.starts_with("tmp_") {
+                    remove(&path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether so many packs have gathered that fetching anew is cheaper than keeping them.
+    pub(super) fn is_worn(&self) -> bool {
+        let packs = self.packs();
+        packs
+            .filter(|(name, _)| name.strip_suffix(".pack").is_some())
+            .count()
+            > PACKS
+    }
+
+    /// Bytes of its packs, the one that arrives now included.
+    pub(super) fn size(&self) -> u64 {
+        self.packs().map(|(_, size)| size).sum()
+    }
+
+    fn packs(&self) -> impl Iterator<Item = (String, u64)> {
+        let entries = fs::read_dir(self.path.join("objects/pack"))
+            .into_iter()
+            .flatten();
+        entries.filter_map(|entry| {
+            let entry = entry.ok()?;
+            Some((
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.metadata().ok()?.len(),
+            ))
+        })
+    }
+}
+
+/// Whether the cache itself is the likely culprit, so that starting afresh may help.
+pub(super) fn is_own_fault(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Git {
+            failure: GitFailure::Other,
+            ..
+        }
+    )
+}
+
+fn idle_for(path: &Path) -> Duration {
+    let used = fs::metadata(path.join(USED)).or_else(|_| fs::metadata(path));
+    let used = used
+        .and_then(|found| found.modified())
+        .unwrap_or_else(|_| SystemTime::now());
+    used.elapsed().unwrap_or_default()
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    let removed = if path.is_dir() {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    };
+    match removed {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(cache_error("remove", path, source))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Random bytes that make names of folders tell nothing about credentials.
+fn salt(path: &Path) -> io::Result<Vec<u8>> {
+    if let Ok(salt) = fs::read(path)
+        && salt.len() == 32
+    {
+        return Ok(salt);
+    }
+    let mut salt = vec![0; 32];
+    fs::File::open("/dev/urandom")?.read_exact(&mut salt)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(&salt)?;
+    Ok(salt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::SecretBytes;
+
+    fn commit() -> CommitId {
+        CommitId::parse(&"a".repeat(40)).unwrap()
+    }
+
+    fn with_key(key: &str) -> Credentials {
+        Credentials {
+            ssh_key: Some(SecretBytes::new(key)),
+            ..Credentials::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn tenants_with_other_keys_have_other_repositories() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::open(root.path().to_owned()).ok().unwrap();
+        let url = RepositoryUrl::parse("git@host:r").unwrap();
+        let path = async |store: &Store, key| {
+            store
+                .lock(&url, &with_key(key), &commit())
+                .await
+                .path
+                .clone()
+        };
+        let first = path(&store, "a").await;
+        assert_ne!(first, path(&store, "b").await);
+        let again = Store::open(root.path().to_owned()).ok().unwrap();
+        assert_eq!(
+            first,
+            path(&again, "a").await,
+            "a restart finds its repositories again"
+        );
+    }
+
+    #[tokio::test]
+    async fn calls_about_one_repository_queue_and_about_others_do_not() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::open(root.path().to_owned()).ok().unwrap();
+        let url = |name| RepositoryUrl::parse(&format!("https://host/{name}")).unwrap();
+        let (a, b) = (url("a"), url("b"));
+        let none = Credentials::default();
+        let held = store.lock(&a, &none, &commit()).await;
+        store.lock(&b, &none, &commit()).await;
+        let blocked = tokio::time::timeout(Duration::from_millis(50), async {
+            store.lock(&a, &none, &commit()).await
+        });
+        assert!(blocked.await.is_err());
+        drop(held);
+        store.lock(&a, &none, &commit()).await;
+    }
+
+    #[tokio::test]
+    async fn only_idle_repositories_that_nobody_uses_are_swept() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::open(root.path().to_owned()).ok().unwrap();
+        let url = RepositoryUrl::parse("https://host/a").unwrap();
+        let held = store.lock(&url, &Credentials::default(), &commit()).await;
+        fs::create_dir(&held.path).unwrap();
+        assert_eq!(store.sweep(Duration::ZERO).ok(), Some(0));
+        drop(held);
+        assert_eq!(store.sweep(Duration::from_mins(1)).ok(), Some(0));
+        assert_eq!(store.sweep(Duration::ZERO).ok(), Some(1));
+    }
+
+    #[test]
+    fn a_restart_removes_what_a_killed_call_left() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::open(root.path().to_owned()).ok().unwrap();
+        fs::create_dir(store.calls.join("call-x")).unwrap();
+        fs::write(store.calls.join("call-x/key"), "secret").unwrap();
+        let store = Store::open(root.path().to_owned()).ok().unwrap();
+        assert_eq!(fs::read_dir(store.calls).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_root_that_a_shell_would_misread_is_refused() {
+        for root in ["/tmp/a b", "/tmp/a'b", "/tmp/$x", "/tmp/a;b"] {
+            assert_eq!(
+                Store::open(root.into()).err().unwrap().reason(),
+                "GitCacheUnusable"
+            );
+        }
+    }
+}

@@ -1,0 +1,319 @@
+use super::*;
+use crate::tree::tests::tree;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+/// Runs the closure over files whose content is given by path; others are empty.
+fn close(
+    tree: &Tree,
+    contents: &[(&str, &str)],
+    root: &str,
+    include: &[&str],
+) -> Result<Selection, Error> {
+    let contents: HashMap<String, &str> = contents
+        .iter()
+        .map(|(path, text)| (format!("object of {path}"), *text))
+        .collect();
+    let include: Vec<String> = include.iter().map(|path| (*path).to_owned()).collect();
+    let mut closure = Closure::new(tree, "c0ffee", root, &include)?;
+    loop {
+        let wanted = closure.wanted();
+        if wanted.is_empty() {
+            return closure.finish();
+        }
+        for file in wanted {
+            let text = contents.get(&file.object).copied().unwrap_or_default();
+            closure.supply(&file, text.as_bytes())?;
+        }
+    }
+}
+
+fn call(source: &str) -> String {
+    format!("module \"m\" {{\n  source = \"{source}\"\n}}\n")
+}
+
+fn paths(selection: &Selection) -> Vec<&str> {
+    selection.entries.keys().map(String::as_str).collect()
+}
+
+fn reason(result: Result<Selection, Error>) -> &'static str {
+    result.err().map_or("ok", |error| error.reason())
+}
+
+#[test]
+fn local_modules_are_followed_and_strangers_stay_out() {
+    let tree = tree(&[
+        "app/main.tf",
+        "app/templates/x.tpl",
+        "lib/a/main.tf",
+        "lib/b/main.tf",
+        "lib/c/main.tf",
+        "README.md",
+        "other/main.tf",
+    ]);
+    let (a, b) = (call("../lib/a"), call("../b"));
+    let found = close(
+        &tree,
+        &[("app/main.tf", &a), ("lib/a/main.tf", &b)],
+        "app",
+        &[],
+    )
+    .unwrap();
+    assert_eq!(
+        paths(&found),
+        [
+            "app/main.tf",
+            "app/templates/x.tpl",
+            "lib/a/main.tf",
+            "lib/b/main.tf"
+        ]
+    );
+}
+
+#[test]
+fn modules_that_call_each_other_end() {
+    let tree = tree(&["a/main.tf", "b/main.tf"]);
+    let (b, a) = (call("../b"), call("../a"));
+    let found = close(&tree, &[("a/main.tf", &b), ("b/main.tf", &a)], "a", &[]).unwrap();
+    assert_eq!(paths(&found), ["a/main.tf", "b/main.tf"]);
+}
+
+#[test]
+fn what_engines_leave_behind_stays_out() {
+    let tree = tree(&[
+        "main.tf",
+        "terraform.tfstate",
+        "x.tfstate.backup",
+        "terraform.tfstate.d/p/terraform.tfstate",
+        ".terraform/x",
+        ".terraform.lock.hcl",
+        "a/.terraform/y",
+        ".git/config",
+        "a/.GIT/x",
+        "remote.tfstate.tf",
+    ]);
+    let found = close(&tree, &[], "", &[]).unwrap();
+    assert_eq!(
+        paths(&found),
+        [".terraform.lock.hcl", "main.tf", "remote.tfstate.tf"]
+    );
+}
+
+#[test]
+fn includes_add_files_and_folders() {
+    let tree = tree(&["m/main.tf", "shared/a", "shared/b/c", "one", "two"]);
+    let found = close(&tree, &[], "m", &["shared", "one"]).unwrap();
+    assert_eq!(
+        paths(&found),
+        ["m/main.tf", "one", "shared/a", "shared/b/c"]
+    );
+    assert_eq!(reason(close(&tree, &[], "m", &["three"])), "PathNotFound");
+}
+
+#[test]
+fn the_root_module_tells_its_backend_and_others_do_not() {
+    let tree = tree(&["m/a.tf", "m/b.tf", "n/main.tf"]);
+    let (n, s3, gcs) = (
+        call("../n"),
+        "terraform {\n  backend \"s3\" {}\n}",
+        "terraform {\n  backend \"gcs\" {}\n}",
+    );
+    let found = close(
+        &tree,
+        &[("m/a.tf", &n), ("m/b.tf", s3), ("n/main.tf", gcs)],
+        "m",
+        &[],
+    )
+    .unwrap();
+    assert_eq!(found.backend.as_deref(), Some("s3"));
+    let found = close(&tree, &[("m/a.tf", &n), ("n/main.tf", gcs)], "m", &[]).unwrap();
+    assert_eq!(found.backend, None);
+}
+
+#[test]
+fn sources_that_lead_nowhere_name_file_and_block() {
+    let tree = tree(&["a/b/main.tf", "a/file", "sub @"]);
+    let with =
+        |source: &str| close(&tree, &[("a/b/main.tf", &call(source))], "a/b", &[]).unwrap_err();
+    let error = with("../../../x");
+    assert_eq!(error.reason(), "PathLeavesRepository");
+    assert_eq!(
+        error.to_string(),
+        "a/b/main.tf:1: module \"m\": source `../../../x` leaves the repository"
+    );
+    for (source, why) in [
+        ("../x", "no folder `../x`"),
+        ("../file", "is a file"),
+        ("../../sub", "submodule"),
+    ] {
+        let error = with(source);
+        assert_eq!(error.reason(), "ModuleNotFound");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_does_not_parse_says_where() {
+    let tree = tree(&["m/main.tf", "m/bad.tf"]);
+    let error = close(&tree, &[("m/bad.tf", "a = 1\nb = [\n")], "m", &[]).unwrap_err();
+    assert_eq!(error.reason(), "ModuleSyntax");
+    assert!(error.to_string().starts_with("m/bad.tf:2:"), "{error}");
+}
+
+#[test]
+fn a_bad_file_that_the_module_does_not_use_is_no_matter() {
+    let tree = tree(&["m/main.tf", "m/sub/bad.tf", "n/bad.tf"]);
+    let bad = [("m/sub/bad.tf", "{"), ("n/bad.tf", "{")];
+    assert_eq!(
+        paths(&close(&tree, &bad, "m", &[]).unwrap()),
+        ["m/main.tf", "m/sub/bad.tf"]
+    );
+}
+
+#[test]
+fn the_path_of_the_module_is_checked() {
+    let tree = tree(&[
+        "m/main.tf",
+        "sub @",
+        "out -> ../x",
+        "abs -> /etc",
+        "a -> b",
+        "b -> a",
+    ]);
+    for (path, expected) in [
+        ("x", "PathNotFound"),
+        ("m/main.tf", "InvalidPath"),
+        ("sub", "InvalidPath"),
+        ("sub/x", "InvalidPath"),
+        ("out", "InvalidPath"),
+        ("abs", "InvalidPath"),
+        ("a", "InvalidPath"),
+        ("m", "ok"),
+    ] {
+        assert_eq!(reason(close(&tree, &[], path, &[])), expected, "{path}");
+    }
+}
+
+#[test]
+fn links_inside_the_closure_go_in() {
+    let tree = tree(&[
+        "m/main.tf",
+        "m/l.tf -> main.tf",
+        "m/d/x",
+        "m/e -> d",
+        "n -> m",
+    ]);
+    let found = close(&tree, &[], "m", &[]).unwrap();
+    assert_eq!(paths(&found), ["m/d/x", "m/e", "m/l.tf", "m/main.tf"]);
+    let found = close(&tree, &[], "n", &[]).unwrap();
+    assert!(
+        paths(&found).contains(&"n"),
+        "a link on the way to the module goes in"
+    );
+}
+
+#[test]
+fn a_linked_module_folder_goes_in_with_its_link() {
+    let tree = tree(&[
+        "app/main.tf",
+        "app/mod -> ../lib/real",
+        "lib/real/main.tf",
+        "lib/real/l.tf -> main.tf",
+    ]);
+    let source = call("./mod");
+    let found = close(&tree, &[("app/main.tf", &source)], "app", &[]).unwrap();
+    assert_eq!(
+        paths(&found),
+        [
+            "app/main.tf",
+            "app/mod",
+            "lib/real/l.tf",
+            "lib/real/main.tf"
+        ]
+    );
+}
+
+#[test]
+fn links_that_leave_the_closure_are_named() {
+    for (target, why) in [
+        ("/etc/passwd", "leads out of the repository"),
+        ("../../x", "leads out of the repository"),
+        ("../other/x", "leads out of what the module uses"),
+        ("../other", "leads out of what the module uses"),
+        ("nothing", "points at nothing"),
+        ("l", "leads in circles"),
+        ("../sub/x", "submodule"),
+        ("terraform.tfstate", "leads out of what the module uses"),
+    ] {
+        let link = format!("m/l -> {target}");
+        let tree = tree(&[
+            "m/main.tf",
+            "m/terraform.tfstate",
+            "other/x",
+            "sub @",
+            &link,
+        ]);
+        let error = close(&tree, &[], "m", &[]).unwrap_err();
+        assert_eq!(error.reason(), "SymlinkLeavesContext");
+        assert!(
+            error.to_string().contains("`m/l`") && error.to_string().contains(why),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn submodules_below_the_module_stay_out_and_are_told() {
+    let tree = tree(&["m/main.tf", "m/vendor @"]);
+    let found = close(&tree, &[], "m", &[]).unwrap();
+    assert_eq!(
+        (paths(&found), found.submodules.as_slice()),
+        (vec!["m/main.tf"], &["m/vendor".to_owned()][..])
+    );
+}
+
+#[test]
+fn names_that_git_does_not_make_are_refused() {
+    for name in [
+        "../x",
+        "a/../../x",
+        "/etc/x",
+        "a//x",
+        "./x",
+        "bad\u{fffd}name",
+    ] {
+        let tree = tree(&["main.tf", name]);
+        assert_eq!(reason(close(&tree, &[], "", &[])), "InvalidPath", "{name}");
+    }
+}
+
+#[test]
+fn links_in_circles_do_not_make_modules_without_end() {
+    let tree = tree(&["m/main.tf", "m/a -> .", "m/b -> ."]);
+    let source = format!("{}{}", call("./a"), call("./b"));
+    let error = close(&tree, &[("m/main.tf", &source)], "m", &[]).unwrap_err();
+    assert!(
+        ["ContextTooLarge", "ModuleNotFound"].contains(&error.reason()),
+        "{error}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn what_goes_in_never_leaves_the_folders_asked_for(
+        files in proptest::collection::btree_set("(a|b|c)(/(a|b|c|main)){0,2}\\.tf", 1..12),
+        sources in proptest::collection::vec("(\\.|\\.\\.)(/(a|b|c|\\.\\.)){0,3}", 0..4),
+        root in "(|a|b|a/b)",
+    ) {
+        let lines: Vec<&str> = files.iter().map(String::as_str).collect();
+        let tree = tree(&lines);
+        let text: String = sources.iter().map(|source| call(source)).collect();
+        let contents: Vec<(&str, &str)> = lines.iter().map(|path| (*path, text.as_str())).collect();
+        if let Ok(found) = close(&tree, &contents, &root, &[]) {
+            let again = close(&tree, &contents, &root, &[]).unwrap();
+            prop_assert_eq!(paths(&found), paths(&again));
+            prop_assert!(found.entries.keys().all(|path| files.contains(path)));
+            prop_assert!(files.iter().filter(|path| repopath::is_within(path, &root)).all(|path| found.entries.contains_key(path)));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a run or a build gets of a repository. Pure.
+
+use std::fmt;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::{error::Error, repopath, url::RepositoryUrl};
+
+/// What of a repository goes into a context.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ContextSpec {
+    /// Folder of the module; below the address's own folder (`//subdir`) when both are given.
+    pub path: Option<String>,
+    /// Files and folders, from the repository's root, that go in for reasons an HCL parser cannot see.
+    pub include: Vec<String>,
+}
+
+impl ContextSpec {
+    /// The module's folder in the repository, `""` for its root.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPath`] when the path is absolute or holds `..`.
+    pub fn module_path(&self, url: &RepositoryUrl) -> Result<String, Error> {
+        let path = relative(self.path.as_deref().unwrap_or_default())?;
+        let parts = [url.subdir().unwrap_or_default(), &path];
+        Ok(parts
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join("/"))
+    }
+
+    pub(crate) fn includes(&self) -> Result<Vec<String>, Error> {
+        self.include.iter().map(|path| relative(path)).collect()
+    }
+}
+
+fn relative(path: &str) -> Result<String, Error> {
+    let refuse = |why: String| Error::InvalidPath {
+        path: path.escape_debug().to_string(),
+        why,
+    };
+    if path.starts_with('/') {
+        return Err(refuse("starts at the machine's root".into()));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(refuse(
+            "leaves the repository or goes back on itself with `..`".into(),
+        ));
+    }
+    repopath::normalise(path).map_err(refuse)
+}
+
+/// Name of a context: `sha256:` and the digest of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextDigest(String);
+
+impl ContextDigest {
+    /// The digest of a context's bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(format!("sha256:{}", hex::encode(Sha256::digest(bytes))))
+    }
+
+    /// The text, with `sha256:`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The 64 hexadecimal digits.
+    pub fn hex(&self) -> &str {
+        self.0.strip_prefix("sha256:").unwrap_or(&self.0)
+    }
+}
+
+impl fmt::Display for ContextDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A deterministic tar.gz of what a module needs: same content, same bytes, whatever commit it came from.
+///
+/// Entries are sorted and keep their paths from the repository's root; times, owners and names of them are zero,
+/// modes are 0644 or 0755.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// Digest of [`bytes`](Self::bytes).
+    pub digest: ContextDigest,
+    /// The tar.gz.
+    pub bytes: Bytes,
+    /// Folder of the root module inside the context, `""` for its root.
+    pub module_path: String,
+    /// Type of the root module's `backend` block, or `cloud`.
+    pub module_backend: Option<String>,
+    /// Files and links in it.
+    pub files: usize,
+    /// Bytes of the files before packing.
+    pub uncompressed: u64,
+    /// Submodules of git below the module's folders. They are not fetched and not in the context.
+    pub submodules: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(url: &str, path: Option<&str>) -> Result<String, Error> {
+        let spec = ContextSpec {
+            path: path.map(str::to_owned),
+            include: Vec::new(),
+        };
+        spec.module_path(&RepositoryUrl::parse(url)?)
+    }
+
+    #[test]
+    fn the_folder_of_the_address_comes_first() {
+        assert_eq!(path("https://h/r//a", Some("b/./c/")).unwrap(), "a/b/c");
+        assert_eq!(path("https://h/r", Some("b")).unwrap(), "b");
+        assert_eq!(path("https://h/r//a", None).unwrap(), "a");
+        assert_eq!(path("https://h/r", Some(".")).unwrap(), "");
+    }
+
+    #[test]
+    fn paths_that_leave_the_repository_are_refused() {
+        for bad in ["..", "a/../../b", "/etc", "a/../b", "a\nb"] {
+            let error = path("https://h/r", Some(bad)).unwrap_err();
+            assert_eq!(
+                (error.reason(), error.is_transient()),
+                ("InvalidPath", false),
+                "{bad}"
+            );
+        }
+    }
+}

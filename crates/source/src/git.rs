@@ -1,0 +1,9 @@
+//! The git command line as a child process: what it is called with, what its answers mean.
+
+mod classify;
+mod process;
+pub(crate) mod session;
+
+pub use classify::GitFailure;
+pub(crate) use process::Bounds;
+pub(crate) use session::Session;

@@ -1,0 +1,258 @@
+//! What git's and ssh's words mean. Pure.
+
+use std::fmt;
+
+/// Why git could not do its work, read from what it and ssh wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GitFailure {
+    /// The key that the host shows is not the known one.
+    HostKeyMismatch,
+    /// No key of the host is known.
+    HostKeyUnknown,
+    /// ssh cannot read the private key.
+    SshKeyUnreadable,
+    /// The host refuses the credentials, or wants some.
+    Authentication,
+    /// The host has no such repository, or hides it.
+    NotFound,
+    /// The host's certificate is not trusted.
+    Tls,
+    /// The host asks to slow down.
+    RateLimited,
+    /// The host cannot be reached, or the connection broke, or it has an error of its own.
+    Unreachable,
+    /// The host does not hand out commits by id.
+    CommitRefused,
+    /// The reference is not there.
+    ReferenceMissing,
+    /// Anything else.
+    Other,
+}
+
+/// Words and what they mean; the first match counts, so the specific come first.
+const WORDS: &[(GitFailure, &[&str])] = &[
+    (
+        GitFailure::HostKeyMismatch,
+        &[
+            "remote host identification has changed",
+            "revoked host key",
+            "host key for",
+        ],
+    ),
+    (
+        GitFailure::HostKeyUnknown,
+        &["host key is known for", "host key verification failed"],
+    ),
+    (
+        GitFailure::SshKeyUnreadable,
+        &[
+            "invalid format",
+            "error in libcrypto",
+            "unprotected private key",
+        ],
+    ),
+    (
+        GitFailure::RateLimited,
+        &["returned error: 429", "too many requests", "rate limit"],
+    ),
+    (
+        GitFailure::CommitRefused,
+        &[
+            "not our ref",
+            "unadvertised object",
+            "does not allow request",
+            "did not send all necessary objects",
+        ],
+    ),
+    (GitFailure::ReferenceMissing, &["couldn't find remote ref"]),
+    (
+        GitFailure::Tls,
+        &[
+            "ssl certificate problem",
+            "certificate verification failed",
+            "certificate subject name",
+            "ssl: no alternative certificate",
+            "does not match target host name",
+            "error setting certificate",
+            "problem with the ssl ca cert",
+            "gnutls_handshake",
+            "ssl routines",
+        ],
+    ),
+    (
+        GitFailure::NotFound,
+        &[
+            "repository not found",
+            "does not appear to be a git repository",
+            "could not be found or you don't have permission",
+            "returned error: 404",
+            "returned error: 410",
+            "' not found",
+            "no such project",
+        ],
+    ),
+    (
+        GitFailure::Authentication,
+        &[
+            "permission denied (",
+            "authentication failed",
+            "could not read username",
+            "could not read password",
+            "returned error: 401",
+            "returned error: 403",
+            "access denied",
+            "too many authentication failures",
+        ],
+    ),
+    (
+        GitFailure::Unreachable,
+        &[
+            "could not resolve",
+            "connection refused",
+            "connection timed out",
+            "connection reset",
+            "connection closed",
+            "operation timed out",
+            "operation too slow",
+            "no route to host",
+            "network is unreachable",
+            "failed to connect",
+            "couldn't connect",
+            "kex_exchange_identification",
+            "banner exchange",
+            "returned error: 5",
+            "empty reply from server",
+            "proxy connect aborted",
+            "early eof",
+            "rpc failed",
+            "hung up unexpectedly",
+            "unexpected disconnect",
+            "timeout, server",
+            "broken pipe",
+        ],
+    ),
+];
+
+impl GitFailure {
+    /// Reads what git wrote to stderr (with `LC_ALL=C`).
+    pub(crate) fn read(stderr: &str) -> Self {
+        let text = stderr.to_lowercase();
+        let meant = |words: &&[&str]| words.iter().any(|word| text.contains(word));
+        WORDS
+            .iter()
+            .find(|(_, words)| meant(words))
+            .map_or(Self::Other, |(failure, _)| *failure)
+    }
+
+    /// Stable word for conditions, events and metrics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::HostKeyMismatch => "HostKeyMismatch",
+            Self::HostKeyUnknown => "HostKeyUnknown",
+            Self::SshKeyUnreadable => "SshKeyInvalid",
+            Self::Authentication => "GitAuthenticationFailed",
+            Self::NotFound => "RepositoryNotFound",
+            Self::Tls => "GitTlsFailed",
+            Self::RateLimited => "GitRateLimited",
+            Self::Unreachable => "RepositoryUnreachable",
+            Self::CommitRefused => "RevisionMoved",
+            Self::ReferenceMissing => "BranchNotFound",
+            Self::Other => "GitFailed",
+        }
+    }
+
+    /// Whether it can pass by itself.
+    pub fn is_transient(self) -> bool {
+        match self {
+            Self::RateLimited | Self::Unreachable | Self::CommitRefused => true,
+            Self::HostKeyMismatch
+            | Self::HostKeyUnknown
+            | Self::SshKeyUnreadable
+            | Self::Authentication
+            | Self::NotFound
+            | Self::Tls
+            | Self::ReferenceMissing
+            | Self::Other => false,
+        }
+    }
+
+    /// What a person can do about it.
+    pub(crate) fn advice(self, remote: &str) -> &'static str {
+        let http = remote.starts_with("http");
+        match self {
+            Self::HostKeyMismatch => {
+                "somebody may be between the operator and the host; when the host has changed its key, put the new one under `known_hosts` of the Secret"
+            }
+            Self::HostKeyUnknown => {
+                "put the host's line of `ssh-keyscan` under `known_hosts` of the Secret, after comparing its fingerprint"
+            }
+            Self::SshKeyUnreadable => "put an unencrypted OpenSSH private key into the Secret",
+            Self::Authentication if http => {
+                "the repository is private or does not exist: check user and token in the Secret of `gitRepo.credentialsSecret`"
+            }
+            Self::Authentication => {
+                "check that the key of `gitRepo.sshKeySecret` is a deploy key of the repository"
+            }
+            Self::NotFound => "check `gitRepo.url`, and that the credentials may read it",
+            Self::Tls => {
+                "check the host's certificate, or give its authority in `gitRepo.caBundle`"
+            }
+            Self::RateLimited | Self::Unreachable => "it is tried again",
+            Self::CommitRefused => "the branch is looked up again",
+            Self::ReferenceMissing => "check `gitRepo.branch`",
+            Self::Other => "see git's own words",
+        }
+    }
+}
+
+impl fmt::Display for GitFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HostKeyMismatch => "the host's key is not the known one",
+            Self::HostKeyUnknown => "the host's key is not known",
+            Self::SshKeyUnreadable => "ssh cannot read the private key",
+            Self::Authentication => "the host refuses the credentials",
+            Self::NotFound => "the host has no such repository",
+            Self::Tls => "the host's certificate is not trusted",
+            Self::RateLimited => "the host asks to slow down",
+            Self::Unreachable => "the host cannot be reached",
+            Self::CommitRefused => "the host does not hand out the commit",
+            Self::ReferenceMissing => "the reference is not there",
+            Self::Other => "git failed",
+        })
+    }
+}
+
+/// The lines worth showing: the last few that say something, without ssh's frames of `@`.
+pub(crate) fn last_lines(stderr: &str) -> String {
+    const LINES: usize = 4;
+    const BYTES: usize = 600;
+    let lines: Vec<&str> = stderr
+        .lines()
+        .map(str::trim)
+        .filter(|line| says_something(line))
+        .collect();
+    let text = lines
+        .get(lines.len().saturating_sub(LINES)..)
+        .unwrap_or_default()
+        .join("; ");
+    let cut = text
+        .char_indices()
+        .map(|(at, _)| at)
+        .find(|at| text.len() - at <= BYTES);
+    text.get(cut.unwrap_or(0)..).unwrap_or_default().to_owned()
+}
+
+fn says_something(line: &str) -> bool {
+    const NOISE: [&str; 4] = [
+        "Please make sure you have the correct access rights",
+        "and the repository exists.",
+        "fatal: Could not read from remote repository.",
+        "warning: ",
+    ];
+    !line.is_empty() && !line.starts_with('@') && !NOISE.iter().any(|noise| line.starts_with(noise))
+}
+
+#[cfg(test)]
+mod tests;

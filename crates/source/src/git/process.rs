@@ -1,0 +1,253 @@
+//! One child process in a process group of its own, with bounds on time and output.
+
+use std::{
+    io,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{Child, ChildStdin, Command},
+};
+
+/// How much of stderr is kept: its end, in bytes.
+const STDERR_KEPT: usize = 64 * 1024;
+
+/// What a child may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Time until it and its children are killed.
+    pub(crate) time: Duration,
+    /// Bytes on stdout.
+    pub(crate) stdout: u64,
+}
+
+/// What a child left.
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+    /// The end of stderr, made UTF-8.
+    pub(crate) stderr: String,
+}
+
+/// Why there is no end to speak of.
+#[derive(Debug)]
+pub(crate) enum RunError {
+    /// The program cannot be started.
+    Spawn(io::Error),
+    /// Killed after the time given.
+    Timeout(Duration),
+    /// Killed after more than this many bytes on stdout.
+    TooMuchOutput(u64),
+    /// Its pipes or its end cannot be read.
+    Pipe(io::Error),
+}
+
+/// Runs `command` to its end, `input` on stdin. Nothing of it survives this call, also when the call is dropped.
+pub(crate) async fn run(
+    mut command: Command,
+    input: Vec<u8>,
+    bounds: Bounds,
+) -> Result<Finished, RunError> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.process_group(0).kill_on_drop(true);
+    let mut child = command.spawn().map_err(RunError::Spawn)?;
+    let group = Group::of(&child);
+    let end = tokio::time::timeout(bounds.time, finish(&mut child, input, bounds.stdout));
+    let finished = end.await.map_err(|_| RunError::Timeout(bounds.time))??;
+    group.disarm();
+    Ok(finished)
+}
+
+async fn finish(child: &mut Child, input: Vec<u8>, limit: u64) -> Result<Finished, RunError> {
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+        return Err(RunError::Pipe(io::Error::other("a pipe is missing")));
+    };
+    let (stdout, stderr, ()) = tokio::try_join!(
+        read_bounded(stdout, limit),
+        read_end(stderr),
+        feed(stdin, input)
+    )?;
+    let status = child.wait().await.map_err(RunError::Pipe)?;
+    Ok(Finished {
+        status,
+        stdout,
+        stderr,
+    })
+}
+
+async fn read_bounded(pipe: impl AsyncRead + Unpin, limit: u64) -> Result<Vec<u8>, RunError> {
+    let mut bytes = Vec::new();
+    pipe.take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .await
+        .map_err(RunError::Pipe)?;
+    if bytes.len() as u64 > limit {
+        return Err(RunError::TooMuchOutput(limit));
+    }
+    Ok(bytes)
+}
+
+async fn read_end(mut pipe: impl AsyncRead + Unpin) -> Result<String, RunError> {
+    let mut kept = Vec::new();
+    let mut chunk = vec![0; 8192];
+    loop {
+        let read = pipe.read(&mut chunk).await.map_err(RunError::Pipe)?;
+        if read == 0 {
+            return Ok(String::from_utf8_lossy(&kept).into_owned());
+        }
+        kept.extend_from_slice(chunk.get(..read).unwrap_or_default());
+        kept.drain(..kept.len().saturating_sub(STDERR_KEPT));
+    }
+}
+
+/// Writes stdin and closes it. A child that ends without reading all of it has its reasons on stderr.
+async fn feed(mut pipe: ChildStdin, input: Vec<u8>) -> Result<(), RunError> {
+    match pipe.write_all(&input).await {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(RunError::Pipe(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Kills the child's process group when dropped: git's own children (ssh, git-remote-https, index-pack) too.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(
+            child
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .and_then(Pid::from_raw),
+        )
+    }
+
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // It may just have ended by itself.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    const BOUNDS: Bounds = Bounds {
+        time: Duration::from_secs(20),
+        stdout: 1000,
+    };
+
+    #[tokio::test]
+    async fn output_status_and_input_pass() {
+        let done = run(shell("cat; echo why >&2; exit 3"), b"in".to_vec(), BOUNDS)
+            .await
+            .ok()
+            .unwrap();
+        assert_eq!(
+            (
+                done.status.code(),
+                done.stdout.as_slice(),
+                done.stderr.as_str()
+            ),
+            (Some(3), &b"in"[..], "why\n")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_grandchild_that_holds_the_pipe_dies_with_the_group() {
+        let started = Instant::now();
+        let bounds = Bounds {
+            time: Duration::from_millis(300),
+            ..BOUNDS
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("pid");
+        let script = format!("sleep 600 & echo $! > {}; wait", mark.display());
+        let end = run(shell(&script), Vec::new(), bounds).await;
+        assert!(matches!(end, Err(RunError::Timeout(_))));
+        assert!(started.elapsed() < Duration::from_secs(10));
+        let pid: i32 = std::fs::read_to_string(mark)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        assert_ends(pid).await;
+    }
+
+    #[tokio::test]
+    async fn dropping_the_call_kills_the_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("pid");
+        let script = format!(
+            "sleep 600 & echo $! > {}.new; mv {0}.new {0}; wait",
+            mark.display()
+        );
+        let call = tokio::spawn(run(shell(&script), Vec::new(), BOUNDS));
+        while !mark.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        call.abort();
+        let pid: i32 = std::fs::read_to_string(mark)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        assert_ends(pid).await;
+    }
+
+    #[tokio::test]
+    async fn endless_output_is_cut_and_killed() {
+        let end = run(shell("yes"), Vec::new(), BOUNDS).await;
+        assert!(matches!(end, Err(RunError::TooMuchOutput(1000))));
+    }
+
+    #[tokio::test]
+    async fn endless_errors_keep_their_end_only() {
+        let script =
+            "i=0; while [ $i -lt 20000 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2";
+        let done = run(shell(script), Vec::new(), BOUNDS).await.ok().unwrap();
+        assert!(done.stderr.len() <= STDERR_KEPT && done.stderr.ends_with("last\n"));
+    }
+
+    #[tokio::test]
+    async fn input_that_is_not_read_is_no_fault() {
+        let done = run(shell("exit 0"), vec![0; 1 << 20], BOUNDS)
+            .await
+            .ok()
+            .unwrap();
+        assert!(done.status.success());
+    }
+
+    /// A killed grandchild is gone, or a zombie until the machine's init looks after it.
+    async fn assert_ends(pid: i32) {
+        for _ in 0..1000 {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            if stat.is_empty() || stat.contains(") Z ") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("process {pid} is still alive");
+    }
+}

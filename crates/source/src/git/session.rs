@@ -1,0 +1,277 @@
+//! What one call of git may know: a private folder with the credentials, an environment made from nothing.
+
+use std::{
+    fs::{OpenOptions, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::{
+    classify::{GitFailure, last_lines},
+    process::{self, Bounds, Finished, RunError},
+};
+use crate::{
+    credentials::{Credentials, HttpsCredentials},
+    error::Error,
+    known_hosts, ssh_key,
+    url::{RepositoryUrl, Scheme},
+};
+
+/// Variables that git and libcurl take proxies and trust from; they belong to the operator and are passed on.
+const PASSED_ON: [&str; 12] = [
+    "PATH",
+    "http_proxy",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "no_proxy",
+    "NO_PROXY",
+    "GIT_SSL_CAINFO",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "TZ",
+];
+
+/// Git's settings for every call.
+const SETTINGS: [&str; 12] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.askPass=",
+    "credential.helper=",
+    "fetch.recurseSubmodules=false",
+    "gc.auto=0",
+    "http.followRedirects=initial",
+    "http.lowSpeedLimit=1",
+    "http.lowSpeedTime=60",
+    "maintenance.auto=false",
+    "protocol.ext.allow=never",
+    "protocol.file.allow=never",
+];
+
+/// Seconds until a connection counts as failed.
+const CONNECT_SECONDS: u32 = 15;
+
+/// The folder and settings for the calls about one repository; gone when dropped.
+pub(crate) struct Session {
+    folder: TempDir,
+    remote: String,
+    scheme: Scheme,
+    settings: Vec<String>,
+    /// Values that must not appear in messages.
+    secrets: Vec<String>,
+}
+
+impl Session {
+    /// Writes the credentials that `url` can use into a folder that only this process may read.
+    pub(crate) fn open(
+        root: &Path,
+        url: &RepositoryUrl,
+        credentials: &Credentials,
+    ) -> Result<Self, Error> {
+        let folder = private_folder(root)
+            .map_err(|source| cache_error("make a private folder in", root, source))?;
+        let mut session = Self {
+            folder,
+            remote: url.remote().to_owned(),
+            scheme: url.scheme(),
+            settings: SETTINGS.map(str::to_owned).to_vec(),
+            secrets: Vec::new(),
+        };
+        match url.scheme() {
+            Scheme::Ssh => session.prepare_ssh(credentials)?,
+            Scheme::Http | Scheme::Https => session.prepare_http(url, credentials)?,
+        }
+        Ok(session)
+    }
+
+    fn prepare_ssh(&mut self, credentials: &Credentials) -> Result<(), Error> {
+        let key = credentials.ssh_key.as_ref();
+        let key = key.ok_or_else(|| Error::SshKeyMissing {
+            remote: self.remote.clone(),
+        })?;
+        self.write("key", ssh_key::normalise(key)?.expose())?;
+        let hosts = known_hosts::effective(credentials.known_hosts.as_deref());
+        self.write("known_hosts", hosts.as_bytes())?;
+        Ok(())
+    }
+
+    fn prepare_http(
+        &mut self,
+        url: &RepositoryUrl,
+        credentials: &Credentials,
+    ) -> Result<(), Error> {
+        if let Some(bundle) = &credentials.ca_bundle {
+            let path = self.write("ca.pem", bundle.as_bytes())?;
+            self.settings
+                .push(format!("http.sslCAInfo={}", path.display()));
+        }
+        if let Some(https) = &credentials.https {
+            let path = self.write("credentials", credential_line(url, https).as_bytes())?;
+            // Git's own helper answers only for the scheme and host of the line, also after a redirect.
+            self.settings
+                .push(format!("credential.helper=store --file={}", path.display()));
+            let password = https.password.expose();
+            self.secrets
+                .extend([password.to_owned(), percent_encode(password)]);
+        }
+        Ok(())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, Error> {
+        let path = self.folder.path().join(name);
+        write_private(&path, bytes).map_err(|source| cache_error("write", &path, source))?;
+        Ok(path)
+    }
+
+    /// Runs `git --git-dir <repository> <arguments>`; an end other than 0 is an [`Error::Git`].
+    pub(crate) async fn git(
+        &self,
+        repository: &Path,
+        action: &'static str,
+        arguments: &[&str],
+        input: Vec<u8>,
+        bounds: Bounds,
+    ) -> Result<Vec<u8>, Error> {
+        let command = self.command(repository, arguments);
+        let finished = process::run(command, input, bounds).await;
+        let finished = finished.map_err(|error| self.run_error(action, error))?;
+        if finished.status.success() {
+            Ok(finished.stdout)
+        } else {
+            Err(self.git_error(action, &finished))
+        }
+    }
+
+    fn command(&self, repository: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new("git");
+        command.env_clear().current_dir(self.folder.path());
+        for name in PASSED_ON {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.envs([
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_ATTR_NOSYSTEM", "1"),
+            ("GIT_NO_REPLACE_OBJECTS", "1"),
+            ("GIT_ALLOW_PROTOCOL", self.scheme.as_str()),
+            ("GIT_SSH_VARIANT", "ssh"),
+            ("LC_ALL", "C"),
+        ]);
+        command
+            .env("HOME", self.folder.path())
+            .env("GIT_SSH_COMMAND", self.ssh_command());
+        command.arg("--git-dir").arg(repository);
+        for setting in &self.settings {
+            command.arg("-c").arg(setting);
+        }
+        command.args(arguments);
+        command
+    }
+
+    /// No file of the machine's is read, no question asked, no key but ours offered.
+    /// The folder's name needs no quotes: see [`Error::CacheRoot`].
+    fn ssh_command(&self) -> String {
+        let folder = self.folder.path().display();
+        format!(
+            "ssh -F /dev/null -o IdentityFile={folder}/key -o IdentitiesOnly=yes -o IdentityAgent=none \
+             -o BatchMode=yes -o PreferredAuthentications=publickey -o StrictHostKeyChecking=yes \
+             -o UserKnownHostsFile={folder}/known_hosts -o GlobalKnownHostsFile=/dev/null \
+             -o UpdateHostKeys=no -o ClearAllForwardings=yes -o ConnectTimeout={CONNECT_SECONDS} \
+             -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+        )
+    }
+
+    fn run_error(&self, action: &'static str, error: RunError) -> Error {
+        match error {
+            RunError::Spawn(source) => Error::GitUnavailable { source },
+            RunError::Timeout(after) => Error::Timeout {
+                action,
+                remote: self.remote.clone(),
+                after,
+            },
+            RunError::TooMuchOutput(limit) => Error::RepositoryTooLarge {
+                remote: self.remote.clone(),
+                limit,
+            },
+            RunError::Pipe(source) => cache_error("talk to git in", self.folder.path(), source),
+        }
+    }
+
+    fn git_error(&self, action: &'static str, finished: &Finished) -> Error {
+        let failure = GitFailure::read(&finished.stderr);
+        let detail = self.redact(&last_lines(&finished.stderr));
+        Error::Git {
+            action,
+            remote: self.remote.clone(),
+            failure,
+            detail,
+        }
+    }
+
+    fn redact(&self, text: &str) -> String {
+        let folder = self.folder.path().display().to_string();
+        let secrets = self.secrets.iter().filter(|secret| !secret.is_empty());
+        let text = secrets.fold(text.to_owned(), |text, secret| {
+            text.replace(secret.as_str(), "***")
+        });
+        text.replace(&format!("{folder}/"), "")
+    }
+}
+
+/// A new folder that only this user may enter.
+fn private_folder(root: &Path) -> io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder
+        .prefix("call-")
+        .permissions(Permissions::from_mode(0o700));
+    builder.tempdir_in(root)
+}
+
+/// A new file that only this user may read.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)
+}
+
+pub(crate) fn cache_error(action: &'static str, path: &Path, source: io::Error) -> Error {
+    Error::Cache {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// A line as `git credential-store` keeps it: <https://git-scm.com/docs/git-credential-store#_storage_format>.
+fn credential_line(url: &RepositoryUrl, https: &HttpsCredentials) -> String {
+    let host = url.remote().split('/').nth(2).unwrap_or_default();
+    let (user, password) = (
+        percent_encode(https.username.expose()),
+        percent_encode(https.password.expose()),
+    );
+    format!("{}://{user}:{password}@{host}\n", url.scheme().as_str())
+}
+
+fn percent_encode(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Paths inside a repository: `/` between names, no `.`, no `..`, `""` for the root. Pure.
+
+/// The path without empty parts and `.`; an error says what is wrong with it.
+pub(crate) fn normalise(path: &str) -> Result<String, String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => return Err("holds `..`".into()),
+            name if name.chars().any(char::is_control) => {
+                return Err("holds control characters".into());
+            }
+            name => parts.push(name),
+        }
+    }
+    Ok(parts.join("/"))
+}
+
+/// `relative` seen from the folder `base`, `..` taken literally; `None` when it climbs out of the repository.
+pub(crate) fn join(base: &str, relative: &str) -> Option<String> {
+    let mut parts: Vec<&str> = base.split('/').filter(|part| !part.is_empty()).collect();
+    for part in relative.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// The folder that holds `path`.
+pub(crate) fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// Last part of `path`.
+pub(crate) fn name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// Whether `path` is `folder` or lies below it.
+pub(crate) fn is_within(path: &str, folder: &str) -> bool {
+    folder.is_empty()
+        || path
+            .strip_prefix(folder)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_normalised_or_refused() {
+        assert_eq!(normalise("/a//./b/").unwrap(), "a/b");
+        assert_eq!(normalise("").unwrap(), "");
+        assert!(normalise("a/../b").is_err());
+        assert!(normalise("a\nb").is_err());
+    }
+
+    #[test]
+    fn joining_stops_at_the_root() {
+        assert_eq!(join("a/b", "../c").unwrap(), "a/c");
+        assert_eq!(join("a", "..").unwrap(), "");
+        assert_eq!(join("a", "../.."), None);
+        assert_eq!(join("", "./x/"), Some("x".into()));
+    }
+
+    #[test]
+    fn within_is_by_whole_names() {
+        assert!(is_within("a/b", "a") && is_within("a", "a") && is_within("x", ""));
+        assert!(!is_within("ab", "a"));
+    }
+}

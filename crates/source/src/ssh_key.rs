@@ -1,0 +1,110 @@
+//! Reading of private keys as people paste them into Secrets. Pure.
+
+use base64::prelude::*;
+
+use crate::{error::Error, secret::SecretBytes};
+
+const OPENSSH_MAGIC: &[u8] = b"openssh-key-v1\0";
+
+/// The key as OpenSSH wants it: LF only, nothing before the first line, one newline at the end.
+///
+/// # Errors
+/// [`Error::SshKeyInvalid`] when it is no private key, [`Error::SshKeyEncrypted`] when it has a passphrase.
+pub(crate) fn normalise(key: &SecretBytes) -> Result<SecretBytes, Error> {
+    let invalid = |why| Error::SshKeyInvalid { why };
+    let text = std::str::from_utf8(key.expose()).map_err(|_| invalid("it is not text"))?;
+    let text = text
+        .trim_start_matches('\u{feff}')
+        .replace("\r\n", "\n")
+        .replace('\r', "\n");
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(invalid("it is empty"));
+    }
+    if text.starts_with("ssh-") || text.starts_with("ecdsa-") {
+        return Err(invalid("it is a public key, the private one is needed"));
+    }
+    if text.starts_with("PuTTY-User-Key-File") {
+        return Err(invalid("it is in PuTTY's format, export it in OpenSSH's"));
+    }
+    if !text.starts_with("-----BEGIN ") || !text.contains("PRIVATE KEY-----") {
+        return Err(invalid(
+            "it does not start with `-----BEGIN … PRIVATE KEY-----`",
+        ));
+    }
+    if is_encrypted(text) {
+        return Err(Error::SshKeyEncrypted);
+    }
+    Ok(SecretBytes::new(format!("{text}\n")))
+}
+
+fn is_encrypted(text: &str) -> bool {
+    text.contains("BEGIN ENCRYPTED PRIVATE KEY")
+        || text.contains("Proc-Type: 4,ENCRYPTED")
+        || openssh_cipher(text).is_some_and(|cipher| cipher != b"none")
+}
+
+/// Name of the cipher in OpenSSH's own format: magic, then a string with its length in four bytes.
+fn openssh_cipher(text: &str) -> Option<Vec<u8>> {
+    let body: String = text
+        .lines()
+        .filter(|line| !line.starts_with("-----"))
+        .collect();
+    let bytes = BASE64_STANDARD.decode(body.replace([' ', '\t'], "")).ok()?;
+    let rest = bytes.strip_prefix(OPENSSH_MAGIC)?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    rest.get(..length).map(<[u8]>::to_vec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn openssh(cipher: &str) -> String {
+        let mut body = OPENSSH_MAGIC.to_vec();
+        body.extend(u32::try_from(cipher.len()).unwrap().to_be_bytes());
+        body.extend(cipher.as_bytes());
+        body.extend(b"rest");
+        let body = BASE64_STANDARD.encode(body);
+        format!("-----BEGIN OPENSSH PRIVATE KEY-----\n{body}\n-----END OPENSSH PRIVATE KEY-----")
+    }
+
+    fn reason(text: &str) -> &'static str {
+        normalise(&SecretBytes::new(text))
+            .err()
+            .map_or("ok", |error| error.reason())
+    }
+
+    #[test]
+    fn line_ends_of_other_systems_and_a_missing_newline_are_mended() {
+        let key = openssh("none");
+        let pasted = format!("\u{feff}\r\n{}", key.replace('\n', "\r\n"));
+        let read = normalise(&SecretBytes::new(pasted)).ok().unwrap();
+        assert_eq!(read.expose(), format!("{key}\n").as_bytes());
+    }
+
+    #[rstest]
+    #[case::openssh(&openssh("aes256-ctr"))]
+    #[case::pkcs8(
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAA==\n-----END ENCRYPTED PRIVATE KEY-----"
+    )]
+    #[case::pem(
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAA==\n-----END RSA PRIVATE KEY-----"
+    )]
+    fn a_passphrase_is_named(#[case] key: &str) {
+        assert_eq!(reason(key), "SshKeyEncrypted");
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case(" \n")]
+    #[case("ssh-ed25519 AAAA me@host")]
+    #[case("PuTTY-User-Key-File-3: ssh-ed25519")]
+    #[case("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----")]
+    #[case("hunter2")]
+    fn what_is_no_private_key_is_refused(#[case] key: &str) {
+        assert_eq!(reason(key), "SshKeyInvalid");
+    }
+}

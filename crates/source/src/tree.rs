@@ -1,0 +1,297 @@
+//! The files of one commit, as `git ls-tree` lists them, and what paths mean among them. Pure.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::repopath;
+
+/// What an entry of a tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A file; whether it may be executed.
+    File { executable: bool },
+    /// A symbolic link.
+    Link,
+    /// Another repository's commit.
+    Submodule,
+}
+
+/// One entry of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    /// Id of the content.
+    pub(crate) object: String,
+    /// Bytes of the content.
+    pub(crate) size: u64,
+}
+
+/// The entries of one commit by path. Paths that are not UTF-8 are kept with replacement characters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    entries: BTreeMap<String, Entry>,
+    /// Where links point, by path.
+    links: BTreeMap<String, String>,
+}
+
+/// What a path turns out to be once every link on it is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A file at this path.
+    File(String),
+    /// A folder at this path.
+    Folder(String),
+    /// Something inside, or the root of, the submodule at this path.
+    Submodule(String),
+}
+
+/// Why a path leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Astray {
+    /// Nothing is there.
+    Missing,
+    /// It climbs out of the repository, or starts at the machine's root.
+    Outside,
+    /// Links that lead to each other.
+    Loop,
+}
+
+/// A path followed to its end, and the links passed on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Followed {
+    pub(crate) found: Found,
+    pub(crate) links: Vec<String>,
+}
+
+impl Tree {
+    /// Reads the output of `git ls-tree -r -l -z`. `None` when it is not of that form.
+    pub(crate) fn read(listing: &[u8]) -> Option<Self> {
+        let lines = listing
+            .split(|byte| *byte == 0)
+            .filter(|line| !line.is_empty());
+        let entries = lines.map(read_line).collect::<Option<BTreeMap<_, _>>>()?;
+        Some(Self {
+            entries,
+            links: BTreeMap::new(),
+        })
+    }
+
+    /// The entry at exactly this path.
+    pub(crate) fn get(&self, path: &str) -> Option<&Entry> {
+        self.entries.get(path)
+    }
+
+    /// Links whose target is not known yet: path, and the entry that holds it.
+    pub(crate) fn unread_links(&self) -> impl Iterator<Item = (&String, &Entry)> {
+        self.entries
+            .iter()
+            .filter(|(path, entry)| entry.kind == Kind::Link && !self.links.contains_key(*path))
+    }
+
+    /// Sets where a link points.
+    pub(crate) fn set_link(&mut self, path: String, target: String) {
+        self.links.insert(path, target);
+    }
+
+    /// Where a link points, as written.
+    pub(crate) fn link(&self, path: &str) -> Option<&str> {
+        self.links.get(path).map(String::as_str)
+    }
+
+    /// Everything below `folder`.
+    pub(crate) fn below(&self, folder: &str) -> impl Iterator<Item = (&String, &Entry)> {
+        let prefix = if folder.is_empty() {
+            String::new()
+        } else {
+            format!("{folder}/")
+        };
+        let range = self.entries.range::<str, _>((
+            std::ops::Bound::Included(prefix.as_str()),
+            std::ops::Bound::Unbounded,
+        ));
+        range.take_while(move |(path, _)| path.starts_with(&prefix))
+    }
+
+    fn is_folder(&self, path: &str) -> bool {
+        path.is_empty() || self.below(path).next().is_some()
+    }
+
+    /// Follows `path` from the root, through every link, as the kernel would.
+    pub(crate) fn follow(&self, path: &str) -> Result<Followed, Astray> {
+        const LINKS: usize = 40;
+        let mut links = Vec::new();
+        let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
+        let mut here = String::new();
+        while let Some(part) = ahead.pop_front() {
+            if part.is_empty() || part == "." {
+                continue;
+            }
+            let next = repopath::join(&here, &part).ok_or(Astray::Outside)?;
+            match self.get(&next).map(|entry| entry.kind) {
+                Some(Kind::Link) => {
+                    let target = self.link(&next).filter(|target| !target.is_empty());
+                    let target = target.ok_or(Astray::Missing)?;
+                    links.push(next.clone());
+                    if target.starts_with('/') {
+                        return Err(Astray::Outside);
+                    }
+                    if links.len() > LINKS {
+                        return Err(Astray::Loop);
+                    }
+                    target
+                        .rsplit('/')
+                        .for_each(|part| ahead.push_front(part.to_owned()));
+                }
+                Some(Kind::Submodule) => {
+                    return Ok(Followed {
+                        found: Found::Submodule(next),
+                        links,
+                    });
+                }
+                Some(Kind::File { .. }) if ahead.iter().all(String::is_empty) => {
+                    return Ok(Followed {
+                        found: Found::File(next),
+                        links,
+                    });
+                }
+                None if self.is_folder(&next) => here = next,
+                Some(Kind::File { .. }) | None => return Err(Astray::Missing),
+            }
+        }
+        Ok(Followed {
+            found: Found::Folder(here),
+            links,
+        })
+    }
+}
+
+/// `<mode> <type> <object> <size>\t<path>`, the size padded with spaces and `-` for submodules.
+fn read_line(line: &[u8]) -> Option<(String, Entry)> {
+    let tab = line.iter().position(|byte| *byte == b'\t')?;
+    let (head, path) = (
+        std::str::from_utf8(line.get(..tab)?).ok()?,
+        line.get(tab + 1..)?,
+    );
+    let mut words = head.split_ascii_whitespace();
+    let (mode, _, object, size) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let kind = match mode {
+        "100644" | "100664" => Kind::File { executable: false },
+        "100755" => Kind::File { executable: true },
+        "120000" => Kind::Link,
+        "160000" => Kind::Submodule,
+        _ => return None,
+    };
+    let size = if kind == Kind::Submodule {
+        0
+    } else {
+        size.parse().ok()?
+    };
+    let path = String::from_utf8_lossy(path).into_owned();
+    Some((
+        path,
+        Entry {
+            kind,
+            object: object.to_owned(),
+            size,
+        },
+    ))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A tree of files (content = object id), `path -> target` links and `path @` submodules.
+    pub(crate) fn tree(lines: &[&str]) -> Tree {
+        let mut tree = Tree::default();
+        for line in lines {
+            let (path, kind) = if let Some((path, target)) = line.split_once(" -> ") {
+                tree.set_link(path.to_owned(), target.to_owned());
+                (path, Kind::Link)
+            } else if let Some(path) = line.strip_suffix(" @") {
+                (path, Kind::Submodule)
+            } else {
+                (*line, Kind::File { executable: false })
+            };
+            let entry = Entry {
+                kind,
+                object: format!("object of {path}"),
+                size: 1,
+            };
+            tree.entries.insert(path.to_owned(), entry);
+        }
+        tree
+    }
+
+    #[test]
+    fn listings_are_read() {
+        let listing = b"100644 blob aa       5\tmain.tf\x00100755 blob bb 12\ta/run.sh\x00120000 blob cc 3\ta/l\x00160000 commit dd       -\tsub\x00";
+        let tree = Tree::read(listing).unwrap();
+        assert_eq!(tree.get("main.tf").unwrap().size, 5);
+        assert_eq!(
+            tree.get("a/run.sh").unwrap().kind,
+            Kind::File { executable: true }
+        );
+        assert_eq!(tree.get("sub").unwrap().kind, Kind::Submodule);
+        assert_eq!(tree.unread_links().count(), 1);
+        assert!(Tree::read(b"nonsense").is_none());
+        assert!(Tree::read(b"").unwrap().below("").next().is_none());
+    }
+
+    #[test]
+    fn below_is_by_whole_names() {
+        let tree = tree(&["a/x", "a/y/z", "ab/x", "a.b"]);
+        let below = |folder| {
+            tree.below(folder)
+                .map(|(path, _)| path.as_str())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(below("a"), ["a/x", "a/y/z"]);
+        assert_eq!(below("").len(), 4);
+    }
+
+    #[test]
+    fn paths_are_followed_through_links() {
+        let tree = tree(&[
+            "m/real/main.tf",
+            "m/link -> real",
+            "x/up -> ../m/link",
+            "sub @",
+            "f -> m/real/main.tf",
+        ]);
+        let found = |path| tree.follow(path).map(|followed| followed.found);
+        assert_eq!(found("m/link"), Ok(Found::Folder("m/real".into())));
+        assert_eq!(
+            found("x/up/main.tf"),
+            Ok(Found::File("m/real/main.tf".into()))
+        );
+        assert_eq!(found("f"), Ok(Found::File("m/real/main.tf".into())));
+        assert_eq!(found("sub/x"), Ok(Found::Submodule("sub".into())));
+        assert_eq!(found(""), Ok(Found::Folder(String::new())));
+        assert_eq!(found("m/real/main.tf/x"), Err(Astray::Missing));
+        assert_eq!(found("nothing"), Err(Astray::Missing));
+        assert_eq!(tree.follow("x/up").unwrap().links, ["x/up", "m/link"]);
+    }
+
+    #[test]
+    fn links_out_of_the_repository_and_loops_lead_astray() {
+        let tree = tree(&[
+            "a/out -> ../../x",
+            "abs -> /etc/passwd",
+            "p -> q",
+            "q -> p",
+            "a/b/f",
+            "a/b/l -> ../..",
+            "deep -> a/b/l/../x",
+        ]);
+        let found = |path| tree.follow(path).map(|followed| followed.found);
+        assert_eq!(found("a/out"), Err(Astray::Outside));
+        assert_eq!(found("abs"), Err(Astray::Outside));
+        assert_eq!(found("p"), Err(Astray::Loop));
+        assert_eq!(found("a/b/l"), Ok(Found::Folder(String::new())));
+        assert_eq!(
+            found("deep"),
+            Err(Astray::Outside),
+            "`..` counts after the link, not before it"
+        );
+    }
+}

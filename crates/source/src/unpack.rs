@@ -1,0 +1,292 @@
+//! Unpacking of a context in the build pod. It came over the network: nothing it says may leave the folder.
+
+use std::{
+    fs::{self, OpenOptions, Permissions},
+    io::{self, Read},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink},
+    path::{Component, Path, PathBuf},
+};
+
+use flate2::read::GzDecoder;
+use tar::{Archive, Entry, EntryType};
+
+/// How much may be unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnpackLimits {
+    /// Bytes of all files together.
+    pub bytes: u64,
+    /// Files, folders and links together.
+    pub entries: u64,
+}
+
+impl Default for UnpackLimits {
+    /// 256 MiB in 50 000 entries: more than a context may hold when it is made.
+    fn default() -> Self {
+        Self {
+            bytes: 256 * 1024 * 1024,
+            entries: 50_000,
+        }
+    }
+}
+
+/// Why an archive was not unpacked. What was written before stays and must not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnpackError {
+    /// The archive is damaged, or no tar.gz.
+    #[error("the context cannot be read as tar.gz")]
+    Damaged(#[source] io::Error),
+    /// The archive tries something a context never holds.
+    #[error("the context holds `{entry}`, which {why}: it is refused")]
+    Refused {
+        /// Path of the entry, escaped.
+        entry: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The archive holds more than allowed.
+    #[error("the context holds more than {limit} {unit}")]
+    TooLarge {
+        /// How much is allowed.
+        limit: u64,
+        /// Of what: `bytes` or `entries`.
+        unit: &'static str,
+    },
+    /// The folder cannot be written.
+    #[error("write {}", path.display())]
+    Write {
+        /// Path on this machine.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl UnpackError {
+    /// Stable word for conditions, events and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Damaged(_) => "ContextDamaged",
+            Self::Refused { .. } => "ContextRefused",
+            Self::TooLarge { .. } => "ContextTooLarge",
+            Self::Write { .. } => "ContextWriteFailed",
+        }
+    }
+}
+
+/// Unpacks a tar.gz into `dest`, which must exist and should be empty. Blocking.
+///
+/// Files, folders and relative symbolic links are all there is; links are made last and must end inside of `dest`,
+/// so that nothing can be written through one. Existing files are never overwritten.
+///
+/// # Errors
+/// [`UnpackError`]; `dest` then holds a part of the archive.
+pub fn unpack(reader: impl Read, dest: &Path, limits: &UnpackLimits) -> Result<(), UnpackError> {
+    let dest = dest
+        .canonicalize()
+        .map_err(|source| write_error(dest, source))?;
+    // Headers count too: a long name is read into memory.
+    let most = limits
+        .bytes
+        .saturating_add(limits.entries.saturating_mul(4096))
+        .saturating_add(1 << 20);
+    let mut unpacking = Unpacking {
+        dest,
+        limits: *limits,
+        bytes: 0,
+        entries: 0,
+        links: Vec::new(),
+    };
+    let mut archive = Archive::new(GzDecoder::new(reader).take(most));
+    for entry in archive.entries().map_err(UnpackError::Damaged)? {
+        unpacking.entry(entry.map_err(UnpackError::Damaged)?)?;
+    }
+    unpacking.make_links()
+}
+
+struct Unpacking {
+    dest: PathBuf,
+    limits: UnpackLimits,
+    bytes: u64,
+    entries: u64,
+    /// Links to be made at the end: path, target.
+    links: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Unpacking {
+    fn entry(&mut self, mut entry: Entry<'_, impl Read>) -> Result<(), UnpackError> {
+        self.count_entry()?;
+        let path = entry.path().map_err(UnpackError::Damaged)?.into_owned();
+        check_path(&path)?;
+        match entry.header().entry_type() {
+            EntryType::Directory => self.make_folder(&path),
+            EntryType::Regular => self.write_file(&path, &mut entry),
+            EntryType::Symlink => self.keep_link(path, &entry),
+            EntryType::Link => Err(refused(&path, "is a hard link")),
+            _ => Err(refused(&path, "is neither file, folder nor symbolic link")),
+        }
+    }
+
+    fn count_entry(&mut self) -> Result<(), UnpackError> {
+        self.entries += 1;
+        let limit = self.limits.entries;
+        if self.entries > limit {
+            Err(UnpackError::TooLarge {
+                limit,
+                unit: "entries",
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes a folder and those above it. No link exists yet below `dest`, unless `dest` was not empty.
+    fn make_folder(&self, path: &Path) -> Result<(), UnpackError> {
+        let mut here = self.dest.clone();
+        for part in path.components() {
+            here.push(part);
+            match fs::symlink_metadata(&here) {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => return Err(refused(path, "goes through something that is no folder")),
+                Err(_) => create_folder(&here).map_err(|source| write_error(&here, source))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_file(
+        &mut self,
+        path: &Path,
+        entry: &mut Entry<'_, impl Read>,
+    ) -> Result<(), UnpackError> {
+        self.make_folder(path.parent().unwrap_or_else(|| Path::new("")))?;
+        let target = self.dest.join(path);
+        let executable = entry.header().mode().map_err(UnpackError::Damaged)? & 0o100 != 0;
+        let mode = if executable { 0o755 } else { 0o644 };
+        let open = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&target);
+        let mut file = open.map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => refused(path, "is there already"),
+            _ => write_error(&target, source),
+        })?;
+        let (limit, left) = (self.limits.bytes, self.limits.bytes - self.bytes);
+        self.bytes += copy(&mut entry.take(left.saturating_add(1)), &mut file, &target)?;
+        if self.bytes > limit {
+            return Err(UnpackError::TooLarge {
+                limit,
+                unit: "bytes",
+            });
+        }
+        file.set_permissions(Permissions::from_mode(mode))
+            .map_err(|source| write_error(&target, source))
+    }
+
+    fn keep_link(
+        &mut self,
+        path: PathBuf,
+        entry: &Entry<'_, impl Read>,
+    ) -> Result<(), UnpackError> {
+        let target = entry.link_name().map_err(UnpackError::Damaged)?;
+        let target = target
+            .ok_or_else(|| refused(&path, "is a link without target"))?
+            .into_owned();
+        if target.is_absolute() {
+            return Err(refused(&path, "is a link to an absolute path"));
+        }
+        self.links.push((path, target));
+        Ok(())
+    }
+
+    /// Makes the links, then asks the kernel where each ends; one that ends outside takes all of them with it.
+    fn make_links(&self) -> Result<(), UnpackError> {
+        let outcome = self
+            .links
+            .iter()
+            .try_for_each(|(path, target)| self.make_link(path, target));
+        let outcome = outcome.and_then(|()| {
+            self.links
+                .iter()
+                .try_for_each(|(path, _)| self.check_link(path))
+        });
+        if outcome.is_err() {
+            for (path, _) in &self.links {
+                let path = self.dest.join(path);
+                if path.is_symlink() {
+                    // It is the error that counts; what is left is not used.
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn make_link(&self, path: &Path, target: &Path) -> Result<(), UnpackError> {
+        self.make_folder(path.parent().unwrap_or_else(|| Path::new("")))?;
+        let place = self.dest.join(path);
+        symlink(target, &place).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => refused(path, "is there already"),
+            _ => write_error(&place, source),
+        })
+    }
+
+    fn check_link(&self, path: &Path) -> Result<(), UnpackError> {
+        match self.dest.join(path).canonicalize() {
+            Ok(end) if end.starts_with(&self.dest) => Ok(()),
+            Ok(_) => Err(refused(path, "is a link out of the context")),
+            Err(_) => Err(refused(path, "is a link to nothing")),
+        }
+    }
+}
+
+/// A folder that everybody may read, whatever the umask says.
+fn create_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755))
+}
+
+/// Only names: no root, no `.`, no `..`, and at least one.
+fn check_path(path: &Path) -> Result<(), UnpackError> {
+    let names = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    if !names || path.as_os_str().is_empty() {
+        return Err(refused(path, "is no path inside the context"));
+    }
+    Ok(())
+}
+
+/// Copies and tells which of the two sides failed.
+fn copy(from: &mut impl Read, to: &mut impl io::Write, path: &Path) -> Result<u64, UnpackError> {
+    let mut chunk = vec![0; 64 * 1024];
+    let mut total = 0;
+    loop {
+        let read = from.read(&mut chunk).map_err(UnpackError::Damaged)?;
+        if read == 0 {
+            return Ok(total);
+        }
+        total += read as u64;
+        to.write_all(chunk.get(..read).unwrap_or_default())
+            .map_err(|source| write_error(path, source))?;
+    }
+}
+
+fn refused(path: &Path, why: &'static str) -> UnpackError {
+    UnpackError::Refused {
+        entry: path.display().to_string().escape_debug().to_string(),
+        why,
+    }
+}
+
+fn write_error(path: &Path, source: io::Error) -> UnpackError {
+    UnpackError::Write {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests;

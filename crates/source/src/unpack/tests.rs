@@ -1,0 +1,225 @@
+//! Archives that no honest controller makes.
+
+use super::*;
+use flate2::{Compression, write::GzEncoder};
+use rstest::rstest;
+use std::io::Write as _;
+
+/// One raw entry: the name is put into the header as it is, which `tar::Builder` would refuse.
+struct Raw {
+    kind: EntryType,
+    name: &'static str,
+    target: &'static str,
+    content: Vec<u8>,
+    size: Option<u64>,
+}
+
+fn file(name: &'static str) -> Raw {
+    Raw {
+        kind: EntryType::Regular,
+        name,
+        target: "",
+        content: b"evil".to_vec(),
+        size: None,
+    }
+}
+
+fn link(name: &'static str, target: &'static str) -> Raw {
+    Raw {
+        kind: EntryType::Symlink,
+        name,
+        target,
+        content: Vec::new(),
+        size: None,
+    }
+}
+
+fn archive(entries: &[Raw]) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    for entry in entries {
+        let mut header = tar::Header::new_gnu();
+        header.as_mut_bytes()[..entry.name.len()].copy_from_slice(entry.name.as_bytes());
+        header.as_mut_bytes()[157..157 + entry.target.len()]
+            .copy_from_slice(entry.target.as_bytes());
+        header.set_entry_type(entry.kind);
+        header.set_mode(0o4777);
+        header.set_size(entry.size.unwrap_or(entry.content.len() as u64));
+        header.set_cksum();
+        gzip.write_all(header.as_bytes()).unwrap();
+        gzip.write_all(&entry.content).unwrap();
+        gzip.write_all(&vec![0; (512 - entry.content.len() % 512) % 512])
+            .unwrap();
+    }
+    gzip.write_all(&[0; 1024]).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// Unpacks into `<temp>/in` and says what happened; nothing may ever appear outside of it.
+fn attempt_with(entries: &[Raw], limits: UnpackLimits) -> (&'static str, tempfile::TempDir) {
+    let temp = tempfile::tempdir().unwrap();
+    let dest = temp.path().join("in");
+    fs::create_dir(&dest).unwrap();
+    fs::write(temp.path().join("secret"), "untouched").unwrap();
+    let outcome = unpack(archive(entries).as_slice(), &dest, &limits);
+    let names: Vec<_> = fs::read_dir(temp.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names.len(), 2, "something was written outside: {names:?}");
+    assert_eq!(fs::read(temp.path().join("secret")).unwrap(), b"untouched");
+    (outcome.err().map_or("ok", |error| error.reason()), temp)
+}
+
+fn attempt(entries: &[Raw]) -> &'static str {
+    attempt_with(entries, UnpackLimits::default()).0
+}
+
+#[rstest]
+#[case::parent(file("../x"))]
+#[case::parent_deeper(file("a/../../x"))]
+#[case::parent_alone(file(".."))]
+#[case::root(file("/tmp/alustan-unpack-x"))]
+#[case::dot_first(file("./../x"))]
+#[case::hard_link(Raw { kind: EntryType::Link, target: "../secret", ..file("x") })]
+#[case::inner_hard_link(Raw { kind: EntryType::Link, target: "y", ..file("x") })]
+#[case::character_device(Raw { kind: EntryType::Char, ..file("x") })]
+#[case::block_device(Raw { kind: EntryType::Block, ..file("x") })]
+#[case::fifo(Raw { kind: EntryType::Fifo, ..file("x") })]
+#[case::absolute_link(link("x", "/etc/passwd"))]
+#[case::link_up(link("x", "../secret"))]
+#[case::link_to_parent(link("x", ".."))]
+#[case::link_to_nothing(link("x", "y"))]
+#[case::link_to_itself(link("x", "x"))]
+#[case::link_without_target(link("x", ""))]
+fn one_bad_entry_is_refused(#[case] entry: Raw) {
+    assert_eq!(attempt(&[entry]), "ContextRefused");
+}
+
+#[test]
+fn nothing_is_written_through_a_link() {
+    assert_eq!(attempt(&[link("d", ".."), file("d/x")]), "ContextRefused");
+    assert_eq!(
+        attempt(&[link("d", "../.."), file("d/x")]),
+        "ContextRefused"
+    );
+    assert_eq!(
+        attempt(&[file("real/f"), link("d", "real"), file("d/x")]),
+        "ContextRefused"
+    );
+}
+
+#[test]
+fn links_that_only_together_lead_out_are_refused() {
+    // `a/b/up` ends at the top, so `a/b/up/../secret` is outside although its text stays inside.
+    let entries = [
+        file("a/b/f"),
+        link("a/b/up", "../.."),
+        link("out", "a/b/up/../secret"),
+    ];
+    let (reason, temp) = attempt_with(&entries, UnpackLimits::default());
+    assert_eq!(reason, "ContextRefused");
+    assert!(
+        !temp.path().join("in/out").is_symlink(),
+        "no link survives the refusal"
+    );
+}
+
+#[test]
+fn a_link_in_a_folder_that_was_not_empty_is_not_followed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dest = temp.path().join("in");
+    fs::create_dir(&dest).unwrap();
+    symlink("..", dest.join("d")).unwrap();
+    let error = unpack(
+        archive(&[file("d/x")]).as_slice(),
+        &dest,
+        &UnpackLimits::default(),
+    )
+    .unwrap_err();
+    assert_eq!(error.reason(), "ContextRefused");
+    assert!(!temp.path().join("x").exists());
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    assert_eq!(attempt(&[file("x"), file("x")]), "ContextRefused");
+    assert_eq!(attempt(&[file("x"), file("x/y")]), "ContextRefused");
+    assert_eq!(attempt(&[file("x"), link("x", "y")]), "ContextRefused");
+}
+
+#[test]
+fn special_bits_are_dropped() {
+    let (reason, temp) = attempt_with(&[file("x")], UnpackLimits::default());
+    assert_eq!(reason, "ok");
+    let mode = fs::metadata(temp.path().join("in/x"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o755);
+}
+
+#[test]
+fn limits_hold() {
+    let limits = UnpackLimits {
+        bytes: 7,
+        entries: 2,
+    };
+    assert_eq!(
+        attempt_with(&[file("a"), file("b")], limits).0,
+        "ContextTooLarge"
+    );
+    assert_eq!(attempt_with(&[file("a")], limits).0, "ok");
+    let limits = UnpackLimits {
+        bytes: 100,
+        entries: 2,
+    };
+    assert_eq!(
+        attempt_with(&[file("a"), file("b"), file("c")], limits).0,
+        "ContextTooLarge"
+    );
+}
+
+#[test]
+fn a_small_archive_of_much_is_cut_early() {
+    let mut bomb = file("x");
+    bomb.content = vec![0; 8 << 20];
+    let limits = UnpackLimits {
+        bytes: 1 << 20,
+        entries: 10,
+    };
+    assert_eq!(attempt_with(&[bomb], limits).0, "ContextTooLarge");
+    let mut long_name = file("././@LongLink");
+    long_name.kind = EntryType::GNULongName;
+    long_name.content = vec![b'a'; 8 << 20];
+    assert_ne!(attempt_with(&[long_name, file("x")], limits).0, "ok");
+}
+
+#[test]
+fn a_size_that_is_not_there_is_damage() {
+    let mut lie = file("x");
+    lie.size = Some(1 << 40);
+    assert_eq!(attempt(&[lie]), "ContextDamaged");
+    let temp = tempfile::tempdir().unwrap();
+    let error = unpack(&b"nonsense"[..], temp.path(), &UnpackLimits::default()).unwrap_err();
+    assert_eq!(error.reason(), "ContextDamaged");
+}
+
+#[test]
+fn inner_links_and_folders_are_made() {
+    let folder = Raw {
+        kind: EntryType::Directory,
+        content: Vec::new(),
+        ..file("empty/")
+    };
+    let entries = [
+        folder,
+        file("a/f"),
+        link("a/l", "f"),
+        link("d", "a"),
+        link("e", "d/l"),
+    ];
+    let (reason, temp) = attempt_with(&entries, UnpackLimits::default());
+    assert_eq!(reason, "ok");
+    assert_eq!(fs::read(temp.path().join("in/e")).unwrap(), b"evil");
+    assert!(temp.path().join("in/empty").is_dir());
+}

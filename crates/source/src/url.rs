@@ -1,0 +1,318 @@
+//! Addresses of git repositories, as people write them. Pure.
+
+use std::fmt;
+
+use crate::{error::Error, repopath};
+
+/// Hosts on which a repository is always `owner/name`, so that whatever follows is a folder in it.
+const TWO_PART_HOSTS: [&str; 2] = ["github.com", "bitbucket.org"];
+
+/// How git reaches the repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scheme {
+    /// TLS.
+    Https,
+    /// Plain http: for hosts inside the cluster.
+    Http,
+    /// ssh, written as `ssh://` or as `user@host:path`.
+    Ssh,
+}
+
+impl Scheme {
+    /// The name git knows the transport by.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Https => "https",
+            Self::Http => "http",
+            Self::Ssh => "ssh",
+        }
+    }
+}
+
+/// A repository and, when the address names one, a folder in it. Holds no credentials.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RepositoryUrl {
+    scheme: Scheme,
+    host: String,
+    remote: String,
+    subdir: Option<String>,
+}
+
+impl RepositoryUrl {
+    /// Reads `https://…`, `http://…`, `ssh://[user@]host[:port]/path` and `user@host:path`.
+    ///
+    /// Each may end in `//folder`. On github.com and bitbucket.org what follows `owner/name` is a folder too.
+    /// A user name in an http address is dropped: git asks for it only together with a password.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUrl`] with what is wrong and, where it can be said, what to write instead.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        read(text).map_err(|why| Error::InvalidUrl {
+            url: without_userinfo(text),
+            why,
+        })
+    }
+
+    /// What git gets as the repository.
+    pub fn remote(&self) -> &str {
+        &self.remote
+    }
+
+    /// The folder in the repository, without slashes at its ends.
+    pub fn subdir(&self) -> Option<&str> {
+        self.subdir.as_deref()
+    }
+
+    /// Host name in lower case, without port.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// How git reaches the repository.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Equal for two addresses of one repository, whatever folder they name.
+    pub fn cache_key(&self) -> &str {
+        self.remote.strip_suffix(".git").unwrap_or(&self.remote)
+    }
+}
+
+impl fmt::Display for RepositoryUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.remote)?;
+        self.subdir
+            .as_deref()
+            .map_or(Ok(()), |subdir| write!(f, "//{subdir}"))
+    }
+}
+
+/// Parts of an address before the path is read.
+struct Parts<'a> {
+    scheme: Scheme,
+    /// What stands before the path in the remote, host in lower case.
+    prefix: String,
+    host: String,
+    path: &'a str,
+}
+
+fn read(text: &str) -> Result<RepositoryUrl, String> {
+    refuse_odd_text(text)?;
+    let Parts {
+        scheme,
+        prefix,
+        host,
+        path,
+    } = parts(text)?;
+    let (repository, subdir) = split_path(&host, path)?;
+    Ok(RepositoryUrl {
+        scheme,
+        remote: format!("{prefix}{repository}"),
+        host,
+        subdir,
+    })
+}
+
+fn refuse_odd_text(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("it is empty".into());
+    }
+    if text.starts_with('-') {
+        return Err("it starts with `-`".into());
+    }
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("it holds white space or control characters".into());
+    }
+    if text.contains(['?', '#']) {
+        return Err("it holds `?` or `#`; give the branch in `gitRepo.branch`".into());
+    }
+    Ok(())
+}
+
+fn parts(text: &str) -> Result<Parts<'_>, String> {
+    match text.split_once("://") {
+        Some(("https", rest)) => http_parts(Scheme::Https, rest),
+        Some(("http", rest)) => http_parts(Scheme::Http, rest),
+        Some(("ssh", rest)) => ssh_parts(rest),
+        Some((other, _)) => Err(format!("scheme `{other}` is not one of https, http, ssh")),
+        None => scp_parts(text),
+    }
+}
+
+fn http_parts(scheme: Scheme, rest: &str) -> Result<Parts<'_>, String> {
+    let (authority, path) = split_authority(rest)?;
+    let (userinfo, address) = split_userinfo(authority);
+    if userinfo.is_some_and(|user| user.contains(':')) {
+        return Err(
+            "it holds a password; put it in the Secret of `gitRepo.credentialsSecret`".into(),
+        );
+    }
+    let (host, port) = host_and_port(address)?;
+    let prefix = format!("{}://{host}{port}/", scheme.as_str());
+    Ok(Parts {
+        scheme,
+        prefix,
+        host: bare_host(&host),
+        path,
+    })
+}
+
+fn ssh_parts(rest: &str) -> Result<Parts<'_>, String> {
+    let (authority, path) = split_authority(rest)?;
+    let (userinfo, address) = split_userinfo(authority);
+    let user = userinfo.map(checked_user).transpose()?;
+    let (host, port) = host_and_port(address)?;
+    let user = user.map(|user| format!("{user}@")).unwrap_or_default();
+    let prefix = format!("ssh://{user}{host}{port}/");
+    Ok(Parts {
+        scheme: Scheme::Ssh,
+        prefix,
+        host: bare_host(&host),
+        path,
+    })
+}
+
+fn scp_parts(text: &str) -> Result<Parts<'_>, String> {
+    const FORMS: &str = "write https://host/path, ssh://user@host/path or user@host:path";
+    if text.contains("::") {
+        return Err(format!("a prefix with `::` is not understood; {FORMS}"));
+    }
+    let (authority, path) = text.split_once(':').ok_or_else(|| FORMS.to_owned())?;
+    let (user, address) = authority.split_once('@').ok_or_else(|| FORMS.to_owned())?;
+    let user = checked_user(user)?;
+    let (host, _) = host_and_port(address)?;
+    // A leading slash is an absolute path on the host and part of the remote.
+    let (slash, path) = path
+        .strip_prefix('/')
+        .map_or(("", path), |path| ("/", path));
+    Ok(Parts {
+        scheme: Scheme::Ssh,
+        prefix: format!("{user}@{host}:{slash}"),
+        host,
+        path,
+    })
+}
+
+fn split_authority(rest: &str) -> Result<(&str, &str), String> {
+    rest.split_once('/')
+        .ok_or_else(|| "it has no path after the host".into())
+}
+
+fn split_userinfo(authority: &str) -> (Option<&str>, &str) {
+    authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(user, host)| (Some(user), host))
+}
+
+fn checked_user(user: &str) -> Result<&str, String> {
+    if user.contains(':') {
+        return Err("it holds a password; ssh uses the key of `gitRepo.sshKeySecret`".into());
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if user.is_empty() || user.starts_with('-') || !user.chars().all(plain) {
+        return Err(format!("`{user}` is no user name"));
+    }
+    Ok(user)
+}
+
+/// Host in lower case (an IPv6 address in its brackets) and the port with its colon, if any.
+fn host_and_port(address: &str) -> Result<(String, String), String> {
+    let bracketed = address
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'));
+    let (host, port) = if let Some((inner, rest)) = bracketed {
+        (ipv6(inner)?, rest)
+    } else {
+        let (name, port) = address.split_at(address.find(':').unwrap_or(address.len()));
+        (dns_name(name)?, port)
+    };
+    if port.is_empty() {
+        return Ok((host, String::new()));
+    }
+    let number = port
+        .strip_prefix(':')
+        .and_then(|port| port.parse::<u16>().ok());
+    let number = number.ok_or_else(|| format!("`{port}` is no port"))?;
+    Ok((host, format!(":{number}")))
+}
+
+fn ipv6(inner: &str) -> Result<String, String> {
+    let address: std::net::Ipv6Addr = inner
+        .parse()
+        .map_err(|_| format!("`{inner}` is no IPv6 address"))?;
+    Ok(format!("[{address}]"))
+}
+
+fn dns_name(host: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if host.is_empty() || host.starts_with(['-', '.']) || !host.chars().all(plain) {
+        return Err(format!("`{host}` is no host name"));
+    }
+    Ok(host.to_ascii_lowercase())
+}
+
+fn bare_host(host: &str) -> String {
+    host.trim_matches(['[', ']']).to_owned()
+}
+
+/// The repository's path for git and the folder in it.
+fn split_path(host: &str, path: &str) -> Result<(String, Option<String>), String> {
+    let (repository, folder) = path
+        .split_once("//")
+        .map_or((path, ""), |(path, rest)| (path, rest));
+    let repository = repository.trim_matches('/');
+    let (repository, implied) = split_owner(host, repository)?;
+    if repository.is_empty() || repository.starts_with('-') {
+        return Err("it names no repository".into());
+    }
+    if repository
+        .split('/')
+        .any(|part| part == ".." || part == ".")
+    {
+        return Err("its path holds `.` or `..`".into());
+    }
+    let folder = repopath::normalise(&format!("{implied}/{folder}"))
+        .map_err(|why| format!("its folder {why}"))?;
+    Ok((
+        repository.to_owned(),
+        Some(folder).filter(|folder| !folder.is_empty()),
+    ))
+}
+
+/// On hosts of `owner/name`, what follows the name.
+fn split_owner<'a>(host: &str, path: &'a str) -> Result<(&'a str, &'a str), String> {
+    if !TWO_PART_HOSTS.contains(&host) {
+        return Ok((path, ""));
+    }
+    let Some((owner, rest)) = path.split_once('/') else {
+        return Err(format!("on {host} a repository is `owner/name`"));
+    };
+    let (name, folder) = rest.split_once('/').unwrap_or((rest, ""));
+    if host == "github.com"
+        && folder
+            .split('/')
+            .next()
+            .is_some_and(|word| word == "tree" || word == "blob")
+    {
+        return Err("it is the address of a web page; give the repository, and the folder in `gitRepo.path`".into());
+    }
+    let end = owner.len() + 1 + name.len();
+    Ok((path.get(..end).unwrap_or(path), folder))
+}
+
+/// The address for messages: whatever stands before an `@` in its host part is left out.
+fn without_userinfo(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests;

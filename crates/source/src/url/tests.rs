@@ -1,0 +1,172 @@
+use super::*;
+use proptest::prelude::*;
+use rstest::rstest;
+
+#[rstest]
+// The seed's own forms.
+#[case(
+    "git@github.com:example/terraform-repo/terraform",
+    "git@github.com:example/terraform-repo",
+    "terraform"
+)]
+#[case(
+    "https://github.com/example/terraform-repo/terraform",
+    "https://github.com/example/terraform-repo",
+    "terraform"
+)]
+#[case("https://bitbucket.org/o/r/a/b", "https://bitbucket.org/o/r", "a/b")]
+#[case("ssh://git@github.com/o/r/a", "ssh://git@github.com/o/r", "a")]
+#[case("https://github.com/o/r.git/a", "https://github.com/o/r.git", "a")]
+#[case("https://github.com/o/r.git", "https://github.com/o/r.git", "")]
+#[case("https://github.com/o/r/", "https://github.com/o/r", "")]
+#[case("git@github.com:/o/r/a", "git@github.com:/o/r", "a")]
+// Everywhere else the whole path is the repository.
+#[case(
+    "https://gitlab.com/group/sub/name",
+    "https://gitlab.com/group/sub/name",
+    ""
+)]
+#[case(
+    "git@gitlab.com:group/sub/name.git",
+    "git@gitlab.com:group/sub/name.git",
+    ""
+)]
+// go-getter's double slash.
+#[case(
+    "https://gitlab.com/g/n.git//modules/x",
+    "https://gitlab.com/g/n.git",
+    "modules/x"
+)]
+#[case("git@host.example:n.git//x", "git@host.example:n.git", "x")]
+#[case("https://github.com/o/r//a/b/", "https://github.com/o/r", "a/b")]
+#[case("https://github.com/o/r/a//b", "https://github.com/o/r", "a/b")]
+#[case("https://h/r//", "https://h/r", "")]
+// Ports, users, case, addresses.
+#[case(
+    "ssh://git@Host.Example:2222/srv/r.git",
+    "ssh://git@host.example:2222/srv/r.git",
+    ""
+)]
+#[case("ssh://host/r", "ssh://host/r", "")]
+#[case("ssh://git@host/~me/r", "ssh://git@host/~me/r", "")]
+#[case("http://git.ns.svc:3000/o/r", "http://git.ns.svc:3000/o/r", "")]
+#[case(
+    "https://org@dev.azure.com/org/p/_git/r",
+    "https://dev.azure.com/org/p/_git/r",
+    ""
+)]
+#[case("ssh://git@[::1]:22/r", "ssh://git@[::1]:22/r", "")]
+fn addresses(#[case] text: &str, #[case] remote: &str, #[case] subdir: &str) {
+    let url = RepositoryUrl::parse(text).unwrap();
+    assert_eq!(
+        (url.remote(), url.subdir().unwrap_or_default()),
+        (remote, subdir)
+    );
+    assert_eq!(
+        RepositoryUrl::parse(&url.to_string()).unwrap(),
+        url,
+        "its own text reads back"
+    );
+}
+
+#[rstest]
+#[case("", "empty")]
+#[case("-oProxyCommand=x", "starts with `-`")]
+#[case("--upload-pack=x", "starts with `-`")]
+#[case("file:///etc", "scheme `file`")]
+#[case("git://host/r", "scheme `git`")]
+#[case("ext::sh -c x", "white space")]
+#[case("ext::sh", "`::`")]
+#[case("git::https://host/r", "scheme `git::https`")]
+#[case("ftp://host/r", "scheme `ftp`")]
+#[case("HTTPS://host/r", "scheme `HTTPS`")]
+#[case("https://host", "no path")]
+#[case("https://host/", "names no repository")]
+#[case("https:///r", "no host name")]
+#[case("https://me:hunter2@host/r", "holds a password")]
+#[case("ssh://git:hunter2@host/r", "holds a password")]
+#[case("https://host/r?ref=main", "`gitRepo.branch`")]
+#[case("https://host/r#main", "`gitRepo.branch`")]
+#[case("https://host/r//../x", "`..`")]
+#[case("https://github.com/o/r/../x", "`..`")]
+#[case("https://host/a/../r", "`..`")]
+#[case("https://host/a\nb", "control")]
+#[case("https://host/a\u{0}b", "control")]
+#[case("https://host:port/r", "no port")]
+#[case("https://host:70000/r", "no port")]
+#[case("https://host:/r", "no port")]
+#[case("https://-host/r", "no host name")]
+#[case("ssh://-oProxyCommand=x/r", "no host name")]
+#[case("ssh://-l@host/r", "no user name")]
+#[case("git@-host:r", "no host name")]
+#[case("github.com/o/r", "write https://")]
+#[case("/srv/r.git", "write https://")]
+#[case("github.com:o/r", "write https://")]
+#[case("https://github.com/o", "owner/name")]
+#[case("https://github.com/o/r/tree/main/x", "web page")]
+#[case("git@github.com:-x", "owner/name")]
+#[case("git@host:-x", "names no repository")]
+#[case("git@host:", "names no repository")]
+fn refusals(#[case] text: &str, #[case] why: &str) {
+    let error = RepositoryUrl::parse(text).unwrap_err();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        ("InvalidGitUrl", false)
+    );
+    assert!(error.to_string().contains(why), "{error}");
+}
+
+#[test]
+fn a_password_in_the_address_is_not_repeated_in_the_message() {
+    for text in [
+        "https://me:hunter2@host/r",
+        "ssh://git:hunter2@host/r",
+        "https://hunter2@host/r?x",
+    ] {
+        let error = RepositoryUrl::parse(text).unwrap_err().to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn one_repository_has_one_cache_key() {
+    let key = |text: &str| RepositoryUrl::parse(text).unwrap().cache_key().to_owned();
+    assert_eq!(
+        key("https://GitHub.com/o/r.git/a"),
+        key("https://github.com/o/r//b")
+    );
+    assert_ne!(key("https://host/a"), key("https://host/b"));
+    assert_ne!(key("https://host/a"), key("http://host/a"));
+}
+
+#[test]
+fn host_and_scheme_are_told() {
+    let url = RepositoryUrl::parse("git@GitHub.com:o/r").unwrap();
+    assert_eq!((url.host(), url.scheme()), ("github.com", Scheme::Ssh));
+    let url = RepositoryUrl::parse("ssh://git@[::1]:22/r").unwrap();
+    assert_eq!(url.host(), "::1");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused_and_never_becomes_an_option(text in "\\PC{0,60}") {
+        if let Ok(url) = RepositoryUrl::parse(&text) {
+            prop_assert!(!url.remote().starts_with('-'));
+            prop_assert!(!url.host().starts_with('-'));
+            prop_assert!(!url.subdir().unwrap_or_default().split('/').any(|part| part == ".."));
+            prop_assert_eq!(RepositoryUrl::parse(&url.to_string()).unwrap(), url);
+        }
+    }
+
+    #[test]
+    fn near_misses_are_read_or_refused(
+        scheme in "(https|http|ssh|file|ext)://", user in "([a-z-]{1,5}(:[a-z]{1,3})?@)?",
+        host in "(github.com|[a-z.-]{1,8})", port in "(:[0-9]{1,6})?", path in "[a-z./-]{0,20}",
+    ) {
+        let text = format!("{scheme}{user}{host}{port}/{path}");
+        if let Ok(url) = RepositoryUrl::parse(&text) {
+            prop_assert!(!url.remote().contains(":@"));
+            prop_assert_eq!(RepositoryUrl::parse(&url.to_string()).unwrap(), url);
+        }
+    }
+}
