@@ -1,3 +1,129 @@
-//! .
+//! `alustan-runner`: see the library.
 
-fn main() {}
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_runner::PROTOCOL;
+use alustan_runner::command::Commands;
+use alustan_runner::layout::{Layout, Vars, process_vars};
+use alustan_runner::processes::Processes;
+use alustan_runner::record::Identity;
+use alustan_runner::redact::Redactor;
+use alustan_runner::run::{Context, run};
+use alustan_runner::say;
+use alustan_runner::secrets::KubeSecrets;
+use alustan_runner::signals::listen;
+use clap::{Parser, Subcommand};
+
+/// The program inside runner and build pods of Alustan.
+#[derive(Parser)]
+#[command(name = "alustan-runner")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Claims the run that the environment names, and runs it.
+    Run,
+    /// Prepares the context of a build.
+    Prepare,
+    /// Prints the version of the program and of its protocol.
+    Version,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&error),
+    };
+    let done = match arguments.command {
+        Command::Run => runtime.block_on(start_run()),
+        Command::Prepare => Err("prepare is not there yet".into()),
+        Command::Version => print_version(),
+    };
+    // What is still being written to the log must not keep the pod.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    done.unwrap_or_else(|error| complain(error.as_ref()))
+}
+
+fn complain(error: &dyn std::error::Error) -> ExitCode {
+    say!("{error}");
+    ExitCode::FAILURE
+}
+
+type Done = Result<ExitCode, Box<dyn std::error::Error>>;
+
+fn print_version() -> Done {
+    use std::io::Write;
+    let version = env!("CARGO_PKG_VERSION");
+    writeln!(
+        std::io::stdout(),
+        "alustan-runner {version} protocol {PROTOCOL}"
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn start_run() -> Done {
+    let vars = process_vars();
+    let identity = identity(&vars)?;
+    let processes = Arc::new(Processes::adopt_orphans());
+    let stop = listen(&processes)?;
+    let grace = vars
+        .get("ALUSTAN_GRACE")
+        .and_then(|it| it.parse().ok())
+        .unwrap_or(590);
+    let commands = Commands {
+        processes,
+        stop,
+        grace: Duration::from_secs(grace),
+        redactor: Redactor::default(),
+    };
+    let client = kube::Client::try_from(client_config(&vars).await?)?;
+    let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
+    let layout = Layout::from_vars(&vars);
+    Ok(run(Context {
+        identity,
+        layout,
+        vars,
+        secrets,
+        commands,
+    })
+    .await)
+}
+
+/// In a pod the environment names the API server by address, so no DNS is needed.
+async fn client_config(vars: &Vars) -> Result<kube::Config, Box<dyn std::error::Error>> {
+    let mut config = if vars.contains_key("KUBECONFIG") {
+        kube::Config::from_kubeconfig(&kube::config::KubeConfigOptions::default()).await?
+    } else {
+        kube::Config::incluster_env()?
+    };
+    // Our own retries know how long a call is worth waiting for.
+    config.default_retry = false;
+    Ok(config)
+}
+
+fn identity(vars: &Vars) -> Result<Identity, String> {
+    let get = |name: &str| {
+        vars.get(name)
+            .cloned()
+            .ok_or_else(|| format!("{name} is not set"))
+    };
+    Ok(Identity {
+        namespace: get("ALUSTAN_NAMESPACE")?,
+        record: get("ALUSTAN_RECORD")?,
+        number: get("ALUSTAN_RUN")?
+            .parse()
+            .map_err(|_| "ALUSTAN_RUN is no number".to_owned())?,
+        pod_uid: get("ALUSTAN_POD_UID")?,
+        pod: get("ALUSTAN_POD_NAME")?,
+    })
+}

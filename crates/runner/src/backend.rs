@@ -1,0 +1,179 @@
+//! How the engine learns where its state lives (rule 11), and what it made of it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use alustan_api::run::BackendInputs;
+use hcl_edit::structure::Body;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::workspace::write_private;
+
+/// The file with the `backend` block of a module that has none. Not an override file: such a
+/// one would replace a block of the module's own.
+pub const BLOCK_FILE: &str = "zzz-alustan-backend.tf.json";
+/// Says in a prepared module for which backend `init` was run already.
+pub const MARKER: &str = ".terraform/alustan.json";
+/// Where the engine keeps the backend's configuration.
+const RESOLVED: &str = ".terraform/terraform.tfstate";
+
+/// The content of [`MARKER`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Prepared {
+    /// The type of the backend.
+    pub backend: String,
+    /// The engine that did it.
+    pub engine: String,
+}
+
+/// Writes the `backend` block, or removes one that was written for another backend.
+pub fn write_block(directory: &Path, kind: Option<&str>) -> io::Result<()> {
+    let file = directory.join(BLOCK_FILE);
+    match kind {
+        Some(kind) => {
+            let block = json!({ "terraform": { "backend": { kind: {} } } });
+            fs::write(file, block.to_string())
+        }
+        None if file.exists() => fs::remove_file(file),
+        None => Ok(()),
+    }
+}
+
+/// Writes the partial configuration, if there is any, to a file for `-backend-config`.
+pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<PathBuf>> {
+    if inputs.config.is_empty() {
+        return Ok(None);
+    }
+    let file = work.join("backend-config.json");
+    write_private(&file, &crate::record::to_json(&inputs.config), 0o600)?;
+    Ok(Some(file))
+}
+
+/// Whether `init` was done for this very backend when the image was built.
+pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
+    let marker = fs::read(directory.join(MARKER)).ok();
+    let prepared = marker.and_then(|bytes| serde_json::from_slice::<Prepared>(&bytes).ok());
+    let same = prepared.is_some_and(|it| Some(it.backend.as_str()) == inputs.kind.as_deref());
+    same && inputs.managed.is_some() && inputs.config.is_empty() && has_resolved(directory)
+}
+
+/// Whether the engine was initialised with any backend.
+pub fn has_resolved(directory: &Path) -> bool {
+    directory.join(RESOLVED).exists()
+}
+
+/// Whether the module in `directory` has a `backend` or `cloud` block of its own.
+pub fn has_own_block(directory: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return false;
+    };
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .any(|path| {
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            let text = || fs::read_to_string(&path).unwrap_or_default();
+            if name == BLOCK_FILE {
+                false
+            } else if name.ends_with(".tf.json") || name.ends_with(".tofu.json") {
+                has_block_in_json(&text())
+            } else {
+                (name.ends_with(".tf") || name.ends_with(".tofu")) && has_block_in_hcl(&text())
+            }
+        })
+}
+
+fn has_block_in_hcl(text: &str) -> bool {
+    let Ok(body) = text.parse::<Body>() else {
+        return false;
+    };
+    let mut settings = body.get_blocks("terraform");
+    settings.any(|block| block.body.has_blocks("backend") || block.body.has_blocks("cloud"))
+}
+
+fn has_block_in_json(text: &str) -> bool {
+    let file: Value = serde_json::from_str(text).unwrap_or_default();
+    let settings = match file.get("terraform") {
+        Some(Value::Array(blocks)) => blocks.clone(),
+        Some(block) => vec![block.clone()],
+        None => Vec::new(),
+    };
+    settings
+        .iter()
+        .any(|block| block.get("backend").is_some() || block.get("cloud").is_some())
+}
+
+/// Which values of a backend's configuration say where its state is; none of them is secret.
+const PLACES: &[(&str, &[&str])] = &[
+    ("s3", &["bucket", "key"]),
+    ("gcs", &["bucket", "prefix"]),
+    (
+        "azurerm",
+        &["storage_account_name", "container_name", "key"],
+    ),
+    ("kubernetes", &["namespace", "secret_suffix"]),
+    ("local", &["path"]),
+    ("consul", &["path"]),
+    ("pg", &["schema_name"]),
+    ("cos", &["bucket", "prefix", "key"]),
+    ("oss", &["bucket", "prefix", "key"]),
+];
+
+/// Where the state lives, as the engine resolved it.
+pub fn address(directory: &Path) -> Option<String> {
+    let bytes = fs::read(directory.join(RESOLVED)).ok()?;
+    let resolved: Value = serde_json::from_slice(&bytes).ok()?;
+    let backend = resolved.get("backend")?;
+    let kind = backend.get("type")?.as_str()?;
+    let empty = Map::new();
+    let config = backend
+        .get("config")
+        .and_then(Value::as_object)
+        .unwrap_or(&empty);
+    let names = PLACES
+        .iter()
+        .find(|(name, _)| *name == kind)
+        .map_or(&[][..], |(_, names)| names);
+    let place: Vec<&str> = names
+        .iter()
+        .filter_map(|name| config.get(*name)?.as_str())
+        .collect();
+    Some(format!("{kind}://{}", place.join("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("main.tf", "terraform {\n  backend \"s3\" {}\n}", true)]
+    #[case("main.tf", "terraform {\n cloud {}\n}", true)]
+    #[case("main.tf", "terraform { required_version = \"1\" }", false)]
+    #[case("main.tf.json", r#"{"terraform":[{"backend":{"s3":{}}}]}"#, true)]
+    #[case("main.tf.json", r#"{"terraform":{"required_version":"1"}}"#, false)]
+    #[case(BLOCK_FILE, r#"{"terraform":{"backend":{"http":{}}}}"#, false)]
+    fn a_block_of_the_module_is_found(#[case] name: &str, #[case] text: &str, #[case] own: bool) {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(name), text).unwrap();
+        assert_eq!(has_own_block(directory.path()), own);
+    }
+
+    #[test]
+    fn the_address_names_the_place_and_no_secret() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join(".terraform")).unwrap();
+        let resolved = json!({"backend": {"type": "s3", "config":
+            {"bucket": "b", "key": "team/web.tfstate", "secret_key": "hidden", "region": null}}});
+        fs::write(directory.path().join(RESOLVED), resolved.to_string()).unwrap();
+        assert_eq!(
+            address(directory.path()).as_deref(),
+            Some("s3://b/team/web.tfstate")
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! The engine: where it is, and the configuration that keeps it from fetching what the image has.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::layout::{Layout, Vars};
+
+/// The engine in the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Engine {
+    /// The program.
+    pub program: PathBuf,
+    /// Whether it is OpenTofu under the name of Terraform.
+    pub opentofu: bool,
+}
+
+impl Engine {
+    /// Finds `terraform` in a search path.
+    pub fn find(search_path: &str) -> Option<Self> {
+        let program = std::env::split_paths(search_path)
+            .map(|it| it.join("terraform"))
+            .find(|it| it.is_file())?;
+        let real = fs::canonicalize(&program).ok()?;
+        let opentofu = real
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|it| it.starts_with("tofu"));
+        Some(Self { program, opentofu })
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &'static str {
+        if self.opentofu { "tofu" } else { "terraform" }
+    }
+}
+
+/// A folder with unpacked providers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    path: PathBuf,
+    /// The providers in it, as `host/namespace/type`.
+    providers: BTreeSet<String>,
+}
+
+impl Mirror {
+    /// Reads which providers are in `path`.
+    pub fn read(path: &Path) -> Self {
+        let mut providers = BTreeSet::new();
+        for (host, host_path) in folders(path) {
+            for (namespace, namespace_path) in folders(&host_path) {
+                for (kind, _) in folders(&namespace_path) {
+                    providers.insert(format!("{host}/{namespace}/{kind}"));
+                }
+            }
+        }
+        Self {
+            path: path.to_owned(),
+            providers,
+        }
+    }
+}
+
+fn folders(path: &Path) -> Vec<(String, PathBuf)> {
+    let Ok(entries) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    let paths = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.is_dir());
+    paths
+        .filter_map(|path| Some((path.file_name()?.to_str()?.to_owned(), path.clone())))
+        .collect()
+}
+
+/// The engine's CLI configuration: providers come from the mirrors that have them, and only the
+/// others from elsewhere.
+pub fn cli_config(mirrors: &[Mirror]) -> String {
+    let mut text = String::from("disable_checkpoint = true\nprovider_installation {\n");
+    let mut all = BTreeSet::new();
+    for mirror in mirrors.iter().filter(|mirror| !mirror.providers.is_empty()) {
+        let path = quoted(&mirror.path.to_string_lossy());
+        let include = list(&mirror.providers);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  filesystem_mirror {{\n    path    = {path}\n    include = {include}\n  }}"
+        );
+        all.extend(mirror.providers.iter().cloned());
+    }
+    let _ = if all.is_empty() {
+        writeln!(text, "  direct {{}}\n}}")
+    } else {
+        writeln!(text, "  direct {{\n    exclude = {}\n  }}\n}}", list(&all))
+    };
+    text
+}
+
+fn list(items: &BTreeSet<String>) -> String {
+    let items: Vec<String> = items.iter().map(|item| quoted(item)).collect();
+    format!("[{}]", items.join(", "))
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// The environment in which every command runs: that of the container, and what makes the
+/// engine quiet, unattended and content with what the image has.
+pub fn environment(container: &Vars, layout: &Layout) -> Vars {
+    let mut environment = container.clone();
+    let mut set = |name: &str, value: &str| environment.insert(name.to_owned(), value.to_owned());
+    set("TF_IN_AUTOMATION", "1");
+    set("TF_INPUT", "0");
+    set("CHECKPOINT_DISABLE", "1");
+    let own = container
+        .get("TF_CLI_CONFIG_FILE")
+        .filter(|path| Path::new(path).is_file());
+    if own.is_none() {
+        set("TF_CLI_CONFIG_FILE", &layout.cli_config().to_string_lossy());
+    }
+    environment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_fetched_that_a_mirror_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path().join("base");
+        fs::create_dir_all(base.join("registry.terraform.io/hashicorp/null/3.2.0/linux_amd64"))
+            .unwrap();
+        fs::create_dir_all(base.join("registry.terraform.io/hashicorp/time/0.1.0/linux_amd64"))
+            .unwrap();
+        let mirrors = [
+            Mirror::read(&directory.path().join("absent")),
+            Mirror::read(&base),
+        ];
+        let wanted = format!(
+            r#"disable_checkpoint = true
+provider_installation {{
+  filesystem_mirror {{
+    path    = "{}"
+    include = ["registry.terraform.io/hashicorp/null", "registry.terraform.io/hashicorp/time"]
+  }}
+  direct {{
+    exclude = ["registry.terraform.io/hashicorp/null", "registry.terraform.io/hashicorp/time"]
+  }}
+}}
+"#,
+            base.display()
+        );
+        assert_eq!(cli_config(&mirrors), wanted);
+    }
+
+    #[test]
+    fn opentofu_is_known_behind_the_name_of_terraform() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("tofu"), "").unwrap();
+        std::os::unix::fs::symlink("tofu", directory.path().join("terraform")).unwrap();
+        let engine = Engine::find(&format!("/nowhere:{}", directory.path().display())).unwrap();
+        assert!(engine.opentofu);
+        assert_eq!(engine.program, directory.path().join("terraform"));
+    }
+}

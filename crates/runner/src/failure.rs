@@ -1,0 +1,294 @@
+//! From the engine's own words to a failure with a class, a reason and a text for people.
+
+use alustan_api::report::{Failure, FailureClass, MAX_TEXT};
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `init`.
+    Init,
+    /// `plan`.
+    Plan,
+    /// `apply`.
+    Apply,
+    /// `destroy`.
+    Destroy,
+    /// `output -json`.
+    Output,
+    /// `state push` of what an earlier run could not save.
+    Push,
+    /// The user's script of this name.
+    Script(&'static str),
+}
+
+impl Step {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Init => "InitFailed",
+            Self::Plan => "PlanFailed",
+            Self::Apply => "ApplyFailed",
+            Self::Destroy => "DestroyFailed",
+            Self::Output => "OutputsUnreadable",
+            Self::Push => "StateNotRecovered",
+            Self::Script(_) => "ScriptFailed",
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Init => "init".to_owned(),
+            Self::Plan => "plan".to_owned(),
+            Self::Apply => "apply".to_owned(),
+            Self::Destroy => "destroy".to_owned(),
+            Self::Output => "output".to_owned(),
+            Self::Push => "state push".to_owned(),
+            Self::Script(name) => format!("scripts.{name}"),
+        }
+    }
+}
+
+/// A failure whose text is cut to what a report may carry.
+pub fn failure(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Failure {
+    Failure {
+        class,
+        reason: reason.to_owned(),
+        message: cut(message.as_ref(), MAX_TEXT),
+    }
+}
+
+/// A failure of the world around the run.
+pub fn world(reason: &str, message: impl AsRef<str>) -> Failure {
+    failure(FailureClass::World, reason, message)
+}
+
+/// A failure that the user must do something about.
+pub fn user(reason: &str, message: impl AsRef<str>) -> Failure {
+    failure(FailureClass::User, reason, message)
+}
+
+/// A failure of the module, or of what it manages.
+pub fn module(reason: &str, message: impl AsRef<str>) -> Failure {
+    failure(FailureClass::Module, reason, message)
+}
+
+/// The failure of a command that ended with `code` and said `stderr`.
+pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
+    let text = tidy(stderr);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (class, reason) = judge(step, code, &words);
+    let what = format!("{} ended with exit code {code}", step.name());
+    let said = useful(&text);
+    let message = if said.is_empty() {
+        what
+    } else {
+        format!("{what}: {said}")
+    };
+    failure(class, reason, message)
+}
+
+fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
+    let lower = words.to_lowercase();
+    let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
+    if says(LOCKED) {
+        (FailureClass::World, "StateLocked")
+    } else if says(MISSING_VALUE) {
+        (FailureClass::User, "VariablesInvalid")
+    } else if step != Step::Apply && says(INVALID) {
+        (FailureClass::User, "ModuleInvalid")
+    } else if says(NO_PROVIDER) {
+        let class = if says(WORLD) {
+            FailureClass::World
+        } else {
+            FailureClass::User
+        };
+        (class, "ProvidersUnavailable")
+    } else if says(WORLD) {
+        (FailureClass::World, step.reason())
+    } else if matches!(step, Step::Script(_)) && matches!(code, 126 | 127) {
+        (FailureClass::User, step.reason())
+    } else {
+        (FailureClass::Module, step.reason())
+    }
+}
+
+const LOCKED: &[&str] = &[
+    "error acquiring the state lock",
+    "state blob is already locked",
+];
+
+const MISSING_VALUE: &[&str] = &[
+    "no value for required variable",
+    "invalid value for variable",
+    "invalid value for input variable",
+    "variables not allowed",
+];
+
+/// What the engine says about configuration that no retry makes valid. Not looked for after a
+/// plan has succeeded: then such words come from somewhere else.
+const INVALID: &[&str] = &[
+    "the terraform configuration must be valid before initialization",
+    "the opentofu configuration must be valid before initialization",
+    "configuration must be valid before",
+    "error: unsupported argument",
+    "error: unsupported block type",
+    "error: unsupported attribute",
+    "error: missing required argument",
+    "error: reference to undeclared",
+    "error: invalid reference",
+    "error: invalid expression",
+    "this character is not used within the language",
+    "error: invalid block definition",
+    "error: invalid resource type",
+    "error: invalid data source",
+    "error: invalid function",
+    "error: call to unknown function",
+    "error: unclosed configuration block",
+    "error: unterminated",
+    "error: argument or block definition required",
+    "error: argument definition required",
+    "error: missing newline after argument",
+    "error: missing name for",
+    "error: extraneous label",
+    "error: duplicate resource",
+    "error: duplicate data",
+    "error: duplicate variable",
+    "error: duplicate output",
+    "error: duplicate local",
+    "error: duplicate module",
+    "error: duplicate provider",
+    "error: duplicate required",
+    "error: duplicate backend",
+    "error: attribute redefined",
+    "error: invalid default value for variable",
+    "error: invalid variable name",
+    "error: unreadable module directory",
+    "error: module not found",
+    "error: unsupported terraform core version",
+    "error: unsupported opentofu core version",
+    "error: incorrect attribute value type",
+    "error: cycle:",
+];
+
+const NO_PROVIDER: &[&str] = &[
+    "failed to query available provider packages",
+    "failed to install provider",
+    "failed to resolve provider packages",
+    "invalid provider registry host",
+    "inconsistent dependency lock file",
+];
+
+/// What passes by itself: the network, and services that are busy or down.
+const WORLD: &[&str] = &[
+    "no such host",
+    "could not resolve host",
+    "temporary failure in name resolution",
+    "server misbehaving",
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "couldn't connect to server",
+    "could not connect to",
+    "network is unreachable",
+    "no route to host",
+    "broken pipe",
+    "unexpected eof",
+    "i/o timeout",
+    "tls handshake timeout",
+    "client.timeout exceeded",
+    "context deadline exceeded",
+    "request send failed",
+    "net/http: request canceled",
+    "timeout while waiting for state",
+    "http error: 5",
+    "statuscode: 500",
+    "statuscode: 502",
+    "statuscode: 503",
+    "statuscode: 504",
+    "statuscode: 429",
+    "status code: 429",
+    "status code: 500",
+    "status code: 502",
+    "status code: 503",
+    "status code: 504",
+    "500 internal server error",
+    "502 bad gateway",
+    "503 service unavailable",
+    "504 gateway timeout",
+    "429 too many requests",
+    "error 429",
+    "too many requests",
+    "throttl",
+    "rate exceeded",
+    "rate limit",
+    "ratelimit",
+    "requestlimitexceeded",
+    "slow down",
+    "slowdown",
+    "quota",
+    "limitexceeded",
+    "insufficientinstancecapacity",
+    "service unavailable",
+    "serviceunavailable",
+    "no space left on device",
+    "etcdserver: request timed out",
+    "the server is currently unable to handle the request",
+];
+
+/// The text without colours, frames and empty lines.
+pub fn tidy(text: &str) -> String {
+    let plain = without_escapes(text);
+    let lines = plain
+        .lines()
+        .map(|line| {
+            line.trim_start_matches(['│', '╷', '╵', '┃', ' '])
+                .trim_end()
+        })
+        .filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Takes out `ESC [ … letter`.
+fn without_escapes(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match c {
+            '\u{1b}' => {
+                let _ = characters.find(char::is_ascii_alphabetic);
+            }
+            '\r' => {}
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+/// From the first error on; the last lines when there is no such word.
+fn useful(text: &str) -> String {
+    let errors: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("Error:"))
+        .collect();
+    if errors.is_empty() {
+        let lines: Vec<&str> = text.lines().rev().take(15).collect();
+        return lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+    }
+    errors.join("\n")
+}
+
+/// At most `limit` characters: the beginning, and the end where it was too long.
+pub fn cut(text: &str, limit: usize) -> String {
+    let length = text.chars().count();
+    if length <= limit {
+        return text.to_owned();
+    }
+    const GAP: &str = "\n[…]\n";
+    let room = limit.saturating_sub(GAP.chars().count());
+    let head = room * 2 / 3;
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(length - (room - head)).collect();
+    format!("{start}{GAP}{end}")
+}
+
+#[cfg(test)]
+mod tests;

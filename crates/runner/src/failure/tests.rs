@@ -1,0 +1,182 @@
+use super::*;
+use rstest::rstest;
+
+const SYNTAX: &str = "\u{1b}[31m╷\u{1b}[0m\u{1b}[0m
+\u{1b}[31m│\u{1b}[0m \u{1b}[0m\u{1b}[1m\u{1b}[31mError: \u{1b}[0m\u{1b}[0m\u{1b}[1mTerraform encountered problems during initialisation, including problems\u{1b}[0m
+\u{1b}[31m│\u{1b}[0m \u{1b}[0mwith the configuration, described below.
+\u{1b}[31m│\u{1b}[0m \u{1b}[0m
+\u{1b}[31m│\u{1b}[0m \u{1b}[0mThe Terraform configuration must be valid before initialization so that
+\u{1b}[31m│\u{1b}[0m \u{1b}[0mTerraform can determine which modules and providers need to be installed.
+\u{1b}[31m╵\u{1b}[0m\u{1b}[0m
+\u{1b}[31m╷\u{1b}[0m\u{1b}[0m
+\u{1b}[31m│\u{1b}[0m \u{1b}[0m\u{1b}[1m\u{1b}[31mError: \u{1b}[0m\u{1b}[0m\u{1b}[1mInvalid expression\u{1b}[0m
+\u{1b}[31m│\u{1b}[0m \u{1b}[0m  on main.tf line 1, in resource \"terraform_data\" \"a\":
+\u{1b}[31m╵\u{1b}[0m\u{1b}[0m
+";
+
+const ARGUMENT: &str = "
+Error: Unsupported argument
+
+  on main.tf line 1, in resource \"terraform_data\" \"a\":
+   1: resource \"terraform_data\" \"a\" { nope = 1 }
+
+An argument named \"nope\" is not expected here.
+";
+
+const NO_VALUE: &str = "
+Error: No value for required variable
+
+  on main.tf line 1:
+   1: variable \"x\" {}
+
+The root module input variable \"x\" is not set, and has no default value. Use
+a -var or -var-file command line argument to provide a value for this
+variable.
+";
+
+const S3: &str = "
+Error: Retrieving AWS account details: AWS account ID not previously found and failed retrieving via all available methods.
+
+See https://www.terraform.io/docs/providers/aws/index.html#skip_requesting_account_id for workaround and implications.
+Errors: 3 errors occurred:
+\t* retrieving caller identity from STS: operation error STS: GetCallerIdentity, https response error StatusCode: 0, RequestID: , request send failed, Post \"https://sts.us-east-1.amazonaws.com/\": dial tcp: lookup sts.us-east-1.amazonaws.com on 10.96.0.10:53: no such host
+";
+
+const GIT_MODULE: &str = "
+Error: Failed to download module
+
+  on main.tf line 1:
+   1: module \"x\" { source = \"git::https://git.example/x.git\" }
+
+Could not download module \"x\" (main.tf:1) source code from
+\"git::https://git.example/x.git\": error downloading
+'https://git.example/x.git': /usr/bin/git exited with 128: Cloning into
+'.terraform/modules/x'...
+fatal: unable to access 'https://git.example/x.git/': Failed to connect to
+git.example port 443 after 0 ms: Couldn't connect to server
+";
+
+const NOT_IN_MIRROR: &str = "
+Error: Failed to query available provider packages
+
+Could not retrieve the list of available versions for provider
+hashicorp/null: provider registry.terraform.io/hashicorp/null was not found
+in any of the search locations
+
+  - /usr/local/share/terraform/plugins
+";
+
+const REGISTRY_DOWN: &str = "
+Error: Failed to query available provider packages
+
+Could not retrieve the list of available versions for provider
+hashicorp/null: could not connect to registry.terraform.io: failed to request
+discovery document: Get
+\"https://registry.terraform.io/.well-known/terraform.json\": dial tcp: lookup
+registry.terraform.io on 10.96.0.10:53: no such host
+";
+
+const LOCK_HELD: &str = "
+Error: Error acquiring the state lock
+
+Error message: HTTP remote state already locked:
+ID=4f0b7b3c-8f0c-0d2b-bd8c-e7e2d8a5a2b1
+Lock Info:
+  ID:        4f0b7b3c-8f0c-0d2b-bd8c-e7e2d8a5a2b1
+  Operation: OperationTypeApply
+  Who:       alustan@web-apply-6-abcde
+";
+
+const EXITED: &str = "
+Error: local-exec provisioner error
+
+  with terraform_data.a,
+  on main.tf line 2, in resource \"terraform_data\" \"a\":
+   2:   provisioner \"local-exec\" {
+
+Error running command 'exit 3': exit status 3. Output:
+";
+
+const THROTTLED: &str = "
+Error: creating EC2 Instance: operation error EC2: RunInstances, https response error StatusCode: 503, RequestID: 1, api error RequestLimitExceeded: Request limit exceeded.
+";
+
+const DENIED: &str = "
+Error: creating S3 Bucket (b): operation error S3: CreateBucket, https response error StatusCode: 403, RequestID: 1, api error AccessDenied: Access Denied
+";
+
+const VERSION: &str = "
+Error: Unsupported Terraform Core version
+
+  on main.tf line 1, in terraform:
+   1: terraform { required_version = \">= 99\" }
+";
+
+#[rstest]
+#[case(Step::Init, SYNTAX, FailureClass::User, "ModuleInvalid")]
+#[case(Step::Plan, ARGUMENT, FailureClass::User, "ModuleInvalid")]
+#[case(Step::Init, VERSION, FailureClass::User, "ModuleInvalid")]
+#[case(Step::Plan, NO_VALUE, FailureClass::User, "VariablesInvalid")]
+#[case(Step::Init, S3, FailureClass::World, "InitFailed")]
+#[case(Step::Init, GIT_MODULE, FailureClass::World, "InitFailed")]
+#[case(Step::Init, NOT_IN_MIRROR, FailureClass::User, "ProvidersUnavailable")]
+#[case(Step::Init, REGISTRY_DOWN, FailureClass::World, "ProvidersUnavailable")]
+#[case(Step::Apply, LOCK_HELD, FailureClass::World, "StateLocked")]
+#[case(Step::Apply, EXITED, FailureClass::Module, "ApplyFailed")]
+#[case(Step::Destroy, THROTTLED, FailureClass::World, "DestroyFailed")]
+#[case(Step::Apply, DENIED, FailureClass::Module, "ApplyFailed")]
+#[case(
+    Step::Script("apply"),
+    "make: *** [all] Error 1",
+    FailureClass::Module,
+    "ScriptFailed"
+)]
+fn the_engines_words_are_understood(
+    #[case] step: Step,
+    #[case] said: &str,
+    #[case] class: FailureClass,
+    #[case] reason: &str,
+) {
+    let failure = classify(step, 1, said);
+    assert_eq!(
+        (failure.class, failure.reason.as_str()),
+        (class, reason),
+        "{}",
+        failure.message
+    );
+}
+
+#[test]
+fn the_text_is_free_of_colours_and_frames() {
+    let message = classify(Step::Init, 1, SYNTAX).message;
+    assert!(message.starts_with("init ended with exit code 1: Error: Terraform encountered"));
+    assert!(
+        message.ends_with(
+            "Error: Invalid expression\non main.tf line 1, in resource \"terraform_data\" \"a\":"
+        ),
+        "{message}"
+    );
+    assert!(!message.contains(['\u{1b}', '│', '╷']));
+}
+
+#[test]
+fn a_script_that_does_not_exist_or_run_is_the_users_to_mend() {
+    let failure = classify(
+        Step::Script("plan"),
+        127,
+        "bash: line 1: terragrunt: command not found",
+    );
+    assert_eq!(failure.class, FailureClass::User);
+    assert_eq!(
+        failure.message,
+        "scripts.plan ended with exit code 127: bash: line 1: terragrunt: command not found"
+    );
+}
+
+#[test]
+fn a_long_text_keeps_its_beginning_and_its_end() {
+    let long = format!("Error: first\n{}\nlast", "ü".repeat(9000));
+    let message = classify(Step::Apply, 1, &long).message;
+    assert_eq!(message.chars().count(), MAX_TEXT);
+    assert!(message.contains("Error: first") && message.ends_with("last"));
+}

@@ -1,0 +1,35 @@
+//! The program inside runner and build pods: it claims a run, calls the engine in it, keeps the
+//! managed state, and reports; in build pods it prepares the context.
+
+pub mod backend;
+pub mod cache;
+pub mod changes;
+pub mod claim;
+pub mod command;
+pub mod engine;
+pub mod failure;
+pub mod fake;
+pub mod layout;
+pub mod leftover;
+pub mod outputs;
+pub mod plan_file;
+pub mod processes;
+pub mod record;
+pub mod redact;
+pub mod report;
+pub mod retry;
+pub mod run;
+pub mod say;
+pub mod script;
+pub mod seal;
+pub mod secrets;
+pub mod session;
+pub mod signals;
+pub mod state_server;
+pub mod state_store;
+pub mod variables;
+pub mod workspace;
+
+/// The version of what controller and runner say to each other: run record, environment, paths.
+/// It is part of every image's tag, so raising it rebuilds all images.
+pub const PROTOCOL: u32 = 1;

@@ -1,0 +1,42 @@
+//! The module's outputs: read from the state, from the engine, or from a script's file.
+
+use alustan_api::run::Outputs;
+use serde::Deserialize;
+
+/// How many bytes of outputs fit into the run record beside everything else.
+pub const LARGEST: usize = 700 * 1024;
+
+/// The outputs in a state.
+pub fn from_state(state: &[u8]) -> Result<Outputs, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct State {
+        #[serde(default)]
+        outputs: Outputs,
+    }
+    serde_json::from_slice::<State>(state).map(|state| state.outputs)
+}
+
+/// The outputs as `output -json` prints them.
+pub fn from_json(json: &[u8]) -> Result<Outputs, serde_json::Error> {
+    serde_json::from_slice(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn outputs_are_read_from_a_state_and_from_the_engine() {
+        let state = json!({"version": 4, "serial": 3, "resources": [], "outputs": {
+            "host": {"value": "h", "type": "string"},
+            "password": {"value": "p", "type": "string", "sensitive": true}
+        }});
+        let found = from_state(state.to_string().as_bytes()).unwrap();
+        assert!(found["password"].sensitive && !found["host"].sensitive);
+        assert_eq!(found["host"].value, json!("h"));
+        let printed = state["outputs"].to_string();
+        assert!(from_json(printed.as_bytes()).unwrap() == found);
+        assert!(from_state(b"{}").unwrap().is_empty());
+    }
+}

@@ -1,0 +1,79 @@
+//! Plans on the cache volume: encrypted, the last two of them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::seal::Seal;
+
+/// How many plans are kept.
+const KEPT: usize = 2;
+
+/// Keeps the plan in `file` as that of run `number`.
+pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()> {
+    let sealed = Seal::new(key, "plan")
+        .and_then(|seal| seal.seal(fs::read(file).ok()?))
+        .ok_or_else(|| io::Error::other("the plan could not be sealed"))?;
+    let plans = cache.join("plans");
+    if !cache.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
+    fs::create_dir_all(&plans)?;
+    let part = plans.join(format!("{number}.part"));
+    fs::write(&part, sealed)?;
+    fs::rename(&part, plans.join(format!("{number}.plan")))?;
+    prune(&plans)
+}
+
+fn prune(plans: &Path) -> io::Result<()> {
+    let mut numbers: Vec<i64> = fs::read_dir(plans)?
+        .filter_map(|entry| {
+            entry
+                .ok()?
+                .file_name()
+                .to_str()?
+                .strip_suffix(".plan")?
+                .parse()
+                .ok()
+        })
+        .collect();
+    numbers.sort_unstable_by_key(|number| std::cmp::Reverse(*number));
+    for number in numbers.into_iter().skip(KEPT) {
+        fs::remove_file(plans.join(format!("{number}.plan")))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_two_plans_are_kept_and_unreadable_without_the_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("plan");
+        fs::write(&file, "a plan with a secret").unwrap();
+        for number in 8..=11 {
+            keep(directory.path(), number, &file, b"key").unwrap();
+        }
+        let plans = directory.path().join("plans");
+        let mut names: Vec<_> = fs::read_dir(&plans)
+            .unwrap()
+            .map(|it| it.unwrap().file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["10.plan", "11.plan"]);
+        let sealed = fs::read(plans.join("11.plan")).unwrap();
+        let opened = Seal::new(b"key", "plan").unwrap().open(&sealed).unwrap();
+        assert_eq!(opened, b"a plan with a secret");
+    }
+
+    #[test]
+    fn a_missing_volume_is_an_error_and_nothing_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = directory.path().join("absent");
+        fs::write(directory.path().join("plan"), "x").unwrap();
+        assert!(keep(&cache, 1, &directory.path().join("plan"), b"key").is_err());
+        assert!(!cache.exists());
+    }
+}

@@ -1,0 +1,238 @@
+//! The processes below the runner: those that it started, the engines among all of them, and
+//! the orphans that PID 1 inherits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
+    waitpid,
+};
+use tokio::process::{Child, Command};
+
+/// One process as `/proc` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    zombie: bool,
+    /// Start time in clock ticks: with the pid it names a process for ever.
+    started: u64,
+}
+
+/// Which processes are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All below the runner.
+    Everything,
+    /// A process with all below it.
+    Below(Option<u32>),
+}
+
+#[derive(Default)]
+struct Known {
+    own: BTreeSet<i32>,
+    interrupted: BTreeSet<(i32, u64)>,
+}
+
+/// The processes below this one.
+#[derive(Default)]
+pub struct Processes {
+    known: Mutex<Known>,
+}
+
+impl Processes {
+    /// Makes this process the parent of all orphans below it, as PID 1 is anyway.
+    pub fn adopt_orphans() -> Self {
+        if let Err(error) = set_child_subreaper(Some(getpid())) {
+            crate::say!("orphans are not adopted: {error}");
+        }
+        Self::default()
+    }
+
+    /// Starts a process that [`Self::reap`] leaves to its owner.
+    pub fn start(&self, command: &mut Command) -> std::io::Result<Child> {
+        let mut known = self.known();
+        let child = command.spawn()?;
+        known
+            .own
+            .extend(child.id().and_then(|id| i32::try_from(id).ok()));
+        Ok(child)
+    }
+
+    /// The owner has waited for the process `pid`.
+    pub fn forget(&self, pid: Option<u32>) {
+        if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
+            self.known().own.remove(&pid);
+        }
+    }
+
+    /// Waits for orphans that have ended, so that none stays a zombie.
+    pub fn reap(&self) {
+        let known = self.known();
+        let me = getpid().as_raw_nonzero().get();
+        for process in all_processes() {
+            if process.zombie && process.parent == me && !known.own.contains(&process.pid) {
+                let _ =
+                    Pid::from_raw(process.pid).map(|pid| waitpid(Some(pid), WaitOptions::NOHANG));
+            }
+        }
+    }
+
+    /// Whether an engine lives in `scope`.
+    pub fn engine_lives(&self, scope: Scope) -> bool {
+        !engines(scope).is_empty()
+    }
+
+    /// Sends SIGINT to each engine in `scope` that has not had one: a second one would make it
+    /// drop everything.
+    pub fn interrupt_engines(&self, scope: Scope) {
+        let mut known = self.known();
+        for engine in engines(scope) {
+            if known.interrupted.insert((engine.pid, engine.started)) {
+                crate::say!("interrupting the engine (pid {})", engine.pid);
+                send(engine.pid, Signal::INT);
+            }
+        }
+    }
+
+    /// Asks everything in the group of `leader` to end.
+    pub fn terminate_group(&self, leader: Option<u32>) {
+        let leader = leader
+            .and_then(|pid| i32::try_from(pid).ok())
+            .and_then(Pid::from_raw);
+        let _ = leader.map(|pid| kill_process_group(pid, Signal::TERM));
+    }
+
+    /// Kills everything in `scope`.
+    pub fn kill(&self, scope: Scope) {
+        for process in in_scope(scope) {
+            send(process.pid, Signal::KILL);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn send(pid: i32, signal: Signal) {
+    let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
+}
+
+fn engines(scope: Scope) -> Vec<Process> {
+    in_scope(scope)
+        .into_iter()
+        .filter(|it| !it.zombie && is_engine(it.pid))
+        .collect()
+}
+
+fn is_engine(pid: i32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    program
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(is_engine_name)
+}
+
+/// `terraform` and `tofu`, also with a version, but no provider.
+fn is_engine_name(name: &str) -> bool {
+    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+    ["terraform", "tofu"]
+        .iter()
+        .filter_map(|engine| name.strip_prefix(engine))
+        .any(|rest| {
+            let version = rest.trim_start_matches(['-', '_']).trim_start_matches('v');
+            version.chars().all(|c| c.is_ascii_digit() || c == '.')
+        })
+}
+
+fn in_scope(scope: Scope) -> Vec<Process> {
+    let all = all_processes();
+    match scope {
+        Scope::Everything => below(getpid().as_raw_nonzero().get(), all),
+        Scope::Below(None) => Vec::new(),
+        Scope::Below(Some(pid)) => {
+            let pid = i32::try_from(pid).unwrap_or_default();
+            let own = all.iter().find(|it| it.pid == pid).cloned();
+            own.into_iter().chain(below(pid, all)).collect()
+        }
+    }
+}
+
+/// Everything below the process `root`.
+fn below(root: i32, all: Vec<Process>) -> Vec<Process> {
+    let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
+    for process in all {
+        children.entry(process.parent).or_default().push(process);
+    }
+    let mut found = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for process in children.remove(&parent).unwrap_or_default() {
+            parents.push(process.pid);
+            found.push(process);
+        }
+    }
+    found
+}
+
+fn all_processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(read_process).collect()
+}
+
+fn read_process(pid: i32) -> Option<Process> {
+    parse_stat(
+        pid,
+        &fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?,
+    )
+}
+
+/// Reads `pid (any name) state parent … start …`, see proc(5).
+fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    Some(Process {
+        pid,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        parent: fields.get(1)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("terraform", true)]
+    #[case("tofu", true)]
+    #[case("terraform-1.11.4", true)]
+    #[case("tofu_v1.9.0", true)]
+    #[case("terraform (deleted)", true)]
+    #[case("terraform-provider-aws_v5.0.0_x5", false)]
+    #[case("terragrunt", false)]
+    #[case("bash", false)]
+    fn engines_are_known_by_their_program(#[case] name: &str, #[case] engine: bool) {
+        assert_eq!(is_engine_name(name), engine);
+    }
+
+    #[test]
+    fn the_name_of_a_process_may_hold_anything() {
+        let stat = "42 (a) Z 1) b) S 7 42 42 0 -1 1 2 3 4 5 6 7 8 9 20 0 1 0 12345 1000";
+        let wanted = Process {
+            pid: 42,
+            parent: 7,
+            zombie: false,
+            started: 12345,
+        };
+        assert_eq!(parse_stat(42, stat), Some(wanted));
+    }
+}

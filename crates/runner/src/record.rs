@@ -1,0 +1,243 @@
+//! The run record as the runner sees it: every write is a compare-and-swap that first makes sure
+//! that the run is still ours.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::run::{RunInputs, RunPhase, RunRecord, StateLock, key};
+use serde::de::DeserializeOwned;
+
+use crate::retry::{Patience, pause_between_tries};
+use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
+
+/// How long a lock may wait for the API server.
+const LOCK_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which run a pod was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The namespace of everything.
+    pub namespace: String,
+    /// The name of the record's Secret.
+    pub record: String,
+    /// The run's number.
+    pub number: i64,
+    /// The uid of our pod.
+    pub pod_uid: String,
+    /// The name of our pod.
+    pub pod: String,
+}
+
+/// Why the record could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The Secret could not be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its content is not what we know.
+    #[error("{key} of secret {secret} is unreadable")]
+    Unreadable {
+        /// The Secret.
+        secret: String,
+        /// The key of its data.
+        key: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Its content lacks something.
+    #[error("secret {secret} has no {key}")]
+    Incomplete {
+        /// The Secret.
+        secret: String,
+        /// The key of its data.
+        key: &'static str,
+    },
+    /// The run belongs to somebody else, or is no longer.
+    #[error("{0}")]
+    NotOurs(String),
+}
+
+/// What an update does with the record that it was shown.
+pub enum Update<T> {
+    /// Nothing needs to be written.
+    Keep(T),
+    /// The record, and these other keys, are to be written.
+    Write(T, Changes),
+}
+
+/// The record of our run.
+#[derive(Clone)]
+pub struct Record {
+    secrets: Arc<dyn Secrets>,
+    identity: Identity,
+}
+
+impl Record {
+    /// The record that `identity` names.
+    pub fn new(secrets: Arc<dyn Secrets>, identity: Identity) -> Self {
+        Self { secrets, identity }
+    }
+
+    /// Which run this is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Reads the record once.
+    pub async fn read(&self) -> Result<(RunRecord, Snapshot), RecordError> {
+        let snapshot = self.secrets.read(&self.identity.record).await?;
+        let record = self.parse(&snapshot, key::RECORD)?;
+        Ok((record, snapshot))
+    }
+
+    /// Reads a key of the record's Secret.
+    pub fn parse<T: DeserializeOwned>(
+        &self,
+        snapshot: &Snapshot,
+        key: &'static str,
+    ) -> Result<T, RecordError> {
+        let secret = || self.identity.record.clone();
+        let bytes = snapshot
+            .data
+            .get(key)
+            .ok_or_else(|| RecordError::Incomplete {
+                secret: secret(),
+                key,
+            })?;
+        serde_json::from_slice(bytes).map_err(|source| RecordError::Unreadable {
+            secret: secret(),
+            key,
+            source,
+        })
+    }
+
+    /// Changes the record by compare-and-swap, as often as it takes within `patience`.
+    ///
+    /// `change` sees the record as it is, so it must recognise its own earlier write: the answer
+    /// of a write that succeeded may be lost.
+    pub async fn update<T, F>(&self, patience: Patience, mut change: F) -> Result<T, RecordError>
+    where
+        F: FnMut(&mut RunRecord, &Snapshot) -> Result<Update<T>, RecordError>,
+    {
+        let mut pauses = pause_between_tries();
+        loop {
+            match self.try_update(&mut change).await {
+                Err(RecordError::Store(StoreError::Conflict(_))) if !patience.is_over() => {}
+                Err(RecordError::Store(error)) if error.is_passing() && !patience.is_over() => {
+                    tokio::time::sleep(pauses.next().unwrap_or_default()).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn try_update<T, F>(&self, change: &mut F) -> Result<T, RecordError>
+    where
+        F: FnMut(&mut RunRecord, &Snapshot) -> Result<Update<T>, RecordError>,
+    {
+        let (mut record, snapshot) = self.read().await?;
+        match change(&mut record, &snapshot)? {
+            Update::Keep(value) => Ok(value),
+            Update::Write(value, mut changes) => {
+                changes.insert(key::RECORD.to_owned(), Some(to_json(&record)));
+                self.secrets
+                    .swap(&self.identity.record, &snapshot.version, changes)
+                    .await?;
+                Ok(value)
+            }
+        }
+    }
+
+    /// As [`Self::update`], of a record that this pod has claimed.
+    pub async fn update_ours<T, F>(
+        &self,
+        patience: Patience,
+        mut change: F,
+    ) -> Result<T, RecordError>
+    where
+        F: FnMut(&mut RunRecord, &Snapshot) -> Result<Update<T>, RecordError>,
+    {
+        self.update(patience, |record, snapshot| {
+            self.check_ours(record)?;
+            change(record, snapshot)
+        })
+        .await
+    }
+
+    fn check_ours(&self, record: &RunRecord) -> Result<(), RecordError> {
+        let Identity {
+            number,
+            record: name,
+            pod_uid,
+            ..
+        } = &self.identity;
+        let ours = record
+            .claimed_by
+            .as_ref()
+            .is_some_and(|claim| claim.pod_uid == *pod_uid);
+        if record.number == *number && ours && record.phase < RunPhase::Reported {
+            return Ok(());
+        }
+        Err(RecordError::NotOurs(format!(
+            "run {number} of {name} is no longer ours"
+        )))
+    }
+
+    /// Tells the controller that the state needs `wanted` slots; gives the slots there are.
+    pub async fn ask_for_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
+        self.update_ours(Patience::lasting(LOCK_PATIENCE), |record, snapshot| {
+            let inputs: RunInputs = self.parse(snapshot, key::INPUTS)?;
+            let slots = inputs
+                .backend
+                .managed
+                .map(|managed| managed.slots)
+                .unwrap_or_default();
+            if record.slots_wanted >= wanted {
+                return Ok(Update::Keep(slots));
+            }
+            record.slots_wanted = wanted;
+            Ok(Update::Write(slots, Changes::new()))
+        })
+        .await
+    }
+
+    /// Takes the lock of the state; gives the lock that stands in the way, if any.
+    pub async fn lock(&self, lock: &StateLock) -> Result<Option<StateLock>, RecordError> {
+        self.update_ours(
+            Patience::lasting(LOCK_PATIENCE),
+            |record, _| match &record.lock {
+                Some(held) if held.id == lock.id => Ok(Update::Keep(None)),
+                Some(held) => Ok(Update::Keep(Some(held.clone()))),
+                None => {
+                    record.lock = Some(lock.clone());
+                    Ok(Update::Write(None, Changes::new()))
+                }
+            },
+        )
+        .await
+    }
+
+    /// Gives back the lock `id`, or any lock without an id; gives the lock that stays, if any.
+    pub async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
+        self.update_ours(
+            Patience::lasting(LOCK_PATIENCE),
+            |record, _| match &record.lock {
+                None => Ok(Update::Keep(None)),
+                Some(held) if id.is_some_and(|id| id != held.id) => {
+                    Ok(Update::Keep(Some(held.clone())))
+                }
+                Some(_) => {
+                    record.lock = None;
+                    Ok(Update::Write(None, Changes::new()))
+                }
+            },
+        )
+        .await
+    }
+}
+
+/// JSON of a value that always has one: our own types with string keys.
+pub fn to_json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

@@ -1,0 +1,232 @@
+//! Takes known secret values out of what is printed, also when a value is split over writes.
+
+use std::sync::Arc;
+
+/// What stands in the place of a secret value.
+pub const MASK: &str = "(redacted)";
+
+/// Values shorter than this are left alone: they would turn the whole text into masks.
+const SHORTEST: usize = 4;
+
+/// Lines of a value are secrets of their own from this length on.
+const SHORTEST_LINE: usize = 12;
+
+/// The secret values of a run. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Redactor {
+    by_first_byte: Arc<Vec<Vec<Vec<u8>>>>,
+}
+
+impl Redactor {
+    /// Masks `values`, their lines, and what they look like inside JSON.
+    pub fn new<I, S>(values: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<str>,
+    {
+        let mut needles = std::collections::BTreeSet::new();
+        for value in values {
+            needles.extend(shapes(value.as_ref()));
+        }
+        let mut by_first_byte = vec![Vec::new(); 256];
+        for needle in needles {
+            let bytes = needle.into_bytes();
+            let bucket = bytes
+                .first()
+                .and_then(|first| by_first_byte.get_mut(usize::from(*first)));
+            if let Some(bucket) = bucket {
+                bucket.push(bytes);
+            }
+        }
+        Self {
+            by_first_byte: Arc::new(by_first_byte),
+        }
+    }
+
+    /// `text` without the secret values.
+    pub fn text(&self, text: &str) -> String {
+        let mut stream = self.stream();
+        let mut bytes = stream.push(text.as_bytes());
+        bytes.extend(stream.finish());
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A redactor for one stream of bytes.
+    pub fn stream(&self) -> Stream {
+        Stream {
+            redactor: self.clone(),
+            held: Vec::new(),
+            masked: 0,
+            in_mask: false,
+        }
+    }
+
+    fn starting_with(&self, first: u8) -> &[Vec<u8>] {
+        self.by_first_byte
+            .get(usize::from(first))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// The length of the longest secret at the start of `rest`.
+    fn longest_at(&self, first: u8, rest: &[u8]) -> usize {
+        let whole = self
+            .starting_with(first)
+            .iter()
+            .filter(|needle| rest.starts_with(needle));
+        whole.map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Whether more bytes could make `rest` the beginning of a secret.
+    fn may_begin_at(&self, first: u8, rest: &[u8]) -> bool {
+        self.starting_with(first)
+            .iter()
+            .any(|needle| needle.len() > rest.len() && needle.starts_with(rest))
+    }
+}
+
+/// Every form in which `value` is likely to be printed.
+fn shapes(value: &str) -> Vec<String> {
+    let value = value.trim();
+    if value.len() < SHORTEST {
+        return Vec::new();
+    }
+    let mut shapes = vec![value.to_owned()];
+    shapes.extend(
+        value
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.len() >= SHORTEST_LINE)
+            .map(str::to_owned),
+    );
+    let escaped = serde_json::Value::from(value).to_string();
+    shapes.extend(
+        escaped
+            .get(1..escaped.len().saturating_sub(1))
+            .map(str::to_owned),
+    );
+    shapes
+}
+
+/// The state of redaction between two writes of one stream.
+pub struct Stream {
+    redactor: Redactor,
+    held: Vec<u8>,
+    /// How many bytes at the start of `held` belong to a secret.
+    masked: usize,
+    in_mask: bool,
+}
+
+impl Stream {
+    /// Takes more bytes; gives back all that cannot be the beginning of a secret.
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.held.extend_from_slice(bytes);
+        self.emit(false)
+    }
+
+    /// The end of the stream: gives back what is left.
+    pub fn finish(&mut self) -> Vec<u8> {
+        self.emit(true)
+    }
+
+    fn emit(&mut self, last: bool) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.held.len());
+        let mut at = 0;
+        let mut masked_until = self.masked;
+        while let Some(rest) = self.held.get(at..) {
+            let Some(&byte) = rest.first() else { break };
+            if !last && self.redactor.may_begin_at(byte, rest) {
+                break;
+            }
+            masked_until = masked_until.max(at + self.redactor.longest_at(byte, rest));
+            self.in_mask = mask_or_copy(&mut out, byte, at < masked_until, self.in_mask);
+            at += 1;
+        }
+        self.held.drain(..at);
+        self.masked = masked_until.saturating_sub(at);
+        out
+    }
+}
+
+/// Writes one byte, or one mask for a run of secret bytes; says whether we are in such a run.
+fn mask_or_copy(out: &mut Vec<u8>, byte: u8, secret: bool, in_mask: bool) -> bool {
+    match (secret, in_mask) {
+        (true, false) => out.extend_from_slice(MASK.as_bytes()),
+        (true, true) => {}
+        (false, _) => out.push(byte),
+    }
+    secret
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn in_pieces(redactor: &Redactor, text: &str, size: usize) -> String {
+        let mut stream = redactor.stream();
+        let mut out = Vec::new();
+        for piece in text.as_bytes().chunks(size.max(1)) {
+            out.extend(stream.push(piece));
+        }
+        out.extend(stream.finish());
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    #[test]
+    fn a_value_split_over_writes_is_masked() {
+        let redactor = Redactor::new(["hunter22"]);
+        assert_eq!(
+            in_pieces(&redactor, "the password is hunter22.", 3),
+            "the password is (redacted)."
+        );
+    }
+
+    #[test]
+    fn overlapping_values_leave_no_rest() {
+        let redactor = Redactor::new(["abcd", "cdef", "abcdefgh"]);
+        assert_eq!(
+            redactor.text("xabcdefx abcdefghx"),
+            "x(redacted)x (redacted)x"
+        );
+    }
+
+    #[test]
+    fn lines_and_json_forms_of_a_value_are_masked() {
+        let redactor = Redactor::new(["-----BEGIN KEY-----\nMIIEvQIBADANBg\n"]);
+        assert_eq!(redactor.text("  MIIEvQIBADANBg\n"), "  (redacted)\n");
+        assert_eq!(
+            redactor.text(r#"{"k":"-----BEGIN KEY-----\nMIIEvQIBADANBg"}"#),
+            r#"{"k":"(redacted)"}"#
+        );
+    }
+
+    #[test]
+    fn what_cannot_begin_a_secret_is_given_back_at_once() {
+        let redactor = Redactor::new(["secret"]);
+        let mut stream = redactor.stream();
+        assert_eq!(stream.push(b"Enter a value: se"), b"Enter a value: ");
+        assert_eq!(stream.push(b"a"), b"sea");
+    }
+
+    #[test]
+    fn short_values_are_left_alone() {
+        assert_eq!(Redactor::new(["no", ""]).text("no news"), "no news");
+    }
+
+    proptest! {
+        #[test]
+        fn no_secret_survives_in_pieces_of_any_size(
+            secret in "[ab]{4,8}", other in "[abc]{4,6}", text in "[abc]{0,80}", size in 1usize..9
+        ) {
+            let redactor = Redactor::new([&secret, &other]);
+            let out = in_pieces(&redactor, &text, size);
+            prop_assert!(!out.contains(&secret) && !out.contains(&other), "{out}");
+            prop_assert_eq!(&out, &redactor.text(&text));
+        }
+
+        #[test]
+        fn text_without_secrets_is_unchanged(text in "[x-z \n]{0,200}", size in 1usize..9) {
+            prop_assert_eq!(in_pieces(&Redactor::new(["abcd", "xabc"]), &text, size), text);
+        }
+    }
+}

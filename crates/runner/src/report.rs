@@ -1,0 +1,167 @@
+//! The report of a run: into the record first, then into the termination message for people.
+
+use std::path::Path;
+
+use alustan_api::report::{Failure, RunReport, RunResult};
+use alustan_api::run::{Outputs, RunPhase, key};
+use serde::Serialize;
+
+use crate::failure::{cut, world};
+use crate::record::{Record, RecordError, Update, to_json};
+use crate::retry::Patience;
+use crate::secrets::Changes;
+
+/// Kubelet's limit of a termination message.
+const LARGEST_MESSAGE: usize = 4096;
+
+/// Writes the report into the record, and takes the inputs out of it. Gives the report as it was
+/// recorded: an interruption after a cancellation is a cancellation.
+pub async fn record(
+    record: &Record,
+    report: &RunReport,
+    outputs: Option<&Outputs>,
+    unlock: bool,
+    patience: Patience,
+) -> Result<RunReport, RecordError> {
+    record
+        .update(patience, |found, snapshot| {
+            let ours = found.claimed_by.as_ref();
+            let identity = record.identity();
+            if found.number != report.number
+                || ours.is_none_or(|claim| claim.pod_uid != identity.pod_uid)
+                || found.phase > RunPhase::Reported
+            {
+                return Err(RecordError::NotOurs(format!(
+                    "run {} of {} is no longer ours; its report is not recorded",
+                    report.number, identity.record
+                )));
+            }
+            if found.phase == RunPhase::Reported {
+                return Ok(Update::Keep(record.parse(snapshot, key::REPORT)?));
+            }
+            let cancelled = found.cancel && found.phase < RunPhase::Applying;
+            let report = if cancelled {
+                as_cancelled(report)
+            } else {
+                report.clone()
+            };
+            found.phase = RunPhase::Reported;
+            if unlock {
+                found.lock = None;
+            }
+            let changes = changes(&report, outputs);
+            Ok(Update::Write(report, changes))
+        })
+        .await
+}
+
+fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
+    let mut changes = Changes::from([
+        (key::REPORT.to_owned(), Some(to_json(report))),
+        (key::INPUTS.to_owned(), None),
+    ]);
+    if let Some(outputs) = outputs {
+        changes.insert(key::OUTPUTS.to_owned(), Some(to_json(outputs)));
+    }
+    changes
+}
+
+fn as_cancelled(report: &RunReport) -> RunReport {
+    match report.result {
+        RunResult::Failed => RunReport {
+            result: RunResult::Cancelled,
+            failure: None,
+            ..report.clone()
+        },
+        RunResult::NoChanges | RunResult::Changes | RunResult::Done | RunResult::Cancelled => {
+            report.clone()
+        }
+    }
+}
+
+/// Writes the copy for people; it counts for nothing, so its failure counts for nothing either.
+pub fn write_message(path: &Path, report: &RunReport) {
+    let mut report = report.clone();
+    while size(&report) > LARGEST_MESSAGE && shrink(&mut report) {}
+    let _ = std::fs::write(path, to_json(&report));
+}
+
+/// Writes a failure with its text cut until the whole fits.
+pub fn write_failure<T: Serialize>(path: &Path, failure: &Failure, wrap: impl Fn(Failure) -> T) {
+    let mut failure = failure.clone();
+    while size(&wrap(failure.clone())) > LARGEST_MESSAGE && halve(&mut failure.message) {}
+    let _ = std::fs::write(path, to_json(&wrap(failure)));
+}
+
+fn size<T: Serialize>(value: &T) -> usize {
+    to_json(value).len()
+}
+
+fn shrink(report: &mut RunReport) -> bool {
+    if let Some(changes) = &mut report.changes
+        && !changes.resources.is_empty()
+    {
+        changes.resources.truncate(changes.resources.len() / 2);
+        return true;
+    }
+    report
+        .failure
+        .as_mut()
+        .is_some_and(|failure| halve(&mut failure.message))
+}
+
+fn halve(text: &mut String) -> bool {
+    let length = text.chars().count();
+    *text = cut(text, length / 2);
+    length > 0
+}
+
+/// What a run says when it cannot save what its state was.
+pub fn unrecorded(error: &RecordError) -> Failure {
+    world(
+        "ReportNotRecorded",
+        format!("the report could not be recorded: {error}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alustan_api::report::{ChangeSet, FailureClass, MAX_TEXT, ResourceChange};
+    use alustan_api::run::RunKind;
+    use k8s_openapi::jiff::Timestamp;
+
+    #[test]
+    fn the_copy_for_people_fits_into_a_termination_message() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let resource = ResourceChange {
+            address: "module.x.".repeat(20),
+            action: "create".to_owned(),
+        };
+        let report = RunReport {
+            number: 7,
+            kind: RunKind::Apply,
+            result: RunResult::Failed,
+            trigger: String::new(),
+            job: String::new(),
+            changes: Some(ChangeSet {
+                resources: vec![resource; 20],
+                ..ChangeSet::default()
+            }),
+            failure: Some(Failure {
+                class: FailureClass::Module,
+                reason: "ApplyFailed".into(),
+                message: "\u{1F600}".repeat(MAX_TEXT),
+            }),
+            state_address: None,
+            started_at: Timestamp::UNIX_EPOCH,
+            finished_at: Timestamp::UNIX_EPOCH,
+        };
+        write_message(&path, &report);
+        let written = std::fs::read(&path).unwrap();
+        assert!(written.len() <= LARGEST_MESSAGE);
+        let read: RunReport = serde_json::from_slice(&written).unwrap();
+        assert_eq!(read.failure.unwrap().reason, "ApplyFailed");
+    }
+}

@@ -1,0 +1,75 @@
+//! Encryption of what is kept on the cache volume, with a key derived from the resource's own.
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::rand::{SecureRandom, SystemRandom};
+
+const MAGIC: &[u8] = b"ALUSTAN1";
+
+/// Seals and opens what is kept under one purpose.
+pub struct Seal {
+    key: LessSafeKey,
+}
+
+impl Seal {
+    /// With the resource's `key`; each `purpose` has a key of its own.
+    pub fn new(key: &[u8], purpose: &str) -> Option<Self> {
+        let derived = Salt::new(HKDF_SHA256, b"alustan").extract(key);
+        let info = [purpose.as_bytes()];
+        let key = UnboundKey::from(derived.expand(&info, &AES_256_GCM).ok()?);
+        Some(Self {
+            key: LessSafeKey::new(key),
+        })
+    }
+
+    /// Encrypts `content`.
+    pub fn seal(&self, mut content: Vec<u8>) -> Option<Vec<u8>> {
+        let mut nonce = [0; NONCE_LEN];
+        SystemRandom::new().fill(&mut nonce).ok()?;
+        let mut sealed = [MAGIC, &nonce].concat();
+        self.key
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(MAGIC),
+                &mut content,
+            )
+            .ok()?;
+        sealed.append(&mut content);
+        Some(sealed)
+    }
+
+    /// Decrypts what [`Self::seal`] made; `None` when it is anything else.
+    pub fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+        let rest = sealed.strip_prefix(MAGIC)?;
+        let (nonce, content) = rest.split_at_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let mut content = content.to_vec();
+        let length = self
+            .key
+            .open_in_place(nonce, Aad::from(MAGIC), &mut content)
+            .ok()?
+            .len();
+        content.truncate(length);
+        Some(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_key_and_purpose_open_a_seal() {
+        let seal = Seal::new(b"key", "plan").unwrap();
+        let sealed = seal.seal(b"content".to_vec()).unwrap();
+        assert!(!sealed.windows(7).any(|part| part == b"content"));
+        assert_eq!(seal.open(&sealed).unwrap(), b"content");
+        assert_ne!(seal.seal(b"content".to_vec()).unwrap(), sealed);
+        assert_eq!(Seal::new(b"other", "plan").unwrap().open(&sealed), None);
+        assert_eq!(Seal::new(b"key", "state").unwrap().open(&sealed), None);
+        let mut damaged = sealed.clone();
+        damaged[20] ^= 1;
+        assert_eq!(seal.open(&damaged), None);
+        assert_eq!(seal.open(b"ALUSTAN1"), None);
+    }
+}

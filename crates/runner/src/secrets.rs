@@ -1,0 +1,176 @@
+//! The few Secrets that a runner may read and write, by name, with compare-and-swap.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// How long one call to the API server may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A Secret as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its `resourceVersion`.
+    pub version: String,
+    /// Its data.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
+/// Keys to set, or with `None` to remove; other keys stay as they are.
+pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
+
+/// Why a Secret could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such Secret.
+    #[error("secret {0} does not exist")]
+    Missing(String),
+    /// It changed since it was read.
+    #[error("secret {0} was changed by somebody else")]
+    Conflict(String),
+    /// It cannot succeed, however often it is tried.
+    #[error("secret {name} was refused: {text}")]
+    Refused {
+        /// The Secret.
+        name: String,
+        /// What the API server says.
+        text: String,
+    },
+    /// The API server cannot be reached, or not now. The write may have happened.
+    #[error("secret {name} cannot be reached: {text}")]
+    Unavailable {
+        /// The Secret.
+        name: String,
+        /// What came back.
+        text: String,
+    },
+}
+
+impl StoreError {
+    /// Whether a later try may succeed without anybody doing anything.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+}
+
+/// Read and compare-and-swap of Secrets by name.
+#[async_trait]
+pub trait Secrets: Send + Sync {
+    /// Reads a Secret.
+    async fn read(&self, name: &str) -> Result<Snapshot, StoreError>;
+
+    /// Changes a Secret that still has `version`; gives its new version.
+    async fn swap(&self, name: &str, version: &str, changes: Changes)
+    -> Result<String, StoreError>;
+}
+
+/// Secrets of one namespace of a cluster.
+pub struct KubeSecrets {
+    api: Api<Secret>,
+}
+
+impl KubeSecrets {
+    /// Secrets of `namespace`, reached by `client`.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+        }
+    }
+}
+
+#[async_trait]
+impl Secrets for KubeSecrets {
+    async fn read(&self, name: &str) -> Result<Snapshot, StoreError> {
+        in_time(name, self.api.get(name)).await.map(snapshot)
+    }
+
+    async fn swap(
+        &self,
+        name: &str,
+        version: &str,
+        changes: Changes,
+    ) -> Result<String, StoreError> {
+        let patch = Patch::Merge(merge_patch(version, changes));
+        let params = PatchParams::default();
+        in_time(name, self.api.patch(name, &params, &patch))
+            .await
+            .map(|it| snapshot(it).version)
+    }
+}
+
+/// The merge patch of `changes`; the API server refuses it when the version has moved.
+fn merge_patch(version: &str, changes: Changes) -> Value {
+    let data: serde_json::Map<String, Value> = changes
+        .into_iter()
+        .map(|(key, value)| {
+            (
+                key,
+                value.map_or(Value::Null, |bytes| STANDARD.encode(bytes).into()),
+            )
+        })
+        .collect();
+    json!({ "metadata": { "resourceVersion": version }, "data": data })
+}
+
+fn snapshot(secret: Secret) -> Snapshot {
+    let data = secret.data.unwrap_or_default();
+    Snapshot {
+        version: secret.metadata.resource_version.unwrap_or_default(),
+        data: data
+            .into_iter()
+            .map(|(key, value)| (key, value.0))
+            .collect(),
+    }
+}
+
+async fn in_time<T>(
+    name: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(store_error(name, &error)),
+        Err(_) => Err(StoreError::Unavailable {
+            name: name.to_owned(),
+            text: format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
+        }),
+    }
+}
+
+/// Permission errors count as passing: a Role that was just written takes a moment.
+fn store_error(name: &str, error: &kube::Error) -> StoreError {
+    let name = name.to_owned();
+    match error {
+        kube::Error::Api(status) if status.is_not_found() => StoreError::Missing(name),
+        kube::Error::Api(status) if status.is_conflict() => StoreError::Conflict(name),
+        kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => StoreError::Refused {
+            name,
+            text: status.message.clone(),
+        },
+        other => StoreError::Unavailable {
+            name,
+            text: chain(other),
+        },
+    }
+}
+
+/// The error with all its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

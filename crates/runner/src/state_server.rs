@@ -1,0 +1,207 @@
+//! The engine's `http` backend, served on loopback by the runner itself (rule 12).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::run::StateLock;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+use crate::layout::Vars;
+use crate::record::{Record, RecordError};
+use crate::state_store::{MoreSlots, StateError, StateStore};
+
+/// The name of the engine's user.
+const USER: &str = "alustan";
+/// The largest state that is taken: 256 MiB.
+const LARGEST: usize = 256 * 1024 * 1024;
+/// How long the controller may take to give more slots, and how often we look.
+const SLOTS_PATIENCE: Duration = Duration::from_secs(60);
+const SLOTS_PAUSE: Duration = Duration::from_millis(500);
+
+/// A running state server; it ends with the process.
+pub struct StateServer {
+    address: SocketAddr,
+    password: String,
+    store: Arc<StateStore>,
+}
+
+struct Context {
+    store: Arc<StateStore>,
+    record: Record,
+    authorization: String,
+}
+
+impl StateServer {
+    /// Serves `store` on a free port of loopback.
+    pub async fn start(
+        store: Arc<StateStore>,
+        record: Record,
+        password: String,
+    ) -> std::io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let router = router(store.clone(), record, &password);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Ok(Self {
+            address,
+            password,
+            store,
+        })
+    }
+
+    /// The environment that makes the engine's `http` backend use this server.
+    pub fn environment(&self) -> Vars {
+        let url = format!("http://{}/state", self.address);
+        Vars::from([
+            ("TF_HTTP_ADDRESS".to_owned(), url.clone()),
+            ("TF_HTTP_LOCK_ADDRESS".to_owned(), url.clone()),
+            ("TF_HTTP_UNLOCK_ADDRESS".to_owned(), url),
+            ("TF_HTTP_LOCK_METHOD".to_owned(), "LOCK".to_owned()),
+            ("TF_HTTP_UNLOCK_METHOD".to_owned(), "UNLOCK".to_owned()),
+            ("TF_HTTP_USERNAME".to_owned(), USER.to_owned()),
+            ("TF_HTTP_PASSWORD".to_owned(), self.password.clone()),
+            // The server itself waits for the API server.
+            ("TF_HTTP_RETRY_MAX".to_owned(), "0".to_owned()),
+        ])
+    }
+
+    /// What is served.
+    pub fn store(&self) -> &Arc<StateStore> {
+        &self.store
+    }
+}
+
+fn router(store: Arc<StateStore>, record: Record, password: &str) -> Router {
+    let authorization = format!("Basic {}", STANDARD.encode(format!("{USER}:{password}")));
+    let context = Arc::new(Context {
+        store,
+        record,
+        authorization,
+    });
+    Router::new().fallback(answer).with_state(context)
+}
+
+async fn answer(State(context): State<Arc<Context>>, request: Request) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION);
+    if given.map(header::HeaderValue::as_bytes) != Some(context.authorization.as_bytes()) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let (parts, body) = request.into_parts();
+    let Ok(body) = to_bytes(body, LARGEST).await else {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    };
+    match parts.method.as_str() {
+        "GET" => get(&context.store).await,
+        "POST" => written("saved", context.store.put(body.to_vec()).await),
+        "DELETE" => written("deleted", context.store.delete().await),
+        "LOCK" => lock(&context.record, &body).await,
+        "UNLOCK" => unlock(&context.record, &body).await,
+        _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
+    }
+}
+
+async fn get(store: &StateStore) -> Response {
+    match store.get().await {
+        Some(state) => Body::from(state.to_vec()).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    }
+}
+
+/// The engine shows only the status, so the reason is said here.
+fn written(what: &str, result: Result<(), StateError>) -> Response {
+    match result {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(error) => {
+            crate::say!("state was not {what}: {error}");
+            let status = match error {
+                StateError::Moved => StatusCode::CONFLICT,
+                StateError::NoRoom { .. } => StatusCode::INSUFFICIENT_STORAGE,
+                _ => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            (status, error.to_string()).into_response()
+        }
+    }
+}
+
+/// Lock information as the engine writes and reads it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct LockInfo {
+    #[serde(rename = "ID")]
+    id: String,
+    operation: String,
+    info: String,
+    who: String,
+    version: String,
+    created: Option<Timestamp>,
+    path: String,
+}
+
+async fn lock(record: &Record, body: &[u8]) -> Response {
+    let Ok(info) = serde_json::from_slice::<LockInfo>(body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let lock = StateLock {
+        id: info.id,
+        operation: info.operation,
+        who: info.who,
+        at: info.created.unwrap_or_else(Timestamp::now),
+    };
+    held("locked", record.lock(&lock).await)
+}
+
+async fn unlock(record: &Record, body: &[u8]) -> Response {
+    let info = serde_json::from_slice::<LockInfo>(body).unwrap_or_default();
+    let id = Some(info.id.as_str()).filter(|id| !id.is_empty());
+    held("unlocked", record.unlock(id).await)
+}
+
+/// OK, or 423 with the lock that stands in the way.
+fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response {
+    match result {
+        Ok(None) => StatusCode::OK.into_response(),
+        Ok(Some(lock)) => {
+            let info = LockInfo {
+                id: lock.id,
+                operation: lock.operation,
+                who: lock.who,
+                created: Some(lock.at),
+                ..LockInfo::default()
+            };
+            (StatusCode::LOCKED, crate::record::to_json(&info)).into_response()
+        }
+        Err(error) => {
+            crate::say!("state was not {what}: {error}");
+            (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
+        }
+    }
+}
+
+/// Slots that the controller adds when the record asks for them.
+pub struct SlotsOfRecord(pub Record);
+
+#[async_trait::async_trait]
+impl MoreSlots for SlotsOfRecord {
+    async fn more_slots(&self, wanted: usize) -> Vec<String> {
+        let count = u32::try_from(wanted).unwrap_or(u32::MAX);
+        crate::say!("the state has grown: asking for {wanted} slots");
+        let end = tokio::time::Instant::now() + SLOTS_PATIENCE;
+        loop {
+            let slots = self.0.ask_for_slots(count).await.unwrap_or_default();
+            if slots.len() >= wanted || tokio::time::Instant::now() >= end {
+                return slots;
+            }
+            tokio::time::sleep(SLOTS_PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,242 @@
+use super::*;
+use crate::fake::{FakeSecrets, Fault};
+use rstest::rstest;
+
+struct Given(Vec<String>);
+
+#[async_trait]
+impl MoreSlots for Given {
+    async fn more_slots(&self, _wanted: usize) -> Vec<String> {
+        self.0.clone()
+    }
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|slot| format!("slot-{slot}")).collect()
+}
+
+fn cluster(slots: usize) -> Arc<FakeSecrets> {
+    let secrets = FakeSecrets::new();
+    secrets.put("state", []);
+    for slot in names(slots) {
+        secrets.put(&slot, []);
+    }
+    Arc::new(secrets)
+}
+
+async fn open_with(
+    secrets: &Arc<FakeSecrets>,
+    slots: usize,
+    more: usize,
+) -> Result<StateStore, StateError> {
+    let more = Arc::new(Given(names(more)));
+    StateStore::open_with_chunk(secrets.clone(), "state".into(), names(slots), more, 128).await
+}
+
+async fn open(secrets: &Arc<FakeSecrets>) -> StateStore {
+    open_with(secrets, 3, 3).await.unwrap()
+}
+
+/// A state that does not compress: `size` hexadecimal digits of noise.
+fn state(serial: u64, size: usize) -> Vec<u8> {
+    let mut noise = String::new();
+    let mut seed = [u8::try_from(serial % 250).unwrap(); 32];
+    while noise.len() < size {
+        seed = Sha256::digest(seed).into();
+        noise.push_str(&hex::encode(seed));
+    }
+    noise.truncate(size);
+    format!(r#"{{"serial":{serial},"lineage":"l","noise":"{noise}"}}"#).into_bytes()
+}
+
+fn pointer(secrets: &FakeSecrets) -> Pointer {
+    let data = secrets.get("state").unwrap().data;
+    data.get(POINTER)
+        .map(|it| serde_json::from_slice(it).unwrap())
+        .unwrap_or_default()
+}
+
+#[tokio::test]
+async fn the_state_is_read_back_and_the_version_before_is_kept() {
+    let secrets = cluster(3);
+    let store = open(&secrets).await;
+    assert_eq!(store.get().await, None);
+    for serial in 1..=5 {
+        store.put(state(serial, 10)).await.unwrap();
+    }
+    assert_eq!(*open(&secrets).await.get().await.unwrap(), state(5, 10));
+    let pointer = pointer(&secrets);
+    let current = pointer.current.unwrap();
+    assert_eq!(
+        (current.version, current.serial, current.lineage.as_deref()),
+        (5, Some(5), Some("l"))
+    );
+    assert_eq!(pointer.previous.unwrap().version, 4);
+}
+
+#[tokio::test]
+async fn an_unchanged_state_is_not_written_again() {
+    let secrets = cluster(3);
+    let store = open(&secrets).await;
+    store.put(state(1, 10)).await.unwrap();
+    store.put(state(1, 10)).await.unwrap();
+    assert_eq!(secrets.writes(), ["slot-0", "state"]);
+}
+
+#[tokio::test]
+async fn more_slots_are_asked_for_when_a_state_grows() {
+    let secrets = cluster(12);
+    let store = open_with(&secrets, 3, 12).await.unwrap();
+    for serial in 1..=3 {
+        store.put(state(serial, 400)).await.unwrap();
+    }
+    assert_eq!(
+        *open_with(&secrets, 12, 12)
+            .await
+            .unwrap()
+            .get()
+            .await
+            .unwrap(),
+        state(3, 400)
+    );
+    assert!(pointer(&secrets).current.unwrap().slots.len() > 2);
+    assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(2));
+}
+
+#[tokio::test]
+async fn the_previous_version_is_given_up_before_its_slots_are_written() {
+    let secrets = cluster(2);
+    let store = open_with(&secrets, 2, 2).await.unwrap();
+    for serial in 1..=3 {
+        store.put(state(serial, 10)).await.unwrap();
+    }
+    let expected = [
+        "slot-0", "state", "slot-1", "state", "state", "slot-0", "state",
+    ];
+    assert_eq!(secrets.writes(), expected);
+}
+
+#[tokio::test]
+async fn a_state_without_room_is_refused_and_the_old_one_stays() {
+    let secrets = cluster(3);
+    let store = open(&secrets).await;
+    store.put(state(1, 10)).await.unwrap();
+    let error = store.put(state(2, 900)).await.unwrap_err();
+    assert!(matches!(error, StateError::NoRoom { .. }), "{error}");
+    assert_eq!(*open(&secrets).await.get().await.unwrap(), state(1, 10));
+}
+
+#[tokio::test]
+async fn a_state_of_more_than_a_mebibyte_is_kept_in_chunks() {
+    let secrets = cluster(12);
+    let more = Arc::new(Given(names(12)));
+    let open = || StateStore::open(secrets.clone(), "state".into(), names(12), more.clone());
+    let big = state(1, 3 * 1024 * 1024);
+    open().await.unwrap().put(big.clone()).await.unwrap();
+    assert!(pointer(&secrets).current.unwrap().slots.len() >= 2);
+    assert!(*open().await.unwrap().get().await.unwrap() == big);
+    for slot in names(12) {
+        let data = secrets.get(&slot).unwrap().data;
+        assert!(data.values().map(Vec::len).sum::<usize>() <= CHUNK);
+    }
+}
+
+/// Sizes make versions of one to four chunks, so that all kinds of reuse of slots occur.
+#[rstest]
+#[case::three_slots(3, &[10, 20, 30, 40])]
+#[case::two_slots(2, &[10, 20, 30, 40])]
+#[case::chunks(9, &[150, 10, 400, 300, 10])]
+#[tokio::test]
+async fn a_crash_between_any_two_writes_leaves_the_old_or_the_new_state(
+    #[case] slots: usize,
+    #[case] sizes: &[usize],
+) {
+    let versions: Vec<Vec<u8>> = sizes
+        .iter()
+        .enumerate()
+        .map(|(at, size)| state(at as u64 + 1, *size))
+        .collect();
+    for crash_at in 0.. {
+        let secrets = cluster(slots);
+        secrets.die_at(Some(crash_at));
+        let store = open_with(&secrets, slots, slots).await.unwrap();
+        let mut written: usize = 0;
+        for version in &versions {
+            if store.put(version.clone()).await.is_err() {
+                break;
+            }
+            written += 1;
+        }
+        secrets.die_at(None);
+        let found = open_with(&secrets, slots, slots).await.unwrap().get().await;
+        let before = written.checked_sub(1).map(|last| &versions[last]);
+        let next = versions.get(written);
+        let found = found.as_deref();
+        assert!(
+            found == before || found == next,
+            "crash at write {crash_at}"
+        );
+        if written == versions.len() {
+            return;
+        }
+    }
+}
+
+#[rstest]
+#[case(Fault::Lost)]
+#[case(Fault::AnswerLost)]
+#[tokio::test(start_paused = true)]
+async fn a_lost_write_or_answer_is_made_good(#[case] fault: Fault) {
+    for at in 0..6 {
+        let secrets = cluster(3);
+        secrets.fail(at, fault);
+        let store = open(&secrets).await;
+        for serial in 1..=3 {
+            store.put(state(serial, 10)).await.unwrap();
+        }
+        assert_eq!(*open(&secrets).await.get().await.unwrap(), state(3, 10));
+    }
+}
+
+#[tokio::test]
+async fn a_second_writer_fails_and_destroys_nothing() {
+    let secrets = cluster(3);
+    let (first, second) = (open(&secrets).await, open(&secrets).await);
+    first.put(state(1, 10)).await.unwrap();
+    first.put(state(2, 10)).await.unwrap();
+    for serial in 7..12 {
+        assert!(matches!(
+            second.put(state(serial, 10)).await,
+            Err(StateError::Moved)
+        ));
+    }
+    assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
+}
+
+#[tokio::test]
+async fn a_damaged_state_is_an_error_that_tells_the_way_back() {
+    let secrets = cluster(3);
+    let store = open(&secrets).await;
+    store.put(state(1, 10)).await.unwrap();
+    store.put(state(2, 10)).await.unwrap();
+    secrets.put("slot-1", [(DATA, b"damaged".to_vec())]);
+    let error = open_with(&secrets, 3, 3).await.err().unwrap().to_string();
+    assert!(
+        error.contains("version 2 of the state (in slot-1) is damaged"),
+        "{error}"
+    );
+    assert!(
+        error.contains("version 1 before it (serial 1) is intact"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_deleted_state_is_gone_but_kept_as_the_previous_one() {
+    let secrets = cluster(3);
+    let store = open(&secrets).await;
+    store.put(state(1, 10)).await.unwrap();
+    store.delete().await.unwrap();
+    assert_eq!(open(&secrets).await.get().await, None);
+    assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(1));
+}

@@ -1,0 +1,398 @@
+//! The values of the module's variables: which the module declares, and how each reaches the
+//! engine and the user's scripts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use hcl_edit::expr::Expression;
+use hcl_edit::structure::Body;
+use serde_json::Value;
+
+use crate::layout::Vars;
+
+/// Values by the name of their variable.
+pub type Values = BTreeMap<String, Value>;
+
+/// A variable as the module declares it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// Whether it is marked as sensitive.
+    pub sensitive: bool,
+    /// Whether its type is a collection or a structure.
+    pub complex: bool,
+}
+
+/// Names that change how programs run: never set from a variable's bare name.
+const RESERVED: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "IFS",
+    "ENV",
+    "PWD",
+    "OLDPWD",
+    "CDPATH",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "TERM",
+    "LANG",
+    "LANGUAGE",
+    "HOSTNAME",
+    "UID",
+    "EUID",
+    "PS1",
+    "PS2",
+    "PS4",
+    "PROMPT_COMMAND",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "GLOBIGNORE",
+    "POSIXLY_CORRECT",
+    "EDITOR",
+    "VISUAL",
+    "PAGER",
+    "BROWSER",
+    "NLSPATH",
+    "GCONV_PATH",
+    "GETCONF_DIR",
+    "HOSTALIASES",
+    "LOCALDOMAIN",
+    "RES_OPTIONS",
+    "RESOLV_HOST_CONF",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "FTP_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "ftp_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "CHECKPOINT_DISABLE",
+    "CLASSPATH",
+];
+
+/// Prefixes of such names.
+const RESERVED_PREFIXES: &[&str] = &[
+    "LD_",
+    "DYLD_",
+    "BASH_",
+    "GIT_",
+    "SSH_",
+    "TF_",
+    "ALUSTAN_",
+    "KUBERNETES_",
+    "LC_",
+    "MALLOC_",
+    "PYTHON",
+    "PERL",
+    "RUBY",
+    "NODE_",
+    "JAVA_",
+    "JDK_",
+    "GODEBUG",
+    "GOGC",
+    "GOMAXPROCS",
+    "GOTRACE",
+];
+
+/// The values with a `TF_VAR_` prefix of their names taken off. A plain name wins.
+pub fn normalise(values: &Values) -> Values {
+    let (prefixed, plain): (Vec<_>, Vec<_>) = values
+        .iter()
+        .partition(|(name, _)| name.starts_with("TF_VAR_"));
+    let stripped = prefixed
+        .into_iter()
+        .map(|(name, value)| (name.trim_start_matches("TF_VAR_").to_owned(), value.clone()));
+    stripped
+        .chain(
+            plain
+                .into_iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        )
+        .collect()
+}
+
+/// The content of the tfvars file: the values that the module declares.
+///
+/// A text for a variable of a complex type is left to `TF_VAR_name`, where the engine reads it
+/// as an expression.
+pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values {
+    let fits = |name: &String, value: &Value| {
+        declared
+            .get(name)
+            .is_some_and(|declared| !(declared.complex && value.is_string()))
+    };
+    values
+        .iter()
+        .filter(|(name, value)| fits(name, value))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// The environment that carries the values.
+pub fn environment(values: &Values) -> Vars {
+    let mut environment = Vars::new();
+    for (name, value) in values {
+        let text = text_of(value);
+        if may_stand_bare(name) {
+            environment.insert(name.clone(), text.clone());
+        }
+        if is_environment_name(name) {
+            environment.insert(format!("TF_VAR_{name}"), text);
+        }
+    }
+    // An environment cannot hold a zero byte: such a value reaches the engine by its file.
+    environment.retain(|_, text| !text.contains('\0'));
+    environment
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn is_environment_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+/// Whether `name` is a shell identifier that does not change how programs run.
+pub fn may_stand_bare(name: &str) -> bool {
+    is_identifier(name)
+        && !RESERVED.contains(&name)
+        && !RESERVED_PREFIXES
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+}
+
+fn is_identifier(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// The texts inside the values of variables that the module marks as sensitive.
+pub fn sensitive_texts(values: &Values, declared: &BTreeMap<String, Declared>) -> Vec<String> {
+    let mut texts = Vec::new();
+    for (name, value) in values {
+        if declared
+            .get(name)
+            .is_some_and(|declared| declared.sensitive)
+        {
+            collect_texts(value, &mut texts);
+        }
+    }
+    texts
+}
+
+fn collect_texts(value: &Value, texts: &mut Vec<String>) {
+    match value {
+        Value::String(text) => texts.push(text.clone()),
+        Value::Number(number) => texts.push(number.to_string()),
+        Value::Array(items) => items.iter().for_each(|item| collect_texts(item, texts)),
+        Value::Object(fields) => fields
+            .values()
+            .for_each(|field| collect_texts(field, texts)),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// The variables that the module in `directory` declares. What cannot be read is left to the
+/// engine, which says what is wrong with it.
+pub fn read_declared(directory: &Path, opentofu: bool) -> BTreeMap<String, Declared> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return BTreeMap::new();
+    };
+    let mut declared = BTreeMap::new();
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let text = || fs::read_to_string(&path).unwrap_or_default();
+        if name.ends_with(".tf") || (opentofu && name.ends_with(".tofu")) {
+            declared.extend(declared_in_hcl(&text()));
+        } else if name.ends_with(".tf.json") || (opentofu && name.ends_with(".tofu.json")) {
+            declared.extend(declared_in_json(&text()));
+        }
+    }
+    declared
+}
+
+fn declared_in_hcl(text: &str) -> BTreeMap<String, Declared> {
+    let Ok(body) = text.parse::<Body>() else {
+        return BTreeMap::new();
+    };
+    let variables = body.get_blocks("variable").filter_map(|block| {
+        let name = block.labels.first()?.as_str().to_owned();
+        let value = |key| {
+            block
+                .body
+                .get_attribute(key)
+                .map(|attribute| &attribute.value)
+        };
+        let sensitive = value("sensitive")
+            .and_then(Expression::as_bool)
+            .unwrap_or_default();
+        let complex = matches!(value("type"), Some(Expression::FuncCall(_)));
+        Some((name, Declared { sensitive, complex }))
+    });
+    variables.collect()
+}
+
+fn declared_in_json(text: &str) -> BTreeMap<String, Declared> {
+    let file: Value = serde_json::from_str(text).unwrap_or_default();
+    let blocks: Vec<&Value> = match file.get("variable") {
+        Some(Value::Array(blocks)) => blocks.iter().collect(),
+        Some(block) => vec![block],
+        None => Vec::new(),
+    };
+    blocks
+        .into_iter()
+        .filter_map(Value::as_object)
+        .flatten()
+        .map(declared_in_block)
+        .collect()
+}
+
+fn declared_in_block((name, body): (&String, &Value)) -> (String, Declared) {
+    let body = body.get(0).unwrap_or(body);
+    let kind = body.get("type").and_then(Value::as_str).unwrap_or_default();
+    let declared = Declared {
+        sensitive: body
+            .get("sensitive")
+            .and_then(Value::as_bool)
+            .unwrap_or_default(),
+        complex: kind.contains('('),
+    };
+    (name.clone(), declared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn values(value: Value) -> Values {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn declarations_are_read_from_hcl_and_json() {
+        let directory = tempfile::tempdir().unwrap();
+        let hcl = r#"
+            variable "plain" {}
+            variable "secret" {
+              type      = string
+              sensitive = true
+            }
+            variable "many" { type = map(object({ a = string })) }
+            resource "terraform_data" "variable" {}
+        "#;
+        let json = json!({"variable": {"from_json": {"type": "list(string)", "sensitive": true}}});
+        fs::write(directory.path().join("a.tf"), hcl).unwrap();
+        fs::write(directory.path().join("b.tf.json"), json.to_string()).unwrap();
+        fs::write(directory.path().join("c.tofu"), r#"variable "tofu" {}"#).unwrap();
+        fs::write(directory.path().join("broken.tf"), "variable {").unwrap();
+        let declared = |sensitive, complex| Declared { sensitive, complex };
+        let mut wanted = BTreeMap::from([
+            ("plain".to_owned(), declared(false, false)),
+            ("secret".to_owned(), declared(true, false)),
+            ("many".to_owned(), declared(false, true)),
+            ("from_json".to_owned(), declared(true, true)),
+        ]);
+        assert_eq!(read_declared(directory.path(), false), wanted);
+        wanted.insert("tofu".to_owned(), declared(false, false));
+        assert_eq!(read_declared(directory.path(), true), wanted);
+    }
+
+    #[test]
+    fn the_tfvars_file_has_only_declared_variables() {
+        let declared = BTreeMap::from([
+            ("a".to_owned(), Declared::default()),
+            (
+                "list".to_owned(),
+                Declared {
+                    complex: true,
+                    sensitive: false,
+                },
+            ),
+        ]);
+        let given = values(json!({"a": "1", "list": "[1,2]", "other": true}));
+        assert_eq!(tfvars(&given, &declared), values(json!({"a": "1"})));
+        let given = values(json!({"list": [1, 2]}));
+        assert_eq!(tfvars(&given, &declared), given);
+    }
+
+    #[test]
+    fn values_reach_the_environment_as_text_or_json() {
+        let given = values(
+            json!({"name": "x y", "count": 3, "tags": {"a": ["b"]}, "PATH": "/evil", "a-b": "c"}),
+        );
+        let wanted = [
+            ("TF_VAR_name", "x y"),
+            ("name", "x y"),
+            ("TF_VAR_count", "3"),
+            ("count", "3"),
+            ("TF_VAR_tags", r#"{"a":["b"]}"#),
+            ("tags", r#"{"a":["b"]}"#),
+            ("TF_VAR_PATH", "/evil"),
+            ("TF_VAR_a-b", "c"),
+        ];
+        let wanted = wanted.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(environment(&given), Vars::from(wanted));
+    }
+
+    #[test]
+    fn a_prefix_is_stripped_and_a_plain_name_wins() {
+        let given = values(json!({"TF_VAR_a": 1, "TF_VAR_b": 2, "b": 3}));
+        assert_eq!(normalise(&given), values(json!({"a": 1, "b": 3})));
+    }
+
+    #[rstest]
+    #[case("region", true)]
+    #[case("AWS_REGION", true)]
+    #[case("_x1", true)]
+    #[case("1x", false)]
+    #[case("a-b", false)]
+    #[case("a.b", false)]
+    #[case("", false)]
+    #[case("PATH", false)]
+    #[case("path", true)]
+    #[case("LD_PRELOAD", false)]
+    #[case("BASH_ENV", false)]
+    #[case("GIT_SSH_COMMAND", false)]
+    #[case("TF_LOG", false)]
+    #[case("https_proxy", false)]
+    #[case("KUBERNETES_SERVICE_HOST", false)]
+    fn only_harmless_identifiers_stand_bare(#[case] name: &str, #[case] bare: bool) {
+        assert_eq!(may_stand_bare(name), bare);
+    }
+
+    #[test]
+    fn texts_of_sensitive_variables_are_found_at_any_depth() {
+        let declared = BTreeMap::from([(
+            "s".to_owned(),
+            Declared {
+                sensitive: true,
+                complex: true,
+            },
+        )]);
+        let given = values(json!({"s": {"a": ["one", {"b": "two"}], "n": 12345}, "t": "three"}));
+        assert_eq!(
+            sensitive_texts(&given, &declared),
+            ["one", "two", "12345"].map(String::from).to_vec()
+        );
+    }
+}

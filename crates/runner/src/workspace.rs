@@ -1,0 +1,106 @@
+//! The writable copy of the module that a run works in.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+/// Copies a tree: links stay links, files become writable, permission to execute stays.
+pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_symlink() {
+            replace_link(&fs::read_link(&source)?, &target)?;
+        } else if kind.is_dir() {
+            copy_tree(&source, &target)?;
+        } else if kind.is_file() {
+            copy_file(&source, &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    let executable = fs::metadata(from)?.permissions().mode() & 0o111 != 0;
+    fs::set_permissions(
+        to,
+        fs::Permissions::from_mode(if executable { 0o755 } else { 0o644 }),
+    )
+}
+
+/// Makes `link` point at `target`, whatever it was before.
+pub fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(link) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(link)?,
+        Ok(_) => fs::remove_file(link)?,
+        Err(_) => {}
+    }
+    symlink(target, link)
+}
+
+/// The folder of the module inside its context, which `path` must not leave.
+pub fn module_directory(root: &Path, path: &str) -> Option<PathBuf> {
+    let mut directory = root.to_owned();
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(name) => directory.push(name),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(directory)
+}
+
+/// Writes a file that nobody else may read.
+pub fn write_private(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_writable_and_keeps_links_and_programs() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+        fs::create_dir_all(from.join("sub")).unwrap();
+        fs::write(from.join("sub/main.tf"), "x").unwrap();
+        fs::write(from.join("run.sh"), "y").unwrap();
+        fs::set_permissions(from.join("sub/main.tf"), fs::Permissions::from_mode(0o444)).unwrap();
+        fs::set_permissions(from.join("run.sh"), fs::Permissions::from_mode(0o555)).unwrap();
+        symlink("/somewhere/else", from.join("absolute")).unwrap();
+        symlink("sub/main.tf", from.join("relative")).unwrap();
+        copy_tree(&from, &to).unwrap();
+        let mode = |name: &str| fs::metadata(to.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("sub/main.tf"), mode("run.sh")), (0o644, 0o755));
+        assert_eq!(
+            fs::read_link(to.join("absolute")).unwrap(),
+            Path::new("/somewhere/else")
+        );
+        assert_eq!(fs::read_to_string(to.join("relative")).unwrap(), "x");
+    }
+
+    #[test]
+    fn the_module_stays_inside_its_context() {
+        let root = Path::new("/m");
+        assert_eq!(module_directory(root, ""), Some("/m".into()));
+        assert_eq!(module_directory(root, "./a/b/"), Some("/m/a/b".into()));
+        assert_eq!(module_directory(root, "a/../../b"), None);
+        assert_eq!(module_directory(root, "/etc"), None);
+    }
+}
