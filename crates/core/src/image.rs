@@ -57,7 +57,7 @@ pub fn plan(
     let inputs = json!({
         "context": source.context, "path": source.path, "dockerfile": dockerfile,
         "backend": backend, "architecture": ARCHITECTURE, "format": FORMAT, "protocol": PROTOCOL,
-        "namespace": namespace_uid,
+        "namespace": namespace_uid, "repository": tf.spec.container_registry.image_name,
     });
     ImagePlan {
         tag: digest::plain(&inputs).chars().take(40).collect(),
