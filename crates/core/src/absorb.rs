@@ -201,6 +201,7 @@ fn fold(
         }
         (RunKind::Drift, RunResult::Changes) => {
             let since = history.drift.as_ref().map_or(now, |drift| drift.since);
+            next.failures = Failures::default();
             next.drift = Some(DriftFound {
                 since,
                 run: report.number,
