@@ -1,12 +1,33 @@
 # Every target does the set-up it needs. Folders: ALUSTAN_CACHE (tools), ALUSTAN_DEV_DIR (state of the dev cluster).
 .DEFAULT_GOAL := help
-.PHONY: help setup cluster-up cluster-down images kubeconfig envtest-assets
+.PHONY: help setup demo test bench e2e build gen lint cluster-up cluster-down images install kubeconfig envtest-assets
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install the Debian packages and build the Go tools that are missing
 	@hack/setup
+
+demo: ## run the main job in front of you, on a dev cluster of its own
+	@hack/demo/run
+
+test: ## all tests: pure, API server, and end to end on the dev cluster
+	@hack/test
+
+e2e: ## end-to-end tests whose names contain T, on the dev cluster: make e2e T=delete
+	@hack/e2e "$(T)"
+
+bench: ## measure the operator against bare Terraform on the dev cluster
+	@hack/bench
+
+build: ## build the operator and the runner
+	@cargo build --locked --package alustan-controller --package alustan-runner
+
+gen: ## write what is generated from the Rust types: the CRD
+	@cargo xtask gen
+
+lint: ## formatting, clippy, generated files, licences and advisories
+	@hack/lint
 
 cluster-up: ## bring up the dev cluster: one Kubernetes node, registry, git, DNS
 	@hack/cluster/up
@@ -16,6 +37,9 @@ cluster-down: ## stop the dev cluster and remove all it made
 
 images: ## build the images and push them to the dev cluster's registry
 	@hack/images/build
+
+install: build images ## build the operator and install it in the dev cluster
+	@hack/install
 
 kubeconfig: ## print the path of the dev cluster's kubeconfig
 	@hack/cluster/kubeconfig

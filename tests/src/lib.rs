@@ -1,1 +1,19 @@
-//! .
+//! What tests against the dev cluster share: a namespace, repositories and a clean end for each.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::print_stdout,
+    reason = "only tests use this"
+)]
+
+mod cluster;
+mod counter;
+mod scene;
+
+pub use cluster::Cluster;
+pub use counter::Counter;
+pub use scene::{Scene, scene};

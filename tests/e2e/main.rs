@@ -1,0 +1,3 @@
+//! The operator in a real cluster: real containers, registry, volumes, git, engine.
+
+mod main_job;
