@@ -125,11 +125,7 @@ impl View<'_> {
                 revision: source.revision.clone(),
                 context: Some(source.context.clone()),
             }),
-            image: self.image.plan.map(|plan| ImageStatus {
-                tag: plan.tag.clone(),
-                digest: self.image.digest.clone(),
-                base: plan.base.clone(),
-            }),
+            image: self.image(),
             plan: last_plan.map(|changes| PlanStatus {
                 summary: summary(changes),
                 add: changes.add,
@@ -214,13 +210,36 @@ impl View<'_> {
         }
     }
 
+    /// The image of the plan; where there is none, that of the last run.
+    fn image(&self) -> Option<ImageStatus> {
+        if let Some(plan) = self.image.plan {
+            return Some(ImageStatus {
+                tag: plan.tag.clone(),
+                digest: self.image.digest.clone(),
+                base: plan.base.clone(),
+            });
+        }
+        let run = self.record?.run.as_ref()?;
+        let base = self.history.base.as_ref();
+        Some(ImageStatus {
+            tag: run.tag.clone(),
+            digest: run
+                .image
+                .split_once('@')
+                .map(|(_, digest)| digest.to_owned()),
+            base: base.map(|base| base.resolved.clone()).unwrap_or_default(),
+        })
+    }
+
     fn image_ready(&self) -> Verdict {
         let kind = Kind::ImageReady;
-        let image = &self.tf.spec.container_registry.image_name;
-        match (&self.image.digest, &self.image.problem) {
-            (Some(digest), _) => Verdict::new(kind, true, "Pushed", format!("{image}@{digest}")),
-            (None, Some((reason, message))) => Verdict::new(kind, false, reason, message),
-            (None, None) => Verdict::new(kind, None, "Unknown", "not built yet"),
+        let repository = &self.tf.spec.container_registry.image_name;
+        if let (None, Some((reason, message))) = (&self.image.digest, &self.image.problem) {
+            return Verdict::new(kind, false, reason, message);
+        }
+        match self.image().and_then(|image| image.digest) {
+            Some(digest) => Verdict::new(kind, true, "Pushed", format!("{repository}@{digest}")),
+            None => Verdict::new(kind, None, "Unknown", "not built yet"),
         }
     }
 
@@ -257,10 +276,23 @@ impl View<'_> {
         })
     }
 
+    /// Failures of what was run or built last; those of something else are history. A failure
+    /// that no retry helps counts as one.
     fn retry(&self, situation: &Situation) -> Option<RetryStatus> {
         let failures = &self.history.failures;
-        failures.at.map(|_| RetryStatus {
-            failures: i32::try_from(failures.count).unwrap_or(i32::MAX),
+        let run = self.record.and_then(|record| record.run.as_ref());
+        let present = run
+            .map(|run| &run.config_hash)
+            .into_iter()
+            .chain(self.image.plan.map(|plan| &plan.tag))
+            .any(|of| *of == failures.of && failures.at.is_some());
+        let count = match failures.count {
+            _ if !present => 0,
+            u32::MAX => 1,
+            count => i32::try_from(count).unwrap_or(i32::MAX),
+        };
+        (present || situation.retry_at.is_some()).then(|| RetryStatus {
+            failures: count,
             next_at: situation.retry_at.map(Time),
         })
     }
