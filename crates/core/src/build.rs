@@ -96,6 +96,9 @@ fn build(
     settings: &Settings,
     now: Timestamp,
 ) -> Image {
+    if start::asked(tf, history) && history.failures.of == plan.tag {
+        return again(tf, history);
+    }
     let Some(build) = &seen.build else {
         return begin(tf, seen, source, plan, history, settings, now);
     };
@@ -143,6 +146,27 @@ fn build(
             }))
         }
     }
+}
+
+/// A person asked for another try: the failures so far are forgotten, but not which Job was
+/// counted last.
+fn again(tf: &Terraform, history: &History) -> Image {
+    Image::Missing(Box::new(Missing {
+        steps: Vec::new(),
+        situation: Situation::busy(
+            State::Building,
+            "Retrying",
+            "building again, since a person asked for it",
+        ),
+        history: Some(History {
+            reconcile_at: start::requested(tf),
+            failures: Failures {
+                job_uid: history.failures.job_uid.clone(),
+                ..Failures::default()
+            },
+            ..history.clone()
+        }),
+    }))
 }
 
 /// No build yet: the context goes to the registry first, since the build pod takes it from there.

@@ -85,17 +85,12 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
             let waiting = build::waiting(&case.history.failures, &case.tf.spec.retry, next, &see);
             case.done(&waiting, None, None)
         }
-        retry::Verdict::Stalled if asked_again(&case) => destroy(case),
+        retry::Verdict::Stalled if start::asked(case.tf, &case.history) => destroy(case),
         retry::Verdict::Stalled => {
             let stalled = build::exhausted(case.tf, &case.history.failures, &abandon_hint(&case));
             case.done(&stalled, None, None)
         }
     }
-}
-
-fn asked_again(case: &Case<'_>) -> bool {
-    let requested = start::requested(case.tf);
-    requested.is_some() && requested != case.history.reconcile_at
 }
 
 fn logs(case: &Case<'_>) -> String {
@@ -185,7 +180,7 @@ fn destroy(case: Case<'_>) -> Decision {
     };
     let run = Plan {
         kind: RunKind::Destroy,
-        trigger: if asked_again(&case) {
+        trigger: if start::asked(case.tf, &case.history) {
             Trigger::Requested
         } else {
             trigger(&case)
@@ -203,9 +198,7 @@ fn destroy(case: Case<'_>) -> Decision {
 fn trigger(case: &Case<'_>) -> Trigger {
     let failures = &case.history.failures;
     if failures.of == DESTROY && failures.at.is_some() {
-        Trigger::Retry {
-            failures: failures.count + failures.world,
-        }
+        start::again(failures)
     } else {
         Trigger::Deleted
     }

@@ -3,7 +3,7 @@
 use alustan_api::Terraform;
 use alustan_api::names;
 use alustan_api::run::{
-    Failures, ManagedState, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
+    Failures, History, ManagedState, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
 };
 use kube::ResourceExt;
 
@@ -117,6 +117,19 @@ impl Plan {
 /// The value of the annotation that asks for a run.
 pub fn requested(tf: &Terraform) -> Option<String> {
     tf.annotations().get(alustan_api::RECONCILE_AT).cloned()
+}
+
+/// Whether that annotation has a value that no run was started for.
+pub fn asked(tf: &Terraform, history: &History) -> bool {
+    let requested = requested(tf);
+    requested.is_some() && requested != history.reconcile_at
+}
+
+/// Why the next try after `failures` is started.
+pub fn again(failures: &Failures) -> Trigger {
+    Trigger::Retry {
+        failures: failures.count.saturating_add(failures.world),
+    }
 }
 
 /// Everything a runner pod needs, applied anew before each run: what somebody removed is back.
