@@ -1,8 +1,10 @@
 //! What to do with a resource, given what was seen of its world: the operator's behaviour.
 
-use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{History, RunKind, RunPhase, RunRecord, Trigger};
-use alustan_api::{DriftMode, State, Terraform};
+use alustan_api::report::{Failure, FailureClass, RunResult};
+use alustan_api::run::{
+    Applied, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
+};
+use alustan_api::{DriftMode, State, Terraform, TerraformStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -121,6 +123,15 @@ fn old_jobs(seen: &Seen, current: &RunRecord) -> Vec<Step> {
         .collect()
 }
 
+/// What is to be applied.
+struct Target {
+    source: SourceSeen,
+    base: PinnedImage,
+    plan: ImagePlan,
+    inputs: RunInputs,
+    hash: String,
+}
+
 /// What is wanted next for a resource whose image and inputs are known.
 enum Want {
     Run(RunKind, Trigger),
@@ -129,72 +140,143 @@ enum Want {
 
 impl Case<'_> {
     fn decide(mut self) -> Decision {
-        if absorb::open_run(&self.current).is_some() {
-            return self.active();
+        let target = self.target();
+        if let Some(status) = self.unchanged() {
+            return self.said(status);
         }
-        let source = match self.source() {
-            Ok(source) => source,
+        if absorb::open_run(&self.current).is_some() {
+            return self.active(target);
+        }
+        let target = match target {
+            Ok(target) => target,
             Err(situation) => return self.done(&situation, None, None),
         };
-        let plan = match &self.seen.base {
+        self.remember_base(target.base.clone());
+        let (source, plan) = (&target.source, &target.plan);
+        match build::image(
+            self.tf,
+            self.seen,
+            source,
+            plan,
+            &self.history,
+            self.settings,
+            self.now,
+        ) {
+            Image::Ready(digest) => self.with_image(target, digest),
+            Image::Missing(missing) => self.without_image(plan, *missing),
+        }
+    }
+
+    /// What is wanted, or why nobody can tell.
+    fn target(&self) -> Result<Target, Situation> {
+        let source = self.source()?;
+        let base = match &self.seen.base {
             Answer::Known(base)
             | Answer::Failed {
                 last: Some(base), ..
-            } => {
-                self.remember_base(base.clone());
-                image::plan(
-                    self.tf,
-                    &source,
-                    base,
-                    &self.seen.namespace_uid,
-                    self.settings,
-                )
-            }
+            } => base.clone(),
             Answer::Pending => {
-                let asking = Situation::busy(
+                return Err(Situation::busy(
                     State::Building,
                     "ImageLookup",
                     "asking the registry for the base image",
-                );
-                return self.done(&asking, None, None);
+                ));
             }
             Answer::Failed {
                 failure,
                 retry_at,
                 last: None,
-            } => {
-                let situation = build::unanswered(failure, *retry_at);
-                return self.done(&situation, None, None);
-            }
+            } => return Err(build::unanswered(failure, *retry_at)),
         };
-        let digest = match build::image(
+        let plan = image::plan(
             self.tf,
-            self.seen,
             &source,
-            &plan,
-            &self.history,
+            &base,
+            &self.seen.namespace_uid,
             self.settings,
-            self.now,
-        ) {
-            Image::Ready(digest) => digest,
-            Image::Missing(missing) => return self.without_image(&plan, *missing),
+        );
+        let seen = self
+            .seen
+            .inputs
+            .as_ref()
+            .map_err(|_| self.inputs_problem())?;
+        let inputs = inputs::run_inputs(self.tf, &source, seen, self.current.slots_wanted)
+            .map_err(|conflict| Situation::stalled("BackendConflict", conflict.to_string()))?;
+        let hash = inputs::config_hash(&self.record.key, &plan.tag, &inputs, seen);
+        Ok(Target {
+            source,
+            base,
+            plan,
+            inputs,
+            hash,
+        })
+    }
+
+    /// The repository was asked and has not answered yet, as after a restart: what was ready is
+    /// ready until somebody knows better.
+    fn unchanged(&self) -> Option<TerraformStatus> {
+        let pending = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
+        let quiet = match absorb::open_run(&self.current) {
+            Some(run) => self.is_quiet(run.kind, &run.trigger, &run.config_hash),
+            None => self.current == self.record.record,
         };
-        self.with_image(&source, &plan, digest)
+        let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
+        let ready = status
+            .conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let current = status.observed_generation == self.tf.metadata.generation;
+        (ready && current).then(|| status.clone())
+    }
+
+    fn said(mut self, status: TerraformStatus) -> Decision {
+        if absorb::open_run(&self.current).is_some() {
+            self.steps
+                .extend(start::help(self.tf, self.seen, self.settings));
+        }
+        Decision {
+            steps: self.steps,
+            start: None,
+            status,
+            requeue_at: None,
+        }
     }
 
     /// A run goes on: it is helped along, and a changed spec waits for it.
-    fn active(mut self) -> Decision {
+    fn active(mut self, target: Result<Target, Situation>) -> Decision {
         self.steps
             .extend(start::help(self.tf, self.seen, self.settings));
-        let situation = self.running();
-        self.done(&situation, None, None)
+        let run = self.current.run.clone();
+        let same = target.as_ref().is_ok_and(|target| {
+            run.as_ref()
+                .is_some_and(|run| run.config_hash == target.hash)
+        });
+        let quiet = run
+            .as_ref()
+            .is_some_and(|run| self.is_quiet(run.kind, &run.trigger, &run.config_hash));
+        let situation = match &target {
+            Err(problem) if quiet && run.as_ref().is_some_and(|run| run.kind == RunKind::Drift) => {
+                problem.clone()
+            }
+            Ok(_) | Err(_) => self.running(quiet && same),
+        };
+        let plan = target.ok().map(|target| target.plan);
+        let plan = plan.filter(|plan| run.as_ref().is_some_and(|run| run.tag == plan.tag));
+        let digest = run
+            .as_ref()
+            .and_then(|run| run.image.split_once('@'))
+            .filter(|_| plan.is_some())
+            .map(|(_, digest)| digest.to_owned());
+        self.done(&situation, plan.as_ref(), digest)
     }
 
-    fn running(&self) -> Situation {
+    /// What is said while a run goes on. One that is about drift alone, and for what is still
+    /// wanted, leaves `Ready` as it is (rule 7).
+    fn running(&self, quiet: bool) -> Situation {
         let Some(run) = &self.current.run else {
             return Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
         };
-        if run.kind == RunKind::Drift && self.history.failures.at.is_none() {
+        if quiet && run.kind == RunKind::Drift {
             return self.at_rest();
         }
         let follow = format!("to follow: kubectl logs -f job/{}", run.job);
@@ -211,17 +293,36 @@ impl Case<'_> {
                 self.current.number, run.trigger
             ),
         };
-        let correcting =
-            matches!(run.trigger, Trigger::Drift) && self.history.failures.at.is_none();
-        let ready = correcting.then_some(true);
-        Situation {
-            ready,
-            ..Situation::busy(
-                state,
-                if correcting { "Applied" } else { "Running" },
-                message,
-            )
+        if quiet {
+            return Situation::ready(state, "Applied", message);
         }
+        Situation::busy(state, "Running", message)
+    }
+
+    /// Whether a run is about drift alone: what it is for is applied, and nothing failed since.
+    fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
+        (kind == RunKind::Drift || *trigger == Trigger::Drift)
+            && self.applied(hash).is_some()
+            && !self.has_failed(hash)
+    }
+
+    /// The last apply, if it was of `hash`. An apply that failed since then may have changed
+    /// anything.
+    fn applied(&self, hash: &str) -> Option<&Applied> {
+        let last = self
+            .history
+            .reports
+            .iter()
+            .find(|report| report.kind == RunKind::Apply);
+        let failed = last.is_some_and(|report| report.result == RunResult::Failed);
+        self.history
+            .applied
+            .as_ref()
+            .filter(|applied| applied.config_hash == hash && !failed)
+    }
+
+    fn has_failed(&self, hash: &str) -> bool {
+        self.history.failures.of == hash && self.history.failures.at.is_some()
     }
 
     /// The commit, or why there is none to work with.
@@ -257,7 +358,7 @@ impl Case<'_> {
 
     /// A base image is resolved once: a moved tag rebuilds nothing by itself (rule 1). Written
     /// with the next swap of the record.
-    fn remember_base(&mut self, base: alustan_api::run::PinnedImage) {
+    fn remember_base(&mut self, base: PinnedImage) {
         if self.history.base.as_ref() != Some(&base) {
             self.history.base = Some(base);
         }
@@ -288,29 +389,10 @@ impl Case<'_> {
         }))
     }
 
-    fn with_image(self, source: &SourceSeen, plan: &ImagePlan, digest: String) -> Decision {
-        let seen_inputs = match &self.seen.inputs {
-            Ok(inputs) => inputs,
-            Err(failure) => {
-                let situation = Situation {
-                    state: State::Pending,
-                    ..build::refused(failure)
-                };
-                return self.done(&situation, Some(plan), Some(digest));
-            }
-        };
-        let inputs =
-            match inputs::run_inputs(self.tf, source, seen_inputs, self.current.slots_wanted) {
-                Ok(inputs) => inputs,
-                Err(conflict) => {
-                    let situation = Situation::stalled("BackendConflict", conflict.to_string());
-                    return self.done(&situation, Some(plan), Some(digest));
-                }
-            };
-        let hash = inputs::config_hash(&self.record.key, &plan.tag, &inputs, seen_inputs);
-        match self.want(source, &hash) {
+    fn with_image(self, target: Target, digest: String) -> Decision {
+        match self.want(&target.source, &target.hash) {
             Want::Nothing(situation, at) => {
-                let mut decision = self.done(&situation, Some(plan), Some(digest));
+                let mut decision = self.done(&situation, Some(&target.plan), Some(digest));
                 decision.requeue_at = earliest(decision.requeue_at, at);
                 decision
             }
@@ -319,28 +401,26 @@ impl Case<'_> {
                     kind,
                     trigger,
                     image: format!("{}@{digest}", self.tf.spec.container_registry.image_name),
-                    tag: plan.tag.clone(),
-                    revision: Some(source.revision.clone()),
-                    context: Some(source.context.clone()),
-                    config_hash: hash,
-                    inputs,
+                    tag: target.plan.tag.clone(),
+                    revision: Some(target.source.revision),
+                    context: Some(target.source.context),
+                    config_hash: target.hash,
+                    inputs: target.inputs,
                 };
-                self.run(&run, Some(plan), Some(digest))
+                self.run(&run, Some(&target.plan), Some(digest))
             }
         }
     }
 
     fn want(&self, source: &SourceSeen, hash: &str) -> Want {
         let history = &self.history;
-        let requested = start::requested(self.tf);
-        if requested.is_some() && requested != history.reconcile_at {
+        if start::asked(self.tf, history) {
             return Want::Run(RunKind::Apply, Trigger::Requested);
         }
-        let applied = history
-            .applied
-            .as_ref()
-            .filter(|applied| applied.config_hash == hash);
-        let failed = history.failures.of == hash && history.failures.at.is_some();
+        let applied = self.applied(hash);
+        let drift = &self.tf.spec.drift_detection;
+        let ignored = applied.is_some() && drift.mode == DriftMode::Ignore;
+        let failed = self.has_failed(hash) && !ignored;
         if failed {
             match retry::verdict(&history.failures, hash, &self.tf.spec.retry, self.now) {
                 retry::Verdict::Go => {}
@@ -356,11 +436,8 @@ impl Case<'_> {
                 }
             }
         }
-        let drift = &self.tf.spec.drift_detection;
         let correct = history.drift.is_some() && drift.mode == DriftMode::Correct;
-        let retry = Trigger::Retry {
-            failures: history.failures.count + history.failures.world,
-        };
+        let retry = start::again(&history.failures);
         match (applied, failed) {
             (None, true) => Want::Run(RunKind::Apply, retry),
             (None, false) => Want::Run(RunKind::Apply, self.change(source)),
@@ -442,34 +519,32 @@ impl Case<'_> {
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
-        if start::occupied(self.seen.job.as_ref()) {
-            let situation = match self.history.applied {
-                Some(_) if run.kind == RunKind::Drift || run.trigger == Trigger::Drift => {
-                    self.at_rest()
-                }
-                _ => Situation::busy(
-                    State::Pending,
-                    "AwaitingProcessing",
-                    "waiting for the pod of the previous run to end",
-                ),
-            };
-            return self.done(&situation, plan, digest);
-        }
-        let queued = match run.kind {
-            RunKind::Drift => self.at_rest(),
-            RunKind::Destroy => Situation::busy(
-                State::Destroying,
-                "Queued",
-                "waiting for a free place to destroy",
-            ),
-            RunKind::Plan | RunKind::Apply => {
-                Situation::busy(State::Pending, "Queued", "waiting for a free place to run")
+        let quiet = self.is_quiet(run.kind, &run.trigger, &run.config_hash);
+        let occupied = start::occupied(self.seen.job.as_ref());
+        let (reason, message) = if occupied {
+            (
+                "AwaitingProcessing",
+                "waiting for the pod of the previous run to end",
+            )
+        } else {
+            ("Queued", "waiting for a free place to run")
+        };
+        let waiting = match run.kind {
+            _ if quiet => self.at_rest(),
+            RunKind::Destroy => Situation::busy(State::Destroying, reason, message),
+            RunKind::Plan | RunKind::Apply | RunKind::Drift => {
+                Situation::busy(State::Pending, reason, message)
             }
         };
+        if occupied {
+            return self.done(&waiting, plan, digest);
+        }
         let (steps, next) = run.steps(&self);
-        let status = self.view(plan, digest.clone()).status(&queued, self.now);
+        let status = self.view(plan, digest.clone()).status(&waiting, self.now);
         self.current = next;
-        let running = self.view(plan, digest).status(&self.running(), self.now);
+        let running = self
+            .view(plan, digest)
+            .status(&self.running(quiet), self.now);
         Decision {
             steps: self.steps,
             start: Some(Start {
