@@ -1,1 +1,23 @@
-//! .
+//! References, credentials and context artifacts in OCI registries.
+//!
+//! [`ImageName`], [`ImageRef`] and [`Digest`] are read at the edge, [`DockerConfig`] reads the credentials of a
+//! Secret, [`Registry`] asks and pushes. The controller pushes contexts and looks for images; the build pod pulls.
+//! No crypto provider is installed here: the program does that first of all in `main`.
+
+mod artifact;
+mod auth;
+mod credential;
+mod docker_config;
+mod error;
+mod name;
+mod reference;
+mod registry;
+mod session;
+
+pub use artifact::{ARTIFACT_TYPE, LAYER_TYPE, context_tag};
+pub use credential::{Access, Credential};
+pub use docker_config::DockerConfig;
+pub use error::{Error, Failure};
+pub use name::ImageName;
+pub use reference::{Digest, ImageRef};
+pub use registry::{Options, Registry};

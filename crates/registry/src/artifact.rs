@@ -1,0 +1,118 @@
+//! The form of a context in a registry: an OCI artifact of one layer. Pure.
+//! See <https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage>.
+
+use oci_client::manifest::OciImageManifest;
+use serde_json::json;
+
+use crate::{error::Error, reference::Digest};
+
+/// `artifactType` of a context.
+pub const ARTIFACT_TYPE: &str = "application/vnd.alustan.context.v1";
+/// Media type of its layer.
+pub const LAYER_TYPE: &str = "application/vnd.alustan.context.v1.tar+gzip";
+/// Media type of the manifest.
+pub(crate) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+/// The configuration of artifacts that have none.
+pub(crate) const EMPTY: &[u8] = b"{}";
+const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
+
+/// The tag of a context: `context-` and the first 16 digits of its digest.
+pub fn context_tag(context: &Digest) -> String {
+    let digits = context
+        .as_str()
+        .split_once(':')
+        .map_or("", |(_, digits)| digits);
+    format!("context-{}", digits.get(..16).unwrap_or(digits))
+}
+
+/// The manifest's bytes: the same for the same context, for ever.
+pub(crate) fn manifest(context: &Digest, size: usize) -> Vec<u8> {
+    let manifest = json!({
+        "artifactType": ARTIFACT_TYPE,
+        "config": { "digest": Digest::of(EMPTY).as_str(), "mediaType": EMPTY_TYPE, "size": EMPTY.len() },
+        "layers": [{ "digest": context.as_str(), "mediaType": LAYER_TYPE, "size": size }],
+        "mediaType": MANIFEST_TYPE,
+        "schemaVersion": 2,
+    });
+    manifest.to_string().into_bytes()
+}
+
+/// The one layer of a context's manifest: its digest and size.
+pub(crate) fn layer(
+    subject: &str,
+    manifest: &OciImageManifest,
+    most: u64,
+) -> Result<Digest, Error> {
+    let refuse = |why: String| Error::NotAContext {
+        subject: subject.to_owned(),
+        why,
+    };
+    if manifest.artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
+        return Err(refuse(format!(
+            "its artifact type is not `{ARTIFACT_TYPE}`"
+        )));
+    }
+    let [layer] = manifest.layers.as_slice() else {
+        return Err(refuse(format!(
+            "it has {} layers and not one",
+            manifest.layers.len()
+        )));
+    };
+    if layer.media_type != LAYER_TYPE {
+        return Err(refuse(format!("its layer is not of type `{LAYER_TYPE}`")));
+    }
+    if !u64::try_from(layer.size).is_ok_and(|size| size <= most) {
+        return Err(refuse(format!(
+            "its layer has {} bytes, more than {most}",
+            layer.size
+        )));
+    }
+    Digest::parse(&layer.digest).map_err(|_| refuse("its layer has no digest".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest_of(bytes: &[u8]) -> OciImageManifest {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    fn read(bytes: &[u8], most: u64) -> Result<Digest, Error> {
+        layer("x", &manifest_of(bytes), most)
+    }
+
+    #[test]
+    fn manifests_never_change() {
+        let context = Digest::of(b"context");
+        let bytes = manifest(&context, 7);
+        assert_eq!(
+            Digest::of(&bytes).as_str(),
+            "sha256:79f624168963e32c50c3ac3ed596db9450f4018396f66cc30ac19dd966deeeb4"
+        );
+        assert_eq!(read(&bytes, 7).unwrap(), context);
+        assert_eq!(
+            context_tag(&context),
+            format!("context-{}", &context.as_str()[7..23])
+        );
+    }
+
+    #[test]
+    fn what_is_no_context_is_told() {
+        let text = String::from_utf8(manifest(&Digest::of(b"x"), 7)).unwrap();
+        assert!(
+            read(text.as_bytes(), 6)
+                .unwrap_err()
+                .to_string()
+                .contains("more than 6")
+        );
+        for (from, to) in [
+            (ARTIFACT_TYPE, "other"),
+            (LAYER_TYPE, "other/x"),
+            ("\"size\":7", "\"size\":-1"),
+        ] {
+            let error = read(text.replace(from, to).as_bytes(), 7).unwrap_err();
+            assert_eq!(error.reason(), "ContextDamaged");
+        }
+    }
+}

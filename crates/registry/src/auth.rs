@@ -1,0 +1,305 @@
+//! What a registry wants to see before it answers: <https://distribution.github.io/distribution/spec/auth/token/>.
+//!
+//! oci-client asks for tokens itself, but forgets why it got none, knows no refresh tokens, and keeps the first
+//! credentials of a registry for ever; so tokens come from here and every session has a client of its own.
+
+use std::time::Duration;
+
+use http_auth::{ChallengeRef, parse_challenges};
+use oci_client::secrets::RegistryAuth;
+use reqwest::{Client, RequestBuilder, Response, StatusCode, header::WWW_AUTHENTICATE};
+use serde_json::Value;
+
+use crate::{
+    credential::Credential,
+    error::{Error, Failure, read_request, short},
+    name::ImageName,
+};
+
+/// Life of a token that does not say how long it lives: <https://distribution.github.io/distribution/spec/auth/token/#token-response-fields>.
+const TOKEN_LIFE: Duration = Duration::from_mins(1);
+/// Longest time that an answer is trusted.
+const LONGEST: Duration = Duration::from_mins(5);
+/// Bytes of a token's answer.
+const ANSWER: usize = 1 << 20;
+
+/// What is to be done in the repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Operation {
+    Pull,
+    Push,
+}
+
+/// What opens the repository, and for how long.
+pub(crate) struct Grant {
+    pub(crate) auth: RegistryAuth,
+    pub(crate) life: Duration,
+}
+
+/// A question for one repository.
+pub(crate) struct Question<'a> {
+    pub(crate) http: &'a Client,
+    /// `https://host[:port]` or `http://…`.
+    pub(crate) base: &'a str,
+    pub(crate) name: &'a ImageName,
+    pub(crate) operation: Operation,
+    pub(crate) credential: Option<&'a Credential>,
+}
+
+/// A way in that the registry names.
+#[derive(Debug, PartialEq, Eq)]
+enum Challenge {
+    Bearer {
+        realm: String,
+        service: Option<String>,
+    },
+    Basic,
+    Unknown,
+}
+
+impl Question<'_> {
+    /// Asks the registry what it wants, and gets a token where it wants one.
+    pub(crate) async fn ask(&self) -> Result<Grant, Error> {
+        if let Some(Credential::Bearer(token)) = self.credential {
+            return Ok(Grant {
+                auth: RegistryAuth::Bearer(token.clone()),
+                life: LONGEST,
+            });
+        }
+        let response = self
+            .send(self.http.get(format!("{}/v2/", self.base)))
+            .await?;
+        match response.status() {
+            status if status.is_success() => Ok(Grant {
+                auth: self.basic_or_none(),
+                life: LONGEST,
+            }),
+            StatusCode::UNAUTHORIZED => self.answer(&challenge(&response)).await,
+            StatusCode::NOT_FOUND => {
+                Err(self.failed(Failure::Other, "it does not speak the registry protocol"))
+            }
+            status => Err(self.failed(
+                Failure::of_status(status.as_u16()),
+                &format!("status {status}"),
+            )),
+        }
+    }
+
+    async fn answer(&self, challenge: &Challenge) -> Result<Grant, Error> {
+        match (challenge, self.credential) {
+            (Challenge::Bearer { realm, service }, _) => {
+                self.token(realm, service.as_deref()).await
+            }
+            (Challenge::Basic, Some(Credential::Basic { .. })) => Ok(Grant {
+                auth: self.basic_or_none(),
+                life: LONGEST,
+            }),
+            (Challenge::Basic, Some(Credential::Identity(_) | Credential::Bearer(_))) => Err(self
+                .failed(
+                    Failure::Unauthorized,
+                    "it wants user and password, not a token",
+                )),
+            (Challenge::Basic, None) => {
+                Err(self.failed(Failure::Unauthorized, "no credentials for this registry"))
+            }
+            (Challenge::Unknown, _) => Err(self.failed(
+                Failure::Other,
+                "it wants a way of signing in that is not known",
+            )),
+        }
+    }
+
+    fn basic_or_none(&self) -> RegistryAuth {
+        match self.credential {
+            Some(Credential::Basic { username, password }) => {
+                RegistryAuth::Basic(username.clone(), password.clone())
+            }
+            _ => RegistryAuth::Anonymous,
+        }
+    }
+
+    async fn token(&self, realm: &str, service: Option<&str>) -> Result<Grant, Error> {
+        if self.base.starts_with("https://") && !realm.starts_with("https://") {
+            return Err(self.failed(Failure::Other, "it wants credentials sent over plain http"));
+        }
+        let response = self.send(self.token_request(realm, service)).await?;
+        let status = response.status();
+        let body = self.body(response).await?;
+        if !status.is_success() {
+            // What is wrong with credentials comes as 400 from some, and so do refresh tokens that have run out.
+            let failure = if status == StatusCode::BAD_REQUEST {
+                Failure::Unauthorized
+            } else {
+                Failure::of_status(status.as_u16())
+            };
+            return Err(self.failed(failure, &format!("status {status} of its token service")));
+        }
+        read_token(&body)
+            .ok_or_else(|| self.failed(Failure::Other, "its token service gave no token"))
+    }
+
+    fn token_request(&self, realm: &str, service: Option<&str>) -> RequestBuilder {
+        let actions = match self.operation {
+            Operation::Pull => "pull",
+            Operation::Push => "pull,push",
+        };
+        let scope = format!("repository:{}:{actions}", self.name.repository());
+        let mut fields = vec![("scope", scope.as_str())];
+        fields.extend(service.map(|service| ("service", service)));
+        match self.credential {
+            Some(Credential::Identity(token)) => {
+                fields.extend([
+                    ("grant_type", "refresh_token"),
+                    ("refresh_token", token.as_str()),
+                    ("client_id", "alustan"),
+                ]);
+                self.http.post(realm).form(&fields)
+            }
+            Some(Credential::Basic { username, password }) => self
+                .http
+                .get(realm)
+                .query(&fields)
+                .basic_auth(username, Some(password)),
+            Some(Credential::Bearer(_)) | None => self.http.get(realm).query(&fields),
+        }
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        request.send().await.map_err(|error| self.broken(&error))
+    }
+
+    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Error> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|error| self.broken(&error))?
+        {
+            body.extend_from_slice(&chunk);
+            if body.len() > ANSWER {
+                return Err(self.failed(Failure::Other, "its token service answers without end"));
+            }
+        }
+        Ok(body)
+    }
+
+    fn broken(&self, error: &reqwest::Error) -> Error {
+        let (failure, detail) = read_request(error);
+        self.failed(failure, &detail)
+    }
+
+    fn failed(&self, failure: Failure, detail: &str) -> Error {
+        Error::Request {
+            action: "sign in for",
+            subject: self.name.to_string(),
+            failure,
+            detail: short(detail),
+        }
+    }
+}
+
+/// The way in that is taken: a token where one can be had.
+fn challenge(response: &Response) -> Challenge {
+    let headers = response
+        .headers()
+        .get_all(WWW_AUTHENTICATE)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let found: Vec<Challenge> = headers.flat_map(read_challenges).collect();
+    let bearer = found
+        .iter()
+        .position(|one| matches!(one, Challenge::Bearer { .. }));
+    let chosen = bearer.or_else(|| found.iter().position(|one| *one == Challenge::Basic));
+    chosen
+        .and_then(|at| found.into_iter().nth(at))
+        .unwrap_or(Challenge::Unknown)
+}
+
+fn read_challenges(header: &str) -> Vec<Challenge> {
+    parse_challenges(header)
+        .unwrap_or_default()
+        .iter()
+        .map(read_challenge)
+        .collect()
+}
+
+fn read_challenge(challenge: &ChallengeRef<'_>) -> Challenge {
+    let field = |wanted: &str| {
+        let mut fields = challenge.params.iter();
+        fields
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value.to_unescaped())
+    };
+    match (
+        challenge.scheme.to_ascii_lowercase().as_str(),
+        field("realm"),
+    ) {
+        ("bearer", Some(realm)) => Challenge::Bearer {
+            realm,
+            service: field("service"),
+        },
+        ("basic", _) => Challenge::Basic,
+        _ => Challenge::Unknown,
+    }
+}
+
+fn read_token(body: &[u8]) -> Option<Grant> {
+    let answer: Value = serde_json::from_slice(body).ok()?;
+    let text = |name| {
+        answer
+            .get(name)
+            .and_then(Value::as_str)
+            .filter(|text: &&str| !text.is_empty())
+    };
+    let token = text("token").or_else(|| text("access_token"))?.to_owned();
+    // It becomes a header.
+    if token.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        return None;
+    }
+    let life = answer
+        .get("expires_in")
+        .and_then(Value::as_u64)
+        .map_or(TOKEN_LIFE, Duration::from_secs);
+    Some(Grant {
+        auth: RegistryAuth::Bearer(token),
+        life: life.mul_f32(0.75).min(LONGEST),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn challenges_are_read() {
+        let found = read_challenges(r#"Bearer realm="https://a/t",service="s",scope="x""#);
+        assert_eq!(
+            found,
+            [Challenge::Bearer {
+                realm: "https://a/t".into(),
+                service: Some("s".into())
+            }]
+        );
+        assert_eq!(read_challenges(r#"Basic realm="x""#), [Challenge::Basic]);
+        assert_eq!(read_challenges("Negotiate"), [Challenge::Unknown]);
+        assert!(read_challenges("\"").is_empty());
+    }
+
+    #[test]
+    fn tokens_are_read_and_trusted_for_less_than_they_live() {
+        let life = |body: &str| read_token(body.as_bytes()).map(|grant| grant.life.as_secs());
+        assert_eq!(life(r#"{"token":"t","expires_in":200}"#), Some(150));
+        assert_eq!(life(r#"{"access_token":"t"}"#), Some(45));
+        assert_eq!(life(r#"{"token":"t","expires_in":86400}"#), Some(300));
+        for body in [
+            "",
+            "{}",
+            r#"{"token":""}"#,
+            r#"{"token":3}"#,
+            r#"{"token":"a\nb"}"#,
+            "[]",
+        ] {
+            assert_eq!(life(body), None, "{body}");
+        }
+    }
+}

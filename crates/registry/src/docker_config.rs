@@ -1,0 +1,223 @@
+//! Credentials as docker and Kubernetes keep them. Pure.
+
+use std::collections::BTreeMap;
+
+use base64::prelude::*;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    credential::Credential,
+    error::Error,
+    name::{DOCKER_HUB, ImageName, is_docker_hub},
+};
+
+/// The key that every tool looks for Docker Hub under.
+const HUB_KEY: &str = "https://index.docker.io/v1/";
+
+/// Credentials by registry, read from `config.json` (`auths`) or the older `.dockercfg`. No `Debug`.
+///
+/// Keys are hosts, also with scheme, path or `*` in a label, as kubelet reads them:
+/// <https://kubernetes.io/docs/concepts/containers/images/#config-json>. The longest key that fits an image wins.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DockerConfig {
+    entries: BTreeMap<Key, Credential>,
+}
+
+/// Host with port (labels may be `*`), and the path below which the key is good.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    host: String,
+    path: String,
+}
+
+impl DockerConfig {
+    /// Reads the value of a Secret's key.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCredentials`], which says what is wrong without repeating any of it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let root: Value = serde_json::from_slice(bytes).map_err(|error| {
+            refuse(format!(
+                "it is no JSON (line {}, column {})",
+                error.line(),
+                error.column()
+            ))
+        })?;
+        let root = root
+            .as_object()
+            .ok_or_else(|| refuse("it is no JSON object"))?;
+        let auths = match root.get("auths") {
+            Some(auths) => auths
+                .as_object()
+                .ok_or_else(|| refuse("`auths` is no object"))?,
+            None if root.contains_key("credsStore") || root.contains_key("credHelpers") => {
+                return Err(refuse(
+                    "it names a credential helper, which is a program on another machine; put the password itself into `auths`",
+                ));
+            }
+            None => root,
+        };
+        let entries = auths.iter().filter_map(|(key, entry)| {
+            Some(
+                read_entry(key, entry)
+                    .transpose()?
+                    .map(|found| (Key::parse(key), found)),
+            )
+        });
+        let entries = entries.collect::<Result<BTreeMap<_, _>, _>>()?;
+        if entries.is_empty() {
+            return Err(refuse(
+                "it holds no credentials; a docker config is `{\"auths\": {\"host\": {\"auth\": …}}}`",
+            ));
+        }
+        Ok(Self { entries })
+    }
+
+    /// The credentials for a repository, those of the longest key that fits.
+    pub fn credentials_for(&self, image: &ImageName) -> Option<&Credential> {
+        let fitting = self.entries.iter().filter(|(key, _)| key.fits(image));
+        fitting
+            .max_by_key(|(key, _)| (key.path.len(), !key.host.contains('*')))
+            .map(|(_, found)| found)
+    }
+
+    /// The same as `.dockerconfigjson`: equal content, equal bytes. Secret!
+    pub fn to_dockerconfigjson(&self) -> Vec<u8> {
+        let auths: Map<String, Value> = self
+            .entries
+            .iter()
+            .map(|(key, credential)| (key.text(), write_entry(credential)))
+            .collect();
+        json!({ "auths": auths }).to_string().into_bytes()
+    }
+}
+
+impl Key {
+    fn parse(text: &str) -> Self {
+        let text = text.trim();
+        let text = text.split_once("://").map_or(text, |(_, rest)| rest);
+        let (host, path) = text.split_once('/').unwrap_or((text, ""));
+        let path = path.trim_matches('/');
+        // The API's version, not a path below which images live.
+        let path = if ["v1", "v2"].contains(&path) {
+            ""
+        } else {
+            path
+        };
+        let host = host.to_ascii_lowercase();
+        let host = if is_docker_hub(&host) {
+            DOCKER_HUB.to_owned()
+        } else {
+            host
+        };
+        Self {
+            host,
+            path: path.to_owned(),
+        }
+    }
+
+    fn text(&self) -> String {
+        match (self.host.as_str(), self.path.as_str()) {
+            (DOCKER_HUB, "") => HUB_KEY.to_owned(),
+            (host, "") => host.to_owned(),
+            (host, path) => format!("{host}/{path}"),
+        }
+    }
+
+    fn fits(&self, image: &ImageName) -> bool {
+        let path = image.repository().strip_prefix(&self.path);
+        let below = self.path.is_empty()
+            || path.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        below && host_fits(&self.host, image.registry())
+    }
+}
+
+/// Label by label, `*` standing for any part of one.
+fn host_fits(pattern: &str, host: &str) -> bool {
+    let (patterns, labels): (Vec<_>, Vec<_>) =
+        (pattern.split('.').collect(), host.split('.').collect());
+    patterns.len() == labels.len()
+        && patterns
+            .iter()
+            .zip(labels)
+            .all(|(pattern, label)| label_fits(pattern, label))
+}
+
+/// The parts between the stars, each taken as early as it can be: no pattern takes long.
+fn label_fits(pattern: &str, label: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == label;
+    };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let inner = label
+        .strip_prefix(start)
+        .and_then(|label| label.strip_suffix(end));
+    let left = inner.and_then(|inner| {
+        middle.split('*').try_fold(inner, |left, part| {
+            left.split_once(part).map(|(_, left)| left)
+        })
+    });
+    left.is_some()
+}
+
+/// An entry's credentials; `None` for the empty entries that docker leaves behind after a logout.
+fn read_entry(key: &str, entry: &Value) -> Result<Option<Credential>, Error> {
+    let named = |why: &str| refuse(format!("the entry of `{}` {why}", key.escape_debug()));
+    let entry = entry.as_object().ok_or_else(|| named("is no object"))?;
+    let text = |name: &str| {
+        entry
+            .get(name)
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+    };
+    if let Some(token) = text("identitytoken") {
+        return Ok(Some(Credential::Identity(token.to_owned())));
+    }
+    if let Some(token) = text("registrytoken") {
+        return Ok(Some(Credential::Bearer(token.to_owned())));
+    }
+    if let Some(auth) = text("auth") {
+        return decode(auth)
+            .map(Some)
+            .ok_or_else(|| named("has an `auth` that is not base64 of `user:password`"));
+    }
+    match (text("username"), text("password")) {
+        (Some(username), Some(password)) => Ok(Some(Credential::Basic {
+            username: username.to_owned(),
+            password: password.to_owned(),
+        })),
+        (None, None) => Ok(None),
+        _ => Err(named("has only one of `username` and `password`")),
+    }
+}
+
+fn decode(auth: &str) -> Option<Credential> {
+    let plain: String = auth.split_whitespace().collect();
+    let plain = plain.trim_end_matches('=');
+    let bytes = BASE64_STANDARD_NO_PAD.decode(plain).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    let (username, password) = text.split_once(':')?;
+    // Docker pads old entries with zero bytes.
+    let password = password.trim_end_matches('\0');
+    Some(Credential::Basic {
+        username: username.to_owned(),
+        password: password.to_owned(),
+    })
+}
+
+fn write_entry(credential: &Credential) -> Value {
+    match credential {
+        Credential::Basic { username, password } => {
+            json!({ "auth": BASE64_STANDARD.encode(format!("{username}:{password}")) })
+        }
+        Credential::Identity(token) => json!({ "identitytoken": token }),
+        Credential::Bearer(token) => json!({ "registrytoken": token }),
+    }
+}
+
+fn refuse(why: impl Into<String>) -> Error {
+    Error::InvalidCredentials { why: why.into() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,327 @@
+//! Everything that can go wrong with a registry, told for people. Pure.
+
+use std::{fmt, time::Duration};
+
+use oci_client::errors::{OciDistributionError, OciEnvelope, OciErrorCode};
+
+/// Why a name, credentials or a registry cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A name, tag or digest is none.
+    #[error("`{name}` is no image name: {why}")]
+    InvalidImageName {
+        /// The text, escaped.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A Secret's credentials cannot be read.
+    #[error("the registry credentials cannot be read: {why}")]
+    InvalidCredentials {
+        /// What is wrong; repeats nothing of the Secret but names of registries.
+        why: String,
+    },
+    /// The client cannot be made.
+    #[error("no registry can be reached: {why}")]
+    Setup {
+        /// What is missing.
+        why: String,
+    },
+    /// The registry did not do it.
+    #[error("could not {action} {subject}: {failure}{}; {}", detail_of(detail), failure.advice())]
+    Request {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        subject: String,
+        /// What kind of fault it was.
+        failure: Failure,
+        /// The registry's own words.
+        detail: String,
+    },
+    /// The registry took too long.
+    #[error("could not {action} {subject}: no answer within {} s; it is tried again", after.as_secs())]
+    Timeout {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        subject: String,
+        /// The limit.
+        after: Duration,
+    },
+    /// What was pulled is no context.
+    #[error("{subject} is no context: {why}")]
+    NotAContext {
+        /// The artifact.
+        subject: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// What kind of fault a registry's answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It wants credentials, or other ones.
+    Unauthorized,
+    /// The credentials are good but not for this.
+    Forbidden,
+    /// It has no such image or repository.
+    NotFound,
+    /// It asks to slow down.
+    RateLimited,
+    /// It cannot be reached, or the connection broke, or it has an error of its own.
+    Unreachable,
+    /// Its certificate is not trusted, or it does not speak TLS.
+    Tls,
+    /// Anything else.
+    Other,
+}
+
+impl Error {
+    /// Stable word for conditions, events and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::InvalidImageName { .. } => "InvalidImageName",
+            Self::InvalidCredentials { .. } => "InvalidRegistryCredentials",
+            Self::Setup { .. } => "RegistryClientUnusable",
+            Self::Request { failure, .. } => failure.reason(),
+            Self::Timeout { .. } => "RegistryUnreachable",
+            Self::NotAContext { .. } => "ContextDamaged",
+        }
+    }
+
+    /// Whether it can pass by itself (the world's fault), so that it must not eat the resource's budget of retries.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::InvalidImageName { .. }
+            | Self::InvalidCredentials { .. }
+            | Self::NotAContext { .. } => false,
+            Self::Setup { .. } | Self::Timeout { .. } => true,
+            Self::Request { failure, .. } => failure.is_transient(),
+        }
+    }
+
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        matches!(
+            self,
+            Self::Request {
+                failure: Failure::Unauthorized | Failure::Forbidden,
+                ..
+            }
+        )
+    }
+}
+
+impl Failure {
+    /// Stable word for conditions, events and metrics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "RegistryUnauthorized",
+            Self::Forbidden => "RegistryForbidden",
+            Self::NotFound => "ImageNotFound",
+            Self::RateLimited => "RegistryRateLimited",
+            Self::Unreachable => "RegistryUnreachable",
+            Self::Tls => "RegistryTls",
+            Self::Other => "RegistryError",
+        }
+    }
+
+    /// Whether it can pass by itself.
+    pub fn is_transient(self) -> bool {
+        match self {
+            Self::RateLimited | Self::Unreachable => true,
+            Self::Unauthorized | Self::Forbidden | Self::NotFound | Self::Tls | Self::Other => {
+                false
+            }
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Unauthorized => {
+                "check that the Secret of `containerRegistry.secretRef` holds good credentials for this registry"
+            }
+            Self::Forbidden => "the credentials need the right to pull and push in this repository",
+            Self::NotFound => {
+                "check `containerRegistry.imageName`, and on some registries make the repository first"
+            }
+            Self::RateLimited | Self::Unreachable => "it is tried again",
+            Self::Tls => {
+                "give the authority of its certificate to the operator, or set `containerRegistry.insecure` for plain http"
+            }
+            Self::Other => "see the registry's own words",
+        }
+    }
+
+    /// Reads a status of HTTP.
+    pub(crate) fn of_status(status: u16) -> Self {
+        match status {
+            401 => Self::Unauthorized,
+            403 => Self::Forbidden,
+            404 => Self::NotFound,
+            429 => Self::RateLimited,
+            408 | 500.. => Self::Unreachable,
+            _ => Self::Other,
+        }
+    }
+
+    fn of_envelope(envelope: &OciEnvelope) -> Self {
+        let known = envelope.errors.iter().map(|error| match error.code {
+            OciErrorCode::Unauthorized => Self::Unauthorized,
+            OciErrorCode::Denied => Self::Forbidden,
+            OciErrorCode::Toomanyrequests => Self::RateLimited,
+            OciErrorCode::BlobUnknown
+            | OciErrorCode::ManifestBlobUnknown
+            | OciErrorCode::ManifestUnknown
+            | OciErrorCode::NameUnknown
+            | OciErrorCode::NotFound => Self::NotFound,
+            _ => Self::Other,
+        });
+        known
+            .into_iter()
+            .find(|failure| *failure != Self::Other)
+            .unwrap_or(Self::Other)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unauthorized => "the registry refuses the credentials, or wants some",
+            Self::Forbidden => "the credentials may not do this",
+            Self::NotFound => "the registry has no such image",
+            Self::RateLimited => "the registry asks to slow down",
+            Self::Unreachable => "the registry cannot be reached",
+            Self::Tls => "no trusted TLS connection to the registry",
+            Self::Other => "the registry failed",
+        })
+    }
+}
+
+/// Failure and the registry's words, from what the client says.
+pub(crate) fn read(error: &OciDistributionError) -> (Failure, String) {
+    match error {
+        OciDistributionError::UnauthorizedError { .. } => (Failure::Unauthorized, String::new()),
+        OciDistributionError::AuthenticationFailure(text) => (Failure::Unauthorized, short(text)),
+        OciDistributionError::ImageManifestNotFoundError(_) => (Failure::NotFound, String::new()),
+        OciDistributionError::RegistryError { envelope, .. } => {
+            (Failure::of_envelope(envelope), words(envelope))
+        }
+        OciDistributionError::ServerError { code, message, .. } => (
+            Failure::of_status(*code),
+            short(&format!("status {code} {message}")),
+        ),
+        OciDistributionError::RequestError(error) => read_request(error),
+        OciDistributionError::IoError(error) => (Failure::Unreachable, short(&error.to_string())),
+        other => (Failure::Other, short(&other.to_string())),
+    }
+}
+
+/// Words of rustls, in lower case.
+const TLS_WORDS: [&str; 5] = [
+    "certificate",
+    "handshake",
+    "received fatal alert",
+    "corrupt message",
+    "tls",
+];
+
+/// What broke below HTTP. Addresses are left out: they may hold tokens in their queries.
+pub(crate) fn read_request(error: &reqwest::Error) -> (Failure, String) {
+    let mut texts = Vec::new();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        texts.push(inner.to_string());
+        source = inner.source();
+    }
+    let detail = short(texts.last().map_or("the connection broke", String::as_str));
+    let all = texts.join("; ").to_lowercase();
+    let failure = if error.is_builder() {
+        Failure::Other
+    } else if TLS_WORDS.iter().any(|word| all.contains(word)) {
+        Failure::Tls
+    } else {
+        Failure::Unreachable
+    };
+    (failure, detail)
+}
+
+fn words(envelope: &OciEnvelope) -> String {
+    let texts: Vec<&str> = envelope
+        .errors
+        .iter()
+        .map(|error| error.message.as_str())
+        .collect();
+    short(&texts.join("; "))
+}
+
+/// One line of at most 300 bytes.
+pub(crate) fn short(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let end = line
+        .char_indices()
+        .map(|(at, c)| at + c.len_utf8())
+        .take_while(|end| *end <= 300)
+        .last();
+    line.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
+}
+
+fn detail_of(detail: &str) -> String {
+    if detail.is_empty() {
+        String::new()
+    } else {
+        format!(" (it says: {detail})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(401, "RegistryUnauthorized", false)]
+    #[case(403, "RegistryForbidden", false)]
+    #[case(404, "ImageNotFound", false)]
+    #[case(429, "RegistryRateLimited", true)]
+    #[case(500, "RegistryUnreachable", true)]
+    #[case(503, "RegistryUnreachable", true)]
+    #[case(400, "RegistryError", false)]
+    fn statuses(#[case] code: u16, #[case] reason: &str, #[case] transient: bool) {
+        let error = OciDistributionError::ServerError {
+            code,
+            url: "u".into(),
+            message: "m".into(),
+        };
+        let (failure, _) = read(&error);
+        assert_eq!(
+            (failure.reason(), failure.is_transient()),
+            (reason, transient)
+        );
+    }
+
+    #[rstest]
+    #[case("DENIED", "RegistryForbidden")]
+    #[case("UNAUTHORIZED", "RegistryUnauthorized")]
+    #[case("TOOMANYREQUESTS", "RegistryRateLimited")]
+    #[case("NAME_UNKNOWN", "ImageNotFound")]
+    #[case("SOMETHING", "RegistryError")]
+    fn envelopes(#[case] code: &str, #[case] reason: &str) {
+        let text = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
+        let envelope: OciEnvelope = serde_json::from_str(&text).unwrap();
+        let (failure, detail) = read(&OciDistributionError::RegistryError {
+            envelope,
+            url: "u".into(),
+        });
+        assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
+    }
+
+    #[test]
+    fn long_answers_are_cut_on_a_character() {
+        assert!(short(&"ü".repeat(1000)).len() <= 300);
+        assert_eq!(short(" a\n b "), "a b");
+    }
+}

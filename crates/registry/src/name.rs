@@ -1,0 +1,190 @@
+//! Names of repositories in registries. Pure.
+
+use std::fmt;
+
+use crate::error::Error;
+
+/// The registry of names without one.
+pub(crate) const DOCKER_HUB: &str = "docker.io";
+/// Other names of that registry.
+const DOCKER_HUB_ALIASES: [&str; 3] = [
+    "index.docker.io",
+    "registry-1.docker.io",
+    "registry.hub.docker.com",
+];
+/// Bytes of a repository's name: <https://distribution.github.io/distribution/spec/api/#overview>.
+const LONGEST: usize = 255;
+
+/// A repository in a registry, without tag and digest: `host[:port]/path`.
+///
+/// Short forms mean what they mean to docker: `alpine` is `docker.io/library/alpine`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageName {
+    registry: String,
+    repository: String,
+}
+
+impl ImageName {
+    /// Reads a repository's name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidImageName`] with what is wrong.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        read(text).map_err(|why| invalid(text, why))
+    }
+
+    /// Host and port, `docker.io` for Docker Hub.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// Path in the registry, with `library/` for Docker Hub's own images.
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)
+    }
+}
+
+pub(crate) fn invalid(text: &str, why: impl Into<String>) -> Error {
+    Error::InvalidImageName {
+        name: text.escape_debug().to_string(),
+        why: why.into(),
+    }
+}
+
+fn read(text: &str) -> Result<ImageName, String> {
+    refuse_odd_text(text)?;
+    if text.contains('@') {
+        return Err(
+            "it holds a digest; give the repository alone, the operator chooses what it pushes"
+                .into(),
+        );
+    }
+    let last = text.rsplit('/').next().unwrap_or_default();
+    if last.contains(':') {
+        return Err(
+            "it holds a tag; give the repository alone, the operator chooses the tag".into(),
+        );
+    }
+    split(text)
+}
+
+/// What no reference may hold; shared with references that have a tag.
+pub(crate) fn refuse_odd_text(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("it is empty".into());
+    }
+    if text.contains("://") {
+        return Err("it starts with a scheme; write `host/path`".into());
+    }
+    if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err("it holds white space; a name is `host/path` and nothing else".into());
+    }
+    Ok(())
+}
+
+/// Splits host and path as docker does, and checks both.
+pub(crate) fn split(text: &str) -> Result<ImageName, String> {
+    let (registry, path) = match text.split_once('/') {
+        Some((first, path)) if is_registry(first) => (first, path),
+        _ => (DOCKER_HUB, text),
+    };
+    check_host(registry)?;
+    check_path(path)?;
+    let hub = is_docker_hub(registry);
+    let repository = if hub && !path.contains('/') {
+        format!("library/{path}")
+    } else {
+        path.to_owned()
+    };
+    let registry = if hub {
+        DOCKER_HUB.to_owned()
+    } else {
+        registry.to_owned()
+    };
+    Ok(ImageName {
+        registry,
+        repository,
+    })
+}
+
+/// The first part is a host when it has a dot or a port, or is `localhost`.
+fn is_registry(first: &str) -> bool {
+    first == "localhost" || first.contains(['.', ':'])
+}
+
+pub(crate) fn is_docker_hub(host: &str) -> bool {
+    host == DOCKER_HUB || DOCKER_HUB_ALIASES.contains(&host)
+}
+
+fn check_host(registry: &str) -> Result<(), String> {
+    let (host, port) = match registry
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+    {
+        Some((inner, port)) => {
+            inner
+                .parse::<std::net::Ipv6Addr>()
+                .map_err(|_| format!("`{inner}` is no IPv6 address"))?;
+            ("v6", port)
+        }
+        None => registry.split_at(registry.find(':').unwrap_or(registry.len())),
+    };
+    let label = |label: &str| {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty()
+            && label.chars().all(plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if host.chars().any(|c| c.is_ascii_uppercase()) {
+        return Err(format!("the host `{host}` has upper case letters"));
+    }
+    if !host.split('.').all(label) {
+        return Err(format!("`{host}` is no host name"));
+    }
+    let number = port
+        .strip_prefix(':')
+        .and_then(|port| port.parse::<u16>().ok());
+    if port.is_empty() || number.is_some() {
+        Ok(())
+    } else {
+        Err(format!("`{port}` is no port"))
+    }
+}
+
+fn check_path(path: &str) -> Result<(), String> {
+    if path.chars().any(|c| c.is_ascii_uppercase()) {
+        return Err("it has upper case letters; registries allow lower case only".into());
+    }
+    if path.len() > LONGEST {
+        return Err(format!("its path is longer than {LONGEST} characters"));
+    }
+    match path.split('/').find(|part| !is_path_part(part)) {
+        None => Ok(()),
+        Some("") => Err("a part of its path is empty".into()),
+        Some(part) => Err(format!(
+            "`{part}` in its path is not allowed: letters, digits, and single `.`, `_`, `-` between them"
+        )),
+    }
+}
+
+/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md>.
+fn is_path_part(part: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let ends = part.starts_with(alphanumeric) && part.ends_with(alphanumeric);
+    let separators = part
+        .split(alphanumeric)
+        .filter(|separator| !separator.is_empty());
+    ends && separators.into_iter().all(|separator| {
+        [".", "_", "__"].contains(&separator) || separator.chars().all(|c| c == '-')
+    })
+}
+
+#[cfg(test)]
+mod tests;

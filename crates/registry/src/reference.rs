@@ -1,0 +1,220 @@
+//! Images by tag and digest. Pure.
+
+use std::fmt;
+
+use crate::{
+    error::Error,
+    name::{self, ImageName, invalid},
+};
+
+/// An algorithm and its value: `sha256:…` or `sha512:…`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest(String);
+
+impl Digest {
+    /// Reads a digest.
+    ///
+    /// # Errors
+    /// [`Error::InvalidImageName`] when it is not `sha256:` and 64, or `sha512:` and 128, digits in lower case.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let digits = match text.split_once(':') {
+            Some(("sha256", digits)) if digits.len() == 64 => digits,
+            Some(("sha512", digits)) if digits.len() == 128 => digits,
+            _ => return Err(invalid(text, "a digest is `sha256:` and 64 digits")),
+        };
+        if digits
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(invalid(
+            text,
+            "a digest has digits and the letters a to f only",
+        ))
+    }
+
+    /// The sha256 of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        use sha2::Digest as _;
+        Self(format!(
+            "sha256:{}",
+            hex::encode(sha2::Sha256::digest(bytes))
+        ))
+    }
+
+    /// The text with its algorithm.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An image: a repository, and a tag or a digest or both. The digest decides where there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageRef {
+    name: ImageName,
+    tag: Option<String>,
+    digest: Option<Digest>,
+}
+
+impl ImageRef {
+    /// Reads `name[:tag][@digest]`; with neither, the tag is `latest`, as to docker.
+    ///
+    /// # Errors
+    /// [`Error::InvalidImageName`] with what is wrong.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let refuse = |why: String| invalid(text, why);
+        name::refuse_odd_text(text).map_err(refuse)?;
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(Digest::parse(digest)?)),
+            None => (text, None),
+        };
+        let slash = rest.rfind('/').map_or(0, |at| at + 1);
+        let colon = rest
+            .get(slash..)
+            .and_then(|last| last.find(':'))
+            .map(|at| slash + at);
+        let (path, tag) = colon.map_or((rest, None), |at| {
+            (rest.get(..at).unwrap_or_default(), rest.get(at + 1..))
+        });
+        let name = name::split(path).map_err(refuse)?;
+        match (tag, digest) {
+            (None, None) => Self::tagged(name, "latest"),
+            (Some(tag), digest) => Ok(Self {
+                digest,
+                ..Self::tagged(name, tag)?
+            }),
+            (None, digest) => Ok(Self {
+                name,
+                tag: None,
+                digest,
+            }),
+        }
+    }
+
+    /// An image by tag.
+    ///
+    /// # Errors
+    /// [`Error::InvalidImageName`] when the tag is not of `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
+    pub fn tagged(name: ImageName, tag: &str) -> Result<Self, Error> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let fits = !tag.is_empty() && tag.len() <= 128 && !tag.starts_with(['.', '-']);
+        if fits && tag.chars().all(plain) {
+            return Ok(Self {
+                name,
+                tag: Some(tag.to_owned()),
+                digest: None,
+            });
+        }
+        Err(invalid(
+            tag,
+            "a tag has at most 128 letters, digits, `.`, `_`, `-`, and starts with neither `.` nor `-`",
+        ))
+    }
+
+    /// An image by digest.
+    pub fn by_digest(name: ImageName, digest: Digest) -> Self {
+        Self {
+            name,
+            tag: None,
+            digest: Some(digest),
+        }
+    }
+
+    /// The repository.
+    pub fn name(&self) -> &ImageName {
+        &self.name
+    }
+
+    /// The tag, if there is one.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// The digest, if there is one.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.digest.as_ref()
+    }
+}
+
+impl fmt::Display for ImageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        self.tag
+            .as_ref()
+            .map_or(Ok(()), |tag| write!(f, ":{tag}"))?;
+        self.digest
+            .as_ref()
+            .map_or(Ok(()), |digest| write!(f, "@{digest}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const D: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[rstest]
+    #[case("alpine", "docker.io/library/alpine:latest")]
+    #[case("alpine:3.20", "docker.io/library/alpine:3.20")]
+    #[case("host:5000/x", "host:5000/x:latest")]
+    #[case("host:5000/x:A_1.b-c", "host:5000/x:A_1.b-c")]
+    #[case(&format!("host:5000/x@{D}"), &format!("host:5000/x@{D}"))]
+    #[case(&format!("a/x:1@{D}"), &format!("docker.io/a/x:1@{D}"))]
+    fn references(#[case] text: &str, #[case] canonical: &str) {
+        let image = ImageRef::parse(text).unwrap();
+        assert_eq!(image.to_string(), canonical);
+        assert_eq!(ImageRef::parse(canonical).unwrap(), image);
+    }
+
+    #[rstest]
+    #[case("x:")]
+    #[case("x:-a")]
+    #[case("x:a b")]
+    #[case("x@sha256:00")]
+    #[case("x@")]
+    #[case("X:1")]
+    #[case("host:5000")]
+    #[case("x:1:2")]
+    #[case(":1")]
+    fn refusals(#[case] text: &str) {
+        if text == "host:5000" {
+            assert_eq!(
+                ImageRef::parse(text).unwrap().tag(),
+                Some("5000"),
+                "as docker reads it"
+            );
+            return;
+        }
+        assert_eq!(
+            ImageRef::parse(text).unwrap_err().reason(),
+            "InvalidImageName"
+        );
+    }
+
+    #[test]
+    fn digests_are_checked() {
+        assert_eq!(
+            Digest::of(b"").as_str(),
+            "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        );
+        for text in [
+            "",
+            "sha256:",
+            "md5:00",
+            &D.to_uppercase(),
+            &D.replace('0', "g"),
+        ] {
+            assert!(Digest::parse(text).is_err(), "{text}");
+        }
+        assert!(Digest::parse(&format!("sha512:{}", "a".repeat(128))).is_ok());
+    }
+}

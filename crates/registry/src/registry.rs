@@ -1,0 +1,183 @@
+//! Questions to registries, and contexts to and from them. Called by the controller and by build pods.
+
+mod calls;
+mod setup;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{
+    artifact,
+    auth::Operation,
+    credential::Access,
+    error::{Error, Failure},
+    name::ImageName,
+    reference::{Digest, ImageRef},
+    session::Sessions,
+};
+
+/// How registries are reached.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `host[:port]` of registries that speak plain http. All others must speak TLS with a certificate that is trusted.
+    pub insecure_hosts: Vec<String>,
+    /// PEM certificates, one or many in each, that are trusted besides the system's.
+    pub ca_pem: Vec<String>,
+    /// Time for a connection [10 s].
+    pub connect_timeout: Duration,
+    /// Time for a question, signing in included [30 s].
+    pub timeout: Duration,
+    /// Time for a push or pull of a context, signing in included [5 min].
+    pub transfer_timeout: Duration,
+    /// Bytes of a context that is pulled [256 MiB].
+    pub context_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            insecure_hosts: Vec::new(),
+            ca_pem: Vec::new(),
+            connect_timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+            transfer_timeout: Duration::from_mins(5),
+            context_bytes: 256 << 20,
+        }
+    }
+}
+
+/// The way to every registry. Cheap to clone; every method may run many times at once.
+#[derive(Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Options,
+    certificates: Vec<Vec<u8>>,
+    /// For tokens; images go through the clients of sessions.
+    http: reqwest::Client,
+    sessions: Sessions,
+}
+
+impl Registry {
+    /// Makes the clients. The program must have installed a crypto provider for rustls before.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] without a crypto provider, without any trusted certificate, or with one that cannot be read.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let certificates = setup::certificates(&options)?;
+        let http = setup::http(&options, &certificates)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                options,
+                certificates,
+                http,
+                sessions: Sessions::default(),
+            }),
+        })
+    }
+
+    /// The digest that the registry has for an image now, `None` when it has none (a `HEAD` of the manifest).
+    ///
+    /// # Errors
+    /// When the registry cannot be asked; an image that is not there is no error.
+    pub async fn digest_of(
+        &self,
+        image: &ImageRef,
+        access: &Access,
+    ) -> Result<Option<Digest>, Error> {
+        let call = self.call(
+            "look for",
+            image.to_string(),
+            image.name(),
+            Operation::Pull,
+            access,
+        );
+        let digest = call
+            .within(self.inner.options.timeout, |client| {
+                call.digest(client, image)
+            })
+            .await;
+        match digest {
+            Err(Error::Request {
+                failure: Failure::NotFound,
+                ..
+            }) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Pushes a context unless it is there, and tells the digest of its manifest, by which it is pulled.
+    ///
+    /// # Errors
+    /// When the bytes are not those of the digest, and when the registry does not take them.
+    pub async fn push_context(
+        &self,
+        repository: &ImageName,
+        context: &Digest,
+        bytes: Bytes,
+        access: &Access,
+    ) -> Result<Digest, Error> {
+        let image = ImageRef::tagged(repository.clone(), &artifact::context_tag(context))?;
+        if Digest::of(&bytes) != *context {
+            let why = format!("its bytes are not those of {context}");
+            return Err(Error::NotAContext {
+                subject: image.to_string(),
+                why,
+            });
+        }
+        let call = self.call(
+            "push the context to",
+            image.to_string(),
+            repository,
+            Operation::Push,
+            access,
+        );
+        let push = |client| call.push(client, &image, context, bytes.clone());
+        call.within(self.inner.options.transfer_timeout, push).await
+    }
+
+    /// Pulls a context by the digest of its manifest. Digests of manifest and content are checked.
+    ///
+    /// # Errors
+    /// When the registry does not have it, or what it has is no context.
+    pub async fn pull_context(
+        &self,
+        repository: &ImageName,
+        manifest: &Digest,
+        access: &Access,
+    ) -> Result<Bytes, Error> {
+        let image = ImageRef::by_digest(repository.clone(), manifest.clone());
+        let call = self.call(
+            "pull the context",
+            image.to_string(),
+            repository,
+            Operation::Pull,
+            access,
+        );
+        call.within(self.inner.options.transfer_timeout, |client| {
+            call.pull(client, &image)
+        })
+        .await
+    }
+
+    fn call<'a>(
+        &'a self,
+        action: &'static str,
+        subject: String,
+        name: &'a ImageName,
+        operation: Operation,
+        access: &'a Access,
+    ) -> calls::Call<'a> {
+        calls::Call {
+            inner: &self.inner,
+            action,
+            subject,
+            name,
+            operation,
+            access,
+        }
+    }
+}

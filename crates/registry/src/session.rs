@@ -1,0 +1,73 @@
+//! Clients with the credentials of one repository and one tenant, kept until their token runs out.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use oci_client::Client;
+
+use crate::{
+    auth::Operation,
+    credential::{Access, Credential},
+    name::ImageName,
+};
+
+/// More sessions than that are forgotten rather than kept.
+const MOST: usize = 256;
+
+/// What a session is good for. Credentials are part of it: nobody speaks with another's token.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SessionKey {
+    name: ImageName,
+    operation: Operation,
+    insecure: bool,
+    credential: Option<[u8; 32]>,
+}
+
+impl SessionKey {
+    pub(crate) fn new(
+        name: &ImageName,
+        operation: Operation,
+        insecure: bool,
+        access: &Access,
+    ) -> Self {
+        let credential = access.credential.as_ref().map(Credential::fingerprint);
+        Self {
+            name: name.clone(),
+            operation,
+            insecure,
+            credential,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<HashMap<SessionKey, (Client, Instant)>>);
+
+impl Sessions {
+    pub(crate) fn get(&self, key: &SessionKey, now: Instant) -> Option<Client> {
+        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions
+            .get(key)
+            .filter(|(_, end)| *end > now)
+            .map(|(client, _)| client.clone())
+    }
+
+    pub(crate) fn keep(&self, key: SessionKey, client: Client, end: Instant, now: Instant) {
+        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.retain(|_, (_, end)| *end > now);
+        if sessions.len() >= MOST {
+            sessions.clear();
+        }
+        sessions.insert(key, (client, end));
+    }
+
+    pub(crate) fn forget(&self, key: &SessionKey) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(key);
+    }
+}
