@@ -48,7 +48,9 @@ impl Plan {
     }
 
     /// The writes that start it as the successor of `record`: first what its pod needs, then the
-    /// pin, then the swap that makes it the one run of this number, then its Job.
+    /// swap that makes it the one run of this number, then the pin and the Job. The pin comes
+    /// after the swap, so that who looks at an old record cannot replace that of a run that goes
+    /// on; and before the Job, so that nothing is applied without it.
     pub(crate) fn steps(&self, case: &Case<'_>) -> (Vec<Step>, RunRecord) {
         let Case {
             tf,
@@ -86,32 +88,29 @@ impl Plan {
             history.failures = Failures::default();
         }
         let mut steps = surroundings(tf, seen, &self.inputs);
-        if self.kind == RunKind::Apply {
-            steps.push(ensure(Object::Secret(secrets::pin(
-                tf,
-                &self.pin(pull_secret(tf, seen)),
-            ))));
-        }
         steps.push(Step::SwapRecord(Box::new(Swap {
             record: next.clone(),
             history: Some(history),
             inputs: Keep::Set(Box::new(self.inputs.clone())),
             drop_report: true,
         })));
+        steps.extend(pin(tf, seen, &run, &self.inputs));
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
+}
 
-    fn pin(&self, pull_secret: Option<String>) -> Pin {
-        Pin {
-            pull_secret,
-            image: self.image.clone(),
-            tag: self.tag.clone(),
-            revision: self.revision.clone(),
-            context: self.context.clone(),
-            inputs: self.inputs.clone(),
-        }
-    }
+/// What it takes to destroy what `run` may make.
+fn pin(tf: &Terraform, seen: &Seen, run: &RunSpec, inputs: &RunInputs) -> Option<Step> {
+    let pin = Pin {
+        pull_secret: pull_secret(tf, seen),
+        image: run.image.clone(),
+        tag: run.tag.clone(),
+        revision: run.revision.clone(),
+        context: run.context.clone(),
+        inputs: inputs.clone(),
+    };
+    (run.kind == RunKind::Apply).then(|| ensure(Object::Secret(secrets::pin(tf, &pin))))
 }
 
 /// The value of the annotation that asks for a run.
@@ -193,8 +192,8 @@ pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
     }
 }
 
-/// What a run that is going on needs from us: its Job, if the controller died before it could
-/// create it; more slots, if the state outgrew those it has.
+/// What a run that is going on needs from us: pin and Job, if the controller died before it could
+/// make them; more slots, if the state outgrew those it has.
 pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let Some(current) = &seen.record else {
         return Vec::new();
@@ -205,6 +204,8 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let mut steps = more_slots(tf, current, inputs);
     let begun = current.record.claimed_by.is_some() || current.record.cancel;
     if seen.job.is_none() && !begun {
+        steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
+        steps.extend(pin(tf, seen, run, inputs));
         steps.push(job(
             tf,
             seen,

@@ -49,6 +49,18 @@ pub struct Swap {
     pub drop_report: bool,
 }
 
+impl Swap {
+    /// A swap of `record` for itself: what comes after it is not done for an old record.
+    pub fn unchanged(record: &RunRecord) -> Self {
+        Self {
+            record: record.clone(),
+            history: None,
+            inputs: Keep::Same,
+            drop_report: false,
+        }
+    }
+}
+
 /// What becomes of a key.
 #[derive(Clone)]
 pub enum Keep<T> {
