@@ -39,8 +39,9 @@ pub(crate) struct Case<'a> {
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
-        if deleting && seen.pin.is_none() {
-            return delete::nothing_attempted(tf, seen, now);
+        // Deleted or not: only a record that was written can tell whether anything was applied.
+        if deleting && !has_finalizer(tf) {
+            return let_go(tf, seen, now);
         }
         return begin(tf, seen, now);
     };
@@ -69,6 +70,18 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     case.decide()
 }
 
+/// A deleted resource that others still keep: it is no longer our business.
+fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let history = History::default();
+    let situation = Situation::busy(State::Destroying, "Destroyed", "nothing is left");
+    Decision {
+        steps: Vec::new(),
+        start: None,
+        status: unrecorded(tf, &history, seen).status(&situation, now),
+        requeue_at: None,
+    }
+}
+
 fn has_finalizer(tf: &Terraform) -> bool {
     tf.finalizers()
         .iter()
@@ -95,20 +108,24 @@ fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
             tf, &record, &history,
         ))));
     }
-    let view = View {
-        tf,
-        history: &history,
-        record: None,
-        source: &seen.source,
-        image: ImageView::default(),
-        position: None,
-    };
+    let view = unrecorded(tf, &history, seen);
     let situation = Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
     Decision {
         steps,
         start: None,
         status: view.status(&situation, now),
         requeue_at: None,
+    }
+}
+
+fn unrecorded<'a>(tf: &'a Terraform, history: &'a History, seen: &'a Seen) -> View<'a> {
+    View {
+        tf,
+        history,
+        record: None,
+        source: &seen.source,
+        image: ImageView::default(),
+        position: None,
     }
 }
 

@@ -1,9 +1,8 @@
 //! Deletion (rule 13): destroy with what the pin holds, clean up, let go.
 
 use alustan_api::report::RunResult;
-use alustan_api::run::{History, Pin, RunInputs, RunKind, RunPhase, RunRecord, Trigger};
+use alustan_api::run::{Pin, RunInputs, RunKind, RunPhase, RunRecord, Trigger};
 use alustan_api::{ABANDON, State, Terraform};
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::absorb::{self, DESTROY};
@@ -11,57 +10,33 @@ use crate::build;
 use crate::decide::Case;
 use crate::inputs;
 use crate::retry;
-use crate::seen::Seen;
 use crate::start::{self, Plan};
-use crate::status::{ImageView, Situation, View};
-use crate::step::{Decision, Keep, Step, Swap};
+use crate::status::Situation;
+use crate::step::{Decision, Step, Swap};
 
-/// A deleted resource without record and pin: nothing was ever applied for it.
-pub(crate) fn nothing_attempted(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
-    let history = History::default();
-    let view = View {
-        tf,
-        history: &history,
-        record: None,
-        source: &seen.source,
-        image: ImageView::default(),
-        position: None,
-    };
-    let situation = Situation::busy(State::Destroying, "NothingToDestroy", "nothing was applied");
-    Decision {
-        steps: let_go(true),
-        start: None,
-        status: view.status(&situation, now),
-        requeue_at: None,
-    }
-}
-
-fn let_go(state: bool) -> Vec<Step> {
-    vec![Step::CleanUp { state }, Step::RemoveFinalizer]
+/// Before anything is removed, the record is swapped for itself: somebody who looks at an old
+/// one, in which nothing was applied yet, gets no further than that.
+fn let_go(case: &mut Case<'_>, state: bool) {
+    let guard = Swap::unchanged(&case.current);
+    case.steps.push(Step::SwapRecord(Box::new(guard)));
+    case.steps.push(Step::CleanUp { state });
+    case.steps.push(Step::RemoveFinalizer);
 }
 
 /// What to do with a deleted resource.
 pub(crate) fn decide(mut case: Case<'_>) -> Decision {
-    if case
-        .tf
-        .annotations()
+    let annotations = case.tf.annotations();
+    if annotations
         .get(ABANDON)
         .is_some_and(|value| value == "true")
     {
-        case.steps.extend(let_go(false));
-        let message =
-            "abandoned: what it manages is left as it is, and so are the Secrets with its state";
-        return case.done(
-            &Situation::busy(State::Destroying, "Abandoned", message),
-            None,
-            None,
-        );
+        return abandon(case);
     }
     if absorb::open_run(&case.current).is_some() {
         return under_way(case);
     }
     if destroyed(&case) || !(case.current.attempted || case.history.applied.is_some()) {
-        case.steps.extend(let_go(true));
+        let_go(&mut case, true);
         let message = if case.current.attempted {
             "everything is destroyed"
         } else {
@@ -108,6 +83,30 @@ fn abandon_hint(case: &Case<'_>) -> String {
     )
 }
 
+/// Gives up. A run that goes on is ended first, and gently: its state would be lost otherwise.
+fn abandon(mut case: Case<'_>) -> Decision {
+    let run = absorb::open_run(&case.current).cloned();
+    let message = if let Some(run) = run {
+        if case.current.phase < RunPhase::Applying {
+            cancel(&mut case, &run.job);
+        } else if case.seen.job.as_ref().is_some_and(|job| !job.finished) {
+            case.steps.push(Step::DeleteJob(run.job.clone()));
+        }
+        format!(
+            "abandoning once the pod of run {} has ended; see kubectl get pods -n {} -l job-name={}",
+            case.current.number,
+            case.tf.namespace().unwrap_or_default(),
+            run.job,
+        )
+    } else {
+        let_go(&mut case, false);
+        "abandoned: what it manages is left as it is, and so are the Secrets with its state"
+            .to_owned()
+    };
+    let situation = Situation::busy(State::Destroying, "Abandoned", message);
+    case.done(&situation, None, None)
+}
+
 /// A run goes on: a destroy is helped along, one that applies is waited for (rule 8), any other
 /// is cancelled.
 fn under_way(mut case: Case<'_>) -> Decision {
@@ -147,12 +146,8 @@ fn under_way(mut case: Case<'_>) -> Decision {
 fn cancel(case: &mut Case<'_>, job: &str) {
     if !case.current.cancel {
         case.current.cancel = true;
-        case.steps.push(Step::SwapRecord(Box::new(Swap {
-            record: case.current.clone(),
-            history: None,
-            inputs: Keep::Same,
-            drop_report: false,
-        })));
+        let swap = Swap::unchanged(&case.current);
+        case.steps.push(Step::SwapRecord(Box::new(swap)));
     }
     if case.current.claimed_by.is_none() && case.seen.job.is_some() {
         case.steps.push(Step::DeleteJob(job.to_owned()));
