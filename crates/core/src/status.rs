@@ -285,7 +285,8 @@ impl View<'_> {
             .map(|run| &run.config_hash)
             .into_iter()
             .chain(self.image.plan.map(|plan| &plan.tag))
-            .any(|of| *of == failures.of && failures.at.is_some());
+            .any(|of| *of == failures.of && failures.at.is_some())
+            && situation.ready != Some(true);
         let count = match failures.count {
             _ if !present => 0,
             u32::MAX => 1,
