@@ -1,3 +1,40 @@
-//! .
+//! The operator: watches `Terraform` resources and does what [`alustan_core`] decides.
 
-fn main() {}
+mod config;
+mod context;
+mod contexts;
+mod dispatch;
+mod enact;
+mod error;
+mod http;
+mod lookups;
+mod mirror;
+mod observe;
+mod questions;
+mod reconcile;
+mod report;
+mod run;
+
+use alustan_api::Terraform;
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::ObjectRef;
+
+/// A resource that may be unreadable: one of those does not stop the watch of the others.
+pub(crate) type Guarded = DeserializeGuard<Terraform>;
+/// The name of a resource.
+pub(crate) type Ref = ObjectRef<Guarded>;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let config = config::Config::parse();
+    config.start_logging()?;
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
+        anyhow::bail!("a TLS provider is installed already");
+    }
+    run::run(config).await.context("run the operator")
+}

@@ -77,6 +77,9 @@ pub fn image(
 
 /// What goes on while a question has only a failure for an answer.
 pub fn unanswered(failure: &Failure, retry_at: Timestamp) -> Situation {
+    if failure.class == FailureClass::User {
+        return Situation::stalled(&failure.reason, &failure.message);
+    }
     Situation {
         retry_at: Some(retry_at),
         ..Situation::blocked(

@@ -29,7 +29,7 @@ pub struct HttpsCredentials {
 
 impl Credentials {
     /// Salted digest over what grants access, so that two tenants share a cache only when they hold the same key.
-    pub(crate) fn fingerprint(&self, salt: &[u8]) -> [u8; 32] {
+    pub fn fingerprint(&self, salt: &[u8]) -> [u8; 32] {
         let mut hash = Sha256::new();
         feed(&mut hash, Some(salt));
         feed(&mut hash, self.ssh_key.as_ref().map(SecretBytes::expose));

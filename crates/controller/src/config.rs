@@ -1,0 +1,122 @@
+//! Flags of the operator. Each can be given as an environment variable, too.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
+use anyhow::{Context as _, Result};
+use clap::{Parser, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// Proxies reach the controller, the builder and the runner alike.
+const PROXIES: [&str; 6] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// Runs Terraform from git on Kubernetes.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+pub(crate) struct Config {
+    /// Base image of runner images: an engine, git and the runner.
+    #[arg(long, env = "ALUSTAN_BASE_IMAGE")]
+    pub(crate) base_image: String,
+    /// This operator's own image; the runner in it goes into images built from other bases.
+    #[arg(long, env = "ALUSTAN_OPERATOR_IMAGE")]
+    pub(crate) operator_image: String,
+    /// The builder's image: kaniko, or one that takes the same arguments.
+    #[arg(long, env = "ALUSTAN_BUILDER_IMAGE", default_value = KANIKO)]
+    pub(crate) builder_image: String,
+    /// A further argument of the builder; may be repeated.
+    #[arg(
+        long = "builder-arg",
+        env = "ALUSTAN_BUILDER_ARGS",
+        value_delimiter = ','
+    )]
+    pub(crate) builder_args: Vec<String>,
+    /// Capabilities of the builder's container.
+    #[arg(long = "builder-capability", env = "ALUSTAN_BUILDER_CAPABILITIES", value_delimiter = ',',
+          default_values_t = KANIKO_CAPABILITIES.map(str::to_owned))]
+    pub(crate) builder_capabilities: Vec<String>,
+    /// A registry that is spoken to in plain http, as host:port; may be repeated.
+    #[arg(
+        long = "insecure-registry",
+        env = "ALUSTAN_INSECURE_REGISTRIES",
+        value_delimiter = ','
+    )]
+    pub(crate) insecure_registries: Vec<String>,
+    /// A file with certificates (PEM) to trust besides the usual ones.
+    #[arg(long, env = "ALUSTAN_CA_FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// Where repositories and contexts are cached.
+    #[arg(long, env = "ALUSTAN_CACHE_DIR", default_value = "/var/cache/alustan")]
+    pub(crate) cache_dir: PathBuf,
+    /// How many runs may go on at once, over all resources.
+    #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
+    pub(crate) max_concurrent_runs: usize,
+    /// Where probes are answered.
+    #[arg(long, env = "ALUSTAN_LISTEN", default_value = "0.0.0.0:8080")]
+    pub(crate) listen: SocketAddr,
+    /// error, info or debug; or a filter such as `info,kube=debug`.
+    #[arg(long, env = "ALUSTAN_LOG_LEVEL", default_value = "info")]
+    pub(crate) log_level: String,
+    /// How log lines look on standard error.
+    #[arg(long, env = "ALUSTAN_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
+impl Config {
+    /// Logs go to standard error.
+    pub(crate) fn start_logging(&self) -> Result<()> {
+        let filter = EnvFilter::try_new(&self.log_level)
+            .with_context(|| format!("--log-level {} is not understood", self.log_level))?;
+        let logs = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr);
+        match self.log_format {
+            LogFormat::Text => logs.with_ansi(false).init(),
+            LogFormat::Json => logs.json().init(),
+        }
+        Ok(())
+    }
+
+    /// What behaviour depends on.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        let ca_bundle = self
+            .ca_file
+            .as_ref()
+            .map(|file| {
+                std::fs::read_to_string(file)
+                    .with_context(|| format!("--ca-file: read {}", file.display()))
+            })
+            .transpose()?;
+        let environment: BTreeMap<String, String> = PROXIES
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+            .collect();
+        Ok(Settings {
+            base_image: self.base_image.clone(),
+            builder_image: self.builder_image.clone(),
+            builder_args: self.builder_args.clone(),
+            builder_capabilities: self.builder_capabilities.clone(),
+            operator_image: self.operator_image.clone(),
+            insecure_registries: self.insecure_registries.clone(),
+            ca_bundle,
+            environment,
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! What every reconcile shares.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use alustan_api::TerraformStatus;
+use alustan_core::seen::SourceSeen;
+use alustan_core::settings::Settings;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::Client;
+use kube::runtime::events::Recorder;
+
+use crate::Ref;
+use crate::contexts::Contexts;
+use crate::dispatch::Dispatcher;
+use crate::lookups::Lookups;
+use crate::mirror::Mirror;
+
+/// Clients, mirrors of the cluster, answers of the world.
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) settings: Settings,
+    pub(crate) recorder: Recorder,
+    pub(crate) dispatcher: Dispatcher,
+    /// Run records and pins.
+    pub(crate) secrets: Mirror<Secret>,
+    pub(crate) jobs: Mirror<Job>,
+    pub(crate) pods: Mirror<Pod>,
+    pub(crate) registry: alustan_registry::Registry,
+    pub(crate) git: Arc<alustan_source::GitCache>,
+    pub(crate) contexts: Arc<Contexts>,
+    pub(crate) answers: Answers,
+    pub(crate) memory: Memory,
+}
+
+/// Answers by kind of question.
+pub(crate) struct Answers {
+    /// Uids of namespaces.
+    pub(crate) namespaces: Arc<Lookups<String>>,
+    /// Where a branch points.
+    pub(crate) revisions: Arc<Lookups<alustan_source::Revision>>,
+    /// What a module needs at a revision.
+    pub(crate) modules: Arc<Lookups<SourceSeen>>,
+    /// Digests of images; `None` where the registry has none.
+    pub(crate) images: Arc<Lookups<Option<String>>>,
+    /// Digests of pushed contexts.
+    pub(crate) artifacts: Arc<Lookups<String>>,
+    /// Last lines of failed builds.
+    pub(crate) logs: Arc<Lookups<String>>,
+}
+
+impl Answers {
+    /// Forgets the questions of `who` that are not in `used`.
+    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
+        self.namespaces.keep(who, used);
+        self.revisions.keep(who, used);
+        self.modules.keep(who, used);
+        self.images.keep(who, used);
+        self.artifacts.keep(who, used);
+        self.logs.keep(who, used);
+    }
+}
+
+/// What one process remembers of a resource between two looks; losing it costs a few calls.
+#[derive(Default)]
+pub(crate) struct Memory {
+    resources: Mutex<HashMap<Ref, Remembered>>,
+    builds: Mutex<HashMap<String, HashSet<Ref>>>,
+}
+
+#[derive(Default)]
+struct Remembered {
+    status: Option<TerraformStatus>,
+    source: Option<(String, SourceSeen)>,
+    failures: u32,
+}
+
+impl Memory {
+    fn with<T>(&self, who: &Ref, f: impl FnOnce(&mut Remembered) -> T) -> T {
+        let mut resources = self
+            .resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        f(resources.entry(who.clone()).or_default())
+    }
+
+    /// The status that was written last.
+    pub(crate) fn status(&self, who: &Ref) -> Option<TerraformStatus> {
+        self.with(who, |memory| memory.status.clone())
+    }
+
+    /// Remembers the status that was written.
+    pub(crate) fn set_status(&self, who: &Ref, status: TerraformStatus) {
+        self.with(who, |memory| memory.status = Some(status));
+    }
+
+    /// The source that was known last for `question`; while a new commit is being fetched the
+    /// old one goes on.
+    pub(crate) fn source(&self, who: &Ref, question: &str) -> Option<SourceSeen> {
+        self.with(who, |memory| {
+            memory
+                .source
+                .as_ref()
+                .filter(|(of, _)| of == question)
+                .map(|(_, seen)| seen.clone())
+        })
+    }
+
+    /// Remembers a source.
+    pub(crate) fn set_source(&self, who: &Ref, question: &str, source: SourceSeen) {
+        self.with(who, |memory| {
+            memory.source = Some((question.to_owned(), source));
+        });
+    }
+
+    /// The wait after one more failed pass: doubles from half a second to five minutes.
+    pub(crate) fn failed(&self, who: &Ref) -> Duration {
+        let failures = self.with(who, |memory| {
+            memory.failures = memory.failures.saturating_add(1);
+            memory.failures
+        });
+        let wait =
+            Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));
+        wait.min(Duration::from_mins(5))
+    }
+
+    /// A pass went well.
+    pub(crate) fn succeeded(&self, who: &Ref) {
+        self.with(who, |memory| memory.failures = 0);
+    }
+
+    /// `who` waits for a build; several resources may wait for one.
+    pub(crate) fn wait_for_build(&self, job: String, who: &Ref) {
+        let mut builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+        builds.entry(job).or_default().insert(who.clone());
+    }
+
+    /// Who waits for the build `job`.
+    pub(crate) fn waiting_for_build(&self, job: &str) -> Vec<Ref> {
+        let builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+        builds.get(job).into_iter().flatten().cloned().collect()
+    }
+
+    /// `who` waits for no build any more.
+    pub(crate) fn done_building(&self, who: &Ref) {
+        let mut builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+        builds.retain(|_, waiting| {
+            waiting.remove(who);
+            !waiting.is_empty()
+        });
+    }
+
+    /// `who` is gone.
+    pub(crate) fn forget(&self, who: &Ref) {
+        self.resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(who);
+        self.done_building(who);
+    }
+}

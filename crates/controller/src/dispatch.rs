@@ -1,0 +1,134 @@
+//! Admission of runs: `--max-concurrent-runs` places, given out by [`schedule`].
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use alustan_core::schedule::{Class, Key, Waiting, schedule};
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::Ref;
+
+/// Who runs, and who waits for a place.
+pub(crate) struct Dispatcher {
+    limit: usize,
+    state: Mutex<State>,
+    wake: UnboundedSender<Ref>,
+}
+
+#[derive(Default)]
+struct State {
+    running: HashSet<Key>,
+    queue: HashMap<Key, Waiting>,
+}
+
+impl Dispatcher {
+    /// `limit` places; `wake` gets the resources whose turn has come.
+    pub(crate) fn new(limit: usize, wake: UnboundedSender<Ref>) -> Self {
+        Self {
+            limit,
+            state: Mutex::default(),
+            wake,
+        }
+    }
+
+    /// A place for a run of `key`, or its position in the queue, from 1.
+    pub(crate) fn admit(&self, key: &Key, class: Class, now: Timestamp) -> Result<(), usize> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.running.contains(key) {
+            return Ok(());
+        }
+        let since = state.queue.get(key).map_or(now, |waiting| waiting.since);
+        state.queue.insert(
+            key.clone(),
+            Waiting {
+                key: key.clone(),
+                class,
+                since,
+            },
+        );
+        let order = state.order(now);
+        let place = order
+            .iter()
+            .position(|next| next == key)
+            .unwrap_or(order.len());
+        let free = self.limit.saturating_sub(state.running.len());
+        if place < free {
+            state.queue.remove(key);
+            state.running.insert(key.clone());
+            return Ok(());
+        }
+        Err(place - free + 1)
+    }
+
+    /// A run of `key` goes on.
+    pub(crate) fn running(&self, key: &Key) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.queue.remove(key);
+        state.running.insert(key.clone());
+    }
+
+    /// Nothing of `key` runs or waits: its place goes to the next.
+    pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.queue.remove(key);
+        if !state.running.remove(key) {
+            return;
+        }
+        let free = self.limit.saturating_sub(state.running.len());
+        for next in state.order(now).into_iter().take(free) {
+            // The receiver lives as long as the controller.
+            let _ = self.wake.send(Ref::new(&next.name).within(&next.namespace));
+        }
+    }
+}
+
+impl State {
+    fn order(&self, now: Timestamp) -> Vec<Key> {
+        let queue: Vec<Waiting> = self.queue.values().cloned().collect();
+        let running: Vec<Key> = self.running.iter().cloned().collect();
+        schedule(&queue, &running, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_place_that_gets_free_goes_to_the_next_in_the_queue() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(1, wake);
+        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(()));
+        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(()));
+        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
+        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(1));
+        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(2));
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "c");
+        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
+        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Ok(()));
+    }
+
+    #[test]
+    fn who_no_longer_wants_to_run_leaves_the_queue() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(1, wake);
+        dispatcher.running(&key("a"));
+        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(1));
+        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(2));
+        dispatcher.idle(&key("b"), now);
+        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(1));
+    }
+}

@@ -1,0 +1,370 @@
+//! The writes. Each [`Step`] can be done again without harm; the record's swaps make sure that
+//! only one of several hands does what counts.
+
+use std::future::Future;
+
+use alustan_api::labels::{self, Component};
+use alustan_api::run::{PROTOCOL, key};
+use alustan_api::{FIELD_MANAGER, FINALIZER, Terraform};
+use alustan_core::seen::Seen;
+use alustan_core::step::{Keep, Object, Step, Swap};
+use futures::future::try_join_all;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tracing::{debug, info};
+
+use crate::context::Context;
+use crate::error::{self, Error, TIMEOUT};
+use crate::observe::Session;
+
+/// The finalizer has a manager of its own: applying it leaves everything else alone.
+const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
+
+/// One pass of writes for one resource.
+pub(crate) struct Pass<'a> {
+    pub(crate) cx: &'a Context,
+    pub(crate) tf: &'a Terraform,
+    pub(crate) session: &'a Session<'a>,
+    /// The record's version: as seen, then as written by the last swap of this pass.
+    version: Option<String>,
+}
+
+/// A call of the API server, bounded in time.
+pub(crate) async fn call<T>(
+    what: &str,
+    future: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(TIMEOUT, future).await {
+        Ok(result) => result.map_err(|source| Error::Call {
+            what: what.to_owned(),
+            source: Box::new(source),
+        }),
+        Err(_) => Err(Error::Timeout(what.to_owned())),
+    }
+}
+
+impl<'a> Pass<'a> {
+    /// A pass over what was `seen`.
+    pub(crate) fn new(
+        cx: &'a Context,
+        tf: &'a Terraform,
+        session: &'a Session<'a>,
+        seen: &Seen,
+    ) -> Self {
+        let version = seen.record.as_ref().map(|record| record.version.clone());
+        Self {
+            cx,
+            tf,
+            session,
+            version,
+        }
+    }
+
+    /// Does `steps` in order; neighbouring objects are applied side by side.
+    pub(crate) async fn enact(&mut self, steps: &[Step]) -> Result<(), Error> {
+        let mut rest = steps;
+        while let Some((step, after)) = rest.split_first() {
+            let objects: Vec<&Object> = rest
+                .iter()
+                .map_while(|step| match step {
+                    Step::Ensure(object) => Some(&**object),
+                    _ => None,
+                })
+                .collect();
+            if objects.is_empty() {
+                self.step(step).await?;
+                rest = after;
+            } else {
+                try_join_all(objects.iter().map(|object| self.ensure(object))).await?;
+                rest = rest.get(objects.len()..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), Error> {
+        debug!(step = error::name(step), "enacting");
+        match step {
+            Step::AddFinalizer => self.finalizers(&[FINALIZER]).await,
+            Step::RemoveFinalizer => self.finalizers(&[]).await,
+            Step::CreateRecord(secret) => self.create_record(secret).await,
+            Step::SwapRecord(swap) => self.swap(swap).await,
+            Step::Ensure(object) => self.ensure(object).await,
+            Step::PushContext => {
+                self.session.push_context();
+                Ok(())
+            }
+            Step::CreateJob(job) => self.create_job(job).await,
+            Step::DeleteJob(name) => self.delete_job(name).await,
+            Step::CleanUp { state } => self.clean_up(*state).await,
+        }
+    }
+
+    fn namespace(&self) -> String {
+        self.tf.namespace().unwrap_or_default()
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.cx.client.clone(), &self.namespace())
+    }
+
+    /// The uid keeps a resource that is gone from being made again by our patch.
+    async fn finalizers(&self, finalizers: &[&str]) -> Result<(), Error> {
+        let body = json!({
+            "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
+            "metadata": {"name": self.tf.name_any(), "uid": self.tf.uid(), "finalizers": finalizers},
+        });
+        let parameters = PatchParams::apply(FINALIZER_MANAGER).force();
+        let api = self.api::<Terraform>();
+        let patch = Patch::Apply(&body);
+        call(
+            "patch the finalizer",
+            api.patch(&self.tf.name_any(), &parameters, &patch),
+        )
+        .await
+        .map(drop)
+    }
+
+    /// A record that is there already was made by an earlier pass.
+    async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
+        let mut fresh = [0_u8; 32];
+        SystemRandom::new()
+            .fill(&mut fresh)
+            .map_err(|_| Error::Random)?;
+        let mut secret = secret.clone();
+        secret
+            .data
+            .get_or_insert_default()
+            .insert(key::KEY.to_owned(), ByteString(fresh.to_vec()));
+        let api = self.api::<Secret>();
+        match call(
+            "create the run record",
+            api.create(&PostParams::default(), &secret),
+        )
+        .await
+        {
+            Ok(created) => {
+                self.version.clone_from(&created.metadata.resource_version);
+                self.cx.secrets.wrote(created);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A merge patch that holds only for the version that was seen.
+    async fn swap(&mut self, swap: &Swap) -> Result<(), Error> {
+        let name = alustan_api::names::record(&self.tf.name_any());
+        let mut data = serde_json::Map::new();
+        data.insert(key::RECORD.to_owned(), encoded(&swap.record));
+        if let Some(history) = &swap.history {
+            data.insert(key::HISTORY.to_owned(), encoded(history));
+        }
+        match &swap.inputs {
+            Keep::Same => {}
+            Keep::Set(inputs) => {
+                data.insert(key::INPUTS.to_owned(), encoded(inputs));
+            }
+            Keep::Drop => {
+                data.insert(key::INPUTS.to_owned(), Value::Null);
+            }
+        }
+        if swap.drop_report {
+            data.insert(key::REPORT.to_owned(), Value::Null);
+            data.insert(key::OUTPUTS.to_owned(), Value::Null);
+        }
+        let body = json!({"metadata": {"resourceVersion": self.version}, "data": data});
+        let api = self.api::<Secret>();
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(&body);
+        match call("swap the run record", api.patch(&name, &parameters, &patch)).await {
+            Ok(written) => {
+                self.version.clone_from(&written.metadata.resource_version);
+                self.cx.secrets.wrote(written);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
+                self.cx.secrets.forget(&self.namespace(), &name);
+                Err(Error::Conflict)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn ensure(&self, object: &Object) -> Result<(), Error> {
+        match object {
+            Object::Secret(secret) => self.apply(secret).await,
+            Object::Claim(claim) => self.apply(&**claim).await,
+            Object::Account(account) => self.apply(account).await,
+            Object::Role(role) => self.apply(role).await,
+            Object::Binding(binding) => self.apply(binding).await,
+        }
+    }
+
+    async fn apply<K>(&self, object: &K) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Serialize
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let name = object.name_any();
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let what = format!("apply {} {name}", K::kind(&()));
+        let api = self.api::<K>();
+        let patch = Patch::Apply(object);
+        call(&what, api.patch(&name, &parameters, &patch))
+            .await
+            .map(drop)
+    }
+
+    /// A Job that is there already with the same inputs is the same Job.
+    async fn create_job(&self, job: &Job) -> Result<(), Error> {
+        let name = job.name_any();
+        let api = self.api::<Job>();
+        match call(
+            &format!("create job {name}"),
+            api.create(&PostParams::default(), job),
+        )
+        .await
+        {
+            Ok(created) => {
+                info!(job = name, protocol = PROTOCOL, "created");
+                self.cx.jobs.wrote(created);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                let what = format!("read job {name}");
+                let Some(old) = call(&what, api.get_opt(&name)).await? else {
+                    return Ok(());
+                };
+                if old.annotations().get(labels::INPUTS) == job.annotations().get(labels::INPUTS) {
+                    self.cx.jobs.wrote(old);
+                    return Ok(());
+                }
+                self.delete_job(&name).await?;
+                Err(Error::JobInTheWay(name))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// With its pods: by default the API server would leave them behind.
+    async fn delete_job(&self, name: &str) -> Result<(), Error> {
+        self.cx.jobs.forget(&self.namespace(), name);
+        let api = self.api::<Job>();
+        gone(
+            call(
+                &format!("delete job {name}"),
+                api.delete(name, &DeleteParams::background()),
+            )
+            .await,
+        )
+    }
+
+    /// Everything that carries our labels for this resource; the state last, and only if it is
+    /// to go.
+    async fn clean_up(&self, state: bool) -> Result<(), Error> {
+        let uid = self.tf.uid().unwrap_or_default();
+        let ours = format!(
+            "{}={},{}={uid}",
+            labels::MANAGED_BY,
+            labels::MANAGER,
+            labels::UID
+        );
+        let secrets = if state {
+            ours.clone()
+        } else {
+            format!(
+                "{ours},{}!={}",
+                labels::COMPONENT,
+                Component::State.as_str()
+            )
+        };
+        self.delete_all::<Job>(&ours).await?;
+        self.delete_all::<RoleBinding>(&ours).await?;
+        self.delete_all::<Role>(&ours).await?;
+        self.delete_all::<ServiceAccount>(&ours).await?;
+        self.delete_all::<PersistentVolumeClaim>(&ours).await?;
+        self.delete_all::<Secret>(&secrets).await?;
+        let record = alustan_api::names::record(&self.tf.name_any());
+        self.cx.secrets.forget(&self.namespace(), &record);
+        Ok(())
+    }
+
+    async fn delete_all<K>(&self, selector: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let api = self.api::<K>();
+        let kind = K::kind(&());
+        let list = ListParams::default().labels(selector);
+        let what = format!("list {kind}s to clean up");
+        for object in call(&what, api.list_metadata(&list)).await? {
+            let name = object.name_any();
+            let what = format!("delete {kind} {name}");
+            gone(call(&what, api.delete(&name, &DeleteParams::background())).await)?;
+        }
+        Ok(())
+    }
+}
+
+/// An object in words.
+pub(crate) fn object_name(object: &Object) -> String {
+    let (kind, meta) = match object {
+        Object::Secret(secret) => ("Secret", &secret.metadata),
+        Object::Claim(claim) => ("PersistentVolumeClaim", &claim.metadata),
+        Object::Account(account) => ("ServiceAccount", &account.metadata),
+        Object::Role(role) => ("Role", &role.metadata),
+        Object::Binding(binding) => ("RoleBinding", &binding.metadata),
+    };
+    format!("{kind} {}", meta.name.as_deref().unwrap_or_default())
+}
+
+fn encoded(value: &impl Serialize) -> Value {
+    let json = serde_json::to_vec(value).unwrap_or_default();
+    serde_json::to_value(ByteString(json)).unwrap_or_default()
+}
+
+#[derive(Clone, Copy)]
+enum StatusKind {
+    AlreadyExists,
+    Conflict,
+    NotFound,
+}
+
+fn is(error: &kube::Error, kind: StatusKind) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    match kind {
+        StatusKind::AlreadyExists => status.is_already_exists(),
+        StatusKind::Conflict => status.is_conflict(),
+        StatusKind::NotFound => status.is_not_found(),
+    }
+}
+
+/// What is not there need not be deleted.
+fn gone<T>(result: Result<T, Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Call { source, .. }) if is(&source, StatusKind::NotFound) => Ok(()),
+        other => other.map(drop),
+    }
+}

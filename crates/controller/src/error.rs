@@ -1,0 +1,87 @@
+//! What can go wrong while the cluster is read or written. All of it is tried again.
+
+use alustan_core::step::Step;
+use thiserror::Error;
+
+/// A read or a write of the cluster failed.
+#[derive(Debug, Error)]
+pub(crate) enum Error {
+    /// A call failed.
+    #[error("{what}")]
+    Call {
+        /// What was to be done.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The run record is no longer what was seen.
+    #[error("the run record changed meanwhile")]
+    Conflict,
+    /// A Job of this name belongs to something else and is going away.
+    #[error("job {0} of an earlier resource is still there")]
+    JobInTheWay(String),
+    /// The API server did not answer in time.
+    #[error("{0}: no answer within {TIMEOUT:?}")]
+    Timeout(String),
+    /// The kernel gave no random numbers.
+    #[error("no random numbers for a new key")]
+    Random,
+}
+
+/// How long one call of the API server may take.
+pub(crate) const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
+impl Error {
+    /// A stable word for events, conditions and metrics.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Call { source, .. } => match &**source {
+                kube::Error::Api(status) if status.is_forbidden() => "Forbidden",
+                kube::Error::Api(status) if status.is_invalid() => "Rejected",
+                _ => "ApiUnavailable",
+            },
+            Self::Conflict => "Conflict",
+            Self::JobInTheWay(_) => "JobInTheWay",
+            Self::Timeout(_) => "ApiUnavailable",
+            Self::Random => "Random",
+        }
+    }
+
+    /// Whether the next look settles it by itself.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict)
+    }
+
+    /// The text with all its causes.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        text
+    }
+}
+
+/// A step in words.
+pub(crate) fn name(step: &Step) -> String {
+    match step {
+        Step::AddFinalizer => "add the finalizer".to_owned(),
+        Step::CreateRecord(_) => "create the run record".to_owned(),
+        Step::SwapRecord(_) => "swap the run record".to_owned(),
+        Step::Ensure(object) => format!("apply {}", crate::enact::object_name(object)),
+        Step::PushContext => "push the context".to_owned(),
+        Step::CreateJob(job) => {
+            format!(
+                "create job {}",
+                job.metadata.name.as_deref().unwrap_or_default()
+            )
+        }
+        Step::DeleteJob(name) => format!("delete job {name}"),
+        Step::CleanUp { .. } => "clean up".to_owned(),
+        Step::RemoveFinalizer => "remove the finalizer".to_owned(),
+    }
+}

@@ -1,0 +1,265 @@
+//! Questions to the world outside the cluster. A reconcile never waits for an answer: it reads
+//! what is known, and is woken when that changes. One question is asked once, however many
+//! resources want to know.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_core::digest;
+use alustan_core::seen::Answer;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+
+use crate::Ref;
+
+/// Asks once; called again for each further try.
+pub(crate) type Ask<V> =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<V, Failure>> + Send>> + Send + Sync>;
+
+/// The first wait after a question went unanswered; it doubles up to [`LONGEST`].
+const FIRST: Duration = Duration::from_secs(2);
+/// The longest wait after a fault of the world. Far shorter than a run's: asking is cheap, and
+/// a repository that is back should be noticed.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// Answers by question.
+pub(crate) struct Lookups<V> {
+    entries: Mutex<HashMap<String, Entry<V>>>,
+    wake: UnboundedSender<Ref>,
+}
+
+struct Entry<V> {
+    answer: Answer<V>,
+    users: HashSet<Ref>,
+    task: Option<AbortHandle>,
+}
+
+impl<V> Drop for Entry<V> {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
+    /// No answers yet; `wake` gets the resources whose answers changed.
+    pub(crate) fn new(wake: UnboundedSender<Ref>) -> Arc<Self> {
+        Arc::new(Self {
+            entries: Mutex::default(),
+            wake,
+        })
+    }
+
+    /// The answer to `question` for `who`, asked with `ask` if nobody asked yet, and then again
+    /// every so often, if `every` says so.
+    pub(crate) fn get(
+        self: &Arc<Self>,
+        question: &str,
+        who: &Ref,
+        every: Option<Duration>,
+        ask: Ask<V>,
+    ) -> Answer<V> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get_mut(question) {
+            entry.users.insert(who.clone());
+            return entry.answer.clone();
+        }
+        let task = tokio::spawn(answer(
+            Arc::downgrade(self),
+            question.to_owned(),
+            every,
+            ask,
+        ));
+        let entry = Entry {
+            answer: Answer::Pending,
+            users: HashSet::from([who.clone()]),
+            task: Some(task.abort_handle()),
+        };
+        entries.insert(question.to_owned(), entry);
+        Answer::Pending
+    }
+
+    /// The answer to `question`, if somebody asked it.
+    pub(crate) fn peek(&self, question: &str, who: &Ref) -> Option<Answer<V>> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.get_mut(question)?;
+        entry.users.insert(who.clone());
+        Some(entry.answer.clone())
+    }
+
+    /// Forgets the questions of `who` that are not in `used`; nobody asks on for nobody.
+    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|question, entry| {
+            if !used.contains(question) {
+                entry.users.remove(who);
+            }
+            !entry.users.is_empty()
+        });
+    }
+
+    /// Stores an answer and wakes who waits for it. False when nobody does any more.
+    fn store(&self, question: &str, answer: Answer<V>) -> bool {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = entries.get_mut(question) else {
+            return false;
+        };
+        let answer = match answer {
+            Answer::Failed {
+                failure, retry_at, ..
+            } => Answer::Failed {
+                failure,
+                last: entry.answer.value().cloned(),
+                retry_at,
+            },
+            other => other,
+        };
+        if entry.answer != answer {
+            entry.answer = answer;
+            for user in &entry.users {
+                // The receiver lives as long as the controller.
+                let _ = self.wake.send(user.clone());
+            }
+        }
+        true
+    }
+}
+
+async fn answer<V: Clone + PartialEq + Send + 'static>(
+    lookups: Weak<Lookups<V>>,
+    question: String,
+    every: Option<Duration>,
+    ask: Ask<V>,
+) {
+    let mut failures = 0_u32;
+    loop {
+        let (answer, wait) = match ask().await {
+            Ok(value) => {
+                failures = 0;
+                (
+                    Answer::Known(value),
+                    every.map(|every| jittered(every, &question)),
+                )
+            }
+            Err(failure) => {
+                failures += 1;
+                let wait = pause(failures, failure.class, every);
+                let retry_at = Timestamp::now()
+                    + SignedDuration::try_from(wait).unwrap_or(SignedDuration::from_secs(60));
+                (
+                    Answer::Failed {
+                        failure,
+                        last: None,
+                        retry_at,
+                    },
+                    Some(wait),
+                )
+            }
+        };
+        let wanted = lookups
+            .upgrade()
+            .is_some_and(|lookups| lookups.store(&question, answer));
+        let Some(wait) = wait.filter(|_| wanted) else {
+            return;
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+fn pause(failures: u32, class: FailureClass, every: Option<Duration>) -> Duration {
+    match class {
+        FailureClass::World => FIRST
+            .saturating_mul(1 << failures.saturating_sub(1).min(16))
+            .min(LONGEST),
+        FailureClass::Module | FailureClass::User => every.unwrap_or(LONGEST),
+    }
+}
+
+/// Between 90 and 110 percent: questions that were asked together drift apart.
+fn jittered(every: Duration, question: &str) -> Duration {
+    every.mul_f64(0.9 + 0.2 * digest::fraction(question))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn who(name: &str) -> Ref {
+        Ref::new(name).within("ns")
+    }
+
+    fn counting(asked: &Arc<AtomicUsize>, fail_first: usize) -> Ask<usize> {
+        let asked = asked.clone();
+        Box::new(move || {
+            let n = asked.fetch_add(1, Ordering::SeqCst);
+            let failure = Failure {
+                class: FailureClass::World,
+                reason: "RepositoryUnreachable".to_owned(),
+                message: "no route".to_owned(),
+            };
+            Box::pin(async move { if n < fail_first { Err(failure) } else { Ok(n) } })
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_question_of_many_is_asked_once_and_wakes_all() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = Lookups::new(wake);
+        let asked = Arc::new(AtomicUsize::new(0));
+        for name in ["a", "b", "c"] {
+            assert_eq!(
+                lookups.get("q", &who(name), None, counting(&asked, 0)),
+                Answer::Pending
+            );
+        }
+        for _ in 0..3 {
+            woken.recv().await.unwrap();
+        }
+        assert_eq!(
+            lookups.get("q", &who("a"), None, counting(&asked, 0)),
+            Answer::Known(0)
+        );
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_told_and_asked_again_until_it_passes() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = Lookups::new(wake);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let ask = || counting(&asked, 2);
+        lookups.get("q", &who("a"), None, ask());
+        woken.recv().await.unwrap();
+        assert!(matches!(
+            lookups.peek("q", &who("a")),
+            Some(Answer::Failed { last: None, .. })
+        ));
+        woken.recv().await.unwrap();
+        woken.recv().await.unwrap();
+        assert_eq!(lookups.peek("q", &who("a")), Some(Answer::Known(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_nobody_has_any_more_is_not_asked_again() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = Lookups::new(wake);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let minute = Some(Duration::from_secs(60));
+        lookups.get("q", &who("a"), minute, counting(&asked, 0));
+        woken.recv().await.unwrap();
+        lookups.keep(&who("a"), &HashSet::new());
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(lookups.peek("q", &who("a")), None);
+    }
+}

@@ -1,0 +1,375 @@
+//! Everything that is read: the cluster through mirrors, the world through questions whose
+//! answers come by themselves.
+
+mod inputs;
+mod jobs;
+mod record;
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::PinnedImage;
+use alustan_api::{Terraform, labels, names};
+use alustan_core::absorb::open_run;
+use alustan_core::image::{self, ImagePlan};
+use alustan_core::objects::secrets;
+use alustan_core::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen};
+use alustan_registry::DockerConfig;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::Api;
+
+use crate::Ref;
+use crate::context::Context;
+use crate::enact::call;
+use crate::error::Error;
+use crate::questions::{self, Push, Repository};
+use inputs::Inputs;
+
+/// One look at one resource. It knows the questions that the resource still has, and how its
+/// context would be pushed.
+pub(crate) struct Session<'a> {
+    cx: &'a Context,
+    tf: &'a Terraform,
+    who: &'a Ref,
+    used: Mutex<HashSet<String>>,
+    push: Mutex<Option<Push>>,
+}
+
+impl<'a> Session<'a> {
+    /// A look at `tf`.
+    pub(crate) fn new(cx: &'a Context, tf: &'a Terraform, who: &'a Ref) -> Self {
+        Self {
+            cx,
+            tf,
+            who,
+            used: Mutex::default(),
+            push: Mutex::default(),
+        }
+    }
+
+    /// Starts the push of the context.
+    pub(crate) fn push_context(&self) {
+        let push = self
+            .push
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(push) = push {
+            self.cx
+                .answers
+                .artifacts
+                .get(&push.question, self.who, None, push.ask);
+        }
+    }
+
+    fn use_question(&self, question: &str) {
+        self.used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(question.to_owned());
+    }
+
+    /// Sees everything.
+    pub(crate) async fn observe(&self) -> Result<Seen, Error> {
+        let (cx, tf) = (self.cx, self.tf);
+        let record = record::record(cx, tf);
+        let pin = record::pin(cx, tf);
+        let inputs = inputs::read(cx, tf).await?;
+        let namespace_uid = self.namespace_uid();
+        let source = self.source(&inputs);
+        let base = self.base(record.as_ref(), &inputs);
+        let plan = match (source.value(), base.value(), namespace_uid.as_deref()) {
+            (Some(source), Some(base), Some(uid)) => {
+                Some(image::plan(tf, source, base, uid, &cx.settings))
+            }
+            _ => None,
+        };
+        let build = plan.as_ref().and_then(|plan| self.build(plan));
+        let pinned = plan
+            .as_ref()
+            .zip(pin.as_ref())
+            .is_some_and(|(plan, pin)| plan.tag == pin.tag);
+        let (image, artifact) = match &plan {
+            Some(plan) if !pinned => (
+                self.image(plan, build.as_ref().map(|build| &build.seen.state), &inputs),
+                self.artifact(plan, &source, &inputs),
+            ),
+            _ => (Answer::Pending, None),
+        };
+        let job = self.job(record.as_ref()).await?;
+        let outputs = self.outputs(record.as_ref()).await?;
+        let seen = Seen {
+            namespace_uid: namespace_uid.unwrap_or_default(),
+            inputs: inputs.seen,
+            source: if plan.is_none() && base.value().is_some() {
+                pending(source)
+            } else {
+                source
+            },
+            base,
+            image,
+            artifact,
+            build: build.map(|build| build.seen),
+            job,
+            finished_jobs: jobs::old(cx, tf),
+            outputs,
+            record,
+            pin,
+        };
+        let used = self
+            .used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        cx.answers.keep(self.who, &used);
+        Ok(seen)
+    }
+
+    fn namespace_uid(&self) -> Option<String> {
+        let namespace = self.tf.namespace().unwrap_or_default();
+        let question = format!("namespace {namespace}");
+        self.use_question(&question);
+        let ask = questions::namespace_uid(self.cx.client.clone(), namespace);
+        self.cx
+            .answers
+            .namespaces
+            .get(&question, self.who, None, ask)
+            .value()
+            .cloned()
+    }
+
+    /// The commit and its context. While a new commit is fetched, the one before goes on.
+    fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
+        let git = match &inputs.git {
+            Ok(git) => git,
+            Err(failure) => return failed(failure.clone()),
+        };
+        let repository = match Repository::of(self.tf, git) {
+            Ok(repository) => repository,
+            Err(failure) => return failed(failure),
+        };
+        let question = repository.question();
+        self.use_question(&question);
+        let answers = &self.cx.answers;
+        let every = Some(self.tf.spec.git_repo.interval.into());
+        let ask = repository.ask_revision(self.cx.git.clone());
+        let (revision, trouble) = match answers.revisions.get(&question, self.who, every, ask) {
+            Answer::Known(revision) => (revision, None),
+            Answer::Failed {
+                failure,
+                last: Some(last),
+                retry_at,
+            } => (last, Some((failure, retry_at))),
+            Answer::Failed {
+                failure,
+                last: None,
+                retry_at,
+            } => {
+                return Answer::Failed {
+                    failure,
+                    last: None,
+                    retry_at,
+                };
+            }
+            Answer::Pending => return Answer::Pending,
+        };
+        let module = repository.module_question(&revision);
+        self.use_question(&module);
+        let ask = repository.ask_module(self.cx.git.clone(), self.cx.contexts.clone(), revision);
+        let answer = answers.modules.get(&module, self.who, None, ask);
+        let place = repository.place();
+        match (answer, trouble) {
+            (Answer::Known(source), None) => {
+                self.cx.memory.set_source(self.who, &place, source.clone());
+                Answer::Known(source)
+            }
+            (Answer::Known(last), Some((failure, retry_at))) => Answer::Failed {
+                failure,
+                last: Some(last),
+                retry_at,
+            },
+            (Answer::Pending, _) => self
+                .cx
+                .memory
+                .source(self.who, &place)
+                .map_or(Answer::Pending, Answer::Known),
+            (failed @ Answer::Failed { .. }, _) => failed,
+        }
+    }
+
+    /// The base image: as pinned, or asked for once.
+    fn base(&self, record: Option<&RecordSeen>, inputs: &Inputs) -> Answer<PinnedImage> {
+        let wanted = image::base(self.tf, &self.cx.settings);
+        let pinned = record.and_then(|record| record.history.base.as_ref());
+        if let Some(pinned) = pinned.filter(|pinned| pinned.reference == wanted) {
+            return Answer::Known(pinned.clone());
+        }
+        let docker = match &inputs.docker {
+            Ok(docker) => docker.as_ref(),
+            Err(failure) => return failed(failure.clone()),
+        };
+        let digest = match self.digest(wanted, "base", docker) {
+            Ok(digest) => digest,
+            Err(failure) => return failed(failure),
+        };
+        match digest {
+            Answer::Known(Some(digest)) => Answer::Known(PinnedImage {
+                reference: wanted.to_owned(),
+                resolved: questions::by_digest(wanted, &digest),
+            }),
+            Answer::Known(None) => failed(Failure {
+                class: FailureClass::Module,
+                reason: "BaseImageNotFound".to_owned(),
+                message: format!(
+                    "spec.containerRegistry.baseImage: the registry has no image {wanted}"
+                ),
+            }),
+            Answer::Pending => Answer::Pending,
+            Answer::Failed {
+                failure, retry_at, ..
+            } => Answer::Failed {
+                failure,
+                last: None,
+                retry_at,
+            },
+        }
+    }
+
+    /// The runner image. A build that is done asks anew.
+    fn image(
+        &self,
+        plan: &ImagePlan,
+        build: Option<&BuildState>,
+        inputs: &Inputs,
+    ) -> Answer<Option<String>> {
+        let docker = match &inputs.docker {
+            Ok(docker) => docker.as_ref(),
+            Err(failure) => return failed(failure.clone()),
+        };
+        let reference = format!(
+            "{}:{}",
+            self.tf.spec.container_registry.image_name, plan.tag
+        );
+        let epoch = if build == Some(&BuildState::Done) {
+            "built"
+        } else {
+            "before"
+        };
+        self.digest(&reference, epoch, docker)
+            .unwrap_or_else(failed)
+    }
+
+    fn digest(
+        &self,
+        reference: &str,
+        epoch: &str,
+        docker: Option<&DockerConfig>,
+    ) -> Result<Answer<Option<String>>, Failure> {
+        let question = questions::digest(self.cx, self.tf, reference, epoch, docker)?;
+        self.use_question(&question.text);
+        Ok(self
+            .cx
+            .answers
+            .images
+            .get(&question.text, self.who, None, question.ask))
+    }
+
+    /// The context in the registry, if somebody asked for its push; and how it would be pushed.
+    fn artifact(
+        &self,
+        plan: &ImagePlan,
+        source: &Answer<SourceSeen>,
+        inputs: &Inputs,
+    ) -> Option<Answer<String>> {
+        let source = source.value()?;
+        let docker = inputs.docker.as_ref().ok()?.as_ref();
+        let repository = Repository::of(self.tf, inputs.git.as_ref().ok()?).ok()?;
+        let push = match questions::push(self.cx, self.tf, plan, source, repository, docker) {
+            Ok(push) => push,
+            Err(failure) => return Some(failed(failure)),
+        };
+        self.use_question(&push.question);
+        let known = self.cx.answers.artifacts.peek(&push.question, self.who);
+        *self.push.lock().unwrap_or_else(PoisonError::into_inner) = Some(push);
+        known
+    }
+
+    fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
+        let namespace = self.tf.namespace().unwrap_or_default();
+        let name = names::build_job(&plan.tag);
+        self.cx
+            .memory
+            .wait_for_build(format!("{namespace}/{name}"), self.who);
+        let mut build = jobs::build(self.cx, &namespace, &name)?;
+        if let (BuildState::Failed(failure, _), Some(pod)) = (&mut build.seen.state, &build.log_of)
+        {
+            let question = format!("log {namespace}/{pod}");
+            self.use_question(&question);
+            let ask = questions::log(self.cx.client.clone(), namespace, pod.clone());
+            match self.cx.answers.logs.get(&question, self.who, None, ask) {
+                Answer::Known(log) => *failure = questions::explain(failure, &log),
+                Answer::Pending => build.seen.state = BuildState::Active(None),
+                Answer::Failed { .. } => {}
+            }
+        }
+        Some(build)
+    }
+
+    async fn job(
+        &self,
+        record: Option<&RecordSeen>,
+    ) -> Result<Option<alustan_core::seen::JobSeen>, Error> {
+        let Some(record) = record else {
+            return Ok(None);
+        };
+        let Some(run) = &record.record.run else {
+            return Ok(None);
+        };
+        let claimed = open_run(&record.record).is_some() && record.record.claimed_by.is_some();
+        jobs::run(
+            self.cx,
+            self.tf,
+            &run.job,
+            claimed && record.report.is_none(),
+        )
+        .await
+    }
+
+    /// Whose the outputs Secret is, while there are outputs to hand on.
+    async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
+        if record.is_none_or(|record| record.outputs.is_none()) {
+            return Ok(OutputsSeen::Absent);
+        }
+        let name = secrets::outputs_name(self.tf);
+        let namespace = self.tf.namespace().unwrap_or_default();
+        let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &namespace);
+        let found = call(&format!("read Secret {name}"), api.get_metadata_opt(&name)).await?;
+        Ok(match found {
+            None => OutputsSeen::Absent,
+            Some(secret) if secret.labels().get(labels::UID) == self.tf.uid().as_ref() => {
+                OutputsSeen::Ours
+            }
+            Some(_) => OutputsSeen::Foreign,
+        })
+    }
+}
+
+/// An answer that cannot even be asked for.
+fn failed<T>(failure: Failure) -> Answer<T> {
+    Answer::Failed {
+        failure,
+        last: None,
+        retry_at: Timestamp::now() + questions::LOOK_AGAIN,
+    }
+}
+
+/// Until the namespace's uid is known nothing can be planned.
+fn pending(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
+    match source {
+        Answer::Known(_) => Answer::Pending,
+        other => other,
+    }
+}

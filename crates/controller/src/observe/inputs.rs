@@ -1,0 +1,280 @@
+//! Secrets and `ConfigMap`s that the spec names, read live.
+
+use std::collections::BTreeMap;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::ScriptTexts;
+use alustan_api::{KeyRef, Script, Terraform};
+use alustan_core::seen::InputsSeen;
+use alustan_registry::DockerConfig;
+use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::ResourceExt;
+use kube::api::Api;
+
+use crate::context::Context;
+use crate::enact::call;
+use crate::error::Error;
+
+/// The key of a docker configuration in Secrets made for it.
+const DOCKER_CONFIG: &str = ".dockerconfigjson";
+
+/// What the spec names, or the first thing that is missing.
+pub(super) struct Inputs {
+    /// For runs.
+    pub(super) seen: Result<InputsSeen, Failure>,
+    /// For the repository.
+    pub(super) git: Result<Credentials, Failure>,
+    /// For the registry; `None` is anonymous.
+    pub(super) docker: Result<Option<DockerConfig>, Failure>,
+}
+
+/// Reads everything that `tf` names.
+pub(super) async fn read(cx: &Context, tf: &Terraform) -> Result<Inputs, Error> {
+    let reader = Reader {
+        cx,
+        namespace: tf.namespace().unwrap_or_default(),
+    };
+    let git = reader.git(tf).await?;
+    let registry = reader.registry(tf).await?;
+    let seen = reader.seen(tf, &registry).await?;
+    let seen = match (&git, &registry) {
+        (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
+        _ => seen,
+    };
+    let docker = registry.map(|registry| registry.map(|registry| registry.config));
+    Ok(Inputs { seen, git, docker })
+}
+
+/// The registry's Secret.
+struct RegistrySecret {
+    key: String,
+    config: DockerConfig,
+    /// Whether kubelet can pull with the Secret as it is.
+    pulls: bool,
+}
+
+struct Reader<'a> {
+    cx: &'a Context,
+    namespace: String,
+}
+
+type Found<T> = Result<Result<T, Failure>, Error>;
+
+macro_rules! found {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(failure) => return Ok(Err(failure)),
+        }
+    };
+}
+
+impl Reader<'_> {
+    async fn secret(&self, field: &str, name: &str) -> Found<Secret> {
+        let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &self.namespace);
+        let what = format!("read Secret {name}");
+        let found = call(&what, api.get_opt(name)).await?;
+        Ok(found.ok_or_else(|| self.missing(field, "Secret", name)))
+    }
+
+    async fn config_map(&self, field: &str, name: &str) -> Found<ConfigMap> {
+        let api: Api<ConfigMap> = Api::namespaced(self.cx.client.clone(), &self.namespace);
+        let what = format!("read ConfigMap {name}");
+        let found = call(&what, api.get_opt(name)).await?;
+        Ok(found.ok_or_else(|| self.missing(field, "ConfigMap", name)))
+    }
+
+    fn missing(&self, field: &str, kind: &str, name: &str) -> Failure {
+        waits(
+            &format!("{kind}NotFound"),
+            format!(
+                "{field}: {kind} {name} does not exist in namespace {}; once it does, this goes on \
+                 by itself",
+                self.namespace
+            ),
+        )
+    }
+
+    fn missing_key(&self, field: &str, kind: &str, name: &str, key: &str) -> Failure {
+        waits(
+            &format!("{kind}KeyNotFound"),
+            format!(
+                "{field}: {kind} {name} in namespace {} has no key {key}; once it has, this goes \
+                 on by itself",
+                self.namespace
+            ),
+        )
+    }
+
+    async fn git(&self, tf: &Terraform) -> Found<Credentials> {
+        let repo = &tf.spec.git_repo;
+        let mut credentials = Credentials {
+            ca_bundle: self.cx.settings.ca_bundle.clone(),
+            ..Credentials::default()
+        };
+        if let Some(reference) = &repo.ssh_key_secret {
+            let field = "spec.gitRepo.sshKeySecret";
+            let data = found!(self.secret(field, &reference.name).await?)
+                .data
+                .unwrap_or_default();
+            let Some(key) = data.get(&reference.key) else {
+                return Ok(Err(self.missing_key(
+                    field,
+                    "Secret",
+                    &reference.name,
+                    &reference.key,
+                )));
+            };
+            credentials.ssh_key = Some(SecretBytes::new(key.0.clone()));
+            credentials.known_hosts = data.get("known_hosts").map(text);
+        }
+        if let Some(reference) = &repo.credentials_secret {
+            let field = "spec.gitRepo.credentialsSecret";
+            let data = found!(self.secret(field, &reference.name).await?)
+                .data
+                .unwrap_or_default();
+            let user = data.get("username").map_or_else(|| "git".to_owned(), text);
+            if let Some(password) = data.get("password") {
+                credentials.https = Some(HttpsCredentials {
+                    username: SecretString::new(user),
+                    password: SecretString::new(text(password)),
+                });
+            }
+            credentials.ca_bundle = data.get("ca.crt").map(text).or(credentials.ca_bundle);
+        }
+        Ok(Ok(credentials))
+    }
+
+    async fn registry(&self, tf: &Terraform) -> Found<Option<RegistrySecret>> {
+        let Some(reference) = &tf.spec.container_registry.secret_ref else {
+            return Ok(Ok(None));
+        };
+        let field = "spec.containerRegistry.secretRef";
+        let secret = found!(self.secret(field, &reference.name).await?);
+        let data = secret.data.unwrap_or_default();
+        let key = [reference.key.as_str(), DOCKER_CONFIG]
+            .into_iter()
+            .find(|key| data.contains_key(*key));
+        let Some((key, value)) = key.and_then(|key| Some((key, data.get(key)?))) else {
+            return Ok(Err(self.missing_key(
+                field,
+                "Secret",
+                &reference.name,
+                &reference.key,
+            )));
+        };
+        let config = found!(DockerConfig::parse(&value.0).map_err(|error| waits(
+            error.reason(),
+            format!("{field}: key {key} of Secret {}: {error}", reference.name),
+        )));
+        let pulls = key == DOCKER_CONFIG
+            && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson");
+        Ok(Ok(Some(RegistrySecret {
+            key: key.to_owned(),
+            config,
+            pulls,
+        })))
+    }
+
+    async fn seen(
+        &self,
+        tf: &Terraform,
+        registry: &Result<Option<RegistrySecret>, Failure>,
+    ) -> Found<InputsSeen> {
+        let registry = registry.as_ref().ok().and_then(Option::as_ref);
+        let mut seen = InputsSeen {
+            scripts: found!(self.scripts(tf).await?),
+            registry_key: registry.map(|registry| registry.key.clone()),
+            pull_config: registry.filter(|registry| !registry.pulls).map(|registry| {
+                String::from_utf8_lossy(&registry.config.to_dockerconfigjson()).into_owned()
+            }),
+            ..InputsSeen::default()
+        };
+        if let Some(reference) = tf
+            .spec
+            .backend
+            .as_ref()
+            .and_then(|backend| backend.secret_ref.as_ref())
+        {
+            seen.backend = strings(found!(
+                self.secret("spec.backend.secretRef", &reference.name)
+                    .await?
+            ));
+        }
+        for reference in tf
+            .spec
+            .runner
+            .iter()
+            .flat_map(|runner| &runner.env_from_secrets)
+        {
+            let field = "spec.runner.envFromSecrets";
+            let data = strings(found!(self.secret(field, &reference.name).await?));
+            seen.runner.insert(reference.name.clone(), data);
+        }
+        Ok(Ok(seen))
+    }
+
+    async fn scripts(&self, tf: &Terraform) -> Found<ScriptTexts> {
+        let Some(scripts) = &tf.spec.scripts else {
+            return Ok(Ok(ScriptTexts::default()));
+        };
+        Ok(Ok(ScriptTexts {
+            init: found!(
+                self.script("spec.scripts.init", scripts.init.as_ref())
+                    .await?
+            ),
+            plan: found!(
+                self.script("spec.scripts.plan", scripts.plan.as_ref())
+                    .await?
+            ),
+            apply: found!(
+                self.script("spec.scripts.apply", scripts.apply.as_ref())
+                    .await?
+            ),
+            destroy: found!(
+                self.script("spec.scripts.destroy", scripts.destroy.as_ref())
+                    .await?
+            ),
+        }))
+    }
+
+    async fn script(&self, field: &str, script: Option<&Script>) -> Found<Option<String>> {
+        let Some(script) = script else {
+            return Ok(Ok(None));
+        };
+        let Some(KeyRef { name, key }) = &script.config_map_ref else {
+            return Ok(Ok(script.inline.clone()));
+        };
+        let field = format!("{field}.configMapRef");
+        let map = found!(self.config_map(&field, name).await?);
+        let text = map.data.as_ref().and_then(|data| data.get(key));
+        Ok(text
+            .cloned()
+            .map(Some)
+            .ok_or_else(|| self.missing_key(&field, "ConfigMap", name, key)))
+    }
+}
+
+/// What is not there yet is waited for; it costs no retry.
+fn waits(reason: &str, message: String) -> Failure {
+    Failure {
+        class: FailureClass::World,
+        reason: reason.to_owned(),
+        message,
+    }
+}
+
+fn text(bytes: &ByteString) -> String {
+    String::from_utf8_lossy(&bytes.0).into_owned()
+}
+
+fn strings(secret: Secret) -> BTreeMap<String, String> {
+    secret
+        .data
+        .unwrap_or_default()
+        .iter()
+        .map(|(key, value)| (key.clone(), text(value)))
+        .collect()
+}

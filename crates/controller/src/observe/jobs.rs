@@ -1,0 +1,254 @@
+//! Jobs and their pods, as the mirror has them. Builds are read from the pod: the Job's own
+//! status comes about a second later (rule 4).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alustan_api::labels::{self, Component};
+use alustan_api::report::{Failure, FailureClass, PrepareReport};
+use alustan_api::run::RunKind;
+use alustan_api::{Terraform, names};
+use alustan_core::seen::{BuildSeen, BuildState, JobSeen};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::Api;
+
+use crate::context::Context;
+use crate::enact::call;
+use crate::error::Error;
+
+/// The Job `name` of the current run. `claimed`: a pod has claimed it, so a Job that the mirror
+/// does not have is looked up once more before anybody believes that it is gone.
+pub(super) async fn run(
+    cx: &Context,
+    tf: &Terraform,
+    name: &str,
+    claimed: bool,
+) -> Result<Option<JobSeen>, Error> {
+    let namespace = tf.namespace().unwrap_or_default();
+    let pods = pods(cx, &namespace, name);
+    let pods_alive = pods.iter().any(|pod| alive(pod));
+    let mut job = cx.jobs.get(&namespace, name);
+    if job.is_none() && claimed {
+        let api: Api<Job> = Api::namespaced(cx.client.clone(), &namespace);
+        job = call(&format!("read job {name}"), api.get_opt(name))
+            .await?
+            .map(Arc::new);
+    }
+    let Some(job) = job else {
+        return Ok(pods_alive.then(|| JobSeen {
+            uid: String::new(),
+            finished: true,
+            pods_alive,
+            waiting: None,
+            ended: None,
+        }));
+    };
+    Ok(Some(JobSeen {
+        uid: job.uid().unwrap_or_default(),
+        finished: finished(&job),
+        pods_alive,
+        waiting: pods.iter().find_map(|pod| stuck(pod)),
+        ended: pods.iter().find_map(|pod| ended(pod)),
+    }))
+}
+
+/// Finished runner Jobs of `tf` by run number.
+pub(super) fn old(cx: &Context, tf: &Terraform) -> BTreeMap<i64, String> {
+    let uid = tf.uid();
+    let jobs = cx.jobs.filter(|job| {
+        job.labels().get(labels::UID) == uid.as_ref() && is(job, Component::Run) && finished(job)
+    });
+    jobs.iter()
+        .filter_map(|job| {
+            let name = job.name_any();
+            let number = name.rsplit_once('-')?.1.parse().ok()?;
+            let kinds = [
+                RunKind::Plan,
+                RunKind::Apply,
+                RunKind::Drift,
+                RunKind::Destroy,
+            ];
+            let ours = |kind| names::run_job(&tf.name_any(), kind, number) == name;
+            kinds.into_iter().any(ours).then_some((number, name))
+        })
+        .collect()
+}
+
+fn is(job: &Job, component: Component) -> bool {
+    job.labels()
+        .get(labels::COMPONENT)
+        .is_some_and(|value| value == component.as_str())
+}
+
+/// A build, and the pod whose log tells why it failed, where that is needed.
+pub(super) struct Build {
+    pub(super) seen: BuildSeen,
+    pub(super) log_of: Option<String>,
+}
+
+/// The build Job `name`.
+pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> {
+    let job = cx.jobs.get(namespace, name)?;
+    let pods = pods(cx, namespace, name);
+    let pod = pods.first();
+    let built = pod.and_then(|pod| terminated(pod, "build"));
+    let prepared = pod.and_then(|pod| terminated(pod, "prepare").filter(|end| end.exit_code != 0));
+    let mut log_of = None;
+    let state = match (built, prepared) {
+        (Some(end), _) if end.exit_code == 0 => BuildState::Done,
+        (Some(end), _) => {
+            log_of = pod.map(|pod| pod.name_any());
+            BuildState::Failed(builder_failure(end), ended_at(end))
+        }
+        (None, Some(end)) => BuildState::Failed(prepare_failure(end), ended_at(end)),
+        (None, None) if finished(&job) => BuildState::Failed(lost(name), ended_job(&job)),
+        (None, None) => BuildState::Active(pod.and_then(|pod| stuck(pod))),
+    };
+    let seen = BuildSeen {
+        job: name.to_owned(),
+        uid: job.uid().unwrap_or_default(),
+        state,
+    };
+    Some(Build { seen, log_of })
+}
+
+fn builder_failure(end: &ContainerStateTerminated) -> Failure {
+    let reason = end.reason.as_deref().unwrap_or("Error");
+    Failure {
+        class: FailureClass::Module,
+        reason: "BuildFailed".to_owned(),
+        message: format!(
+            "the builder ended with exit code {} ({reason})",
+            end.exit_code
+        ),
+    }
+}
+
+fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
+    let report = end
+        .message
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok());
+    report
+        .map(|PrepareReport { failure }| failure)
+        .unwrap_or_else(|| Failure {
+            class: FailureClass::Module,
+            reason: "PrepareFailed".to_owned(),
+            message: format!(
+                "the module could not be prepared: exit code {} ({})",
+                end.exit_code,
+                end.reason.as_deref().unwrap_or("Error")
+            ),
+        })
+}
+
+fn lost(name: &str) -> Failure {
+    Failure {
+        class: FailureClass::World,
+        reason: "PodLost".to_owned(),
+        message: format!("build {name} ended without a word: its pod is gone or was never started"),
+    }
+}
+
+fn ended_at(end: &ContainerStateTerminated) -> Timestamp {
+    end.finished_at
+        .as_ref()
+        .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+fn ended_job(job: &Job) -> Timestamp {
+    let conditions = job
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let last = conditions
+        .filter_map(|condition| condition.last_transition_time.as_ref())
+        .max();
+    last.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+/// Complete or failed.
+fn finished(job: &Job) -> bool {
+    let conditions = job
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| {
+        condition.status == "True" && matches!(condition.type_.as_str(), "Complete" | "Failed")
+    })
+}
+
+fn pods(cx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
+    cx.pods.filter(|pod| {
+        pod.metadata.namespace.as_deref() == Some(namespace)
+            && pod
+                .labels()
+                .get("batch.kubernetes.io/job-name")
+                .is_some_and(|name| name == job)
+    })
+}
+
+fn alive(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    pod.status.iter().flat_map(|status| {
+        let init = status.init_container_statuses.iter().flatten();
+        init.chain(status.container_statuses.iter().flatten())
+    })
+}
+
+fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTerminated> {
+    statuses(pod)
+        .find(|status| status.name == container)?
+        .state
+        .as_ref()?
+        .terminated
+        .as_ref()
+}
+
+/// What a pod that does not start waits for. That its first container is being made is no news.
+fn stuck(pod: &Pod) -> Option<String> {
+    let waiting = statuses(pod).find_map(|status| {
+        let waiting = status.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref()?;
+        let usual = matches!(reason, "ContainerCreating" | "PodInitializing");
+        let message = waiting.message.as_deref().unwrap_or_default();
+        (!usual).then(|| format!("{reason}: {message}"))
+    });
+    waiting.or_else(|| {
+        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+        let unscheduled = conditions
+            .iter()
+            .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
+        let reason = unscheduled.reason.as_deref().unwrap_or("Unschedulable");
+        Some(format!(
+            "{reason}: {}",
+            unscheduled.message.as_deref().unwrap_or_default()
+        ))
+    })
+}
+
+/// How a pod that is over ended, where it was not by itself.
+fn ended(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    if let Some(reason) = &status.reason {
+        return Some(format!(
+            "{reason}: {}",
+            status.message.as_deref().unwrap_or_default()
+        ));
+    }
+    statuses(pod).find_map(|status| {
+        let end = status.state.as_ref()?.terminated.as_ref()?;
+        let reason = end.reason.as_deref().unwrap_or("Error");
+        (end.exit_code != 0).then(|| format!("{reason}, exit code {}", end.exit_code))
+    })
+}

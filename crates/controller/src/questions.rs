@@ -1,0 +1,402 @@
+//! The questions that are asked of repositories, registries and pods.
+
+use std::sync::Arc;
+
+use alustan_api::Terraform;
+use alustan_api::report::{Failure, FailureClass};
+use alustan_core::digest as hash;
+use alustan_core::image::ImagePlan;
+use alustan_core::seen::SourceSeen;
+use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
+use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::jiff::SignedDuration;
+use kube::Client;
+use kube::ResourceExt;
+use kube::api::{Api, LogParams};
+
+use crate::context::Context;
+use crate::contexts::Contexts;
+use crate::lookups::Ask;
+
+/// When something that cannot be asked is looked at again: its Secret may have changed.
+pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// How many lines of a failed build's log are looked at.
+const LOG_LINES: i64 = 200;
+
+/// Where a module is, and how to get it.
+#[derive(Clone)]
+pub(crate) struct Repository {
+    url: RepositoryUrl,
+    reference: Reference,
+    credentials: Credentials,
+    spec: ContextSpec,
+    identity: String,
+}
+
+impl Repository {
+    /// The repository of `tf`.
+    pub(crate) fn of(tf: &Terraform, credentials: &Credentials) -> Result<Self, Failure> {
+        let repo = &tf.spec.git_repo;
+        let wrong = |field: &str, error: &alustan_source::Error| Failure {
+            class: FailureClass::User,
+            reason: error.reason().to_owned(),
+            message: format!("spec.gitRepo.{field}: {error}"),
+        };
+        let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
+        let reference =
+            Reference::branch(repo.branch.as_deref()).map_err(|error| wrong("branch", &error))?;
+        let path = match (&repo.path, url.subdir()) {
+            (Some(path), _) => Some(path.clone()),
+            (None, subdir) => subdir.map(str::to_owned),
+        };
+        let spec = ContextSpec {
+            path,
+            include: repo.include.clone(),
+        };
+        let identity = hash::plain(&(
+            credentials.fingerprint(b"question"),
+            &credentials.known_hosts,
+            &credentials.ca_bundle,
+        ));
+        Ok(Self {
+            url,
+            reference,
+            credentials: credentials.clone(),
+            spec,
+            identity,
+        })
+    }
+
+    /// The repository and the reference in it; resources with the same credentials share it.
+    pub(crate) fn question(&self) -> String {
+        format!(
+            "revision of {:?} in {} as {}",
+            self.reference,
+            self.url.remote(),
+            self.identity
+        )
+    }
+
+    /// The place of the module, whatever the commit.
+    pub(crate) fn place(&self) -> String {
+        format!(
+            "{} {:?} {:?}",
+            self.question(),
+            self.spec.path,
+            self.spec.include
+        )
+    }
+
+    /// The module at `revision`.
+    pub(crate) fn module_question(&self, revision: &Revision) -> String {
+        format!("module {} at {}", self.place(), revision.commit.as_str())
+    }
+
+    /// Where the reference points.
+    pub(crate) fn ask_revision(&self, git: Arc<GitCache>) -> Ask<Revision> {
+        let me = self.clone();
+        Box::new(move || {
+            let (git, me) = (git.clone(), me.clone());
+            Box::pin(async move {
+                git.resolve(&me.url, &me.reference, &me.credentials)
+                    .await
+                    .map_err(|error| source(&error))
+            })
+        })
+    }
+
+    /// What the module needs at `revision`.
+    pub(crate) fn ask_module(
+        &self,
+        git: Arc<GitCache>,
+        contexts: Arc<Contexts>,
+        revision: Revision,
+    ) -> Ask<SourceSeen> {
+        let me = self.clone();
+        Box::new(move || {
+            let (git, contexts, me, revision) =
+                (git.clone(), contexts.clone(), me.clone(), revision.clone());
+            Box::pin(async move {
+                let context = git
+                    .fetch_context(&me.url, &revision, &me.spec, &me.credentials)
+                    .await
+                    .map_err(|error| source(&error))?;
+                contexts.put(context.digest.as_str(), &context.bytes);
+                Ok(SourceSeen {
+                    revision: revision.commit.as_str().to_owned(),
+                    context: context.digest.as_str().to_owned(),
+                    path: context.module_path,
+                    backend: context.module_backend,
+                })
+            })
+        })
+    }
+}
+
+fn source(error: &alustan_source::Error) -> Failure {
+    let class = if error.is_transient() {
+        FailureClass::World
+    } else {
+        FailureClass::Module
+    };
+    Failure {
+        class,
+        reason: error.reason().to_owned(),
+        message: chain("spec.gitRepo", error),
+    }
+}
+
+fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
+    let class = if error.is_transient() {
+        FailureClass::World
+    } else {
+        FailureClass::Module
+    };
+    Failure {
+        class,
+        reason: error.reason().to_owned(),
+        message: chain(field, error),
+    }
+}
+
+fn chain(field: &str, error: &dyn std::error::Error) -> String {
+    let mut text = format!("{field}: {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// A question of a registry.
+pub(crate) struct DigestQuestion {
+    pub(crate) text: String,
+    pub(crate) ask: Ask<Option<String>>,
+}
+
+/// The digest of `reference`; `epoch` makes it a new question.
+pub(crate) fn digest(
+    cx: &Context,
+    tf: &Terraform,
+    reference: &str,
+    epoch: &str,
+    docker: Option<&DockerConfig>,
+) -> Result<DigestQuestion, Failure> {
+    image_name(tf)?;
+    let image = ImageRef::parse(reference).map_err(|error| Failure {
+        class: FailureClass::User,
+        ..registry("spec.containerRegistry.baseImage", &error)
+    })?;
+    let access = access(tf, image.name(), docker);
+    let text = format!(
+        "digest of {reference} {epoch} as {}",
+        identity(&access, docker)
+    );
+    let client = cx.registry.clone();
+    let ask: Ask<Option<String>> = Box::new(move || {
+        let (client, image, access) = (client.clone(), image.clone(), access.clone());
+        Box::pin(async move {
+            let digest = client
+                .digest_of(&image, &access)
+                .await
+                .map_err(|error| registry("spec.containerRegistry", &error))?;
+            Ok(digest.map(|digest| digest.as_str().to_owned()))
+        })
+    });
+    Ok(DigestQuestion { text, ask })
+}
+
+/// The registry's repository of `tf`.
+fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
+    ImageName::parse(&tf.spec.container_registry.image_name).map_err(|error| Failure {
+        class: FailureClass::User,
+        ..registry("spec.containerRegistry.imageName", &error)
+    })
+}
+
+/// The way to the registry of `tf`.
+fn access(tf: &Terraform, name: &ImageName, docker: Option<&DockerConfig>) -> Access {
+    let own = &tf.spec.container_registry;
+    let same = ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
+    Access {
+        credential: docker
+            .and_then(|docker| docker.credentials_for(name))
+            .cloned(),
+        insecure: own.insecure && same,
+    }
+}
+
+/// Tells two ways apart, without a word of the credentials.
+fn identity(access: &Access, docker: Option<&DockerConfig>) -> String {
+    let docker = docker.map(|docker| hash::plain(&docker.to_dockerconfigjson()));
+    format!("{docker:?} {}", access.insecure)
+}
+
+/// How a context is pushed.
+pub(crate) struct Push {
+    pub(crate) question: String,
+    pub(crate) ask: Ask<String>,
+}
+
+/// The push of the context of `source`. A context that is no longer kept is fetched again.
+pub(crate) fn push(
+    cx: &Context,
+    tf: &Terraform,
+    plan: &ImagePlan,
+    seen: &SourceSeen,
+    repository: Repository,
+    docker: Option<&DockerConfig>,
+) -> Result<Push, Failure> {
+    let name = image_name(tf)?;
+    let access = access(tf, &name, docker);
+    let question = format!(
+        "push of {} to {name} as {}",
+        plan.context,
+        identity(&access, docker)
+    );
+    let (git, contexts, seen) = (cx.git.clone(), cx.contexts.clone(), seen.clone());
+    let client = cx.registry.clone();
+    let ask: Ask<String> = Box::new(move || {
+        let (client, name, access) = (client.clone(), name.clone(), access.clone());
+        let (git, contexts, seen, repository) = (
+            git.clone(),
+            contexts.clone(),
+            seen.clone(),
+            repository.clone(),
+        );
+        Box::pin(async move {
+            let bytes = match contexts.get(&seen.context) {
+                Some(bytes) => bytes,
+                None => repository.fetch_again(&git, &seen).await?,
+            };
+            let digest = alustan_registry::Digest::parse(&seen.context)
+                .map_err(|error| registry("the context", &error))?;
+            let pushed = client
+                .push_context(&name, &digest, bytes.into(), &access)
+                .await
+                .map_err(|error| registry("spec.containerRegistry", &error))?;
+            Ok(format!("{name}@{}", pushed.as_str()))
+        })
+    });
+    Ok(Push { question, ask })
+}
+
+impl Repository {
+    async fn fetch_again(&self, git: &GitCache, seen: &SourceSeen) -> Result<Vec<u8>, Failure> {
+        let revision = git
+            .resolve(&self.url, &self.reference, &self.credentials)
+            .await
+            .map_err(|error| source(&error))?;
+        let context = git
+            .fetch_context(&self.url, &revision, &self.spec, &self.credentials)
+            .await
+            .map_err(|error| source(&error))?;
+        if context.digest.as_str() == seen.context {
+            return Ok(context.bytes.into());
+        }
+        Err(Failure {
+            class: FailureClass::World,
+            reason: "RevisionMoved".to_owned(),
+            message: "the module changed while its context was to be pushed".to_owned(),
+        })
+    }
+}
+
+/// `reference` without its tag, with `digest`.
+pub(crate) fn by_digest(reference: &str, digest: &str) -> String {
+    ImageRef::parse(reference).map_or_else(
+        |_| format!("{reference}@{digest}"),
+        |image| format!("{}@{digest}", image.name()),
+    )
+}
+
+/// The uid of a namespace.
+pub(crate) fn namespace_uid(client: Client, namespace: String) -> Ask<String> {
+    Box::new(move || {
+        let api: Api<Namespace> = Api::all(client.clone());
+        let namespace = namespace.clone();
+        Box::pin(async move {
+            let found = api
+                .get_metadata(&namespace)
+                .await
+                .map_err(|error| cluster(&error))?;
+            Ok(found.uid().unwrap_or_default())
+        })
+    })
+}
+
+/// The last lines of the builder's log.
+pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String> {
+    Box::new(move || {
+        let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let pod = pod.clone();
+        Box::pin(async move {
+            let parameters = LogParams {
+                container: Some("build".to_owned()),
+                tail_lines: Some(LOG_LINES),
+                ..LogParams::default()
+            };
+            api.logs(&pod, &parameters)
+                .await
+                .map_err(|error| cluster(&error))
+        })
+    })
+}
+
+fn cluster(error: &kube::Error) -> Failure {
+    Failure {
+        class: FailureClass::World,
+        reason: "ApiUnavailable".to_owned(),
+        message: chain("the API server", error),
+    }
+}
+
+/// The builder's failure with what its log says: kaniko's last line of the form `error …` or
+/// `Error: …` (everything after it may be usage).
+pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
+    let said = |line: &&str| line.starts_with("error ") || line.starts_with("Error: ");
+    let line = log
+        .lines()
+        .rev()
+        .find(said)
+        .or_else(|| log.lines().rev().find(|line| !line.is_empty()));
+    let Some(line) = line else {
+        return failure.clone();
+    };
+    let (class, reason) = classify(line);
+    Failure {
+        class,
+        reason: reason.to_owned(),
+        message: format!("{}: {line}", failure.message),
+    }
+}
+
+fn classify(line: &str) -> (FailureClass, &'static str) {
+    let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    if says(&[
+        "UNAUTHORIZED",
+        "401 Unauthorized",
+        "authentication required",
+        "DENIED",
+    ]) {
+        (FailureClass::Module, "RegistryUnauthorized")
+    } else if says(&["MANIFEST_UNKNOWN", "NAME_UNKNOWN"]) {
+        (FailureClass::Module, "BaseImageNotFound")
+    } else if says(&[
+        "connection refused",
+        "no such host",
+        "i/o timeout",
+        "TOOMANYREQUESTS",
+        "EOF",
+    ]) {
+        (FailureClass::World, "RegistryUnreachable")
+    } else if says(&["x509:", "server gave HTTP response"]) {
+        (FailureClass::Module, "RegistryTls")
+    } else {
+        (FailureClass::Module, "BuildFailed")
+    }
+}

@@ -1,0 +1,158 @@
+//! One look at one resource: observe, decide, enact, report.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::{Terraform, TerraformStatus};
+use alustan_core::absorb::open_run;
+use alustan_core::decide::decide;
+use alustan_core::schedule::Key;
+use alustan_core::seen::Seen;
+use alustan_core::start::occupied;
+use alustan_core::step::{Decision, Start};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use tracing::{debug, error, info, warn};
+
+use crate::context::Context;
+use crate::enact::Pass;
+use crate::error::Error;
+use crate::observe::Session;
+use crate::report::report;
+use crate::{Guarded, Ref};
+
+/// Looked at again after this, if nothing happened: no watch promises every event.
+const RESYNC: Duration = Duration::from_hours(1);
+
+/// One look at `object`.
+pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
+    let who = ObjectRef::from_obj(&*object);
+    let mut tf = match &object.0 {
+        Ok(tf) => tf.clone(),
+        Err(invalid) => {
+            error!(resource = %who, error = invalid.error, "unreadable resource; edit or delete it");
+            return Ok(Action::requeue(RESYNC));
+        }
+    };
+    if let Some(written) = cx.memory.status(&who) {
+        tf.status = Some(written);
+    }
+    let session = Session::new(&cx, &tf, &who);
+    let seen = session.observe().await?;
+    let now = Timestamp::now();
+    let decision = decide(&tf, &seen, &cx.settings, now);
+    let requeue = decision.requeue_at;
+    act(&cx, &who, &tf, &session, &seen, decision).await?;
+    cx.memory.succeeded(&who);
+    let wait = requeue.map_or(RESYNC, |at| {
+        Duration::try_from(at.duration_since(now))
+            .unwrap_or_default()
+            .min(RESYNC)
+    });
+    Ok(Action::requeue(wait))
+}
+
+async fn act(
+    cx: &Context,
+    who: &Ref,
+    tf: &Terraform,
+    session: &Session<'_>,
+    seen: &Seen,
+    decision: Decision,
+) -> Result<(), Error> {
+    let key = Key {
+        namespace: tf.namespace().unwrap_or_default(),
+        name: tf.name_any(),
+    };
+    let Decision {
+        steps,
+        start,
+        mut status,
+        ..
+    } = decision;
+    let leaving = steps
+        .iter()
+        .any(|step| matches!(step, alustan_core::step::Step::RemoveFinalizer));
+    let mut pass = Pass::new(cx, tf, session, seen);
+    let mut done = pass.enact(&steps).await;
+    let running = is_running(seen);
+    match start {
+        Some(Start {
+            class,
+            steps,
+            status: started,
+        }) if done.is_ok() => match cx.dispatcher.admit(&key, class, Timestamp::now()) {
+            Ok(()) => {
+                done = pass.enact(&steps).await;
+                status = started;
+                if done.is_ok() {
+                    info!(resource = %who, state = ?status.state, "started a run: {}", status.message);
+                }
+            }
+            Err(position) => queued(&mut status, position),
+        },
+        Some(_) => {}
+        None if running => cx.dispatcher.running(&key),
+        None => cx.dispatcher.idle(&key, Timestamp::now()),
+    }
+    if leaving && done.is_ok() {
+        info!(resource = %who, "let go: {}", status.message);
+        cx.dispatcher.idle(&key, Timestamp::now());
+        cx.answers.keep(who, &std::collections::HashSet::new());
+        cx.memory.forget(who);
+        return Ok(());
+    }
+    match done {
+        Ok(()) => report(cx, who, tf, status).await,
+        Err(error) if error.is_conflict() => Err(error),
+        Err(error) => {
+            report(cx, who, tf, troubled(tf, status, &error)).await?;
+            Err(error)
+        }
+    }
+}
+
+/// A run goes on, or its pod still lives.
+fn is_running(seen: &Seen) -> bool {
+    let open = seen
+        .record
+        .as_ref()
+        .is_some_and(|record| open_run(&record.record).is_some());
+    open || occupied(seen.job.as_ref())
+}
+
+fn queued(status: &mut TerraformStatus, position: usize) {
+    let place = i32::try_from(position).unwrap_or(i32::MAX);
+    status.queue = Some(alustan_api::QueueStatus { position: place });
+}
+
+/// The status when a write failed: what stands in the way is said, and tried again.
+fn troubled(tf: &Terraform, mut status: TerraformStatus, error: &Error) -> TerraformStatus {
+    let reason = error.reason();
+    if reason == "ApiUnavailable" {
+        return tf.status.clone().unwrap_or(status);
+    }
+    status.message = error.chain();
+    for condition in &mut status.conditions {
+        if condition.type_ == "Ready" {
+            condition.status = "False".to_owned();
+            condition.reason = reason.to_owned();
+            condition.message.clone_from(&status.message);
+        }
+    }
+    status
+}
+
+/// What to do when a look failed: look again, later and later.
+pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Action {
+    let who = ObjectRef::from_obj(&*object);
+    if error.is_conflict() {
+        debug!(resource = %who, "the record changed meanwhile; looking again");
+        return Action::requeue(Duration::from_millis(50));
+    }
+    let wait = cx.memory.failed(&who);
+    warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
+    Action::requeue(wait)
+}

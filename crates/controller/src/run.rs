@@ -1,0 +1,309 @@
+//! Wiring: watches, mirrors, the controller, its HTTP server, and an orderly end.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::labels::{self, Component};
+use alustan_source::GitCache;
+use anyhow::{Context as _, Result};
+use futures::StreamExt;
+use futures::stream::{self, Stream};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::api::{Api, PartialObjectMeta};
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{Controller, Predicate, WatchStreamExt, predicates, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info};
+
+use crate::config::Config;
+use crate::context::{Answers, Context, Memory};
+use crate::contexts::Contexts;
+use crate::dispatch::Dispatcher;
+use crate::http::{self, Health};
+use crate::lookups::Lookups;
+use crate::mirror::Mirror;
+use crate::reconcile::{reconcile, retry};
+use crate::{Guarded, Ref};
+
+/// Several events of one moment cause one look. Short: people wait for it.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// Runs the operator until it is told to stop.
+pub(crate) async fn run(config: Config) -> Result<()> {
+    let client = Client::try_default()
+        .await
+        .context("connect to the API server")?;
+    let health = Health::new();
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        shutdown().await;
+        info!("stopping: runs that go on are not touched");
+        let _ = stop.send(true);
+    });
+    let server = tokio::spawn(http::serve(
+        config.listen,
+        health.clone(),
+        until(stopped.clone()),
+    ));
+    control(client, &config, health, until(stopped)).await?;
+    server.await.context("the HTTP server ended")?
+}
+
+/// The first of SIGTERM and SIGINT.
+async fn shutdown() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+async fn until(mut stopped: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is an end, too.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+async fn control(
+    client: Client,
+    config: &Config,
+    health: Health,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) -> Result<()> {
+    let (wake, woken) = mpsc::unbounded_channel::<Ref>();
+    let ours =
+        watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
+    let memory_secrets = format!(
+        "{}={},{} in ({},{})",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::COMPONENT,
+        Component::Record.as_str(),
+        Component::Pin.as_str()
+    );
+    let (secrets, secret_events) =
+        mirrored::<Secret>(&client, watcher::Config::default().labels(&memory_secrets));
+    let (jobs, job_events) = mirrored::<Job>(&client, ours.clone());
+    let (pods, pod_events) = mirrored::<Pod>(&client, ours);
+    let (resources, resource_events) = resources(&client);
+    let cx = Arc::new(context(
+        client.clone(),
+        config,
+        wake,
+        (secrets, jobs, pods),
+    )?);
+    let (of_job, of_pod) = (cx.clone(), cx.clone());
+    let (by_secret, by_map) = (resources.clone(), resources.clone());
+    let plain = watcher::Config::default();
+    let controller = Controller::for_stream(resource_events, resources.clone())
+        .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
+        .watches_stream(secret_events, |secret| owner(&secret))
+        .watches_stream(job_events, move |job| whom(&of_job, &job, job.name_any()))
+        .watches_stream(pod_events, move |pod| {
+            let job = pod.labels().get("batch.kubernetes.io/job-name").cloned();
+            whom(&of_pod, &pod, job.unwrap_or_default())
+        })
+        .watches(
+            Api::<PartialObjectMeta<Secret>>::all(client.clone()),
+            plain.clone(),
+            move |secret| users(&by_secret, &secret, names_secret),
+        )
+        .watches(
+            Api::<PartialObjectMeta<ConfigMap>>::all(client),
+            plain,
+            move |map| users(&by_map, &map, names_config_map),
+        )
+        .reconcile_on(stream::unfold(woken, |mut woken| async move {
+            let who = woken.recv().await?;
+            Some((who, woken))
+        }))
+        .graceful_shutdown_on(stop);
+    info!("watching resources");
+    let looks = controller.run(reconcile, retry, cx.clone());
+    let mut looks = std::pin::pin!(looks);
+    let mut tick = tokio::time::interval(Duration::from_secs(10));
+    tokio::spawn(ready(resources, health.clone()));
+    loop {
+        tokio::select! {
+            look = looks.next() => match look {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => debug!(%error, "look"),
+                None => return Ok(()),
+            },
+            _ = tick.tick() => {}
+        }
+        health.turn();
+    }
+}
+
+async fn ready(resources: Store<Guarded>, health: Health) {
+    if resources.wait_until_ready().await.is_ok() {
+        health.set_ready();
+    }
+}
+
+fn context(
+    client: Client,
+    config: &Config,
+    wake: mpsc::UnboundedSender<Ref>,
+    (secrets, jobs, pods): (Store<Secret>, Store<Job>, Store<Pod>),
+) -> Result<Context> {
+    let reporter = Reporter {
+        controller: "alustan".to_owned(),
+        instance: std::env::var("HOSTNAME").ok(),
+    };
+    let contexts = Contexts::open(config.cache_dir.join("contexts"))
+        .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
+    let git = GitCache::new(config.cache_dir.join("repositories")).context("open the git cache")?;
+    let settings = config.settings()?;
+    let registry = alustan_registry::Registry::new(alustan_registry::Options {
+        insecure_hosts: settings.insecure_registries.clone(),
+        ca_pem: settings.ca_bundle.iter().cloned().collect(),
+        ..alustan_registry::Options::default()
+    })
+    .context("set up the registry client")?;
+    Ok(Context {
+        recorder: Recorder::new(client.clone(), reporter),
+        client,
+        settings,
+        registry,
+        dispatcher: Dispatcher::new(config.max_concurrent_runs, wake.clone()),
+        secrets: Mirror::new(secrets),
+        jobs: Mirror::new(jobs),
+        pods: Mirror::new(pods),
+        git: Arc::new(git),
+        contexts: Arc::new(contexts),
+        answers: Answers {
+            namespaces: Lookups::new(wake.clone()),
+            revisions: Lookups::new(wake.clone()),
+            modules: Lookups::new(wake.clone()),
+            images: Lookups::new(wake.clone()),
+            artifacts: Lookups::new(wake.clone()),
+            logs: Lookups::new(wake),
+        },
+        memory: Memory::default(),
+    })
+}
+
+type Events<K> = Result<K, watcher::Error>;
+
+/// A mirror of everything that `wanted` selects, and the events that filled it.
+fn mirrored<K>(
+    client: &Client,
+    wanted: watcher::Config,
+) -> (Store<K>, impl Stream<Item = Events<K>> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    ObjectRef<K>: Hash + Eq,
+{
+    let (store, writer) = reflector::store();
+    let events = watcher(Api::<K>::all(client.clone()), wanted)
+        .default_backoff()
+        .modify(|object| object.managed_fields_mut().clear())
+        .reflect(writer)
+        .touched_objects();
+    (store, events)
+}
+
+/// The resources. Their own status is no news to us.
+fn resources(
+    client: &Client,
+) -> (
+    Store<Guarded>,
+    impl Stream<Item = Events<Guarded>> + Send + 'static,
+) {
+    let (store, writer) = reflector::store();
+    let news = predicates::generation
+        .combine(predicates::finalizers)
+        .combine(predicates::annotations);
+    let events = watcher(
+        Api::<Guarded>::all(client.clone()),
+        watcher::Config::default().any_semantic(),
+    )
+    .default_backoff()
+    .modify(|object| object.managed_fields_mut().clear())
+    .reflect(writer)
+    .applied_objects()
+    .predicate_filter(news, kube::runtime::PredicateConfig::default());
+    (store, events)
+}
+
+/// The resource that an object of ours belongs to.
+fn owner(object: &impl Resource) -> Option<Ref> {
+    let name = object.labels().get(labels::NAME)?;
+    Some(Ref::new(name).within(&object.namespace()?))
+}
+
+/// Who waits for a Job: its resource, and all that share a build.
+fn whom(cx: &Context, object: &impl Resource, job: String) -> Vec<Ref> {
+    let namespace = object.namespace().unwrap_or_default();
+    let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
+    who.extend(owner(object));
+    who
+}
+
+/// Resources of the same namespace whose spec names an object.
+fn users<K: Resource<DynamicType = ()>>(
+    resources: &Store<Guarded>,
+    object: &PartialObjectMeta<K>,
+    names: fn(&alustan_api::TerraformSpec, &str) -> bool,
+) -> Vec<Ref> {
+    let (namespace, name) = (object.namespace(), object.name_any());
+    resources
+        .state()
+        .iter()
+        .filter(|resource| resource.namespace() == namespace)
+        .filter(|resource| resource.0.as_ref().is_ok_and(|tf| names(&tf.spec, &name)))
+        .map(|resource| ObjectRef::from_obj(&**resource))
+        .collect()
+}
+
+fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
+    let repo = &spec.git_repo;
+    let keys = [
+        repo.ssh_key_secret.as_ref(),
+        spec.container_registry.secret_ref.as_ref(),
+    ];
+    let whole = [
+        repo.credentials_secret.as_ref(),
+        spec.backend
+            .as_ref()
+            .and_then(|backend| backend.secret_ref.as_ref()),
+    ];
+    let runner = spec
+        .runner
+        .iter()
+        .flat_map(|runner| &runner.env_from_secrets);
+    keys.into_iter().flatten().any(|key| key.name == name)
+        || whole
+            .into_iter()
+            .flatten()
+            .chain(runner)
+            .any(|whole| whole.name == name)
+}
+
+fn names_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
+    let Some(scripts) = &spec.scripts else {
+        return false;
+    };
+    [
+        &scripts.init,
+        &scripts.plan,
+        &scripts.apply,
+        &scripts.destroy,
+    ]
+    .into_iter()
+    .flatten()
+    .filter_map(|script| script.config_map_ref.as_ref())
+    .any(|reference| reference.name == name)
+}
