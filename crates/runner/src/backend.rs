@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use alustan_api::run::BackendInputs;
-use hcl_edit::structure::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::module_files::{Content, json_blocks, read_module_files};
 use crate::workspace::write_private;
 
 /// The file with the `backend` block of a module that has none. Not an override file: such a
@@ -67,45 +67,22 @@ pub fn has_resolved(directory: &Path) -> bool {
 
 /// Whether the module in `directory` has a `backend` or `cloud` block of its own.
 pub fn has_own_block(directory: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return false;
-    };
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .any(|path| {
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
-            let text = || fs::read_to_string(&path).unwrap_or_default();
-            if name == BLOCK_FILE {
-                false
-            } else if name.ends_with(".tf.json") || name.ends_with(".tofu.json") {
-                has_block_in_json(&text())
-            } else {
-                (name.ends_with(".tf") || name.ends_with(".tofu")) && has_block_in_hcl(&text())
-            }
-        })
-}
-
-fn has_block_in_hcl(text: &str) -> bool {
-    let Ok(body) = text.parse::<Body>() else {
-        return false;
-    };
-    let mut settings = body.get_blocks("terraform");
-    settings.any(|block| block.body.has_blocks("backend") || block.body.has_blocks("cloud"))
-}
-
-fn has_block_in_json(text: &str) -> bool {
-    let file: Value = serde_json::from_str(text).unwrap_or_default();
-    let settings = match file.get("terraform") {
-        Some(Value::Array(blocks)) => blocks.clone(),
-        Some(block) => vec![block.clone()],
-        None => Vec::new(),
-    };
-    settings
+    let files = read_module_files(directory, true);
+    files
         .iter()
-        .any(|block| block.get("backend").is_some() || block.get("cloud").is_some())
+        .filter(|file| file.name != BLOCK_FILE)
+        .any(|file| has_block(&file.content))
+}
+
+fn has_block(content: &Content) -> bool {
+    match content {
+        Content::Hcl(body) => body
+            .get_blocks("terraform")
+            .any(|block| block.body.has_blocks("backend") || block.body.has_blocks("cloud")),
+        Content::Json(file) => json_blocks(file, "terraform")
+            .iter()
+            .any(|block| block.get("backend").is_some() || block.get("cloud").is_some()),
+    }
 }
 
 /// Which values of a backend's configuration say where its state is; none of them is secret.

@@ -10,7 +10,7 @@ use crate::retry::Patience;
 use crate::secrets::{Changes, Snapshot, StoreError};
 
 /// How long a claim waits for the API server and for the permissions of a new Role.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What a claimed run is to do.
 pub struct Claimed {

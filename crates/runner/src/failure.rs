@@ -276,13 +276,15 @@ fn useful(text: &str) -> String {
     errors.join("\n")
 }
 
+/// Stands where a text was cut.
+const GAP: &str = "\n[…]\n";
+
 /// At most `limit` characters: the beginning, and the end where it was too long.
 pub fn cut(text: &str, limit: usize) -> String {
     let length = text.chars().count();
     if length <= limit {
         return text.to_owned();
     }
-    const GAP: &str = "\n[…]\n";
     let room = limit.saturating_sub(GAP.chars().count());
     let head = room * 2 / 3;
     let start: String = text.chars().take(head).collect();

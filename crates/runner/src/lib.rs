@@ -11,6 +11,7 @@ pub mod failure;
 pub mod fake;
 pub mod layout;
 pub mod leftover;
+pub mod module_files;
 pub mod outputs;
 pub mod plan_file;
 pub mod processes;

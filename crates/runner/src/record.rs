@@ -11,7 +11,7 @@ use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
 /// How long a lock may wait for the API server.
-const LOCK_PATIENCE: Duration = Duration::from_secs(120);
+const LOCK_PATIENCE: Duration = Duration::from_mins(2);
 
 /// Which run a pod was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,13 +14,14 @@ use crate::secrets::Changes;
 /// Kubelet's limit of a termination message.
 const LARGEST_MESSAGE: usize = 4096;
 
-/// Writes the report into the record, and takes the inputs out of it. Gives the report as it was
-/// recorded: an interruption after a cancellation is a cancellation.
+/// Writes the report into the record, takes the inputs out of it, and gives back the lock with
+/// the id `unlock`. Gives the report as it was recorded: an interruption after a cancellation is a
+/// cancellation.
 pub async fn record(
     record: &Record,
     report: &RunReport,
     outputs: Option<&Outputs>,
-    unlock: bool,
+    unlock: Option<&str>,
     patience: Patience,
 ) -> Result<RunReport, RecordError> {
     record
@@ -46,7 +47,11 @@ pub async fn record(
                 report.clone()
             };
             found.phase = RunPhase::Reported;
-            if unlock {
+            if found
+                .lock
+                .as_ref()
+                .is_some_and(|lock| Some(lock.id.as_str()) == unlock)
+            {
                 found.lock = None;
             }
             let changes = changes(&report, outputs);

@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::backend;
 use crate::changes::change_set;
-use crate::claim::claim;
+use crate::claim::{Claimed, claim};
 use crate::command::{Commands, Ending};
 use crate::failure::{Step, module, user, world};
 use crate::layout::{Layout, Vars};
@@ -27,9 +27,9 @@ use crate::session::{Parts, Session, stopped};
 use crate::workspace::copy_tree;
 
 /// How long `show` and `output` may take.
-const LOOK: Duration = Duration::from_secs(300);
+const LOOK: Duration = Duration::from_mins(5);
 /// How long a push of rescued state may take.
-const PUSH: Duration = Duration::from_secs(120);
+const PUSH: Duration = Duration::from_mins(2);
 
 /// What a run needs from outside.
 pub struct Context {
@@ -76,6 +76,7 @@ struct Findings {
     changes: Option<ChangeSet>,
     outputs: Option<Outputs>,
     state_address: Option<String>,
+    abandoned_lock: Option<String>,
 }
 
 /// Runs from claim to report; the exit code says how it went.
@@ -86,92 +87,93 @@ pub async fn run(context: Context) -> ExitCode {
     let copied = tokio::task::spawn_blocking(move || copy_tree(&from, &to));
     let claimed = match claim(&record, started_at).await {
         Ok(claimed) => claimed,
-        Err(RecordError::NotOurs(why)) => {
-            crate::say!("{why}");
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            crate::say!(
-                "run {} could not be claimed: {error}",
-                context.identity.number
-            );
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return refused(&error),
     };
-    let kind = claimed.run.kind;
-    crate::say!(
-        "run {} of {}: {kind}",
-        context.identity.number,
-        context.identity.record
-    );
-    let copied = copied
+    let (number, kind) = (context.identity.number, claimed.run.kind);
+    crate::say!("run {number} of {}: {kind}", context.identity.record);
+    let mut findings = Findings::default();
+    let ended = match copied
         .await
         .map_err(std::io::Error::other)
-        .and_then(|result| result);
-    let parts = Parts {
-        layout: context.layout.clone(),
-        vars: context.vars,
-        secrets: context.secrets,
-        record: record.clone(),
-        commands: context.commands.clone(),
-        started: began,
-    };
-    let mut findings = Findings::default();
-    let ended = match copied {
-        Err(error) => Err(Ended::from(world(
-            "WorkspaceFailed",
-            format!("copy the module: {error}"),
-        ))),
-        Ok(()) => match Session::open(parts, claimed).await {
-            Err(failure) => Err(failure.into()),
-            Ok(session) => session.execute(kind, &mut findings).await,
-        },
+        .and_then(|result| result)
+    {
+        Ok(()) => carry_out(&context, &record, claimed, began, &mut findings).await,
+        Err(error) => Err(world("WorkspaceFailed", format!("copy the module: {error}")).into()),
     };
     let (result, failure) = match ended {
         Ok(result) => (result, None),
         Err(Ended::Cancelled) => (RunResult::Cancelled, None),
         Err(Ended::Failed(failure)) => (RunResult::Failed, Some(failure)),
-        Err(Ended::NotOurs(why)) => {
-            crate::say!("{why}");
-            return ExitCode::SUCCESS;
-        }
+        Err(Ended::NotOurs(why)) => return refused(&RecordError::NotOurs(why)),
     };
     let report = RunReport {
-        number: context.identity.number,
+        number,
         kind,
         result,
         trigger: String::new(),
         job: String::new(),
-        changes: findings.changes,
+        changes: findings.changes.take(),
         failure,
-        state_address: findings.state_address,
+        state_address: findings.state_address.take(),
         started_at,
         finished_at: Timestamp::now(),
     };
-    finish(
-        &context.layout,
-        &context.commands,
-        &record,
-        &report,
-        findings.outputs.as_ref(),
-    )
-    .await
+    finish(&context, &record, &report, &findings).await
+}
+
+/// Why nothing was run.
+fn refused(error: &RecordError) -> ExitCode {
+    match error {
+        RecordError::NotOurs(why) => {
+            crate::say!("{why}");
+            ExitCode::SUCCESS
+        }
+        RecordError::Store(_) | RecordError::Unreadable { .. } | RecordError::Incomplete { .. } => {
+            crate::say!("the run could not be claimed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn carry_out(
+    context: &Context,
+    record: &Record,
+    claimed: Claimed,
+    started: Instant,
+    findings: &mut Findings,
+) -> Result<RunResult, Ended> {
+    let kind = claimed.run.kind;
+    let parts = Parts {
+        layout: context.layout.clone(),
+        vars: context.vars.clone(),
+        secrets: context.secrets.clone(),
+        record: record.clone(),
+        commands: context.commands.clone(),
+        started,
+    };
+    let session = Session::open(parts, claimed).await?;
+    let ended = session.execute(kind, findings).await;
+    findings.abandoned_lock = session.abandoned_lock();
+    ended
 }
 
 async fn finish(
-    layout: &Layout,
-    commands: &Commands,
+    context: &Context,
     record: &Record,
     report: &RunReport,
-    outputs: Option<&Outputs>,
+    findings: &Findings,
 ) -> ExitCode {
-    let from = commands.stop.asked_at().unwrap_or_else(Instant::now);
-    let patience = Patience::until(from + commands.grace);
-    // Nothing of ours holds the lock once no engine lives below us.
-    let unlock = !commands
-        .processes
-        .engine_lives(crate::processes::Scope::Everything);
-    let recorded = match report::record(record, report, outputs, unlock, patience).await {
+    let from = context
+        .commands
+        .stop
+        .asked_at()
+        .unwrap_or_else(Instant::now);
+    let patience = Patience::until(from + context.commands.grace);
+    let (outputs, lock) = (
+        findings.outputs.as_ref(),
+        findings.abandoned_lock.as_deref(),
+    );
+    let recorded = match report::record(record, report, outputs, lock, patience).await {
         Ok(recorded) => recorded,
         Err(error) => {
             crate::say!("{error}");
@@ -183,7 +185,7 @@ async fn finish(
             }
         }
     };
-    report::write_message(&layout.termination_log, &recorded);
+    report::write_message(&context.layout.termination_log, &recorded);
     say_result(&recorded);
     match recorded.result {
         RunResult::Failed => ExitCode::FAILURE,
@@ -265,21 +267,18 @@ impl Session {
     /// Whether the plan has changes.
     async fn plan(&self) -> Result<bool, Ended> {
         let (deadline, good) = (self.plan_deadline(), [0, 2]);
-        let code = match &self.scripts.plan {
-            Some(script) => {
-                self.script("plan", script, Ending::Quick, deadline, &good)
-                    .await?
-            }
-            None => {
-                let mut arguments: Vec<OsString> =
-                    ["plan", "-input=false", "-lock=false", "-detailed-exitcode"]
-                        .map(Into::into)
-                        .into();
-                arguments.push(option("-out=", &self.layout.plan_file()));
-                self.engine(Step::Plan, arguments, Ending::Quick, deadline, &good)
-                    .await?
-            }
-        };
+        if let Some(script) = &self.scripts.plan {
+            let code = self
+                .script("plan", script, Ending::Quick, deadline, &good)
+                .await?;
+            return Ok(code == 2);
+        }
+        let words = ["plan", "-input=false", "-lock=false", "-detailed-exitcode"];
+        let mut arguments: Vec<OsString> = words.map(Into::into).into();
+        arguments.push(option("-out=", &self.layout.plan_file()));
+        let code = self
+            .engine(Step::Plan, arguments, Ending::Quick, deadline, &good)
+            .await?;
         Ok(code == 2)
     }
 

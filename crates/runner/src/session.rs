@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
-use alustan_api::run::RunInputs;
+use alustan_api::run::{RunInputs, StateLock};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::backend;
@@ -16,6 +16,7 @@ use crate::command::{Cause, Commands, Ending, Finished, Show, Task};
 use crate::engine::{Engine, Mirror, cli_config, environment};
 use crate::failure::{Step, classify, failure, module, user, world};
 use crate::layout::{Layout, Vars};
+use crate::processes::Scope;
 use crate::record::{Record, to_json};
 use crate::redact::Redactor;
 use crate::script::{Script, write_script};
@@ -204,7 +205,37 @@ impl Session {
         let finished = self
             .run_engine(arguments, ending, deadline, Show::Log)
             .await?;
-        judge(step, &finished, good)
+        judge(step, &finished, good).map_err(|failure| self.with_holder(failure))
+    }
+
+    /// The engine shows its own lock in the place of the one that stands in its way.
+    fn with_holder(&self, failure: Failure) -> Failure {
+        let other = self.server.as_ref().and_then(StateServer::lock_of_others);
+        match other {
+            Some(lock) if failure.reason == "StateLocked" => {
+                let StateLock {
+                    id,
+                    operation,
+                    who,
+                    at,
+                } = lock;
+                let holder = format!("the state is locked by {who} since {at} ({operation}, {id})");
+                Failure {
+                    message: holder,
+                    ..failure
+                }
+            }
+            Some(_) | None => failure,
+        }
+    }
+
+    /// The lock that nothing of ours holds any more: it was taken, and no engine lives.
+    pub fn abandoned_lock(&self) -> Option<String> {
+        let lives = self.commands.processes.engine_lives(Scope::Everything);
+        self.server
+            .as_ref()
+            .filter(|_| !lives)
+            .and_then(StateServer::lock_of_ours)
     }
 
     /// What a command of the engine prints, which nobody else sees.
@@ -270,7 +301,7 @@ impl Session {
                 format!("scripts.{name} did not start: {error}"),
             )
         })?;
-        judge(Step::Script(name), &finished, good)
+        judge(Step::Script(name), &finished, good).map_err(|failure| self.with_holder(failure))
     }
 }
 
@@ -316,7 +347,7 @@ async fn start_server(
     let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
     let store = StateStore::open(secrets.clone(), pointer, slots, more)
         .await
-        .map_err(unreadable)?;
+        .map_err(|error| unreadable(&error))?;
     let server = StateServer::start(Arc::new(store), record.clone(), password());
     let server = server
         .await
@@ -324,8 +355,8 @@ async fn start_server(
     Ok(Some(server))
 }
 
-fn unreadable(error: StateError) -> Failure {
-    match &error {
+fn unreadable(error: &StateError) -> Failure {
+    match error {
         StateError::Corrupt(_) | StateError::Pointer(..) => user("StateDamaged", error.to_string()),
         StateError::Store(_) | StateError::Moved | StateError::NoRoom { .. } => {
             world("StateUnavailable", error.to_string())

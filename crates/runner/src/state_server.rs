@@ -1,7 +1,7 @@
 //! The engine's `http` backend, served on loopback by the runner itself (rule 12).
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use alustan_api::run::StateLock;
@@ -25,20 +25,36 @@ const USER: &str = "alustan";
 /// The largest state that is taken: 256 MiB.
 const LARGEST: usize = 256 * 1024 * 1024;
 /// How long the controller may take to give more slots, and how often we look.
-const SLOTS_PATIENCE: Duration = Duration::from_secs(60);
+const SLOTS_PATIENCE: Duration = Duration::from_mins(1);
 const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 
 /// A running state server; it ends with the process.
 pub struct StateServer {
     address: SocketAddr,
     password: String,
-    store: Arc<StateStore>,
+    context: Arc<Context>,
 }
 
 struct Context {
     store: Arc<StateStore>,
     record: Record,
     authorization: String,
+    locks: Mutex<Locks>,
+}
+
+/// What became of the locks that were asked for.
+#[derive(Clone, Default)]
+struct Locks {
+    /// The lock that an engine of ours holds.
+    ours: Option<String>,
+    /// The last one that stood in the way.
+    others: Option<StateLock>,
+}
+
+impl Context {
+    fn locks(&self) -> MutexGuard<'_, Locks> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl StateServer {
@@ -50,12 +66,20 @@ impl StateServer {
     ) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let router = router(store.clone(), record, &password);
+        let authorization = format!("Basic {}", STANDARD.encode(format!("{USER}:{password}")));
+        let locks = Mutex::default();
+        let context = Arc::new(Context {
+            store,
+            record,
+            authorization,
+            locks,
+        });
+        let router = Router::new().fallback(answer).with_state(context.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         Ok(Self {
             address,
             password,
-            store,
+            context,
         })
     }
 
@@ -76,19 +100,19 @@ impl StateServer {
     }
 
     /// What is served.
-    pub fn store(&self) -> &Arc<StateStore> {
-        &self.store
+    pub fn store(&self) -> &StateStore {
+        &self.context.store
     }
-}
 
-fn router(store: Arc<StateStore>, record: Record, password: &str) -> Router {
-    let authorization = format!("Basic {}", STANDARD.encode(format!("{USER}:{password}")));
-    let context = Arc::new(Context {
-        store,
-        record,
-        authorization,
-    });
-    Router::new().fallback(answer).with_state(context)
+    /// The lock that an engine of ours took and did not give back.
+    pub fn lock_of_ours(&self) -> Option<String> {
+        self.context.locks().ours.clone()
+    }
+
+    /// The lock that stood in the way last.
+    pub fn lock_of_others(&self) -> Option<StateLock> {
+        self.context.locks().others.clone()
+    }
 }
 
 async fn answer(State(context): State<Arc<Context>>, request: Request) -> Response {
@@ -104,8 +128,8 @@ async fn answer(State(context): State<Arc<Context>>, request: Request) -> Respon
         "GET" => get(&context.store).await,
         "POST" => written("saved", context.store.put(body.to_vec()).await),
         "DELETE" => written("deleted", context.store.delete().await),
-        "LOCK" => lock(&context.record, &body).await,
-        "UNLOCK" => unlock(&context.record, &body).await,
+        "LOCK" => lock(&context, &body).await,
+        "UNLOCK" => unlock(&context, &body).await,
         _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
     }
 }
@@ -147,7 +171,7 @@ struct LockInfo {
     path: String,
 }
 
-async fn lock(record: &Record, body: &[u8]) -> Response {
+async fn lock(context: &Context, body: &[u8]) -> Response {
     let Ok(info) = serde_json::from_slice::<LockInfo>(body) else {
         return StatusCode::BAD_REQUEST.into_response();
     };
@@ -157,13 +181,23 @@ async fn lock(record: &Record, body: &[u8]) -> Response {
         who: info.who,
         at: info.created.unwrap_or_else(Timestamp::now),
     };
-    held("locked", record.lock(&lock).await)
+    let result = context.record.lock(&lock).await;
+    match &result {
+        Ok(None) => context.locks().ours = Some(lock.id),
+        Ok(Some(other)) => context.locks().others = Some(other.clone()),
+        Err(_) => {}
+    }
+    held("locked", result)
 }
 
-async fn unlock(record: &Record, body: &[u8]) -> Response {
+async fn unlock(context: &Context, body: &[u8]) -> Response {
     let info = serde_json::from_slice::<LockInfo>(body).unwrap_or_default();
     let id = Some(info.id.as_str()).filter(|id| !id.is_empty());
-    held("unlocked", record.unlock(id).await)
+    let result = context.record.unlock(id).await;
+    if let Ok(None) = &result {
+        context.locks().ours = None;
+    }
+    held("unlocked", result)
 }
 
 /// OK, or 423 with the lock that stands in the way.

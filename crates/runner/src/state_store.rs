@@ -30,7 +30,7 @@ pub const DATA: &str = "data";
 /// How many bytes one slot takes: a Secret may have 1 MiB in all.
 pub const CHUNK: usize = 900 * 1024;
 /// How long a write waits for the API server.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What the pointer Secret says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

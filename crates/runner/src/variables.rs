@@ -2,14 +2,14 @@
 //! engine and the user's scripts.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use hcl_edit::expr::Expression;
-use hcl_edit::structure::Body;
+use hcl_edit::structure::Block;
 use serde_json::Value;
 
 use crate::layout::Vars;
+use crate::module_files::{Content, json_blocks, read_module_files};
 
 /// Values by the name of their variable.
 pub type Values = BTreeMap<String, Value>;
@@ -207,65 +207,46 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     }
 }
 
-/// The variables that the module in `directory` declares. What cannot be read is left to the
-/// engine, which says what is wrong with it.
+/// The variables that the module in `directory` declares.
 pub fn read_declared(directory: &Path, opentofu: bool) -> BTreeMap<String, Declared> {
-    let Ok(entries) = fs::read_dir(directory) else {
-        return BTreeMap::new();
-    };
-    let mut declared = BTreeMap::new();
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let text = || fs::read_to_string(&path).unwrap_or_default();
-        if name.ends_with(".tf") || (opentofu && name.ends_with(".tofu")) {
-            declared.extend(declared_in_hcl(&text()));
-        } else if name.ends_with(".tf.json") || (opentofu && name.ends_with(".tofu.json")) {
-            declared.extend(declared_in_json(&text()));
-        }
-    }
-    declared
-}
-
-fn declared_in_hcl(text: &str) -> BTreeMap<String, Declared> {
-    let Ok(body) = text.parse::<Body>() else {
-        return BTreeMap::new();
-    };
-    let variables = body.get_blocks("variable").filter_map(|block| {
-        let name = block.labels.first()?.as_str().to_owned();
-        let value = |key| {
-            block
-                .body
-                .get_attribute(key)
-                .map(|attribute| &attribute.value)
-        };
-        let sensitive = value("sensitive")
-            .and_then(Expression::as_bool)
-            .unwrap_or_default();
-        let complex = matches!(value("type"), Some(Expression::FuncCall(_)));
-        Some((name, Declared { sensitive, complex }))
-    });
-    variables.collect()
-}
-
-fn declared_in_json(text: &str) -> BTreeMap<String, Declared> {
-    let file: Value = serde_json::from_str(text).unwrap_or_default();
-    let blocks: Vec<&Value> = match file.get("variable") {
-        Some(Value::Array(blocks)) => blocks.iter().collect(),
-        Some(block) => vec![block],
-        None => Vec::new(),
-    };
-    blocks
-        .into_iter()
-        .filter_map(Value::as_object)
-        .flatten()
-        .map(declared_in_block)
+    let files = read_module_files(directory, opentofu);
+    files
+        .iter()
+        .flat_map(|file| declared_in(&file.content))
         .collect()
 }
 
-fn declared_in_block((name, body): (&String, &Value)) -> (String, Declared) {
+fn declared_in(content: &Content) -> Vec<(String, Declared)> {
+    match content {
+        Content::Hcl(body) => body
+            .get_blocks("variable")
+            .filter_map(declared_in_hcl)
+            .collect(),
+        Content::Json(file) => json_blocks(file, "variable")
+            .into_iter()
+            .filter_map(Value::as_object)
+            .flatten()
+            .map(declared_in_json)
+            .collect(),
+    }
+}
+
+fn declared_in_hcl(block: &Block) -> Option<(String, Declared)> {
+    let name = block.labels.first()?.as_str().to_owned();
+    let value = |key| {
+        block
+            .body
+            .get_attribute(key)
+            .map(|attribute| &attribute.value)
+    };
+    let sensitive = value("sensitive")
+        .and_then(Expression::as_bool)
+        .unwrap_or_default();
+    let complex = matches!(value("type"), Some(Expression::FuncCall(_)));
+    Some((name, Declared { sensitive, complex }))
+}
+
+fn declared_in_json((name, body): (&String, &Value)) -> (String, Declared) {
     let body = body.get(0).unwrap_or(body);
     let kind = body.get("type").and_then(Value::as_str).unwrap_or_default();
     let declared = Declared {
@@ -283,6 +264,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
     use serde_json::json;
+    use std::fs;
 
     fn values(value: Value) -> Values {
         serde_json::from_value(value).unwrap()

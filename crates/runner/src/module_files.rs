@@ -1,0 +1,92 @@
+//! The configuration files of a module, as the engine would read them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hcl_edit::structure::Body;
+use serde_json::Value;
+
+/// A configuration file, parsed.
+pub enum Content {
+    /// In HCL.
+    Hcl(Body),
+    /// In JSON.
+    Json(Value),
+}
+
+/// A configuration file.
+pub struct ModuleFile {
+    /// Its name.
+    pub name: String,
+    /// What is in it.
+    pub content: Content,
+}
+
+/// The files of the module in `directory`. What cannot be read is left out: the engine says what
+/// is wrong with it.
+pub fn read_module_files(directory: &Path, opentofu: bool) -> Vec<ModuleFile> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths
+        .filter_map(|path| read_module_file(&path, opentofu))
+        .collect()
+}
+
+fn read_module_file(path: &PathBuf, opentofu: bool) -> Option<ModuleFile> {
+    let name = path.file_name()?.to_str()?.to_owned();
+    let (_, extensions) = name.split_once('.')?;
+    let json = match extensions.rsplit('.').collect::<Vec<_>>().as_slice() {
+        ["tf", ..] => false,
+        ["tofu", ..] if opentofu => false,
+        ["json", "tf", ..] => true,
+        ["json", "tofu", ..] if opentofu => true,
+        _ => return None,
+    };
+    let text = fs::read_to_string(path).ok()?;
+    let content = if json {
+        Content::Json(serde_json::from_str(&text).ok()?)
+    } else {
+        Content::Hcl(text.parse().ok()?)
+    };
+    Some(ModuleFile { name, content })
+}
+
+/// The bodies of the blocks `kind` in a JSON file: one object, or a list of them.
+pub fn json_blocks<'a>(file: &'a Value, kind: &str) -> Vec<&'a Value> {
+    match file.get(kind) {
+        Some(Value::Array(blocks)) => blocks.iter().collect(),
+        Some(block) => vec![block],
+        None => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_engine_reads_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a.tf", "b.c.tf", "d.tofu", "e.txt", "tf", "f.tf.bak"] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        for name in ["g.tf.json", "h.tofu.json", "i.json", "j.tfvars.json"] {
+            fs::write(directory.path().join(name), "{}").unwrap();
+        }
+        let names = |opentofu| {
+            let mut names: Vec<_> = read_module_files(directory.path(), opentofu)
+                .into_iter()
+                .map(|it| it.name)
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(false), ["a.tf", "b.c.tf", "g.tf.json"]);
+        assert_eq!(
+            names(true),
+            ["a.tf", "b.c.tf", "d.tofu", "g.tf.json", "h.tofu.json"]
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! As much of an API server as a runner may use: get and patch of Secrets by name.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use alustan_runner::fake::FakeSecrets;
+use alustan_runner::secrets::{Changes, Secrets, Snapshot, StoreError};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+/// Serves `secrets` for as long as the test runs.
+pub(crate) fn serve(secrets: Arc<FakeSecrets>) -> SocketAddr {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let path = "/api/v1/namespaces/{namespace}/secrets/{name}";
+            let router = Router::new()
+                .route(path, get(read).patch(patch))
+                .with_state(secrets);
+            axum::serve(
+                listener,
+                router.layer(axum::extract::DefaultBodyLimit::disable()),
+            )
+            .await
+            .unwrap();
+        });
+    });
+    address
+}
+
+type Store = State<Arc<FakeSecrets>>;
+
+async fn read(State(secrets): Store, Path((_, name)): Path<(String, String)>) -> Response {
+    answer(&name, secrets.read(&name).await)
+}
+
+async fn patch(
+    State(secrets): Store,
+    Path((_, name)): Path<(String, String)>,
+    body: Bytes,
+) -> Response {
+    let patch: Value = serde_json::from_slice(&body).unwrap();
+    let version = patch["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let changes: Changes = patch["data"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(key, value)| {
+            (
+                key.clone(),
+                value.as_str().map(|it| STANDARD.decode(it).unwrap()),
+            )
+        })
+        .collect();
+    let swapped = secrets.swap(&name, &version, changes).await;
+    answer(&name, swapped.map(|_| secrets.get(&name).unwrap()))
+}
+
+fn answer(name: &str, result: Result<Snapshot, StoreError>) -> Response {
+    let (code, body) = match result {
+        Ok(snapshot) => (200, secret(name, snapshot)),
+        Err(StoreError::Missing(_)) => (404, status(404, "NotFound")),
+        Err(StoreError::Conflict(_)) => (409, status(409, "Conflict")),
+        Err(StoreError::Refused { .. }) => (422, status(422, "Invalid")),
+        Err(StoreError::Unavailable { .. }) => (503, status(503, "ServiceUnavailable")),
+    };
+    (StatusCode::from_u16(code).unwrap(), body.to_string()).into_response()
+}
+
+fn secret(name: &str, snapshot: Snapshot) -> Value {
+    let data: serde_json::Map<String, Value> = snapshot
+        .data
+        .into_iter()
+        .map(|(key, value)| (key, STANDARD.encode(value).into()))
+        .collect();
+    json!({"apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": name, "resourceVersion": snapshot.version}, "data": data})
+}
+
+fn status(code: u16, reason: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "message": reason, "reason": reason, "code": code})
+}

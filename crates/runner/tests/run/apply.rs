@@ -1,0 +1,288 @@
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::{RunKind, RunPhase, key};
+use serde_json::json;
+
+use crate::world::{World, text};
+
+/// Counts in a file how often it is really applied.
+fn counter(world: &World) -> String {
+    format!(
+        r#"
+        variable "name" {{ default = "none" }}
+        resource "terraform_data" "a" {{
+          input = var.name
+          provisioner "local-exec" {{ command = "echo applied >> {}" }}
+        }}
+        output "name" {{ value = terraform_data.a.output }}
+        output "secret" {{
+          value     = "hidden-value"
+          sensitive = true
+        }}
+        "#,
+        world.path("count").display()
+    )
+}
+
+fn world() -> World {
+    let world = World::new("");
+    world.write_module("main.tf", &counter(&world));
+    world
+}
+
+#[test]
+fn a_module_is_applied_once_and_then_has_no_changes() {
+    let mut world = world();
+    world.inputs.variables.insert("name".into(), json!("first"));
+    let ran = world.run(RunKind::Apply);
+    let report = ran.expect(RunResult::Done);
+    let changes = report.changes.clone().unwrap();
+    assert_eq!((changes.add, changes.change, changes.destroy), (1, 0, 0));
+    assert_eq!(changes.resources[0].address, "terraform_data.a");
+    assert_eq!(
+        report.state_address.as_deref(),
+        Some("secret://team/web-state")
+    );
+    assert_eq!(text(&world.outputs().unwrap(), "name"), "first");
+    assert!(world.outputs().unwrap()["secret"].sensitive);
+    assert!(
+        !world.has(key::INPUTS),
+        "the inputs are still in the record"
+    );
+    assert_eq!(world.record().phase, RunPhase::Reported);
+    assert!(world.record().attempted && world.record().lock.is_none());
+    assert_eq!(world.read("count"), "applied\n");
+    assert!(
+        ran.stdout.contains("Apply complete!") && ran.stdout.contains("\u{1b}["),
+        "{}",
+        ran.logs()
+    );
+    assert!(world.read("termination-log").len() <= 4096);
+
+    let again = world.run(RunKind::Apply);
+    assert!(again.expect(RunResult::NoChanges).changes.is_none());
+    assert_eq!(text(&world.outputs().unwrap(), "name"), "first");
+    assert_eq!(world.read("count"), "applied\n");
+    assert_eq!(
+        world.pointer().current.unwrap().version,
+        1,
+        "an unchanged state was written"
+    );
+}
+
+#[test]
+fn a_look_for_drift_reports_and_changes_nothing() {
+    let mut world = world();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    world
+        .inputs
+        .variables
+        .insert("name".into(), json!("second"));
+    let first = world
+        .run(RunKind::Drift)
+        .expect(RunResult::Changes)
+        .changes
+        .clone()
+        .unwrap();
+    let second = world
+        .run(RunKind::Plan)
+        .expect(RunResult::Changes)
+        .changes
+        .clone()
+        .unwrap();
+    assert_eq!(
+        first.digest, second.digest,
+        "one change set has two digests"
+    );
+    assert_eq!((first.add, first.change, first.destroy), (0, 1, 0));
+    assert_eq!(world.record().phase, RunPhase::Reported);
+    assert_eq!(world.pointer().current.unwrap().version, 1);
+}
+
+#[test]
+fn a_failing_apply_keeps_what_was_made_and_is_mended_without_making_it_twice() {
+    let mut world = World::new("");
+    let module = |command: &str| {
+        format!(
+            r#"
+            resource "terraform_data" "a" {{
+              provisioner "local-exec" {{ command = "echo a >> {}" }}
+            }}
+            resource "terraform_data" "b" {{
+              depends_on = [terraform_data.a]
+              provisioner "local-exec" {{ command = "{command}" }}
+            }}
+            "#,
+            world.path("count").display()
+        )
+    };
+    let (broken, mended) = (module("exit 3"), module("true"));
+    world.write_module("main.tf", &broken);
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::Module, "ApplyFailed");
+    assert!(
+        message.contains("exit status 3") && !message.contains('│'),
+        "{message}"
+    );
+    assert!(world.record().lock.is_none());
+    world.write_module("main.tf", &mended);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(world.read("count"), "a\n");
+}
+
+#[test]
+fn a_module_with_a_syntax_error_is_the_users_to_mend() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" { input = \n");
+    let message = world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::User, "ModuleInvalid")
+        .to_owned();
+    assert!(message.contains("main.tf line 1"), "{message}");
+    assert!(!world.record().attempted);
+}
+
+#[test]
+fn values_of_every_type_reach_the_module_over_its_own_tfvars() {
+    let mut world = World::new(
+        r#"
+        variable "text" {}
+        variable "count_of" { type = number }
+        variable "tags" { type = map(list(string)) }
+        variable "parsed" { type = list(number) }
+        output "all" { value = jsonencode([var.text, var.count_of, var.tags, var.parsed]) }
+        "#,
+    );
+    world.write_module("terraform.tfvars", "text = \"from the module\"\n");
+    let values = [
+        ("TF_VAR_text", json!("a \"quoted\" ${text}")),
+        ("count_of", json!(3)),
+        ("tags", json!({"a": ["b", "c"]})),
+        ("parsed", json!("[1, 2]")),
+        ("unknown", json!("ignored")),
+    ];
+    world
+        .inputs
+        .variables
+        .extend(values.map(|(name, value)| (name.to_owned(), value)));
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::Done);
+    let all = text(&world.outputs().unwrap(), "all");
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(
+        all,
+        json!(["a \"quoted\" ${text}", 3, {"a": ["b", "c"]}, [1, 2]])
+    );
+    assert!(
+        !ran.logs().contains("undeclared variable"),
+        "{}",
+        ran.logs()
+    );
+}
+
+#[test]
+fn known_secrets_are_not_printed() {
+    let mut world = World::new(
+        r#"
+        variable "password" { sensitive = true }
+        resource "terraform_data" "a" {
+          provisioner "local-exec" {
+            command = "echo one $TOKEN; printf 'two hunter'; sleep 0.05; echo '22-long'; echo three $TF_HTTP_PASSWORD; exit 1"
+          }
+        }
+        "#,
+    );
+    world
+        .inputs
+        .variables
+        .insert("password".into(), json!("hunter22-long"));
+    world
+        .inputs
+        .backend
+        .environment
+        .insert("TOKEN".into(), "tok-123456".into());
+    let ran = world.run(RunKind::Apply);
+    let report = serde_json::to_string(ran.expect(RunResult::Failed)).unwrap();
+    for (what, text) in [("log", ran.logs()), ("report", report)] {
+        assert!(
+            !text.contains("hunter22-long") && !text.contains("tok-123456"),
+            "{what}: {text}"
+        );
+    }
+    assert!(ran.stdout.contains("one (redacted)"), "{}", ran.logs());
+    assert!(
+        ran.stdout.contains("two (redacted)") && ran.stdout.contains("three (redacted)"),
+        "{}",
+        ran.logs()
+    );
+}
+
+#[test]
+fn a_backend_block_is_configured_by_a_file_and_resolved() {
+    let mut world = World::with_local_backend("output \"x\" { value = 1 }\n");
+    let state = world.path("local.tfstate");
+    let ran = world.run(RunKind::Apply);
+    let report = ran.expect(RunResult::Done);
+    assert_eq!(
+        report.state_address,
+        Some(format!("local://{}", state.display()))
+    );
+    assert!(state.is_file());
+    assert_eq!(text(&world.outputs().unwrap(), "x"), "1");
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    assert_eq!(text(&world.outputs().unwrap(), "x"), "1");
+}
+
+#[test]
+fn a_run_works_without_its_cache_volume() {
+    let mut world = world();
+    std::fs::remove_dir(world.path("cache")).unwrap();
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::Done);
+    assert!(
+        ran.stderr
+            .contains("the plan is not kept on the cache volume"),
+        "{}",
+        ran.logs()
+    );
+}
+
+#[test]
+fn plans_are_kept_encrypted() {
+    let mut world = world();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let plan = std::fs::read(world.path("cache/plans/1.plan")).unwrap();
+    assert!(plan.starts_with(b"ALUSTAN1") && !plan.windows(2).any(|it| it == b"PK"));
+}
+
+#[test]
+fn outputs_that_fit_into_no_secret_are_refused_after_the_state_is_saved() {
+    let mut world = World::new(
+        r#"
+        resource "terraform_data" "a" { input = "x" }
+        output "big" { value = join("", [for n in range(1000) : join("", [for m in range(800) : "x"])]) }
+        "#,
+    );
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::User, "OutputsTooLarge");
+    assert!(world.pointer().current.is_some());
+}
+
+#[test]
+fn the_module_may_be_in_a_folder_and_use_another() {
+    let mut world = World::new("");
+    world.write_module(
+        "stacks/web/main.tf",
+        "module \"x\" { source = \"../../lib\" }\noutput \"x\" { value = module.x.x }\n",
+    );
+    world.write_module(
+        "lib/main.tf",
+        "output \"x\" { value = \"of the library\" }\n",
+    );
+    world.inputs.path = "stacks/web".into();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(text(&world.outputs().unwrap(), "x"), "of the library");
+    world.inputs.path = "stacks/none".into();
+    world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::User, "PathNotFound");
+}

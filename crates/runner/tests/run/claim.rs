@@ -1,0 +1,99 @@
+use alustan_api::report::RunResult;
+use alustan_api::run::{RunKind, RunPhase};
+use alustan_runner::fake::Fault;
+
+use crate::world::{RECORD, World};
+
+#[test]
+fn a_second_pod_leaves_a_claimed_run_untouched() {
+    let mut world = World::new("");
+    let gate = world.gate("gate");
+    world.inputs.scripts.plan = Some(format!("cat {}; exit 0", gate.path().display()));
+    world.start(RunKind::Drift);
+    let first = world.pod();
+    world.wait_for_phase(RunPhase::Planning);
+    let waiting = gate.wait();
+    let before = world.secrets.get(RECORD);
+
+    // The second pod has volumes of its own, so the first one's are left alone here.
+    let mut other = World::new("");
+    other.start(RunKind::Drift);
+    std::fs::copy(world.path("kubeconfig"), other.path("kubeconfig")).unwrap();
+    let ran = other.finish(other.pod_with_uid("uid-of-another"));
+    assert_eq!(ran.code, 0, "{}", ran.logs());
+    assert_eq!(
+        ran.stderr,
+        "alustan: run 1 of web-run is claimed by pod pod-of-uid-1 (uid uid-1); leaving it alone\n"
+    );
+    assert_eq!(ran.stdout, "");
+    assert_eq!(world.secrets.get(RECORD), before);
+    drop(waiting);
+    world.finish(first).expect(RunResult::NoChanges);
+}
+
+#[test]
+fn a_run_of_another_number_is_left_alone() {
+    let mut world = World::new("");
+    world.start(RunKind::Drift);
+    let before = world.secrets.get(RECORD);
+    world.vars.insert("ALUSTAN_RUN".into(), "7".into());
+    let ran = world.finish(world.pod());
+    assert_eq!(ran.code, 0);
+    assert!(
+        ran.stderr
+            .contains("run 7 of web-run is not the current one, which is 1; leaving it alone")
+    );
+    assert_eq!(world.secrets.get(RECORD), before);
+}
+
+#[test]
+fn a_run_that_is_cancelled_before_it_applies_changes_nothing() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    let gate = world.gate("gate");
+    world.inputs.scripts.plan = Some(format!(
+        "terraform plan -out=$ALUSTAN_PLAN_FILE >/dev/null; cat {}; exit 2",
+        gate.path().display()
+    ));
+    world.start(RunKind::Apply);
+    let pod = world.pod();
+    let waiting = gate.wait();
+    world.cancel();
+    drop(waiting);
+    let ran = world.finish(pod);
+    ran.expect(RunResult::Cancelled);
+    assert!(!ran.stdout.contains("Apply"), "{}", ran.logs());
+    assert!(world.pointer().current.is_none());
+    assert!(!world.record().attempted);
+}
+
+#[test]
+fn a_run_that_is_cancelled_after_it_applies_goes_on() {
+    let mut world = World::new("");
+    let gate = world.gate("gate");
+    world.write_module("main.tf", &format!(
+        "resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{ command = \"cat {}\" }}\n}}\n",
+        gate.path().display()
+    ));
+    world.start(RunKind::Apply);
+    let pod = world.pod();
+    let waiting = gate.wait();
+    assert_eq!(world.record().phase, RunPhase::Applying);
+    world.cancel();
+    drop(waiting);
+    world.finish(pod).expect(RunResult::Done);
+    assert!(world.pointer().current.is_some());
+}
+
+#[test]
+fn lost_writes_and_answers_of_the_api_server_do_not_matter() {
+    for fault in [Fault::Lost, Fault::AnswerLost] {
+        let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+        // Claim, apply, lock, slot, pointer, unlock, report: each one fails once.
+        for write in [0, 2, 4, 6, 8, 10, 12] {
+            world.secrets.fail(write, fault);
+        }
+        world.run(RunKind::Apply).expect(RunResult::Done);
+        assert!(world.record().lock.is_none());
+        assert_eq!(world.pointer().current.unwrap().version, 1);
+    }
+}

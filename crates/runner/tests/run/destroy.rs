@@ -1,0 +1,44 @@
+use alustan_api::report::RunResult;
+use alustan_api::run::RunKind;
+
+use crate::world::World;
+
+#[test]
+fn everything_is_destroyed() {
+    let mut world = World::new("");
+    world.write_module("main.tf", &format!(
+        "resource \"terraform_data\" \"a\" {{\n  input = \"{0}\"\n  provisioner \"local-exec\" {{\n    when = destroy\n    command = \"echo gone >> ${{self.output}}\"\n  }}\n}}\n",
+        world.path("count").display()
+    ));
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    assert_eq!(world.read("count"), "gone\n");
+    assert!(world.record().lock.is_none());
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    assert_eq!(world.read("count"), "gone\n");
+}
+
+#[test]
+fn nothing_is_destroyed_where_there_is_no_state() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    let ran = world.run(RunKind::Destroy);
+    ran.expect(RunResult::Done);
+    assert!(
+        ran.stderr.contains("there is no state: nothing to destroy"),
+        "{}",
+        ran.logs()
+    );
+}
+
+#[test]
+fn an_empty_state_of_a_backend_is_success() {
+    let mut world = World::with_local_backend("resource \"terraform_data\" \"a\" {}\n");
+    let ran = world.run(RunKind::Destroy);
+    ran.expect(RunResult::Done);
+    assert!(
+        ran.stdout.contains("Destroy complete!")
+            || ran.stdout.contains("No objects need to be destroyed"),
+        "{}",
+        ran.logs()
+    );
+}

@@ -1,0 +1,17 @@
+//! The runner's own program, with a real engine, against an API server of the test.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may fail where it stands"
+)]
+
+mod api;
+mod apply;
+mod claim;
+mod destroy;
+mod interruption;
+mod scripts;
+mod state;
+mod world;

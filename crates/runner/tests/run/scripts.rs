@@ -1,0 +1,110 @@
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::{RunKind, RunPhase};
+use serde_json::json;
+
+use crate::world::{World, text, until};
+
+const MODULE: &str = r#"
+    variable "name" { default = "none" }
+    resource "terraform_data" "a" { input = var.name }
+    output "name" { value = terraform_data.a.output }
+"#;
+
+#[test]
+fn scripts_take_the_place_of_the_engines_commands() {
+    let mut world = World::new(MODULE);
+    world.inputs.variables.insert("name".into(), json!("x"));
+    world.inputs.scripts.init = Some("#!/bin/sh\necho own init; terraform init\n".into());
+    world.inputs.scripts.plan =
+        Some("echo own plan of $name; terraform plan -out=$ALUSTAN_PLAN_FILE -detailed-exitcode && code=0 || code=$?; exit $code".into());
+    world.inputs.scripts.apply = Some("echo own apply; terraform apply $ALUSTAN_PLAN_FILE".into());
+    world.inputs.scripts.destroy = Some("echo own destroy; terraform destroy -auto-approve".into());
+    let ran = world.run(RunKind::Apply);
+    let report = ran.expect(RunResult::Done);
+    assert_eq!(report.changes.as_ref().unwrap().add, 1);
+    for own in ["own init", "own plan of x", "own apply"] {
+        assert!(ran.stdout.contains(own), "{}", ran.logs());
+    }
+    assert_eq!(text(&world.outputs().unwrap(), "name"), "x");
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    let ran = world.run(RunKind::Destroy);
+    ran.expect(RunResult::Done);
+    assert!(ran.stdout.contains("own destroy"));
+}
+
+#[test]
+fn an_apply_script_alone_applies_without_a_plan() {
+    let mut world = World::new(MODULE);
+    world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
+    let ran = world.run(RunKind::Apply);
+    assert!(ran.expect(RunResult::Done).changes.is_none());
+    assert!(world.record().attempted);
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+}
+
+#[test]
+fn a_script_may_initialise_again_with_the_backends_configuration() {
+    let mut world = World::with_local_backend(MODULE);
+    world.inputs.scripts.apply = Some("terraform init\nterraform apply -auto-approve".into());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert!(world.path("local.tfstate").is_file());
+}
+
+#[test]
+fn a_script_may_say_what_the_outputs_are() {
+    let mut world = World::new("");
+    world.inputs.scripts.apply = Some(
+        r#"echo '{"a":{"value":[1],"type":"x","sensitive":true}}' > $ALUSTAN_OUTPUTS_FILE"#.into(),
+    );
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let outputs = world.outputs().unwrap();
+    assert!(outputs["a"].sensitive && outputs["a"].value == json!([1]));
+    world.inputs.scripts.apply = Some("echo nonsense > $ALUSTAN_OUTPUTS_FILE".into());
+    world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::User, "OutputsUnreadable");
+}
+
+#[test]
+fn a_script_that_fails_says_so_with_its_exit_code() {
+    let mut world = World::new("");
+    world.inputs.scripts.apply = Some("echo before; false; echo never".into());
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");
+    assert_eq!(message, "scripts.apply ended with exit code 1");
+    assert!(ran.stdout.contains("before") && !ran.stdout.contains("never"));
+    world.inputs.scripts.apply = Some("#!/no/such/shell\n".into());
+    world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::User, "ScriptFailed");
+}
+
+#[test]
+fn orphans_of_a_script_do_not_stay_as_zombies() {
+    let mut world = World::new("");
+    let gate = world.gate("gate");
+    // The inner shell ends at once; its own child ends later, and is the runner's by then.
+    world.inputs.scripts.plan = Some(format!(
+        "bash -c 'true & sleep 0.1 & disown' ; cat {}; exit 0",
+        gate.path().display()
+    ));
+    world.start(RunKind::Drift);
+    let pod = world.pod();
+    let waiting = gate.wait();
+    until("no zombie is left", || zombies_of(pod.pid()) == 0);
+    assert_eq!(world.record().phase, RunPhase::Planning);
+    drop(waiting);
+    world.finish(pod).expect(RunResult::NoChanges);
+}
+
+fn zombies_of(parent: u32) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = entries.filter_map(|it| std::fs::read_to_string(it.path().join("stat")).ok());
+    stats
+        .filter(|stat| {
+            let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+            let fields: Vec<&str> = rest.split_whitespace().collect();
+            fields.first() == Some(&"Z") && fields.get(1) == Some(&parent.to_string().as_str())
+        })
+        .count()
+}

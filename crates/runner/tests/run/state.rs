@@ -1,0 +1,97 @@
+use alustan_api::report::FailureClass;
+use alustan_api::run::{RunKind, RunPhase, RunRecord, StateLock, key};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::world::{RECORD, World};
+
+#[test]
+fn a_lock_of_somebody_else_is_shown_and_respected() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    world.start(RunKind::Apply);
+    let lock = StateLock {
+        id: "of-somebody".into(),
+        operation: "OperationTypeApply".into(),
+        who: "somebody@elsewhere".into(),
+        at: Timestamp::UNIX_EPOCH,
+    };
+    let record = RunRecord {
+        lock: Some(lock.clone()),
+        ..world.record()
+    };
+    let data = world.secrets.get(RECORD).unwrap().data;
+    world.secrets.put(
+        RECORD,
+        [
+            (key::RECORD, serde_json::to_vec(&record).unwrap()),
+            (key::INPUTS, data[key::INPUTS].clone()),
+            (key::KEY, data[key::KEY].clone()),
+        ],
+    );
+    let ran = world.finish(world.pod());
+    let message = ran.expect_failure(FailureClass::World, "StateLocked");
+    assert!(message.contains("somebody@elsewhere"), "{message}");
+    assert_eq!(world.record().lock, Some(lock));
+    assert_eq!(world.record().phase, RunPhase::Reported);
+}
+
+#[test]
+fn state_that_cannot_be_saved_is_kept_and_pushed_by_the_next_run() {
+    let mut world = World::with_local_backend("resource \"terraform_data\" \"a\" {}\n");
+    // The engine finds its state's place taken when it wants to write.
+    let place = world.path("local.tfstate");
+    world.inputs.backend.config.insert(
+        "path".into(),
+        place.join("sub/x").display().to_string().into(),
+    );
+    world.inputs.scripts.apply = Some(format!(
+        "terraform apply -auto-approve -state=$PWD/made.tfstate -lock=false >/dev/null 2>&1 || true
+         echo '{{\"version\":4,\"terraform_version\":\"1.11.4\",\"serial\":7,\"lineage\":\"lost\",\"outputs\":{{\"x\":{{\"value\":\"saved\",\"type\":\"string\"}}}},\"resources\":[]}}' > errored.tfstate
+         touch {}
+         exit 1",
+        place.display()
+    ));
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");
+    assert!(message.contains("the next run pushes it"), "{message}");
+    assert!(world.path("cache/errored.tfstate.sealed").is_file());
+
+    std::fs::remove_file(&place).unwrap();
+    world.inputs.scripts.apply = None;
+    world.write_module("main.tf", "");
+    let ran = world.run(RunKind::Drift);
+    assert!(
+        ran.stderr
+            .contains("pushing the state that an earlier run could not save"),
+        "{}",
+        ran.logs()
+    );
+    let saved = std::fs::read_to_string(place.join("sub/x")).unwrap();
+    assert!(saved.contains("saved"), "{saved}");
+    assert!(!world.path("cache/errored.tfstate.sealed").exists());
+}
+
+#[test]
+fn an_engine_whose_state_was_moved_by_another_does_not_overwrite_it() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    let gate = world.gate("gate");
+    world.inputs.scripts.apply = Some(format!(
+        "cat {}; terraform apply -auto-approve",
+        gate.path().display()
+    ));
+    world.start(RunKind::Apply);
+    let pod = world.pod();
+    let waiting = gate.wait();
+    world.secrets.put(
+        "web-state",
+        [("pointer", br#"{"current":null,"previous":null}"#.to_vec())],
+    );
+    drop(waiting);
+    let ran = world.finish(pod);
+    ran.expect_failure(FailureClass::Module, "ScriptFailed");
+    assert!(
+        ran.stderr.contains("state was changed by somebody else"),
+        "{}",
+        ran.logs()
+    );
+    assert!(world.pointer().current.is_none());
+}

@@ -1,0 +1,377 @@
+//! What a runner lives in: a module, volumes, Secrets, and a pod for each run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use alustan_api::report::{FailureClass, RunReport, RunResult};
+use alustan_api::run::{
+    BackendInputs, ManagedState, Outputs, RunInputs, RunKind, RunPhase, RunRecord, RunSpec,
+    ScriptTexts, TimeLimits, Trigger, key,
+};
+use alustan_runner::fake::FakeSecrets;
+use alustan_runner::state_store::Pointer;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::api;
+
+pub(crate) const RECORD: &str = "web-run";
+/// How long a test waits for anything before it fails.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) struct World {
+    pub(crate) directory: TempDir,
+    pub(crate) secrets: Arc<FakeSecrets>,
+    pub(crate) inputs: RunInputs,
+    pub(crate) vars: BTreeMap<String, String>,
+    number: i64,
+}
+
+/// A finished run.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) report: Option<RunReport>,
+}
+
+impl World {
+    /// A module of one file, with managed state.
+    pub(crate) fn new(module: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for folder in ["module", "cache", "home", "bin"] {
+            fs::create_dir(directory.path().join(folder)).unwrap();
+        }
+        fs::write(directory.path().join("module/main.tf"), module).unwrap();
+        let secrets = Arc::new(FakeSecrets::new());
+        let slots: Vec<String> = (0..3)
+            .map(|slot| format!("web-state-slot-{slot}"))
+            .collect();
+        secrets.put("web-state", []);
+        for slot in &slots {
+            secrets.put(slot, []);
+        }
+        secrets.put(RECORD, []);
+        let address = api::serve(secrets.clone());
+        let config = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             users: [{{name: u, user: {{}}}}]\n"
+        );
+        fs::write(directory.path().join("kubeconfig"), config).unwrap();
+        let inputs = RunInputs {
+            path: String::new(),
+            variables: BTreeMap::new(),
+            scripts: ScriptTexts::default(),
+            backend: BackendInputs {
+                kind: Some("http".into()),
+                write_block: true,
+                config: BTreeMap::new(),
+                environment: BTreeMap::new(),
+                managed: Some(ManagedState {
+                    pointer: "web-state".into(),
+                    slots,
+                }),
+            },
+            timeouts: TimeLimits {
+                plan: 120,
+                apply: 120,
+                destroy: 120,
+            },
+        };
+        Self {
+            directory,
+            secrets,
+            inputs,
+            vars: BTreeMap::new(),
+            number: 0,
+        }
+    }
+
+    /// The same with state in a file of the test's folder, by the engine's `local` backend.
+    pub(crate) fn with_local_backend(module: &str) -> Self {
+        let mut world = Self::new(module);
+        world.inputs.backend.kind = Some("local".into());
+        world.inputs.backend.managed = None;
+        let path = world.path("local.tfstate").display().to_string();
+        world
+            .inputs
+            .backend
+            .config
+            .insert("path".into(), path.into());
+        world
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn write_module(&self, name: &str, text: &str) {
+        let path = self.path("module").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Puts a program before all others on the PATH of the next runs.
+    pub(crate) fn program(&self, name: &str, text: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A place where a script or a provisioner waits until the test writes to it.
+    pub(crate) fn gate(&self, name: &str) -> Gate {
+        let path = self.path(name);
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        Gate { path }
+    }
+
+    /// As the controller starts a run.
+    pub(crate) fn start(&mut self, kind: RunKind) {
+        self.number += 1;
+        let before = self.record();
+        let run = RunSpec {
+            kind,
+            trigger: Trigger::Created,
+            job: format!("web-{kind}-{}", self.number),
+            revision: None,
+            context: None,
+            image: "image".into(),
+            tag: "tag".into(),
+            config_hash: "hash".into(),
+            started_at: Timestamp::now(),
+        };
+        let record = RunRecord {
+            number: self.number,
+            run: Some(run),
+            attempted: before.attempted,
+            ..RunRecord::default()
+        };
+        self.secrets.put(
+            RECORD,
+            [
+                (key::RECORD, serde_json::to_vec(&record).unwrap()),
+                (key::INPUTS, serde_json::to_vec(&self.inputs).unwrap()),
+                (key::KEY, b"0123456789abcdef0123456789abcdef".to_vec()),
+            ],
+        );
+    }
+
+    /// The pod of the current run. Its temporary volumes are new.
+    pub(crate) fn pod(&self) -> Pod {
+        self.pod_with_uid(&format!("uid-{}", self.number))
+    }
+
+    pub(crate) fn pod_with_uid(&self, uid: &str) -> Pod {
+        let _ = fs::remove_dir_all(self.path("work"));
+        fs::create_dir(self.path("work")).unwrap();
+        let path = |name: &str| self.path(name).display().to_string();
+        let search = std::env::var("PATH").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_alustan-runner"));
+        command
+            .arg("run")
+            .env_clear()
+            .env("PATH", format!("{}:{search}", path("bin")))
+            .env("HOME", path("home"))
+            .env("KUBECONFIG", path("kubeconfig"))
+            .env("ALUSTAN_NAMESPACE", "team")
+            .env("ALUSTAN_RECORD", RECORD)
+            .env("ALUSTAN_RUN", self.number.to_string())
+            .env("ALUSTAN_POD_UID", uid)
+            .env("ALUSTAN_POD_NAME", format!("pod-of-{uid}"))
+            .env("ALUSTAN_MODULE_DIR", path("module"))
+            .env("ALUSTAN_PROVIDERS_DIR", path("providers"))
+            .env("ALUSTAN_BASE_PROVIDERS_DIR", path("base"))
+            .env("ALUSTAN_CACHE_DIR", path("cache"))
+            .env("ALUSTAN_WORK_DIR", path("work"))
+            .env("ALUSTAN_TERMINATION_LOG", path("termination-log"))
+            .envs(&self.vars)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(self.path("stdout")).unwrap())
+            .stderr(fs::File::create(self.path("stderr")).unwrap());
+        Pod {
+            child: command.spawn().unwrap(),
+        }
+    }
+
+    /// Starts a run and waits for its end.
+    pub(crate) fn run(&mut self, kind: RunKind) -> Ran {
+        self.start(kind);
+        let pod = self.pod();
+        self.finish(pod)
+    }
+
+    pub(crate) fn finish(&self, mut pod: Pod) -> Ran {
+        until("the pod ends", || pod.child.try_wait().unwrap().is_some());
+        let code = pod.child.wait().unwrap().code().unwrap_or(-1);
+        let (stdout, stderr) = (self.read("stdout"), self.read("stderr"));
+        Ran {
+            code,
+            stdout,
+            stderr,
+            report: self.data(key::REPORT),
+        }
+    }
+
+    pub(crate) fn record(&self) -> RunRecord {
+        self.data(key::RECORD).unwrap_or_default()
+    }
+
+    pub(crate) fn outputs(&self) -> Option<Outputs> {
+        self.data(key::OUTPUTS)
+    }
+
+    pub(crate) fn pointer(&self) -> Pointer {
+        let data = self.secrets.get("web-state").unwrap().data;
+        data.get("pointer")
+            .map(|it| serde_json::from_slice(it).unwrap())
+            .unwrap_or_default()
+    }
+
+    fn data<T: serde::de::DeserializeOwned>(&self, key: &str) -> Option<T> {
+        let snapshot = self.secrets.get(RECORD)?;
+        snapshot
+            .data
+            .get(key)
+            .map(|it| serde_json::from_slice(it).unwrap())
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.secrets.get(RECORD).unwrap().data.contains_key(key)
+    }
+
+    /// As the controller cancels a run.
+    pub(crate) fn cancel(&self) {
+        let mut record = self.record();
+        record.cancel = true;
+        let mut data = self.secrets.get(RECORD).unwrap().data;
+        data.insert(key::RECORD.into(), serde_json::to_vec(&record).unwrap());
+        let known = [key::RECORD, key::INPUTS, key::KEY];
+        self.secrets
+            .put(RECORD, known.map(|key| (key, data[key].clone())));
+    }
+
+    pub(crate) fn wait_for_phase(&self, phase: RunPhase) {
+        until("the run comes to its phase", || {
+            self.record().phase == phase
+        });
+    }
+}
+
+/// Where something waits for the test.
+pub(crate) struct Gate {
+    path: PathBuf,
+}
+
+impl Gate {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until somebody is at the gate; they pass when what is given back is dropped.
+    pub(crate) fn wait(&self) -> fs::File {
+        let mut opened = None;
+        until("somebody is at the gate", || {
+            use std::os::unix::fs::OpenOptionsExt;
+            opened = fs::OpenOptions::new()
+                .write(true)
+                .custom_flags(0o4000)
+                .open(&self.path)
+                .ok();
+            opened.is_some()
+        });
+        opened.unwrap()
+    }
+}
+
+/// A runner that is running.
+pub(crate) struct Pod {
+    child: Child,
+}
+
+impl Pod {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// As kubelet asks a pod to stop.
+    pub(crate) fn terminate(&self) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ran {
+    #[track_caller]
+    pub(crate) fn expect(&self, result: RunResult) -> &RunReport {
+        let report = self
+            .report
+            .as_ref()
+            .unwrap_or_else(|| panic!("no report\n{}", self.logs()));
+        assert_eq!(
+            report.result,
+            result,
+            "{:?}\n{}",
+            report.failure,
+            self.logs()
+        );
+        let failed = result == RunResult::Failed;
+        assert_eq!(self.code, i32::from(failed), "exit code\n{}", self.logs());
+        report
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_failure(&self, class: FailureClass, reason: &str) -> &str {
+        let failure = self.expect(RunResult::Failed).failure.as_ref().unwrap();
+        let found = (failure.class, failure.reason.as_str());
+        assert_eq!(
+            found,
+            (class, reason),
+            "{}\n{}",
+            failure.message,
+            self.logs()
+        );
+        &failure.message
+    }
+
+    pub(crate) fn logs(&self) -> String {
+        format!("--- stdout\n{}\n--- stderr\n{}", self.stdout, self.stderr)
+    }
+}
+
+/// Waits for a condition, and fails when it does not come.
+#[track_caller]
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The value of an output as text.
+pub(crate) fn text(outputs: &Outputs, name: &str) -> String {
+    match &outputs[name].value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
