@@ -151,7 +151,7 @@ async fn answer<V: Clone + PartialEq + Send + 'static>(
                 failures += 1;
                 let wait = pause(failures, failure.class, every);
                 let retry_at = Timestamp::now()
-                    + SignedDuration::try_from(wait).unwrap_or(SignedDuration::from_secs(60));
+                    + SignedDuration::try_from(wait).unwrap_or(SignedDuration::from_mins(1));
                 (
                     Answer::Failed {
                         failure,
@@ -254,11 +254,11 @@ mod tests {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = Lookups::new(wake);
         let asked = Arc::new(AtomicUsize::new(0));
-        let minute = Some(Duration::from_secs(60));
+        let minute = Some(Duration::from_mins(1));
         lookups.get("q", &who("a"), minute, counting(&asked, 0));
         woken.recv().await.unwrap();
         lookups.keep(&who("a"), &HashSet::new());
-        tokio::time::sleep(Duration::from_secs(600)).await;
+        tokio::time::sleep(Duration::from_mins(10)).await;
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         assert_eq!(lookups.peek("q", &who("a")), None);
     }

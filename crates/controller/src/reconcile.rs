@@ -137,8 +137,8 @@ fn troubled(tf: &Terraform, mut status: TerraformStatus, error: &Error) -> Terra
     status.message = error.chain();
     for condition in &mut status.conditions {
         if condition.type_ == "Ready" {
-            condition.status = "False".to_owned();
-            condition.reason = reason.to_owned();
+            "False".clone_into(&mut condition.status);
+            reason.clone_into(&mut condition.reason);
             condition.message.clone_from(&status.message);
         }
     }
@@ -146,6 +146,7 @@ fn troubled(tf: &Terraform, mut status: TerraformStatus, error: &Error) -> Terra
 }
 
 /// What to do when a look failed: look again, later and later.
+#[expect(clippy::needless_pass_by_value, reason = "the controller calls it so")]
 pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Action {
     let who = ObjectRef::from_obj(&*object);
     if error.is_conflict() {

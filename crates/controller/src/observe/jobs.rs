@@ -132,9 +132,8 @@ fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
         .message
         .as_deref()
         .and_then(|text| serde_json::from_str(text).ok());
-    report
-        .map(|PrepareReport { failure }| failure)
-        .unwrap_or_else(|| Failure {
+    report.map_or_else(
+        || Failure {
             class: FailureClass::Module,
             reason: "PrepareFailed".to_owned(),
             message: format!(
@@ -142,7 +141,9 @@ fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
                 end.exit_code,
                 end.reason.as_deref().unwrap_or("Error")
             ),
-        })
+        },
+        |PrepareReport { failure }| failure,
+    )
 }
 
 fn lost(name: &str) -> Failure {
