@@ -38,7 +38,7 @@ E
 # registry_host NAME URL: containerd uses the host's resolver, so the cluster's names are given by address.
 registry_host() {
   mkdir -p "$DEV/containerd/certs.d/$1"
-  printf 'server = "%s"\nca = "%s"\n' "$2" "$DEV/ca.crt" >"$DEV/containerd/certs.d/$1/hosts.toml"
+  printf 'server = "%s"\nca = "%s"\n[host]\n' "$2" "$DEV/ca.crt" >"$DEV/containerd/certs.d/$1/hosts.toml"
 }
 
 node_ctr() { ctr -a "$DEV/containerd/containerd.sock" -n k8s.io "$@"; }
