@@ -28,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) secrets: Mirror<Secret>,
     pub(crate) jobs: Mirror<Job>,
     pub(crate) pods: Mirror<Pod>,
+    /// How many mirrors have listed everything once.
+    pub(crate) listed: tokio::sync::watch::Receiver<usize>,
     pub(crate) registry: alustan_registry::Registry,
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,

@@ -75,8 +75,7 @@ impl<'a> Session<'a> {
     /// Sees everything.
     pub(crate) async fn observe(&self) -> Result<Seen, Error> {
         let (cx, tf) = (self.cx, self.tf);
-        let record = record::record(cx, tf);
-        let pin = record::pin(cx, tf);
+        let (record, pin) = record::both(cx, tf).await?;
         let inputs = inputs::read(cx, tf).await?;
         let namespace_uid = self.namespace_uid();
         let source = self.source(&inputs);

@@ -21,6 +21,7 @@ use crate::enact::Pass;
 use crate::error::Error;
 use crate::observe::Session;
 use crate::report::report;
+use crate::run::MIRRORS;
 use crate::{Guarded, Ref};
 
 /// Looked at again after this, if nothing happened: no watch promises every event.
@@ -39,6 +40,8 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     if let Some(written) = cx.memory.status(&who) {
         tf.status = Some(written);
     }
+    // What a mirror has not listed yet is not gone. The sender lives as long as the watches.
+    let _ = cx.listed.clone().wait_for(|lists| *lists >= MIRRORS).await;
     let session = Session::new(&cx, &tf, &who);
     let seen = session.observe().await?;
     let now = Timestamp::now();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use alustan_api::labels::{self, Component};
 use alustan_source::GitCache;
 use anyhow::{Context as _, Result};
-use futures::StreamExt;
 use futures::stream::{self, Stream};
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{Api, PartialObjectMeta};
@@ -30,6 +30,9 @@ use crate::lookups::Lookups;
 use crate::mirror::Mirror;
 use crate::reconcile::{reconcile, retry};
 use crate::{Guarded, Ref};
+
+/// Run records and pins, Jobs, pods: nobody acts before all of them have listed once.
+pub(crate) const MIRRORS: usize = 3;
 
 /// Several events of one moment cause one look. Short: people wait for it.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -91,27 +94,24 @@ async fn control(
         Component::Record.as_str(),
         Component::Pin.as_str()
     );
-    let (secrets, secret_events) =
-        mirrored::<Secret>(&client, watcher::Config::default().labels(&memory_secrets));
-    let (jobs, job_events) = mirrored::<Job>(&client, ours.clone());
-    let (pods, pod_events) = mirrored::<Pod>(&client, ours);
+    let (lists, listed) = watch::channel(0);
+    let memory_secrets = watcher::Config::default().labels(&memory_secrets);
+    let (secrets, secret_events) = mirrored::<Secret>(&client, memory_secrets, lists.clone());
+    let (jobs, job_events) = mirrored::<Job>(&client, ours.clone(), lists.clone());
+    let (pods, pod_events) = mirrored::<Pod>(&client, ours, lists);
     let (resources, resource_events) = resources(&client);
-    let cx = Arc::new(context(
-        client.clone(),
-        config,
-        wake,
-        (secrets, jobs, pods),
-    )?);
+    let mirrors = (secrets, jobs, pods, listed.clone());
+    let cx = Arc::new(context(client.clone(), config, wake, mirrors)?);
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
     let plain = watcher::Config::default();
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, |secret| owner(&secret))
-        .watches_stream(job_events, move |job| whom(&of_job, &job, job.name_any()))
+        .watches_stream(job_events, move |job| whom(&of_job, &job, &job.name_any()))
         .watches_stream(pod_events, move |pod| {
             let job = pod.labels().get("batch.kubernetes.io/job-name").cloned();
-            whom(&of_pod, &pod, job.unwrap_or_default())
+            whom(&of_pod, &pod, &job.unwrap_or_default())
         })
         .watches(
             Api::<PartialObjectMeta<Secret>>::all(client.clone()),
@@ -132,7 +132,7 @@ async fn control(
     let looks = controller.run(reconcile, retry, cx.clone());
     let mut looks = std::pin::pin!(looks);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
-    tokio::spawn(ready(resources, health.clone()));
+    tokio::spawn(ready(listed, health.clone()));
     loop {
         tokio::select! {
             look = looks.next() => match look {
@@ -146,8 +146,8 @@ async fn control(
     }
 }
 
-async fn ready(resources: Store<Guarded>, health: Health) {
-    if resources.wait_until_ready().await.is_ok() {
+async fn ready(mut listed: watch::Receiver<usize>, health: Health) {
+    if listed.wait_for(|lists| *lists >= MIRRORS).await.is_ok() {
         health.set_ready();
     }
 }
@@ -156,7 +156,12 @@ fn context(
     client: Client,
     config: &Config,
     wake: mpsc::UnboundedSender<Ref>,
-    (secrets, jobs, pods): (Store<Secret>, Store<Job>, Store<Pod>),
+    (secrets, jobs, pods, listed): (
+        Store<Secret>,
+        Store<Job>,
+        Store<Pod>,
+        watch::Receiver<usize>,
+    ),
 ) -> Result<Context> {
     let reporter = Reporter {
         controller: "alustan".to_owned(),
@@ -181,6 +186,7 @@ fn context(
         secrets: Mirror::new(secrets),
         jobs: Mirror::new(jobs),
         pods: Mirror::new(pods),
+        listed,
         git: Arc::new(git),
         contexts: Arc::new(contexts),
         answers: Answers {
@@ -197,20 +203,28 @@ fn context(
 
 type Events<K> = Result<K, watcher::Error>;
 
-/// A mirror of everything that `wanted` selects, and the events that filled it.
+/// A mirror of everything that `wanted` selects, and the events that fill it. `lists` counts the
+/// mirrors that have listed everything once.
 fn mirrored<K>(
     client: &Client,
     wanted: watcher::Config,
+    lists: watch::Sender<usize>,
 ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + 'static)
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     ObjectRef<K>: Hash + Eq,
 {
     let (store, writer) = reflector::store();
+    let mut first = true;
     let events = watcher(Api::<K>::all(client.clone()), wanted)
         .default_backoff()
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
+        .inspect_ok(move |event| {
+            if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {
+                lists.send_modify(|lists| *lists += 1);
+            }
+        })
         .touched_objects();
     (store, events)
 }
@@ -245,7 +259,7 @@ fn owner(object: &impl Resource) -> Option<Ref> {
 }
 
 /// Who waits for a Job: its resource, and all that share a build.
-fn whom(cx: &Context, object: &impl Resource, job: String) -> Vec<Ref> {
+fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
     let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
     who.extend(owner(object));
