@@ -62,7 +62,6 @@ const WORDS: &[(GitFailure, &[&str])] = &[
             "not our ref",
             "unadvertised object",
             "does not allow request",
-            "did not send all necessary objects",
         ],
     ),
     (GitFailure::ReferenceMissing, &["couldn't find remote ref"]),

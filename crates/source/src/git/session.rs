@@ -21,8 +21,8 @@ use crate::{
     url::{RepositoryUrl, Scheme},
 };
 
-/// Variables that git and libcurl take proxies and trust from; they belong to the operator and are passed on.
-const PASSED_ON: [&str; 12] = [
+/// Variables that git and libcurl take proxies from; they belong to the operator and are passed on.
+const PASSED_ON: [&str; 9] = [
     "PATH",
     "http_proxy",
     "https_proxy",
@@ -31,9 +31,6 @@ const PASSED_ON: [&str; 12] = [
     "ALL_PROXY",
     "no_proxy",
     "NO_PROXY",
-    "GIT_SSL_CAINFO",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
     "TZ",
 ];
 
@@ -62,6 +59,8 @@ pub(crate) struct Session {
     remote: String,
     scheme: Scheme,
     settings: Vec<String>,
+    /// The repository's own trusted certificates, in place of the operator's.
+    ca_bundle: Option<PathBuf>,
     /// Values that must not appear in messages.
     secrets: Vec<String>,
 }
@@ -80,6 +79,7 @@ impl Session {
             remote: url.remote().to_owned(),
             scheme: url.scheme(),
             settings: SETTINGS.map(str::to_owned).to_vec(),
+            ca_bundle: None,
             secrets: Vec::new(),
         };
         match url.scheme() {
@@ -106,9 +106,7 @@ impl Session {
         credentials: &Credentials,
     ) -> Result<(), Error> {
         if let Some(bundle) = &credentials.ca_bundle {
-            let path = self.write("ca.pem", bundle.as_bytes())?;
-            self.settings
-                .push(format!("http.sslCAInfo={}", path.display()));
+            self.ca_bundle = Some(self.write("ca.pem", bundle.as_bytes())?);
         }
         if let Some(https) = &credentials.https {
             let path = self.write("credentials", credential_line(url, https).as_bytes())?;
@@ -143,7 +141,7 @@ impl Session {
         if finished.status.success() {
             Ok(finished.stdout)
         } else {
-            Err(self.git_error(action, &finished))
+            Err(self.git_error(repository, action, &finished))
         }
     }
 
@@ -168,6 +166,13 @@ impl Session {
         command
             .env("HOME", self.folder.path())
             .env("GIT_SSH_COMMAND", self.ssh_command());
+        // The variable wins over the setting `http.sslCAInfo`, so it is the place to set it.
+        let trusted = self.ca_bundle.clone().map(PathBuf::into_os_string);
+        let operators =
+            || std::env::var_os("GIT_SSL_CAINFO").or_else(|| std::env::var_os("SSL_CERT_FILE"));
+        if let Some(path) = trusted.or_else(operators) {
+            command.env("GIT_SSL_CAINFO", path);
+        }
         command.arg("--git-dir").arg(repository);
         for setting in &self.settings {
             command.arg("-c").arg(setting);
@@ -205,9 +210,11 @@ impl Session {
         }
     }
 
-    fn git_error(&self, action: &'static str, finished: &Finished) -> Error {
+    fn git_error(&self, repository: &Path, action: &'static str, finished: &Finished) -> Error {
         let failure = GitFailure::read(&finished.stderr);
         let detail = self.redact(&last_lines(&finished.stderr));
+        // Paths of this machine tell nobody anything.
+        let detail = detail.replace(&format!("{}/", repository.display()), "");
         Error::Git {
             action,
             remote: self.remote.clone(),

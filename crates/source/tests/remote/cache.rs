@@ -1,0 +1,255 @@
+//! The cache over time: many at once, killed half-way, damaged, worn.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use alustan_source::{CacheOptions, ContextSpec, Credentials, GitCache, Reference, RepositoryUrl};
+
+use crate::support::{HttpServer, Origin, Rules, TestCache, files};
+
+async fn serve(origin: &Origin) -> HttpServer {
+    HttpServer::plain(origin.folder.path(), Rules::default()).await
+}
+
+/// The one repository in the cache.
+fn repository(cache: &TestCache) -> PathBuf {
+    let mut entries = fs::read_dir(cache.root.path().join("repositories")).unwrap();
+    let path = entries.next().unwrap().unwrap().path();
+    assert!(entries.next().is_none(), "one repository is expected");
+    path
+}
+
+/// Text that does not pack well.
+fn noise(words: u32) -> String {
+    let words = (0..words).map(|n| n.wrapping_mul(2_654_435_761).to_string());
+    words.collect()
+}
+
+fn packs(cache: &TestCache) -> usize {
+    let entries = fs::read_dir(repository(cache).join("objects/pack")).unwrap();
+    entries
+        .filter(|entry| {
+            entry
+                .as_ref()
+                .unwrap()
+                .path()
+                .extension()
+                .is_some_and(|end| end == "pack")
+        })
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_calls_at_once_share_one_repository() {
+    let origin = Origin::with(&[("main.tf", "# x\n")]);
+    let (server, cache) = (serve(&origin).await, TestCache::new());
+    let none = Credentials::default();
+    let revision = cache.resolve(&server.url(), None, &none).await.unwrap();
+    let url = RepositoryUrl::parse(&server.url()).unwrap();
+    let calls = (0..8).map(|_| {
+        let (cache, url, revision) = (cache.cache.clone(), url.clone(), revision.clone());
+        tokio::spawn(async move {
+            let spec = ContextSpec::default();
+            cache
+                .fetch_context(&url, &revision, &spec, &Credentials::default())
+                .await
+                .unwrap()
+                .digest
+        })
+    });
+    let mut digests = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        digests.push(call.await.unwrap());
+    }
+    digests.dedup();
+    assert_eq!(
+        (digests.len(), packs(&cache)),
+        (1, 1),
+        "fetched once, packed alike"
+    );
+}
+
+#[tokio::test]
+async fn a_commit_that_is_there_needs_no_network() {
+    let origin = Origin::with(&[("main.tf", "# x\n")]);
+    let (server, cache, none) = (
+        serve(&origin).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    let url = server.url();
+    let revision = cache.resolve(&url, None, &none).await.unwrap();
+    let first = cache.context_of(&url, "", &revision, &none).await.unwrap();
+    drop(server);
+    let again = cache.context_of(&url, "", &revision, &none).await.unwrap();
+    assert_eq!(first.digest, again.digest);
+}
+
+#[tokio::test]
+async fn a_second_commit_brings_only_what_differs() {
+    let noise = noise(200_000);
+    let origin = Origin::with(&[("big", &noise), ("main.tf", "# 1\n")]);
+    let (server, cache, none) = (
+        serve(&origin).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    cache.context(&server.url(), "", &none).await.unwrap();
+    let size = |cache: &TestCache| -> u64 {
+        let entries = fs::read_dir(repository(cache).join("objects/pack")).unwrap();
+        entries
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum()
+    };
+    let before = size(&cache);
+    origin.commit(&[("main.tf", "# 2\n")]);
+    let context = cache.context(&server.url(), "", &none).await.unwrap();
+    assert!(files(&context).contains(&("main.tf".to_owned(), "# 2\n".to_owned())));
+    assert!(
+        size(&cache) - before < 10_000,
+        "{before} became {}",
+        size(&cache)
+    );
+}
+
+#[tokio::test]
+async fn what_a_killed_git_leaves_is_no_obstacle() {
+    let origin = Origin::with(&[("main.tf", "# 1\n")]);
+    let (server, cache, none) = (
+        serve(&origin).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    cache.context(&server.url(), "", &none).await.unwrap();
+    let path = repository(&cache);
+    for left in [
+        "shallow.lock",
+        "packed-refs.lock",
+        "refs/alustan/last.lock",
+        "objects/pack/tmp_pack_x",
+    ] {
+        fs::write(path.join(left), "").unwrap();
+    }
+    origin.commit(&[("main.tf", "# 2\n")]);
+    cache.context(&server.url(), "", &none).await.unwrap();
+    assert!(!path.join("objects/pack/tmp_pack_x").exists());
+}
+
+#[tokio::test]
+async fn a_damaged_cache_is_made_anew() {
+    let origin = Origin::with(&[("main.tf", "# 1\n")]);
+    let (server, cache, none) = (
+        serve(&origin).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    let first = cache.context(&server.url(), "", &none).await.unwrap();
+    let path = repository(&cache);
+    for damage in ["pack", "head", "config"] {
+        match damage {
+            "pack" => {
+                for entry in fs::read_dir(path.join("objects/pack")).unwrap() {
+                    let path = entry.unwrap().path();
+                    let _ = fs::remove_file(&path);
+                    fs::write(&path, "damaged").unwrap();
+                }
+            }
+            "head" => fs::remove_file(path.join("HEAD")).unwrap(),
+            _ => fs::write(path.join("config"), "[damaged").unwrap(),
+        }
+        let again = cache.context(&server.url(), "", &none).await.unwrap();
+        assert_eq!(first.digest, again.digest, "{damage}");
+    }
+}
+
+#[tokio::test]
+async fn a_worn_repository_is_fetched_anew() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    let (server, cache, none) = (
+        serve(&origin).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    cache.context(&server.url(), "", &none).await.unwrap();
+    for n in 0..60 {
+        fs::write(
+            repository(&cache).join(format!("objects/pack/pack-{n}.pack")),
+            "",
+        )
+        .unwrap();
+    }
+    cache.context(&server.url(), "", &none).await.unwrap();
+    assert_eq!(packs(&cache), 1);
+}
+
+#[tokio::test]
+async fn a_repository_that_is_too_large_is_cut_off() {
+    let noise = noise(2_000_000);
+    let origin = Origin::with(&[("big", &noise)]);
+    let server = serve(&origin).await;
+    let root = tempfile::tempdir().unwrap();
+    let options = CacheOptions {
+        repository_bytes: 100_000,
+        ..CacheOptions::default()
+    };
+    let cache = GitCache::with_options(root.path(), options).unwrap();
+    let (url, none) = (
+        RepositoryUrl::parse(&server.url()).unwrap(),
+        Credentials::default(),
+    );
+    let revision = cache
+        .resolve(&url, &Reference::Default, &none)
+        .await
+        .unwrap();
+    let error = cache
+        .fetch_context(&url, &revision, &ContextSpec::default(), &none)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        ("RepositoryTooLarge", false),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn tenants_do_not_read_each_others_repositories() {
+    let origin = Origin::with(&[("main.tf", "# secret\n")]);
+    let rules = Rules {
+        wants: Some("bWU6aHVudGVyMg=="),
+        ..Rules::default()
+    };
+    let (server, cache) = (
+        HttpServer::plain(origin.folder.path(), rules).await,
+        TestCache::new(),
+    );
+    let mine = server.credentials(Some("hunter2"));
+    let revision = cache.resolve(&server.url(), None, &mine).await.unwrap();
+    cache
+        .context_of(&server.url(), "", &revision, &mine)
+        .await
+        .unwrap();
+    let theirs = server.credentials(Some("guess"));
+    let error = cache
+        .context_of(&server.url(), "", &revision, &theirs)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.reason(),
+        "GitAuthenticationFailed",
+        "the commit is in the cache, but not theirs"
+    );
+}
+
+#[tokio::test]
+async fn idle_repositories_are_swept() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    let (server, cache, none) = (
+        serve(&origin).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    cache.context(&server.url(), "", &none).await.unwrap();
+    assert_eq!(cache.cache.sweep(Duration::from_mins(1)).unwrap(), 0);
+    assert_eq!(cache.cache.sweep(Duration::ZERO).unwrap(), 1);
+    cache.context(&server.url(), "", &none).await.unwrap();
+}

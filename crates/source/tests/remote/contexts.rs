@@ -1,0 +1,184 @@
+//! Contexts of real commits.
+
+use std::os::unix::fs::symlink;
+
+use alustan_source::{CacheOptions, ContextSpec, Credentials, GitCache, Reference, RepositoryUrl};
+
+use crate::support::{HttpServer, Origin, Rules, TestCache, files, names};
+
+const CALL: &str = "module \"x\" {\n  source = \"../x\"\n}\n";
+
+async fn serve(origin: &Origin) -> HttpServer {
+    HttpServer::plain(origin.folder.path(), Rules::default()).await
+}
+
+#[tokio::test]
+async fn the_same_content_has_the_same_digest_at_every_commit() {
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let origin = Origin::with(&[("m/main.tf", CALL), ("x/main.tf", "# x\n"), ("README", "1")]);
+    let server = serve(&origin).await;
+    let first = cache.context(&server.url(), "m", &none).await.unwrap();
+    origin.commit(&[("README", "2"), ("y/main.tf", "")]);
+    let outside = cache.context(&server.url(), "m", &none).await.unwrap();
+    assert_eq!(
+        first.digest, outside.digest,
+        "a commit outside of the closure changes nothing"
+    );
+    origin.commit(&[("x/main.tf", "# other\n")]);
+    let inside = cache.context(&server.url(), "m", &none).await.unwrap();
+    assert_ne!(first.digest, inside.digest);
+    let elsewhere = TestCache::new()
+        .context(&server.url(), "m", &none)
+        .await
+        .unwrap();
+    assert_eq!(
+        inside.digest, elsewhere.digest,
+        "another cache packs the same bytes"
+    );
+    assert_eq!(elsewhere.bytes, inside.bytes);
+}
+
+#[tokio::test]
+async fn contents_modes_and_links_come_through() {
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let origin = Origin::with(&[
+        ("m/main.tf", "# ü\r\n"),
+        ("m/run.sh", "#!/bin/sh\n"),
+        ("m/t/a b.tpl", "x"),
+        ("m/empty", ""),
+    ]);
+    let set = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(origin.work().join("m/run.sh"), set).unwrap();
+    symlink("t/a b.tpl", origin.work().join("m/link")).unwrap();
+    origin.commit(&[]);
+    let server = serve(&origin).await;
+    let context = cache.context(&server.url(), "m", &none).await.unwrap();
+    let found = files(&context);
+    let text = |name: &str| {
+        found
+            .iter()
+            .find(|(path, _)| path == name)
+            .map(|(_, text)| text.as_str())
+    };
+    assert_eq!(text("m/main.tf"), Some("# ü\r\n"));
+    assert_eq!((text("m/link"), text("m/empty")), (Some("x"), Some("")));
+    assert_eq!((context.files, context.uncompressed), (5, 6 + 10 + 1 + 9));
+    assert_eq!(context.module_path, "m");
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_the_repository_is_told() {
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let origin = Origin::with(&[
+        ("syntax/main.tf", "resource \"a\" \"b\" {\n  x = [\n}\n"),
+        ("up/main.tf", "module \"x\" {\n  source = \"../../x\"\n}\n"),
+        ("nowhere/main.tf", CALL),
+        ("link/main.tf", ""),
+        ("file", ""),
+    ]);
+    symlink("/etc/passwd", origin.work().join("link/l")).unwrap();
+    origin.commit(&[]);
+    let server = serve(&origin).await;
+    for (path, reason, words) in [
+        ("syntax", "ModuleSyntax", "syntax/main.tf:"),
+        ("up", "PathLeavesRepository", "up/main.tf:1: module \"x\""),
+        (
+            "nowhere",
+            "ModuleNotFound",
+            "nowhere/main.tf:1: module \"x\"",
+        ),
+        ("link", "SymlinkLeavesContext", "`link/l` -> `/etc/passwd`"),
+        (
+            "nothing",
+            "PathNotFound",
+            "`nothing` is not in the repository",
+        ),
+        ("file", "InvalidPath", "is a file"),
+        ("../x", "InvalidPath", "leaves the repository"),
+        ("/etc", "InvalidPath", "machine's root"),
+    ] {
+        let error = cache.context(&server.url(), path, &none).await.unwrap_err();
+        assert_eq!(
+            (error.reason(), error.is_transient()),
+            (reason, false),
+            "{error}"
+        );
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn submodules_stay_out() {
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let origin = Origin::with(&[("main.tf", "")]);
+    let id = "a".repeat(40);
+    origin.git(&[
+        "-C",
+        "work",
+        "update-index",
+        "--add",
+        "--cacheinfo",
+        &format!("160000,{id},vendor"),
+    ]);
+    origin.git(&["-C", "work", "commit", "--quiet", "--message=s"]);
+    origin.git(&["-C", "work", "push", "--quiet", "origin", "HEAD"]);
+    let server = serve(&origin).await;
+    let context = cache.context(&server.url(), "", &none).await.unwrap();
+    assert_eq!(
+        (names(&context), context.submodules),
+        (vec!["main.tf".to_owned()], vec!["vendor".to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn limits_of_contexts_hold() {
+    let origin = Origin::with(&[("main.tf", ""), ("big", &"x".repeat(10_000))]);
+    let server = serve(&origin).await;
+    let none = Credentials::default();
+    for options in [
+        CacheOptions {
+            context_bytes: 9_999,
+            ..CacheOptions::default()
+        },
+        CacheOptions {
+            context_files: 1,
+            ..CacheOptions::default()
+        },
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let cache = GitCache::with_options(root.path(), options).unwrap();
+        let url = RepositoryUrl::parse(&server.url()).unwrap();
+        let revision = cache
+            .resolve(&url, &Reference::Default, &none)
+            .await
+            .unwrap();
+        let error = cache
+            .fetch_context(&url, &revision, &ContextSpec::default(), &none)
+            .await
+            .unwrap_err();
+        assert_eq!(error.reason(), "ContextTooLarge", "{error}");
+    }
+}
+
+#[tokio::test]
+async fn branches_and_folders_of_the_address_are_used() {
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let origin = Origin::with(&[("a/b/main.tf", "# main\n")]);
+    origin.git(&["-C", "work", "checkout", "--quiet", "-b", "feature/x"]);
+    origin.commit(&[("a/b/main.tf", "# feature\n")]);
+    let server = serve(&origin).await;
+    let url = format!("{}//a", server.url());
+    let revision = cache.resolve(&url, Some("feature/x"), &none).await.unwrap();
+    assert_eq!(revision.branch(), Some("feature/x"));
+    let context = cache.context_of(&url, "b", &revision, &none).await.unwrap();
+    assert_eq!(
+        files(&context),
+        [("a/b/main.tf".to_owned(), "# feature\n".to_owned())]
+    );
+    assert_eq!(context.module_path, "a/b");
+    let main = cache.context(&url, "b", &none).await.unwrap();
+    assert_eq!(
+        files(&main),
+        [("a/b/main.tf".to_owned(), "# main\n".to_owned())]
+    );
+}

@@ -1,0 +1,265 @@
+//! `git http-backend` behind TLS.
+
+use std::time::{Duration, Instant};
+
+use alustan_source::{CacheOptions, Credentials, Error, GitCache, Reference, RepositoryUrl};
+
+use crate::support::{HttpServer, Origin, Rules, TestCache, names};
+
+/// `me:p@ss/w:rd`
+const ME: &str = "bWU6cEBzcy93OnJk";
+const PASSWORD: &str = "p@ss/w:rd";
+
+fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
+    let text = error.to_string();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        (reason, transient),
+        "{text}"
+    );
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    assert!(
+        !text.contains(PASSWORD) && !text.contains("hunter2"),
+        "{text}"
+    );
+}
+
+async fn refusal(url: &str, credentials: &Credentials) -> Error {
+    TestCache::new()
+        .resolve(url, None, credentials)
+        .await
+        .unwrap_err()
+}
+
+fn origin() -> Origin {
+    Origin::with(&[("main.tf", "terraform {\n  backend \"s3\" {}\n}\n")])
+}
+
+#[tokio::test]
+async fn a_private_repository_is_read_with_password_and_authority() {
+    let (origin, cache) = (origin(), TestCache::new());
+    let server = HttpServer::tls(
+        origin.folder.path(),
+        Rules {
+            wants: Some(ME),
+            ..Rules::default()
+        },
+    )
+    .await;
+    let context = cache
+        .context(&server.url(), "", &server.credentials(Some(PASSWORD)))
+        .await
+        .unwrap();
+    assert_eq!(
+        (names(&context), context.module_backend.as_deref()),
+        (vec!["main.tf".to_owned()], Some("s3"))
+    );
+}
+
+#[tokio::test]
+async fn wrong_and_missing_passwords_are_told() {
+    let origin = origin();
+    let server = HttpServer::tls(
+        origin.folder.path(),
+        Rules {
+            wants: Some(ME),
+            ..Rules::default()
+        },
+    )
+    .await;
+    for password in [Some("hunter2"), None] {
+        let error = refusal(&server.url(), &server.credentials(password)).await;
+        told(
+            &error,
+            "GitAuthenticationFailed",
+            false,
+            &["gitRepo.credentialsSecret"],
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_an_unknown_authority_is_told() {
+    let origin = origin();
+    let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
+    told(
+        &refusal(&server.url(), &Credentials::default()).await,
+        "GitTlsFailed",
+        false,
+        &["gitRepo.caBundle"],
+    );
+    let broken = Credentials {
+        ca_bundle: Some("nonsense".into()),
+        ..Credentials::default()
+    };
+    told(
+        &refusal(&server.url(), &broken).await,
+        "GitTlsFailed",
+        false,
+        &["gitRepo.caBundle"],
+    );
+}
+
+#[tokio::test]
+async fn answers_of_hosts_in_trouble_are_told_apart() {
+    let origin = origin();
+    for (status, reason, transient) in [
+        (503, "RepositoryUnreachable", true),
+        (500, "RepositoryUnreachable", true),
+        (429, "GitRateLimited", true),
+        (403, "GitAuthenticationFailed", false),
+        (404, "RepositoryNotFound", false),
+    ] {
+        let server = HttpServer::plain(
+            origin.folder.path(),
+            Rules {
+                status: Some(status),
+                ..Rules::default()
+            },
+        )
+        .await;
+        told(
+            &refusal(&server.url(), &Credentials::default()).await,
+            reason,
+            transient,
+            &["http://127.0.0.1"],
+        );
+    }
+    let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
+    let url = server.url().replace("r.git", "nothing.git");
+    told(
+        &refusal(&url, &Credentials::default()).await,
+        "RepositoryNotFound",
+        false,
+        &["nothing.git"],
+    );
+}
+
+#[tokio::test]
+async fn hosts_that_are_not_there_are_the_worlds_fault() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let none = Credentials::default();
+    told(
+        &refusal(&format!("https://127.0.0.1:{port}/r"), &none).await,
+        "RepositoryUnreachable",
+        true,
+        &[],
+    );
+    told(
+        &refusal("https://no-such-host.invalid/r", &none).await,
+        "RepositoryUnreachable",
+        true,
+        &[],
+    );
+}
+
+#[tokio::test]
+async fn a_host_that_never_answers_is_given_up_on() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let options = CacheOptions {
+        resolve_timeout: Duration::from_millis(500),
+        ..CacheOptions::default()
+    };
+    let cache = GitCache::with_options(root.path(), options).unwrap();
+    let url = RepositoryUrl::parse(&format!("http://{}/r", silent.local_addr().unwrap())).unwrap();
+    let started = Instant::now();
+    let error = cache
+        .resolve(&url, &Reference::Default, &Credentials::default())
+        .await
+        .unwrap_err();
+    told(&error, "GitTimeout", true, &["no end after"]);
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn a_password_does_not_follow_to_another_host() {
+    let origin = origin();
+    let other = HttpServer::plain(
+        origin.folder.path(),
+        Rules {
+            wants: Some(ME),
+            ..Rules::default()
+        },
+    )
+    .await;
+    let moved_to = Some(other.url().replace("/r.git", ""));
+    let server = HttpServer::plain(
+        origin.folder.path(),
+        Rules {
+            moved_to,
+            ..Rules::default()
+        },
+    )
+    .await;
+    let error = refusal(&server.url(), &server.credentials(Some(PASSWORD))).await;
+    told(&error, "GitAuthenticationFailed", false, &[]);
+    assert!(other.seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn tls_does_not_fall_back_to_plain_http() {
+    let origin = origin();
+    let other = HttpServer::plain(origin.folder.path(), Rules::default()).await;
+    let moved_to = Some(other.url().replace("/r.git", ""));
+    let server = HttpServer::tls(
+        origin.folder.path(),
+        Rules {
+            moved_to,
+            ..Rules::default()
+        },
+    )
+    .await;
+    let error = refusal(&server.url(), &server.credentials(None)).await;
+    assert_eq!(error.reason(), "GitFailed", "{error}");
+}
+
+#[tokio::test]
+async fn a_host_that_refuses_commit_ids_is_asked_by_name() {
+    let (origin, cache, none) = (origin(), TestCache::new(), Credentials::default());
+    let server = HttpServer::plain(
+        origin.folder.path(),
+        Rules {
+            old: true,
+            ..Rules::default()
+        },
+    )
+    .await;
+    let revision = cache.resolve(&server.url(), None, &none).await.unwrap();
+    cache
+        .context_of(&server.url(), "", &revision, &none)
+        .await
+        .unwrap();
+    let stale = cache.resolve(&server.url(), None, &none).await.unwrap();
+    origin.commit(&[("main.tf", "# later\n")]);
+    let fresh = TestCache::new();
+    let error = fresh
+        .context_of(&server.url(), "", &stale, &none)
+        .await
+        .unwrap_err();
+    told(&error, "RevisionMoved", true, &["looked up again"]);
+    let revision = fresh.resolve(&server.url(), None, &none).await.unwrap();
+    fresh
+        .context_of(&server.url(), "", &revision, &none)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_commit_that_is_gone_is_looked_up_again() {
+    let (origin, cache, none) = (origin(), TestCache::new(), Credentials::default());
+    let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
+    let mut revision = cache.resolve(&server.url(), None, &none).await.unwrap();
+    revision.commit = alustan_source::CommitId::parse(&"a".repeat(40)).unwrap();
+    let error = cache
+        .context_of(&server.url(), "", &revision, &none)
+        .await
+        .unwrap_err();
+    told(&error, "RevisionMoved", true, &["aaaaaaaa"]);
+}

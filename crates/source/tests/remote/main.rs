@@ -1,0 +1,13 @@
+//! The crate against real git servers: sshd, and `git http-backend` behind https and http.
+//! Every server is started by the test that needs it and ends with it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on fails"
+)]
+
+mod cache;
+mod contexts;
+mod https;
+mod ssh;
+mod support;

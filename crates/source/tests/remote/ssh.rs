@@ -1,0 +1,208 @@
+//! A real sshd.
+
+use alustan_source::{Credentials, Error, SecretBytes};
+
+use crate::support::{Origin, SshServer, TestCache, names};
+
+fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
+    let text = error.to_string();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        (reason, transient),
+        "{text}"
+    );
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    assert!(!text.contains("PRIVATE KEY"), "{text}");
+}
+
+/// Resolves the default branch and gives the error.
+async fn refusal(url: &str, credentials: &Credentials) -> Error {
+    TestCache::new()
+        .resolve(url, None, credentials)
+        .await
+        .unwrap_err()
+}
+
+#[tokio::test]
+async fn a_repository_is_read_with_key_and_known_host() {
+    let (server, cache) = (SshServer::start(), TestCache::new());
+    let origin = Origin::with(&[
+        ("m/main.tf", "module \"x\" {\n  source = \"../x\"\n}\n"),
+        ("x/main.tf", ""),
+        ("y/main.tf", ""),
+    ]);
+    let url = server.url(&origin.folder.path().join("r.git"));
+    let revision = cache
+        .resolve(&url, None, &server.credentials())
+        .await
+        .unwrap();
+    assert_eq!(revision.reference, "refs/heads/main");
+    assert_eq!(
+        revision.commit.as_str(),
+        origin.git(&["-C", "work", "rev-parse", "HEAD"])
+    );
+    let context = cache
+        .context_of(&url, "m", &revision, &server.credentials())
+        .await
+        .unwrap();
+    assert_eq!(names(&context), ["m/main.tf", "x/main.tf"]);
+    let left = std::fs::read_dir(cache.root.path().join("calls"))
+        .unwrap()
+        .count();
+    assert_eq!(left, 0, "no key stays on disk");
+}
+
+#[tokio::test]
+async fn keys_as_people_paste_them_work() {
+    let server = SshServer::start();
+    let origin = Origin::with(&[("main.tf", "")]);
+    let url = server.url(&origin.folder.path().join("r.git"));
+    let key = server.key();
+    for key in [
+        key.replace('\n', "\r\n"),
+        key.trim_end().to_owned(),
+        format!("\n  {key}\n\n"),
+    ] {
+        TestCache::new()
+            .resolve(&url, None, &server.credentials_with(&key))
+            .await
+            .unwrap();
+    }
+    let hosts = server.known_hosts().trim_end().replace('\n', "\r\n");
+    let credentials = Credentials {
+        known_hosts: Some(hosts),
+        ..server.credentials()
+    };
+    TestCache::new()
+        .resolve(&url, None, &credentials)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn bad_keys_are_told_apart() {
+    let server = SshServer::start();
+    let origin = Origin::with(&[("main.tf", "")]);
+    let url = server.url(&origin.folder.path().join("r.git"));
+    let with = |key: &str| server.credentials_with(key);
+    let other = server.new_key("other", "");
+    told(
+        &refusal(&url, &with(&other)).await,
+        "GitAuthenticationFailed",
+        false,
+        &[
+            "Permission denied",
+            "deploy key",
+            "read the references of ssh://",
+        ],
+    );
+    let locked = server.new_key("locked", "hunter2");
+    told(
+        &refusal(&url, &with(&locked)).await,
+        "SshKeyEncrypted",
+        false,
+        &["passphrase"],
+    );
+    let broken = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----";
+    told(
+        &refusal(&url, &with(broken)).await,
+        "SshKeyInvalid",
+        false,
+        &["OpenSSH private key"],
+    );
+    told(
+        &refusal(&url, &Credentials::default()).await,
+        "SshKeyMissing",
+        false,
+        &["gitRepo.sshKeySecret"],
+    );
+}
+
+#[tokio::test]
+async fn hosts_that_are_not_who_they_should_be_are_told_apart() {
+    let server = SshServer::start();
+    let origin = Origin::with(&[("main.tf", "")]);
+    let url = server.url(&origin.folder.path().join("r.git"));
+    let unknown = Credentials {
+        known_hosts: None,
+        ..server.credentials()
+    };
+    told(
+        &refusal(&url, &unknown).await,
+        "HostKeyUnknown",
+        false,
+        &["ssh-keyscan", "known_hosts"],
+    );
+    server.new_key("other", "");
+    let mismatch = Credentials {
+        known_hosts: Some(server.known_hosts_with("other")),
+        ..server.credentials()
+    };
+    told(
+        &refusal(&url, &mismatch).await,
+        "HostKeyMismatch",
+        false,
+        &["not the known one"],
+    );
+}
+
+#[tokio::test]
+async fn repositories_and_branches_that_are_not_there_are_told() {
+    let server = SshServer::start();
+    let origin = Origin::with(&[("main.tf", "")]);
+    let url = server.url(&origin.folder.path().join("nothing.git"));
+    told(
+        &refusal(&url, &server.credentials()).await,
+        "RepositoryNotFound",
+        false,
+        &["gitRepo.url"],
+    );
+    let url = server.url(&origin.folder.path().join("r.git"));
+    let error = TestCache::new()
+        .resolve(&url, Some("nope"), &server.credentials())
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "BranchNotFound",
+        false,
+        &["branch nope does not exist in ssh://"],
+    );
+    let empty = Origin::empty();
+    let url = server.url(&empty.folder.path().join("r.git"));
+    told(
+        &refusal(&url, &server.credentials()).await,
+        "BranchNotFound",
+        false,
+        &["the default branch"],
+    );
+}
+
+#[tokio::test]
+async fn hosts_that_are_not_there_are_the_worlds_fault() {
+    let server = SshServer::start();
+    let credentials = Credentials {
+        ssh_key: Some(SecretBytes::new(server.key())),
+        ..Credentials::default()
+    };
+    drop(server);
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    told(
+        &refusal(&format!("ssh://git@127.0.0.1:{port}/r"), &credentials).await,
+        "RepositoryUnreachable",
+        true,
+        &["refused"],
+    );
+    told(
+        &refusal("git@no-such-host.invalid:r", &credentials).await,
+        "RepositoryUnreachable",
+        true,
+        &["no-such-host.invalid"],
+    );
+}

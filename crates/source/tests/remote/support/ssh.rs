@@ -1,0 +1,152 @@
+//! A real sshd on a port of its own.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use alustan_source::{Credentials, SecretBytes};
+use tempfile::TempDir;
+
+const SSHD: &str = "/usr/sbin/sshd";
+
+pub(crate) struct SshServer {
+    child: Child,
+    folder: TempDir,
+    port: u16,
+    user: String,
+}
+
+impl SshServer {
+    /// Starts sshd with one host key and one key that may come in.
+    pub(crate) fn start() -> Self {
+        assert!(
+            Path::new(SSHD).exists(),
+            "{SSHD} is missing: `apt-get install openssh-server` (`make setup` does)"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        keygen(&path("host"), "");
+        keygen(&path("client"), "");
+        let public = std::fs::read(path("client.pub")).unwrap();
+        std::fs::write(path("authorized"), public).unwrap();
+        let port = free_port();
+        let text = format!(
+            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
+             PidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n",
+            path("host").display(),
+            path("authorized").display(),
+        );
+        std::fs::write(path("config"), text).unwrap();
+        if whoami() == "root" {
+            // Where sshd drops its rights; the package's service makes it.
+            std::fs::create_dir_all("/run/sshd").unwrap();
+        }
+        let child = Command::new(SSHD)
+            .args(["-D", "-e", "-f"])
+            .arg(path("config"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self {
+            child,
+            folder,
+            port,
+            user: whoami(),
+        };
+        server.wait();
+        server
+    }
+
+    fn wait(&self) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(
+                Instant::now() < end,
+                "sshd does not listen on port {}",
+                self.port
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Address of a repository on this machine.
+    pub(crate) fn url(&self, repository: &Path) -> String {
+        format!(
+            "ssh://{}@127.0.0.1:{}{}",
+            self.user,
+            self.port,
+            repository.display()
+        )
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The key that may come in.
+    pub(crate) fn key(&self) -> String {
+        std::fs::read_to_string(self.path("client")).unwrap()
+    }
+
+    /// The host's own line, as `ssh-keyscan` prints it.
+    pub(crate) fn known_hosts(&self) -> String {
+        self.known_hosts_with("host")
+    }
+
+    /// The host's line with the public key of another file.
+    pub(crate) fn known_hosts_with(&self, key: &str) -> String {
+        let public = std::fs::read_to_string(self.path(&format!("{key}.pub"))).unwrap();
+        format!("[127.0.0.1]:{} {public}", self.port)
+    }
+
+    pub(crate) fn credentials(&self) -> Credentials {
+        self.credentials_with(&self.key())
+    }
+
+    pub(crate) fn credentials_with(&self, key: &str) -> Credentials {
+        Credentials {
+            ssh_key: Some(SecretBytes::new(key)),
+            known_hosts: Some(self.known_hosts()),
+            ..Credentials::default()
+        }
+    }
+
+    /// Another key pair beside the server's; its path.
+    pub(crate) fn new_key(&self, name: &str, passphrase: &str) -> String {
+        keygen(&self.path(name), passphrase);
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+}
+
+impl Drop for SshServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn keygen(path: &Path, passphrase: &str) {
+    let output = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-C", "test", "-N", passphrase, "-f"])
+        .arg(path)
+        .output()
+        .expect("ssh-keygen must be installed");
+    assert!(output.status.success());
+}
+
+fn whoami() -> String {
+    let output = Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
