@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034
 # Names and addresses of the dev cluster.
 
-NETNS=alustan-dev
-HOST_LINK=alustan-dev0 # the host's end of the veth pair
+NETNS=$(basename "$DEV")
+HOST_LINK=${NETNS:0:14}0 # the host's end of the veth pair
 NODE_IP=10.99.1.2
 HOST_IP=10.99.1.1
 POD_CIDR=10.244.0.0/24
@@ -10,7 +10,7 @@ SERVICE_CIDR=10.96.0.0/16
 API_SERVICE_IP=10.96.0.1
 DNS_SERVICE_IP=10.96.0.10
 NODE=node1
-CGROUP=alustan-dev
+CGROUP=$NETNS
 GIT_UID=65533 # owns the repositories; git over ssh and https runs as it
 TOOLS_IMAGE=localhost/alustan-dev/tools:1
 KUBECONFIG_ADMIN=$DEV/kubeconfig

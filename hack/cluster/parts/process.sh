@@ -28,6 +28,18 @@ start() {
   echo "$! $(start_time $!)" >"$DEV/run/$name.pid"
 }
 
+# reap NAME: ends the children of a component whose first process has died: its process group in our network namespace.
+reap() {
+  local leader pid fields
+  read -r leader _ 2>/dev/null <"$DEV/run/$1.pid" || return 0
+  [ -e "/run/netns/$NETNS" ] || return 0
+  for pid in $(ip netns pids "$NETNS"); do
+    fields=$(cat "/proc/$pid/stat" 2>/dev/null) || continue
+    read -r _ _ fields _ <<<"${fields##*) }" # state, parent, group
+    [ "$fields" != "$leader" ] || kill -KILL "$pid" 2>/dev/null || true
+  done
+}
+
 # stop NAME...: asks all, waits up to 2 s, then forces: nothing of theirs is kept. Each is the leader of its own process group.
 stop() {
   local name pid deadline=$((SECONDS + 2))
@@ -39,6 +51,7 @@ stop() {
       [ "$SECONDS" -lt "$deadline" ] || kill -KILL -- "-$pid" 2>/dev/null || true
       sleep 0.05
     done
+    reap "$name"
     rm -f "$DEV/run/$name.pid"
   done
 }
