@@ -276,6 +276,20 @@ fn useful(text: &str) -> String {
     errors.join("\n")
 }
 
+/// The error with all its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
 /// Stands where a text was cut.
 const GAP: &str = "\n[…]\n";
 

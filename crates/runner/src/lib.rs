@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod cache;
+pub mod certificates;
 pub mod changes;
 pub mod claim;
 pub mod command;
@@ -14,6 +15,7 @@ pub mod leftover;
 pub mod module_files;
 pub mod outputs;
 pub mod plan_file;
+pub mod prepare;
 pub mod processes;
 pub mod record;
 pub mod redact;
@@ -30,7 +32,3 @@ pub mod state_server;
 pub mod state_store;
 pub mod variables;
 pub mod workspace;
-
-/// The version of what controller and runner say to each other: run record, environment, paths.
-/// It is part of every image's tag, so raising it rebuilds all images.
-pub const PROTOCOL: u32 = 1;

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_runner::PROTOCOL;
+use alustan_api::run::PROTOCOL;
 use alustan_runner::command::Commands;
 use alustan_runner::layout::{Layout, Vars, process_vars};
+use alustan_runner::prepare::prepare;
 use alustan_runner::processes::Processes;
 use alustan_runner::record::Identity;
 use alustan_runner::redact::Redactor;
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
     };
     let done = match arguments.command {
         Command::Run => runtime.block_on(start_run()),
-        Command::Prepare => Err("prepare is not there yet".into()),
+        Command::Prepare => runtime.block_on(start_prepare()),
         Command::Version => print_version(),
     };
     // What is still being written to the log must not keep the pod.
@@ -97,6 +98,28 @@ async fn start_run() -> Done {
         commands,
     })
     .await)
+}
+
+async fn start_prepare() -> Done {
+    let vars = process_vars();
+    let commands = commands(&vars)?;
+    Ok(prepare(&Layout::from_vars(&vars), &vars, commands).await)
+}
+
+fn commands(vars: &Vars) -> std::io::Result<Commands> {
+    let processes = Arc::new(Processes::adopt_orphans());
+    let stop = listen(&processes)?;
+    let grace = vars
+        .get("ALUSTAN_GRACE")
+        .and_then(|it| it.parse().ok())
+        .unwrap_or(590);
+    let grace = Duration::from_secs(grace);
+    Ok(Commands {
+        processes,
+        stop,
+        grace,
+        redactor: Redactor::default(),
+    })
 }
 
 /// In a pod the environment names the API server by address, so no DNS is needed.

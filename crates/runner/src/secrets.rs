@@ -11,6 +11,8 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::failure::chain;
+
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -159,18 +161,4 @@ fn store_error(name: &str, error: &kube::Error) -> StoreError {
             text: chain(other),
         },
     }
-}
-
-/// The error with all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

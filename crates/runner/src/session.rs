@@ -11,6 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::backend;
 use crate::cache;
+use crate::certificates;
 use crate::claim::Claimed;
 use crate::command::{Cause, Commands, Ending, Finished, Show, Task};
 use crate::engine::{Engine, Mirror, cli_config, environment};
@@ -130,6 +131,8 @@ impl Session {
         let (scripts, backend_config) =
             write_files(&layout, &directory, &inputs, &values, &declared)?;
         let mut environment = environment(&vars, &layout);
+        environment.extend(trusted(&vars, &layout)?);
+        environment.remove(certificates::BUNDLE);
         environment.extend(variables::environment(&values));
         environment.extend(inputs.backend.environment.clone());
         environment.extend(server_vars);
@@ -333,6 +336,15 @@ fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Fai
         Cause::Stopped => world("Interrupted", format!("the pod was stopped: {how}")),
         Cause::Deadline => module("TimedOut", format!("the time limit passed: {how}")),
     }
+}
+
+fn trusted(vars: &Vars, layout: &Layout) -> Result<Vars, Failure> {
+    certificates::write_bundle(vars, &layout.work.join("trusted.crt")).map_err(|error| {
+        world(
+            "WorkspaceFailed",
+            format!("write the certificates: {error}"),
+        )
+    })
 }
 
 async fn start_server(

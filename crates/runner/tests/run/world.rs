@@ -123,6 +123,12 @@ impl World {
         fs::write(path, text).unwrap();
     }
 
+    /// Runs the module in this folder from now on.
+    pub(crate) fn use_module(&mut self, path: &Path) {
+        self.vars
+            .insert("ALUSTAN_MODULE_DIR".into(), path.display().to_string());
+    }
+
     /// Puts a program before all others on the PATH of the next runs.
     pub(crate) fn program(&self, name: &str, text: &str) {
         let path = self.path("bin").join(name);

@@ -1,0 +1,83 @@
+//! Certificate authorities of the user's own network, beside those of the image.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::layout::Vars;
+
+/// PEM texts that the operator gives to every pod.
+pub const BUNDLE: &str = "ALUSTAN_CA_BUNDLE";
+
+/// Where distributions keep the certificates that they trust.
+const SYSTEM: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// Variables by which programs are told of a bundle.
+const READERS: &[&str] = &[
+    "SSL_CERT_FILE",
+    "GIT_SSL_CAINFO",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "AWS_CA_BUNDLE",
+];
+
+/// Writes the image's certificates and the operator's to `file`; gives the environment that
+/// makes programs use them. Without certificates of the operator there is nothing to do.
+pub fn write_bundle(vars: &Vars, file: &Path) -> io::Result<Vars> {
+    let Some(extra) = vars.get(BUNDLE).filter(|text| !text.trim().is_empty()) else {
+        return Ok(Vars::new());
+    };
+    let own = vars.get("SSL_CERT_FILE").map(String::as_str);
+    let trusted = own
+        .into_iter()
+        .chain(SYSTEM.iter().copied())
+        .find_map(|it| fs::read_to_string(it).ok());
+    fs::write(
+        file,
+        format!(
+            "{}\n{}\n",
+            trusted.unwrap_or_default().trim_end(),
+            extra.trim()
+        ),
+    )?;
+    let path = file.to_string_lossy();
+    let unset = READERS
+        .iter()
+        .filter(|name| **name == "SSL_CERT_FILE" || !vars.contains_key(**name));
+    Ok(unset
+        .map(|name| ((*name).to_owned(), path.to_string()))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operators_certificates_are_added_to_those_of_the_image() {
+        let directory = tempfile::tempdir().unwrap();
+        let (system, file) = (
+            directory.path().join("system"),
+            directory.path().join("both"),
+        );
+        fs::write(&system, "SYSTEM").unwrap();
+        let vars = Vars::from([
+            (BUNDLE.to_owned(), "EXTRA\n".to_owned()),
+            ("SSL_CERT_FILE".to_owned(), system.display().to_string()),
+            ("GIT_SSL_CAINFO".to_owned(), "/own".to_owned()),
+        ]);
+        let environment = write_bundle(&vars, &file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "SYSTEM\nEXTRA\n");
+        assert_eq!(environment["SSL_CERT_FILE"], file.display().to_string());
+        assert!(!environment.contains_key("GIT_SSL_CAINFO"));
+        assert!(
+            write_bundle(&Vars::new(), &directory.path().join("none"))
+                .unwrap()
+                .is_empty()
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! The init container of a build: from the context artifact to what the builder only copies.
+//!
+//! Runs in the engine's base image, without rights and without credentials of git. Everything
+//! that it writes is the same for the same inputs, so that an unchanged layer is not pushed again.
+
+mod empty_state;
+mod finish;
+mod providers;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use alustan_api::report::{Failure, FailureClass, PrepareReport};
+use alustan_registry::{Access, DockerConfig, ImageRef, Options, Registry};
+use alustan_source::{UnpackLimits, unpack};
+
+use crate::backend::{self, Prepared};
+use crate::cache;
+use crate::certificates;
+use crate::command::{Commands, Ending, Show, Task};
+use crate::engine::{Engine, Mirror, cli_config};
+use crate::failure::{Step, chain, classify, failure, module, user, world};
+use crate::layout::{Layout, Vars};
+use crate::record::to_json;
+use crate::report::write_failure;
+use crate::workspace::module_directory;
+
+/// How long providers and modules may take to arrive.
+const PATIENCE: Duration = Duration::from_mins(30);
+
+/// What the build asks for.
+pub struct Request {
+    /// The context artifact, by digest.
+    pub context: String,
+    /// Path of the module in the context.
+    pub path: String,
+    /// The Dockerfile for the builder.
+    pub dockerfile: String,
+    /// The backend to initialise the module for; `None` for none.
+    pub backend: Option<String>,
+    /// Registries that speak plain http.
+    pub insecure: Vec<String>,
+    /// Whether the image needs a runner, because its base has none.
+    pub inject: bool,
+}
+
+impl Request {
+    /// Reads the request from the environment.
+    pub fn from_vars(vars: &Vars) -> Result<Self, Failure> {
+        let text = |name: &str| vars.get(name).cloned().unwrap_or_default();
+        let needed = |name: &str| {
+            vars.get(name)
+                .cloned()
+                .ok_or_else(|| module("PrepareFailed", format!("{name} is not set")))
+        };
+        let insecure = text("ALUSTAN_INSECURE_REGISTRIES");
+        Ok(Self {
+            context: needed("ALUSTAN_CONTEXT")?,
+            path: text("ALUSTAN_MODULE_PATH"),
+            dockerfile: needed("ALUSTAN_DOCKERFILE")?,
+            backend: Some(text("ALUSTAN_BACKEND_KIND")).filter(|kind| !kind.is_empty()),
+            insecure: insecure
+                .split(',')
+                .map(str::trim)
+                .filter(|it| !it.is_empty())
+                .map(Into::into)
+                .collect(),
+            inject: text("ALUSTAN_INJECT") == "true",
+        })
+    }
+}
+
+/// Prepares the context; a failure stands in the termination message.
+pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
+    match try_prepare(layout, vars, commands).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            crate::say!("{}: {}", failure.reason, failure.message);
+            write_failure(&layout.termination_log, &failure, |failure| PrepareReport {
+                failure,
+            });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn try_prepare(layout: &Layout, vars: &Vars, commands: Commands) -> Result<(), Failure> {
+    let request = Request::from_vars(vars)?;
+    let bytes = pull(&request, vars).await?;
+    prepare_context(layout, vars, &commands, &request, &bytes).await
+}
+
+async fn pull(request: &Request, vars: &Vars) -> Result<impl AsRef<[u8]> + use<>, Failure> {
+    crate::say!("pulling the context {}", request.context);
+    let image = ImageRef::parse(&request.context).map_err(|error| of_registry(&error))?;
+    let digest = image.digest().cloned().ok_or_else(|| {
+        module(
+            "PrepareFailed",
+            format!("{} is not named by its digest", request.context),
+        )
+    })?;
+    let options = Options {
+        insecure_hosts: request.insecure.clone(),
+        ca_pem: vars
+            .get(certificates::BUNDLE)
+            .cloned()
+            .into_iter()
+            .collect(),
+        ..Options::default()
+    };
+    let access = access(&image, vars)?;
+    let registry = Registry::new(options).map_err(|error| of_registry(&error))?;
+    registry
+        .pull_context(image.name(), &digest, &access)
+        .await
+        .map_err(|error| of_registry(&error))
+}
+
+fn access(image: &ImageRef, vars: &Vars) -> Result<Access, Failure> {
+    let file = Path::new(vars.get("DOCKER_CONFIG").map_or("", String::as_str)).join("config.json");
+    let Ok(bytes) = fs::read(file) else {
+        return Ok(Access::anonymous());
+    };
+    let config = DockerConfig::parse(&bytes).map_err(|error| of_registry(&error))?;
+    Ok(Access::with(config.credentials_for(image.name()).cloned()))
+}
+
+fn of_registry(error: &alustan_registry::Error) -> Failure {
+    let class = if error.is_transient() {
+        FailureClass::World
+    } else {
+        FailureClass::User
+    };
+    failure(class, error.reason(), chain(error))
+}
+
+/// From the bytes of the context to what the builder copies.
+pub async fn prepare_context(
+    layout: &Layout,
+    vars: &Vars,
+    commands: &Commands,
+    request: &Request,
+    context: &impl AsRef<[u8]>,
+) -> Result<(), Failure> {
+    let place = Place::new(layout);
+    place.make().map_err(unwritten)?;
+    unpack(context.as_ref(), &place.module, &UnpackLimits::default())
+        .map_err(|error| module(error.reason(), chain(&error)))?;
+    let directory = module_directory(&place.module, &request.path)
+        .filter(|it| it.is_dir())
+        .ok_or_else(|| {
+            user(
+                "PathNotFound",
+                format!("the context has no folder {:?}", request.path),
+            )
+        })?;
+    let environment = environment(layout, vars, &place).map_err(unwritten)?;
+    initialise(layout, commands, environment, request, &directory).await?;
+    let providers = providers::Providers {
+        found: directory.join(".terraform/providers"),
+        base: layout.base_providers.clone(),
+        target: place.providers.clone(),
+        at_run_time: layout.providers.clone(),
+    };
+    providers.gather().map_err(unwritten)?;
+    finish::finish(&place, request, vars, &directory).map_err(unwritten)
+}
+
+/// Where the builder finds what it copies.
+struct Place {
+    root: PathBuf,
+    module: PathBuf,
+    providers: PathBuf,
+}
+
+impl Place {
+    fn new(layout: &Layout) -> Self {
+        let source = layout.build.join("src");
+        Self {
+            root: layout.build.clone(),
+            module: source.join("module"),
+            providers: source.join("providers"),
+        }
+    }
+
+    fn make(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.module)?;
+        fs::create_dir_all(&self.providers)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+fn unwritten(error: io::Error) -> Failure {
+    world(
+        "PrepareFailed",
+        format!("the build's scratch space could not be written: {error}"),
+    )
+}
+
+fn environment(layout: &Layout, vars: &Vars, place: &Place) -> io::Result<Vars> {
+    let mut layout = layout.clone();
+    layout.work.clone_from(&place.root);
+    let mirrors = [Mirror::read(&layout.base_providers)];
+    fs::write(layout.cli_config(), cli_config(&mirrors))?;
+    let mut environment = crate::engine::environment(vars, &layout);
+    environment.extend(certificates::write_bundle(
+        vars,
+        &place.root.join("trusted.crt"),
+    )?);
+    environment.remove("ALUSTAN_DOCKERFILE");
+    environment.remove(certificates::BUNDLE);
+    Ok(environment)
+}
+
+async fn initialise(
+    layout: &Layout,
+    commands: &Commands,
+    mut environment: Vars,
+    request: &Request,
+    directory: &Path,
+) -> Result<(), Failure> {
+    let search_path = environment
+        .get("PATH")
+        .map_or("/usr/local/bin:/usr/bin:/bin", String::as_str);
+    let engine = Engine::find(search_path).ok_or_else(|| {
+        user(
+            "EngineNotFound",
+            "the base image has no program `terraform` on its PATH",
+        )
+    })?;
+    let cache = cache::Lock::try_take(&layout.cache);
+    if cache.is_some() {
+        environment.extend(cache::environment(&layout.cache));
+    }
+    let backend = request
+        .backend
+        .as_deref()
+        .filter(|_| !backend::has_own_block(directory));
+    let mut arguments: Vec<OsString> = vec!["init".into(), "-input=false".into()];
+    match backend {
+        None => arguments.push("-backend=false".into()),
+        Some(kind) => {
+            backend::write_block(directory, Some(kind)).map_err(unwritten)?;
+            environment.extend(empty_state::serve().await.map_err(unwritten)?);
+        }
+    }
+    run_init(commands, &engine, arguments, environment, directory).await?;
+    match backend {
+        Some(kind) => mark(directory, kind, &engine).map_err(unwritten),
+        None => Ok(()),
+    }
+}
+
+async fn run_init(
+    commands: &Commands,
+    engine: &Engine,
+    arguments: Vec<OsString>,
+    environment: Vars,
+    directory: &Path,
+) -> Result<(), Failure> {
+    crate::say!("{} init", engine.name());
+    let task = Task {
+        program: engine.program.clone(),
+        arguments,
+        directory: directory.to_owned(),
+        environment,
+        ending: Ending::Quick,
+        deadline: Instant::now() + PATIENCE,
+        show: Show::Log,
+    };
+    let finished = commands.run(task).await.map_err(|error| {
+        user(
+            "EngineNotStarted",
+            format!("{} did not start: {error}", engine.name()),
+        )
+    })?;
+    match (finished.code, finished.cause) {
+        (Some(0), _) => Ok(()),
+        (_, Some(_)) => Err(world("Interrupted", "init was stopped before it was done")),
+        (code, None) => Err(classify(Step::Init, code.unwrap_or(-1), &finished.stderr)),
+    }
+}
+
+/// Tells the runs of this image that they need no `init`.
+fn mark(directory: &Path, kind: &str, engine: &Engine) -> io::Result<()> {
+    let prepared = Prepared {
+        backend: kind.to_owned(),
+        engine: engine.name().to_owned(),
+    };
+    fs::write(directory.join(backend::MARKER), to_json(&prepared))
+}

@@ -1,0 +1,111 @@
+//! The last touch: what is the same for the same inputs must look the same.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use serde_json::Value;
+
+use super::{Place, Request};
+use crate::certificates;
+use crate::layout::Vars;
+
+/// The time of every file: 2000-01-01.
+const TIME: i64 = 946_684_800;
+
+/// Writes what the builder needs besides the module, and removes what differs by chance.
+pub(super) fn finish(
+    place: &Place,
+    request: &Request,
+    vars: &Vars,
+    directory: &Path,
+) -> io::Result<()> {
+    let data = directory.join(".terraform");
+    remove_histories(&data.join("modules"))?;
+    sort_modules(&data.join("modules/modules.json"))?;
+    forget_lineage(&data.join("terraform.tfstate"))?;
+    let source = place.root.join("src");
+    if request.inject {
+        let programs = source.join("bin");
+        fs::create_dir_all(&programs)?;
+        fs::copy(std::env::current_exe()?, programs.join("alustan-runner"))?;
+    }
+    if let Some(bundle) = vars.get(certificates::BUNDLE) {
+        fs::write(place.root.join("ca.crt"), bundle)?;
+    }
+    level(&source)?;
+    fs::write(place.root.join("Dockerfile"), &request.dockerfile)
+}
+
+/// The history of a remote module is of no use to a run.
+fn remove_histories(modules: &Path) -> io::Result<()> {
+    let Ok(entries) = fs::read_dir(modules) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let history = entry?.path().join(".git");
+        match fs::symlink_metadata(&history) {
+            Ok(found) if found.is_dir() => fs::remove_dir_all(history)?,
+            Ok(_) => fs::remove_file(history)?,
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn sort_modules(file: &Path) -> io::Result<()> {
+    edit_json(file, |manifest| {
+        if let Some(modules) = manifest.get_mut("Modules").and_then(Value::as_array_mut) {
+            modules.sort_by_key(|it| {
+                it.get("Key")
+                    .and_then(Value::as_str)
+                    .unwrap_or("")
+                    .to_owned()
+            });
+        }
+    })
+}
+
+/// Older engines give the backend's configuration a random name.
+fn forget_lineage(file: &Path) -> io::Result<()> {
+    edit_json(file, |state| {
+        if let Some(lineage) = state.get_mut("lineage") {
+            *lineage = Value::from("00000000-0000-0000-0000-000000000000");
+        }
+    })
+}
+
+fn edit_json(file: &Path, edit: impl FnOnce(&mut Value)) -> io::Result<()> {
+    let Ok(bytes) = fs::read(file) else {
+        return Ok(());
+    };
+    let mut value: Value = serde_json::from_slice(&bytes)?;
+    edit(&mut value);
+    fs::write(file, serde_json::to_vec(&value)?)
+}
+
+/// Gives everything below `path` the same time, and one of two modes.
+fn level(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_dir() {
+        for entry in fs::read_dir(path)? {
+            level(&entry?.path())?;
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    } else if found.is_file() {
+        let executable = found.permissions().mode() & 0o111 != 0;
+        let mode = if executable { 0o755 } else { 0o644 };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    }
+    let time = Timespec {
+        tv_sec: TIME,
+        tv_nsec: 0,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}

@@ -1,0 +1,300 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::report::{Failure, FailureClass, PrepareReport, RunResult};
+use alustan_api::run::RunKind;
+use alustan_runner::command::Commands;
+use alustan_runner::layout::{Layout, Vars, process_vars};
+use alustan_runner::prepare::{Request, prepare_context};
+use alustan_runner::processes::Processes;
+use alustan_runner::redact::Redactor;
+use alustan_runner::signals::Stop;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::world::{World, text};
+
+const PLAIN: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\noutput \"a\" { value = terraform_data.a.output }\n";
+
+/// A context, as the controller pushes it.
+fn context(files: &[(&str, &str)]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for (name, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        archive
+            .append_data(&mut header, name, content.as_bytes())
+            .unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+fn request(path: &str, backend: Option<&str>) -> Request {
+    Request {
+        context: String::new(),
+        path: path.into(),
+        dockerfile: "FROM base\n".into(),
+        backend: backend.map(Into::into),
+        insecure: Vec::new(),
+        inject: false,
+    }
+}
+
+/// Paths below `root`; the cache volume is `cache` of the world.
+fn layout(world: &World, build: &str) -> Layout {
+    let mut layout = Layout::from_vars(&Vars::new());
+    layout.build = world.path(build);
+    layout.cache = world.path("cache");
+    layout.base_providers = world.path("base");
+    layout
+}
+
+fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Result<(), Failure> {
+    let mut vars = process_vars();
+    vars.remove("TF_CLI_CONFIG_FILE");
+    vars.insert("HOME".into(), layout.build.display().to_string());
+    // Providers from outside the base image: there is no network here.
+    let outside = layout.build.parent().unwrap().join("outside.tfrc");
+    if outside.is_file() {
+        vars.insert("TF_CLI_CONFIG_FILE".into(), outside.display().to_string());
+    }
+    let (_sender, stop) = Stop::channel();
+    let commands = Commands {
+        processes: Arc::new(Processes::default()),
+        stop,
+        grace: Duration::from_secs(5),
+        redactor: Redactor::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(prepare_context(
+        layout,
+        &vars,
+        &commands,
+        request,
+        &context(files),
+    ))
+}
+
+#[test]
+fn a_prepared_module_runs_without_init_and_at_any_path() {
+    for (path, name) in [("", "main.tf"), ("stacks/web", "stacks/web/main.tf")] {
+        let mut world = World::new("");
+        let layout = layout(&world, "build");
+        prepare_in(&layout, &request(path, Some("http")), &[(name, PLAIN)]).unwrap();
+        world.inputs.path = path.into();
+        world.use_module(&layout.build.join("src/module"));
+        let ran = world.run(RunKind::Apply);
+        ran.expect(RunResult::Done);
+        assert!(!ran.stderr.contains("terraform init"), "{}", ran.logs());
+        assert_eq!(text(&world.outputs().unwrap(), "a"), "x");
+        world.run(RunKind::Drift).expect(RunResult::NoChanges);
+        world.run(RunKind::Destroy).expect(RunResult::Done);
+    }
+}
+
+#[test]
+fn a_module_prepared_for_one_backend_runs_with_another() {
+    let mut world = World::with_local_backend("");
+    let layout = layout(&world, "build");
+    prepare_in(&layout, &request("", Some("http")), &[("main.tf", PLAIN)]).unwrap();
+    world.use_module(&layout.build.join("src/module"));
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::Done);
+    assert!(ran.stderr.contains("terraform init") && world.path("local.tfstate").is_file());
+}
+
+#[test]
+fn a_module_with_a_backend_of_its_own_is_prepared_without_it() {
+    let world = World::new("");
+    let own = "terraform {\n  backend \"s3\" {\n    bucket = \"b\"\n  }\n}\n";
+    for kind in [None, Some("http")] {
+        let layout = layout(&world, kind.unwrap_or("none"));
+        prepare_in(&layout, &request("", kind), &[("main.tf", own)]).unwrap();
+        let module = layout.build.join("src/module");
+        assert!(!module.join(".terraform/terraform.tfstate").exists());
+        assert!(!module.join("zzz-alustan-backend.tf.json").exists());
+        assert_eq!(
+            fs::read_to_string(layout.build.join("Dockerfile")).unwrap(),
+            "FROM base\n"
+        );
+    }
+}
+
+fn fake_provider(mirror: &Path, name: &str, content: &str) {
+    let folder = mirror.join(format!(
+        "registry.terraform.io/team/{name}/1.0.0/linux_amd64"
+    ));
+    fs::create_dir_all(&folder).unwrap();
+    let program = folder.join(format!("terraform-provider-{name}_v1.0.0"));
+    fs::write(&program, content).unwrap();
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const PROVIDERS: &str = r#"
+terraform {
+  required_providers {
+    inside  = { source = "team/inside" }
+    outside = { source = "team/outside" }
+  }
+}
+module "child" { source = "./child" }
+"#;
+
+#[test]
+fn providers_are_copied_only_when_the_base_image_lacks_them() {
+    let world = World::new("");
+    fake_provider(&world.path("base"), "inside", "inside");
+    fake_provider(&world.path("elsewhere"), "outside", "outside");
+    let mirror = |name: &str| {
+        format!(
+            "filesystem_mirror {{ path = \"{}\" }}\n",
+            world.path(name).display()
+        )
+    };
+    let text = format!(
+        "provider_installation {{\n{}{}}}\n",
+        mirror("base"),
+        mirror("elsewhere")
+    )
+    .replace("{ path", "{\n path")
+    .replace("\" }", "\"\n }");
+    fs::write(world.path("outside.tfrc"), text).unwrap();
+    let files = [("main.tf", PROVIDERS), ("child/main.tf", PLAIN)];
+    let trees = ["first", "second"].map(|build| {
+        let layout = layout(&world, build);
+        prepare_in(&layout, &request("", Some("http")), &files).unwrap();
+        let module = layout.build.join("src/module");
+        let link = |name: &str| {
+            let path =
+                format!(".terraform/providers/registry.terraform.io/team/{name}/1.0.0/linux_amd64");
+            fs::read_link(module.join(path)).unwrap()
+        };
+        let at = |root: &Path, name: &str| {
+            root.join(format!(
+                "registry.terraform.io/team/{name}/1.0.0/linux_amd64"
+            ))
+        };
+        assert_eq!(link("inside"), at(&world.path("base"), "inside"));
+        assert_eq!(
+            link("outside"),
+            at(Path::new("/alustan/providers"), "outside")
+        );
+        let copied = at(&layout.build.join("src/providers"), "outside")
+            .join("terraform-provider-outside_v1.0.0");
+        assert_eq!(fs::read_to_string(copied).unwrap(), "outside");
+        assert!(!at(&layout.build.join("src/providers"), "inside").exists());
+        assert!(module.join(".terraform.lock.hcl").is_file());
+        let mut tree = Vec::new();
+        describe(&layout.build.join("src"), "", &mut tree);
+        tree
+    });
+    assert_eq!(trees[0], trees[1], "two builds of one content differ");
+}
+
+/// Everything that goes into a layer.
+fn describe(path: &Path, name: &str, tree: &mut Vec<String>) {
+    let found = fs::symlink_metadata(path).unwrap();
+    let content = if found.is_symlink() {
+        fs::read_link(path).unwrap().display().to_string()
+    } else if found.is_file() {
+        fs::read_to_string(path).unwrap()
+    } else {
+        String::new()
+    };
+    tree.push(format!(
+        "{name} {:o} {} {content}",
+        found.mode(),
+        found.mtime()
+    ));
+    if found.is_dir() {
+        let mut names: Vec<_> = fs::read_dir(path)
+            .unwrap()
+            .map(|it| it.unwrap().file_name())
+            .collect();
+        names.sort();
+        for entry in names {
+            describe(
+                &path.join(&entry),
+                &format!("{name}/{}", entry.display()),
+                tree,
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_module_is_told_with_its_reason() {
+    let world = World::new("");
+    fs::write(
+        world.path("outside.tfrc"),
+        format!(
+            "provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n",
+            world.path("cache").display()
+        ),
+    )
+    .unwrap();
+    let fails = |name: &str, path: &str, text: &str| {
+        prepare_in(
+            &layout(&world, name),
+            &request(path, None),
+            &[("main.tf", text)],
+        )
+        .unwrap_err()
+    };
+    let syntax = fails("a", "", "resource \"x\" {");
+    assert_eq!(
+        (syntax.class, syntax.reason.as_str()),
+        (FailureClass::User, "ModuleInvalid"),
+        "{}",
+        syntax.message
+    );
+    let provider = fails(
+        "b",
+        "",
+        "terraform {\n  required_providers {\n    x = { source = \"team/none\" }\n  }\n}\n",
+    );
+    assert_eq!(
+        (provider.class, provider.reason.as_str()),
+        (FailureClass::User, "ProvidersUnavailable"),
+        "{}",
+        provider.message
+    );
+    let path = fails("c", "no/such", PLAIN);
+    assert_eq!(
+        (path.class, path.reason.as_str()),
+        (FailureClass::User, "PathNotFound")
+    );
+    let leaving = fails("d", "../..", PLAIN);
+    assert_eq!(leaving.reason, "PathNotFound");
+}
+
+#[test]
+fn a_failure_stands_in_the_termination_message() {
+    let world = World::new("");
+    let log = world.path("log");
+    let done = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
+        .arg("prepare")
+        .env("ALUSTAN_CONTEXT", "127.0.0.1:1/team/web@sha256:0000000000000000000000000000000000000000000000000000000000000000")
+        .env("ALUSTAN_DOCKERFILE", "FROM base")
+        .env("ALUSTAN_INSECURE_REGISTRIES", "127.0.0.1:1")
+        .env("ALUSTAN_TERMINATION_LOG", &log)
+        .env("ALUSTAN_BUILD_DIR", world.path("build"))
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    let report: PrepareReport = serde_json::from_slice(&fs::read(log).unwrap()).unwrap();
+    assert_eq!(
+        report.failure.reason, "RegistryUnreachable",
+        "{}",
+        report.failure.message
+    );
+    assert_eq!(report.failure.class, FailureClass::World);
+}
