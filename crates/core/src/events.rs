@@ -14,6 +14,9 @@ pub struct Event {
     pub note: String,
 }
 
+/// Steps on the way that are worth an event; the others pass in a moment.
+const STEPS: [&str; 3] = ["Building", "Running", "Destroying"];
+
 /// The events for the step from `previous` to `next`: where `Ready` changed its status or
 /// reason, where drift came up, and where the repository stopped to answer.
 pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec<Event> {
@@ -26,7 +29,11 @@ pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec
             let same =
                 before.is_some_and(|old| old.status == now.status && old.reason == now.reason);
             let bad = now.status == "False";
-            (!same && (every || bad)).then(|| Event {
+            let told = match now.status.as_str() {
+                "Unknown" => every && STEPS.contains(&now.reason.as_str()),
+                status => every || status == "False",
+            };
+            (!same && told).then(|| Event {
                 warning: bad,
                 reason: now.reason.clone(),
                 note: now.message.clone(),
