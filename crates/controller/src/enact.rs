@@ -84,7 +84,12 @@ impl<'a> Pass<'a> {
                 self.step(step).await?;
                 rest = after;
             } else {
-                try_join_all(objects.iter().map(|object| self.ensure(object))).await?;
+                // The API server refuses a binding whose role it does not know yet.
+                let (bindings, others): (Vec<&Object>, Vec<&Object>) = objects
+                    .iter()
+                    .partition(|object| matches!(object, Object::Binding(_)));
+                try_join_all(others.into_iter().map(|object| self.ensure(object))).await?;
+                try_join_all(bindings.into_iter().map(|object| self.ensure(object))).await?;
                 rest = rest.get(objects.len()..).unwrap_or_default();
             }
         }
