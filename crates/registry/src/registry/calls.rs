@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    io,
     time::{Duration, Instant},
 };
 
@@ -9,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use oci_client::{
     Client, Reference,
-    errors::OciDistributionError,
+    errors::{DigestError, OciDistributionError},
     manifest::{OciDescriptor, OciManifest},
     secrets::RegistryAuth,
 };
@@ -24,6 +25,8 @@ use crate::{
     reference::{Digest, ImageRef},
     session::SessionKey,
 };
+
+const OTHER_BYTES: &str = "its bytes are not those of its digest";
 
 /// A call on one repository.
 pub(super) struct Call<'a> {
@@ -186,7 +189,7 @@ impl Call<'_> {
         let layer = artifact::layer(&self.subject, &manifest, self.inner.options.context_bytes)?;
         let bytes = self.pull_blob(&client, &reference, &layer).await?;
         if Digest::of(&bytes) != layer {
-            return Err(self.not_a_context("its bytes are not those of its digest"));
+            return Err(self.not_a_context(OTHER_BYTES));
         }
         Ok(bytes)
     }
@@ -205,12 +208,23 @@ impl Call<'_> {
         let mut stream = stream.map_err(|error| self.failed(&error))?.stream;
         let mut bytes = BytesMut::new();
         while let Some(chunk) = stream.next().await {
-            bytes.extend_from_slice(&chunk.map_err(|error| self.failed(&error.into()))?);
+            bytes.extend_from_slice(&chunk.map_err(|error| self.cut_short(error))?);
             if bytes.len() as u64 > self.inner.options.context_bytes {
                 return Err(self.not_a_context("it is larger than it says"));
             }
         }
         Ok(bytes.freeze())
+    }
+
+    /// The client checks the digest while it reads; all else is the connection.
+    fn cut_short(&self, error: io::Error) -> Error {
+        let digest = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<DigestError>());
+        if digest.is_some() {
+            return self.not_a_context(OTHER_BYTES);
+        }
+        self.failed(&error.into())
     }
 
     fn failed(&self, error: &OciDistributionError) -> Error {

@@ -93,6 +93,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_program_without_a_crypto_provider_is_told_and_does_not_panic() {
+        let error = http(&Options::default(), &[]).unwrap_err();
+        assert!(error.to_string().contains("crypto provider"), "{error}");
+    }
+
+    #[test]
     fn bundles_are_split() {
         let one = format!("# c\n-----BEGIN CERTIFICATE-----\nAA==\n{END}\n");
         let options = |ca_pem| Options {

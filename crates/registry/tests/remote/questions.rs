@@ -1,0 +1,154 @@
+//! Questions to a real registry, and to none.
+
+use std::time::{Duration, Instant};
+
+use alustan_registry::{Access, Digest, Options};
+
+use crate::support::{
+    DockerRegistry, PASSWORD, Setting, USER, ask, basic, client, free_port, name, plain, tag, told,
+};
+
+#[tokio::test]
+async fn an_image_that_is_not_there_is_no_error() {
+    let server = DockerRegistry::start(Setting::default());
+    assert_eq!(ask(&server.host(), &plain(None)).await.unwrap(), None);
+    let hosts = Options {
+        insecure_hosts: vec![server.host()],
+        ..Options::default()
+    };
+    let found = client(hosts)
+        .digest_of(&tag(&server.host(), "x"), &Access::anonymous())
+        .await;
+    assert_eq!(
+        found.unwrap(),
+        None,
+        "the operator's own list of plain registries counts too"
+    );
+}
+
+#[tokio::test]
+async fn wrong_and_missing_credentials_are_told() {
+    let server = DockerRegistry::start(Setting {
+        htpasswd: true,
+        ..Setting::default()
+    });
+    let host = server.host();
+    assert_eq!(
+        ask(&host, &plain(basic(USER, PASSWORD))).await.unwrap(),
+        None
+    );
+    for credential in [
+        Some(basic(USER, "wrong")),
+        Some(basic("you", PASSWORD)),
+        None,
+    ] {
+        let error = ask(&host, &plain(credential)).await.unwrap_err();
+        told(
+            &error,
+            "RegistryUnauthorized",
+            false,
+            &["containerRegistry.secretRef", &host],
+        );
+    }
+    let bytes = &b"x"[..];
+    let push = client(Options::default());
+    let error = push
+        .push_context(
+            &name(&host),
+            &Digest::of(bytes),
+            bytes.into(),
+            &plain(basic(USER, "wrong")),
+        )
+        .await;
+    told(
+        &error.unwrap_err(),
+        "RegistryUnauthorized",
+        false,
+        &["push the context to"],
+    );
+}
+
+#[tokio::test]
+async fn nobody_speaks_with_anothers_credentials() {
+    let server = DockerRegistry::start(Setting {
+        htpasswd: true,
+        ..Setting::default()
+    });
+    let (client, image) = (client(Options::default()), tag(&server.host(), "x"));
+    client
+        .digest_of(&image, &plain(basic(USER, PASSWORD)))
+        .await
+        .unwrap();
+    for credential in [None, Some(basic(USER, "wrong"))] {
+        let error = client
+            .digest_of(&image, &plain(credential))
+            .await
+            .unwrap_err();
+        told(&error, "RegistryUnauthorized", false, &[]);
+    }
+    client
+        .digest_of(&image, &plain(basic(USER, PASSWORD)))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn registries_that_are_not_there_are_the_worlds_fault() {
+    let closed = format!("127.0.0.1:{}", free_port());
+    for access in [plain(None), Access::anonymous()] {
+        told(
+            &ask(&closed, &access).await.unwrap_err(),
+            "RegistryUnreachable",
+            true,
+            &[&closed],
+        );
+    }
+    let error = ask("no-such-host.invalid", &Access::anonymous())
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "RegistryUnreachable",
+        true,
+        &["no-such-host.invalid"],
+    );
+}
+
+#[tokio::test]
+async fn certificates_and_their_absence_are_told() {
+    let server = DockerRegistry::start(Setting {
+        tls: true,
+        ..Setting::default()
+    });
+    let error = ask(&server.host(), &Access::anonymous()).await.unwrap_err();
+    told(&error, "RegistryTls", false, &["authority"]);
+    let plain_server = DockerRegistry::start(Setting::default());
+    let error = ask(&plain_server.host(), &Access::anonymous())
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "RegistryTls",
+        false,
+        &["containerRegistry.insecure"],
+    );
+    let error = ask(&server.host(), &plain(None)).await.unwrap_err();
+    told(&error, "RegistryError", false, &["400"]);
+}
+
+#[tokio::test]
+async fn a_registry_that_never_answers_is_given_up_on() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = silent.local_addr().unwrap().to_string();
+    let client = client(Options {
+        timeout: Duration::from_millis(300),
+        ..Options::default()
+    });
+    let started = Instant::now();
+    let error = client
+        .digest_of(&tag(&host, "x"), &plain(None))
+        .await
+        .unwrap_err();
+    told(&error, "RegistryUnreachable", true, &["no answer within"]);
+    assert!(started.elapsed() < Duration::from_secs(10));
+}

@@ -1,0 +1,61 @@
+//! Registries for tests.
+
+mod docker;
+mod fake;
+
+use alustan_registry::{Access, Credential, Digest, Error, ImageName, ImageRef, Options, Registry};
+
+pub(crate) use docker::{DockerRegistry, PASSWORD, Setting, USER, free_port};
+pub(crate) use fake::{Fake, Seen};
+
+/// A client that trusts what it is told; the crypto provider is the program's business, so the test's.
+pub(crate) fn client(options: Options) -> Registry {
+    // Another test of this process may have been first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Registry::new(options).unwrap()
+}
+
+/// The tests' servers speak plain http.
+pub(crate) fn plain(credential: impl Into<Option<Credential>>) -> Access {
+    Access {
+        credential: credential.into(),
+        insecure: true,
+    }
+}
+
+pub(crate) fn basic(username: &str, password: &str) -> Credential {
+    Credential::Basic {
+        username: username.to_owned(),
+        password: password.to_owned(),
+    }
+}
+
+pub(crate) fn name(host: &str) -> ImageName {
+    ImageName::parse(&format!("{host}/team/x")).unwrap()
+}
+
+pub(crate) fn tag(host: &str, tag: &str) -> ImageRef {
+    ImageRef::tagged(name(host), tag).unwrap()
+}
+
+pub(crate) async fn ask(host: &str, access: &Access) -> Result<Option<Digest>, Error> {
+    client(Options::default())
+        .digest_of(&tag(host, "nothing"), access)
+        .await
+}
+
+pub(crate) fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
+    let text = error.to_string();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        (reason, transient),
+        "{text}"
+    );
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    assert!(
+        !text.contains(PASSWORD) && !text.contains("refresh-me"),
+        "{text}"
+    );
+}

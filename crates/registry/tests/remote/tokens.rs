@@ -1,0 +1,169 @@
+//! Token services, and answers that a healthy registry does not give.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use alustan_registry::{Credential, Error, Options};
+
+use crate::support::{Fake, PASSWORD, Seen, USER, ask, basic, client, plain, tag, told};
+
+fn bearer(host: &str) -> String {
+    format!("Bearer realm=\"http://{host}/token\",service=\"s\"")
+}
+
+/// A registry that wants a token; `token` is what its service answers.
+fn with_tokens(host: &str, seen: &Seen, token: (u16, &str)) -> (u16, Option<String>, String) {
+    match seen.path.as_str() {
+        "/token" => (token.0, None, token.1.to_owned()),
+        "/v2/" => (401, Some(bearer(host)), String::new()),
+        _ if seen.authorization == "Bearer good" => (404, None, String::new()),
+        _ => (401, Some(bearer(host)), String::new()),
+    }
+}
+
+const GOOD: (u16, &str) = (200, r#"{"token":"good","expires_in":300}"#);
+
+#[tokio::test]
+async fn a_token_is_asked_for_with_the_password_and_kept() {
+    let server = Fake::start(|host, seen| with_tokens(host, seen, GOOD)).await;
+    let (client, image) = (client(Options::default()), tag(&server.host, "x"));
+    let access = plain(basic(USER, PASSWORD));
+    for _ in 0..3 {
+        assert_eq!(client.digest_of(&image, &access).await.unwrap(), None);
+    }
+    let asked = server.seen("/token");
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    assert_eq!(
+        (asked[0].method.as_str(), asked[0].authorization.as_str()),
+        ("GET", "Basic bWU6aHVudGVyMg==")
+    );
+    assert_eq!(
+        asked[0].fields,
+        "scope=repository%3Ateam%2Fx%3Apull&service=s"
+    );
+}
+
+#[tokio::test]
+async fn a_refresh_token_is_changed_for_an_access_token() {
+    let server =
+        Fake::start(|host, seen| with_tokens(host, seen, (200, r#"{"access_token":"good"}"#)))
+            .await;
+    let access = plain(Some(Credential::Identity("refresh-me".into())));
+    assert_eq!(ask(&server.host, &access).await.unwrap(), None);
+    let asked = server.seen("/token");
+    assert_eq!(asked[0].method, "POST");
+    assert!(
+        asked[0]
+            .fields
+            .contains("grant_type=refresh_token&refresh_token=refresh-me"),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_access_token_is_sent_as_it_is() {
+    let server = Fake::start(|host, seen| with_tokens(host, seen, (500, ""))).await;
+    assert_eq!(
+        ask(
+            &server.host,
+            &plain(Some(Credential::Bearer("good".into())))
+        )
+        .await
+        .unwrap(),
+        None
+    );
+    assert!(server.seen("/token").is_empty());
+}
+
+#[tokio::test]
+async fn a_token_that_ran_out_is_asked_for_again() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    let server = Fake::start(|host, seen| match seen.path.as_str() {
+        "/token" => {
+            let n = ASKED.fetch_add(1, Ordering::SeqCst);
+            (
+                200,
+                None,
+                format!("{{\"token\":\"t{n}\",\"expires_in\":300}}"),
+            )
+        }
+        // The first token is good once.
+        "/v2/team/x/manifests/x"
+            if seen.authorization == "Bearer t0" && USED.fetch_add(1, Ordering::SeqCst) < 2 =>
+        {
+            (404, None, String::new())
+        }
+        "/v2/team/x/manifests/x" if seen.authorization == "Bearer t1" => (404, None, String::new()),
+        _ => (401, Some(bearer(host)), String::new()),
+    })
+    .await;
+    let (client, image) = (client(Options::default()), tag(&server.host, "x"));
+    for _ in 0..3 {
+        assert_eq!(client.digest_of(&image, &plain(None)).await.unwrap(), None);
+    }
+    assert_eq!(server.seen("/token").len(), 2);
+}
+
+#[tokio::test]
+async fn what_token_services_refuse_is_told() {
+    for (status, reason, transient) in [
+        (401, "RegistryUnauthorized", false),
+        (400, "RegistryUnauthorized", false),
+        (403, "RegistryForbidden", false),
+        (429, "RegistryRateLimited", true),
+        (503, "RegistryUnreachable", true),
+        (200, "RegistryError", false),
+    ] {
+        let server =
+            Fake::start(move |host, seen| with_tokens(host, seen, (status, "<html>no</html>")))
+                .await;
+        let error = ask(&server.host, &plain(basic(USER, PASSWORD)))
+            .await
+            .unwrap_err();
+        told(&error, reason, transient, &["token service", &server.host]);
+    }
+}
+
+#[tokio::test]
+async fn what_registries_refuse_is_told() {
+    let envelope = |code| format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
+    for (status, body, reason, transient) in [
+        (403, envelope("DENIED"), "RegistryForbidden", false),
+        (403, String::new(), "RegistryForbidden", false),
+        (
+            429,
+            envelope("TOOMANYREQUESTS"),
+            "RegistryRateLimited",
+            true,
+        ),
+        (429, String::new(), "RegistryRateLimited", true),
+        (500, String::new(), "RegistryUnreachable", true),
+        (502, "<html>".to_owned(), "RegistryUnreachable", true),
+    ] {
+        let server = Fake::start(move |_, seen| match seen.path.as_str() {
+            "/v2/" => (200, None, String::new()),
+            _ => (status, None, body.clone()),
+        })
+        .await;
+        told(&refused(&server).await, reason, transient, &[&server.host]);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_registry_is_told() {
+    for (status, challenge, reason) in [
+        (404, None, "RegistryError"),
+        (401, None, "RegistryError"),
+        (401, Some("Negotiate"), "RegistryError"),
+        (503, None, "RegistryUnreachable"),
+        (429, None, "RegistryRateLimited"),
+    ] {
+        let server =
+            Fake::start(move |_, _| (status, challenge.map(str::to_owned), "<html>".into())).await;
+        assert_eq!(refused(&server).await.reason(), reason, "{status}");
+    }
+}
+
+async fn refused(server: &Fake) -> Error {
+    ask(&server.host, &plain(None)).await.unwrap_err()
+}
