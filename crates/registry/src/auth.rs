@@ -267,39 +267,4 @@ fn read_token(body: &[u8]) -> Option<Grant> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn challenges_are_read() {
-        let found = read_challenges(r#"Bearer realm="https://a/t",service="s",scope="x""#);
-        assert_eq!(
-            found,
-            [Challenge::Bearer {
-                realm: "https://a/t".into(),
-                service: Some("s".into())
-            }]
-        );
-        assert_eq!(read_challenges(r#"Basic realm="x""#), [Challenge::Basic]);
-        assert_eq!(read_challenges("Negotiate"), [Challenge::Unknown]);
-        assert!(read_challenges("\"").is_empty());
-    }
-
-    #[test]
-    fn tokens_are_read_and_trusted_for_less_than_they_live() {
-        let life = |body: &str| read_token(body.as_bytes()).map(|grant| grant.life.as_secs());
-        assert_eq!(life(r#"{"token":"t","expires_in":200}"#), Some(150));
-        assert_eq!(life(r#"{"access_token":"t"}"#), Some(45));
-        assert_eq!(life(r#"{"token":"t","expires_in":86400}"#), Some(300));
-        for body in [
-            "",
-            "{}",
-            r#"{"token":""}"#,
-            r#"{"token":3}"#,
-            r#"{"token":"a\nb"}"#,
-            "[]",
-        ] {
-            assert_eq!(life(body), None, "{body}");
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,8 @@
 //! One bare shallow repository per address and credentials, and what is read from it. Called by the controller.
 
 mod collect;
+mod fetch;
+mod pack;
 mod refs;
 mod store;
 

@@ -1,7 +1,9 @@
 //! Which files of a tree a module needs. Pure: the contents come from outside, in rounds.
 //!
 //! Every folder in the closure goes in with all below it, since a module may read any of it
-//! (`file("${path.module}/templates/x")`), except what an engine leaves behind (see [`is_left_out`]).
+//! (`file("${path.module}/templates/x")`), except what an engine leaves behind (see `select`).
+
+mod select;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,38 +117,6 @@ impl<'t> Closure<'t> {
             .try_for_each(|call| self.follow_call(file, call))
     }
 
-    /// Everything that goes in, once nothing is wanted any more.
-    pub(crate) fn finish(self) -> Result<Selection, Error> {
-        let below = self
-            .folders
-            .iter()
-            .flat_map(|folder| self.tree.below(folder));
-        let singles = self
-            .singles
-            .iter()
-            .filter_map(|path| Some((path, self.tree.get(path)?)));
-        let mut entries = BTreeMap::new();
-        let mut submodules = Vec::new();
-        for (path, entry) in below.chain(singles).filter(|(path, _)| !is_left_out(path)) {
-            check_name(path)?;
-            if entry.kind == Kind::Submodule {
-                submodules.push(path.clone());
-            } else {
-                entries.insert(path.clone(), entry.clone());
-            }
-        }
-        submodules.dedup();
-        let links = entries.iter().filter(|(_, entry)| entry.kind == Kind::Link);
-        for (link, _) in links {
-            self.check_link(link, &entries)?;
-        }
-        Ok(Selection {
-            entries,
-            submodules,
-            backend: self.backend,
-        })
-    }
-
     /// Where `path` leads; the links on the way go in.
     fn enter(&mut self, path: &str) -> Result<Found, Error> {
         match self.tree.follow(path) {
@@ -247,41 +217,6 @@ impl<'t> Closure<'t> {
         }
     }
 
-    /// A link may go in when all it leads through and to goes in as well.
-    fn check_link(&self, link: &str, entries: &BTreeMap<String, Entry>) -> Result<(), Error> {
-        let refuse = |why| Error::SymlinkLeavesContext {
-            link: link.to_owned(),
-            target: self.tree.link(link).unwrap_or_default().to_owned(),
-            why,
-        };
-        let followed = self.tree.follow(link).map_err(|astray| {
-            refuse(match astray {
-                Astray::Missing => "points at nothing in the repository",
-                Astray::Outside => "leads out of the repository",
-                Astray::Loop => "leads in circles",
-            })
-        })?;
-        let inside = match &followed.found {
-            Found::File(file) => entries.contains_key(file),
-            Found::Folder(folder) => {
-                !is_left_out(folder)
-                    && self
-                        .folders
-                        .iter()
-                        .any(|root| repopath::is_within(folder, root))
-            }
-            Found::Submodule(_) => {
-                return Err(refuse("points into a submodule, which is not fetched"));
-            }
-        };
-        let passed = followed.links.iter().all(|link| entries.contains_key(link));
-        if inside && passed {
-            Ok(())
-        } else {
-            Err(refuse("leads out of what the module uses"))
-        }
-    }
-
     /// Bytes of the largest configuration file that is read.
     pub(crate) fn check_size(&self, wanted: &Wanted) -> Result<(), Error> {
         let size = self.tree.get(&wanted.path).map_or(0, |entry| entry.size);
@@ -296,24 +231,6 @@ impl<'t> Closure<'t> {
             message,
         })
     }
-}
-
-/// What an engine or git leaves behind and no module is made of: `.git`, `.terraform`, `*.tfstate*`.
-fn is_left_out(path: &str) -> bool {
-    let state = |part: &str| part.contains(".tfstate") && !module::is_configuration(part);
-    path.split('/')
-        .any(|part| part.eq_ignore_ascii_case(".git") || part == ".terraform" || state(part))
-}
-
-/// Trees come from the network: a name must not be able to leave a folder.
-fn check_name(path: &str) -> Result<(), Error> {
-    if path.split('/').any(|part| ["", ".", ".."].contains(&part)) {
-        return Err(invalid_path(path, "is no path that git makes"));
-    }
-    if path.contains([char::REPLACEMENT_CHARACTER, '\0']) {
-        return Err(invalid_path(path, "is not UTF-8"));
-    }
-    Ok(())
 }
 
 fn invalid_path(path: &str, why: &str) -> Error {

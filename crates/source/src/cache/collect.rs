@@ -1,29 +1,22 @@
-//! One commit: fetched if need be, its tree read, its closure found, its files taken out.
+//! One commit: its tree read, its closure found, its files taken out.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap};
 
-use super::{CacheOptions, LISTING, store::Repository};
+use super::{CacheOptions, LISTING, pack::Collected, store::Repository};
 use crate::{
-    archive::{self, Item},
     closure::{Closure, Selection},
-    context::{Context, ContextDigest},
     error::Error,
     git::{Bounds, GitFailure, Session},
     reference::Revision,
-    tree::{Entry, Kind, Tree},
+    tree::{Entry, Tree},
     url::RepositoryUrl,
 };
 
-/// Reference in the cache that the last fetched commit is kept at: the next fetch brings only what differs.
-const KEPT: &str = "refs/alustan/last";
 /// Bytes of links of a whole tree; each is a path.
 const LINKS: u64 = 16 << 20;
 
 /// Contents by object id.
-type Contents = HashMap<String, Vec<u8>>;
+pub(super) type Contents = HashMap<String, Vec<u8>>;
 
 /// A call about one revision.
 pub(super) struct Call<'a> {
@@ -32,12 +25,6 @@ pub(super) struct Call<'a> {
     pub(super) options: &'a CacheOptions,
     pub(super) url: &'a RepositoryUrl,
     pub(super) revision: &'a Revision,
-}
-
-/// What goes into a context, in memory.
-pub(super) struct Collected {
-    selection: Selection,
-    contents: Contents,
 }
 
 impl Call<'_> {
@@ -62,115 +49,6 @@ impl Call<'_> {
             selection,
             contents,
         })
-    }
-
-    async fn prepare(&self) -> Result<(), Error> {
-        if self.repository.exists() && self.repository.is_worn() {
-            self.repository.clear()?;
-        }
-        if !self.repository.exists() {
-            self.repository.clear()?;
-            let sha256 = self.revision.commit.as_str().len() == 64;
-            let format = if sha256 {
-                "--object-format=sha256"
-            } else {
-                "--object-format=sha1"
-            };
-            self.local(
-                "make the cache of",
-                &["init", "--quiet", "--bare", format],
-                Vec::new(),
-                LISTING,
-            )
-            .await?;
-        }
-        self.repository.tidy()
-    }
-
-    async fn has_commit(&self) -> bool {
-        let name = format!("{}^{{commit}}", self.revision.commit);
-        self.local(
-            "look for a commit of",
-            &["cat-file", "-e", &name],
-            Vec::new(),
-            LISTING,
-        )
-        .await
-        .is_ok()
-    }
-
-    /// By commit id; where the host refuses that, by name, and then the name must still be at the commit.
-    async fn fetch(&self) -> Result<(), Error> {
-        match self.fetch_what(self.revision.commit.as_str()).await {
-            Err(Error::Git {
-                failure: GitFailure::CommitRefused,
-                ..
-            }) => {
-                tracing::debug!(
-                    remote = self.url.remote(),
-                    "fetch by name, the host refuses commit ids"
-                );
-                self.fetch_what(&self.revision.reference).await?;
-            }
-            other => other?,
-        }
-        if self.has_commit().await {
-            Ok(())
-        } else {
-            Err(self.commit_gone())
-        }
-    }
-
-    fn commit_gone(&self) -> Error {
-        Error::CommitGone {
-            commit: self.revision.commit.to_string(),
-            reference: self.revision.reference.clone(),
-            remote: self.url.remote().to_owned(),
-        }
-    }
-
-    async fn fetch_what(&self, what: &str) -> Result<(), Error> {
-        let refspec = format!("+{what}:{KEPT}");
-        let arguments = [
-            "-c",
-            "fetch.unpackLimit=1",
-            "fetch",
-            "--quiet",
-            "--depth=1",
-            "--no-tags",
-            "--no-recurse-submodules",
-            "--no-write-fetch-head",
-            "--no-auto-maintenance",
-            "--",
-            self.url.remote(),
-            &refspec,
-        ];
-        let bounds = Bounds {
-            time: self.options.fetch_timeout,
-            stdout: LISTING,
-        };
-        let fetch = self.session.git(
-            self.repository.path(),
-            "fetch from",
-            &arguments,
-            Vec::new(),
-            bounds,
-        );
-        tokio::select! {
-            fetched = fetch => fetched.map(drop),
-            () = self.grown_too_large() => Err(Error::RepositoryTooLarge {
-                remote: self.url.remote().to_owned(),
-                limit: self.options.repository_bytes,
-            }),
-        }
-    }
-
-    /// Ends when the packs have more bytes than one fetch may bring; the fetch is killed by being dropped.
-    async fn grown_too_large(&self) {
-        let before = self.repository.size();
-        while self.repository.size().saturating_sub(before) <= self.options.repository_bytes {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
     }
 
     async fn tree(&self) -> Result<Tree, Error> {
@@ -267,7 +145,7 @@ impl Call<'_> {
         read_batch(&output).ok_or_else(|| self.nonsense())
     }
 
-    async fn local(
+    pub(super) async fn local(
         &self,
         action: &'static str,
         arguments: &[&str],
@@ -312,61 +190,6 @@ fn read_batch(mut output: &[u8]) -> Option<Contents> {
         output = output.get(end + 1 + size + 1..)?;
     }
     Some(contents)
-}
-
-impl Collected {
-    /// Packs it on a thread where it may take its time.
-    pub(super) async fn pack(self, module_path: String) -> Result<Context, Error> {
-        let packed = tokio::task::spawn_blocking(move || self.pack_now(module_path)).await;
-        packed
-            .map_err(std::io::Error::other)
-            .and_then(|packed| packed)
-            .map_err(|source| {
-                crate::git::session::cache_error(
-                    "pack",
-                    std::path::Path::new("the context"),
-                    source,
-                )
-            })
-    }
-
-    fn pack_now(self, module_path: String) -> std::io::Result<Context> {
-        let Selection {
-            entries,
-            submodules,
-            backend,
-        } = &self.selection;
-        let mut items = Vec::with_capacity(entries.len());
-        for (path, entry) in entries {
-            let content = self.contents.get(&entry.object);
-            let content =
-                content.ok_or_else(|| std::io::Error::other(format!("no content of {path}")))?;
-            items.push((path.as_str(), item(entry.kind, content)?));
-        }
-        let bytes = archive::pack(items.into_iter())?;
-        Ok(Context {
-            digest: ContextDigest::of(&bytes),
-            bytes: bytes.into(),
-            module_path,
-            module_backend: backend.clone(),
-            files: entries.len(),
-            uncompressed: entries.values().map(|entry| entry.size).sum(),
-            submodules: submodules.clone(),
-        })
-    }
-}
-
-fn item(kind: Kind, content: &[u8]) -> std::io::Result<Item<'_>> {
-    match kind {
-        Kind::File { executable } => Ok(Item::File {
-            executable,
-            content,
-        }),
-        Kind::Link => std::str::from_utf8(content)
-            .map(|target| Item::Link { target })
-            .map_err(std::io::Error::other),
-        Kind::Submodule => Err(std::io::Error::other("a submodule has no content")),
-    }
 }
 
 #[cfg(test)]

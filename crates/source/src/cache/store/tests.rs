@@ -1,0 +1,85 @@
+use super::*;
+use crate::secret::SecretBytes;
+
+fn commit() -> CommitId {
+    CommitId::parse(&"a".repeat(40)).unwrap()
+}
+
+fn with_key(key: &str) -> Credentials {
+    Credentials {
+        ssh_key: Some(SecretBytes::new(key)),
+        ..Credentials::default()
+    }
+}
+
+#[tokio::test]
+async fn tenants_with_other_keys_have_other_repositories() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let url = RepositoryUrl::parse("git@host:r").unwrap();
+    let path = async |store: &Store, key| {
+        store
+            .lock(&url, &with_key(key), &commit())
+            .await
+            .path
+            .clone()
+    };
+    let first = path(&store, "a").await;
+    assert_ne!(first, path(&store, "b").await);
+    let again = Store::open(root.path().to_owned()).ok().unwrap();
+    assert_eq!(
+        first,
+        path(&again, "a").await,
+        "a restart finds its repositories again"
+    );
+}
+
+#[tokio::test]
+async fn calls_about_one_repository_queue_and_about_others_do_not() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let url = |name| RepositoryUrl::parse(&format!("https://host/{name}")).unwrap();
+    let (a, b) = (url("a"), url("b"));
+    let none = Credentials::default();
+    let held = store.lock(&a, &none, &commit()).await;
+    store.lock(&b, &none, &commit()).await;
+    let blocked = tokio::time::timeout(Duration::from_millis(50), async {
+        store.lock(&a, &none, &commit()).await
+    });
+    assert!(blocked.await.is_err());
+    drop(held);
+    store.lock(&a, &none, &commit()).await;
+}
+
+#[tokio::test]
+async fn only_idle_repositories_that_nobody_uses_are_swept() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let url = RepositoryUrl::parse("https://host/a").unwrap();
+    let held = store.lock(&url, &Credentials::default(), &commit()).await;
+    fs::create_dir(&held.path).unwrap();
+    assert_eq!(store.sweep(Duration::ZERO).ok(), Some(0));
+    drop(held);
+    assert_eq!(store.sweep(Duration::from_mins(1)).ok(), Some(0));
+    assert_eq!(store.sweep(Duration::ZERO).ok(), Some(1));
+}
+
+#[test]
+fn a_restart_removes_what_a_killed_call_left() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    fs::create_dir(store.calls.join("call-x")).unwrap();
+    fs::write(store.calls.join("call-x/key"), "secret").unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    assert_eq!(fs::read_dir(store.calls).unwrap().count(), 0);
+}
+
+#[test]
+fn a_root_that_a_shell_would_misread_is_refused() {
+    for root in ["/tmp/a b", "/tmp/a'b", "/tmp/$x", "/tmp/a;b"] {
+        assert_eq!(
+            Store::open(root.into()).err().unwrap().reason(),
+            "GitCacheUnusable"
+        );
+    }
+}
