@@ -144,6 +144,38 @@ impl Scene {
             .expect("apply the Secret");
     }
 
+    /// A Secret with the environment that lets the kubectl provider manage ConfigMaps here, for
+    /// `spec.runner.envFromSecrets`.
+    pub async fn provider_credentials(&self, name: &str) {
+        self.kubectl(&["create", "serviceaccount", name]).await;
+        self.kubectl(&[
+            "create",
+            "role",
+            name,
+            "--resource=configmaps",
+            "--verb=get,list,watch,create,update,patch,delete",
+        ])
+        .await;
+        let account = format!("--serviceaccount={}:{name}", self.namespace);
+        self.kubectl(&[
+            "create",
+            "rolebinding",
+            name,
+            &format!("--role={name}"),
+            &account,
+        ])
+        .await;
+        let token = self.kubectl(&["create", "token", name]).await;
+        let ca = std::fs::read_to_string(self.cluster.folder.join("pki/ca.crt")).expect("the CA");
+        let data = [
+            ("KUBE_LOAD_CONFIG_FILE", "false"),
+            ("KUBE_HOST", "https://10.96.0.1"),
+            ("KUBE_TOKEN", token.trim()),
+            ("KUBE_CLUSTER_CA_CERT_DATA", ca.as_str()),
+        ];
+        self.secret(name, "Opaque", &data).await;
+    }
+
     /// The data of a Secret.
     pub async fn data(&self, name: &str) -> BTreeMap<String, String> {
         let secret = self.api::<Secret>().get(name).await.expect("a Secret");

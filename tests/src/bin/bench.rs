@@ -1,0 +1,421 @@
+//! `make bench`: the operator against bare Terraform, in one run on the dev cluster. Every number
+//! is what a client sees that watches, in milliseconds, and the ratio to the floor: a hand-written
+//! Job that runs `init`, `plan` and `apply` in the very same image.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    reason = "a tool"
+)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use alustan_api::Terraform;
+use alustan_tests::{Scene, scene};
+use futures::future::join_all;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, PostParams};
+use kube::runtime::wait::{await_condition, conditions};
+use serde_json::{Value, json};
+
+const MODULE: &str = include_str!("../../bench/main.tf");
+const ROUNDS: usize = 5;
+const CROWD: usize = 30;
+
+#[tokio::main]
+async fn main() {
+    scene("bench", |scene| async move {
+        let bench = Bench::new(&scene).await;
+        bench.run().await;
+    })
+    .await;
+}
+
+struct Bench<'a> {
+    scene: &'a Scene,
+}
+
+impl<'a> Bench<'a> {
+    async fn new(scene: &'a Scene) -> Self {
+        scene.provider_credentials("bench-credentials").await;
+        Self { scene }
+    }
+
+    async fn run(&self) {
+        let built = self.with_build().await;
+        let image = self.image().await;
+        let floor = median(self.rounds(|n| self.floor(image.clone(), n)).await);
+        let present = self.rounds(|n| self.apply(n)).await;
+        let mut report = Report { floor };
+        println!("{:<44} {:>8} {:>8}", "median of 5", "ms", "ratio");
+        report.line("bare init+plan+apply as a Job (the floor)", floor);
+        report.line(
+            "apply -> Ready, image present",
+            median(part(&present, |round| round.ready)),
+        );
+        report.line(
+            "  event -> Job created",
+            median(part(&present, |round| round.job)),
+        );
+        report.line(
+            "  report in the record -> Ready",
+            median(part(&present, |round| round.report_to_ready)),
+        );
+        report.line(
+            "  delete -> gone",
+            median(part(&present, |round| round.delete)),
+        );
+        report.line("apply -> Ready, with a build", median(built));
+        let (commits, pushed) = self.commits().await;
+        report.line("commit to the module -> Ready", median(commits));
+        report.line("look for drift, no change", median(self.drift().await));
+        println!(
+            "{:<44} {:>8}",
+            "bytes pushed for a commit to the module", pushed
+        );
+        println!(
+            "{:<44} {:>8}",
+            "writes over five idle intervals",
+            self.idle().await
+        );
+        println!("API calls of one apply: {}", calls(&self.calls().await));
+        let crowd = self.crowd().await;
+        println!(
+            "{:<44} {:>8}",
+            format!("{CROWD} resources at once, all Ready"),
+            crowd.as_millis()
+        );
+    }
+
+    async fn rounds<T, F: Future<Output = T>>(&self, round: impl Fn(usize) -> F) -> Vec<T> {
+        let mut results = Vec::new();
+        for n in 0..ROUNDS {
+            results.push(round(n).await);
+        }
+        results
+    }
+
+    fn resource(&self, name: &str, repository: &str) -> Value {
+        let mut tf = self.scene.resource(name);
+        tf["spec"]["gitRepo"]["url"] = json!(self.scene.https(repository));
+        tf["spec"]["containerRegistry"]["imageName"] = json!(format!(
+            "registry.alustan.test:5000/{}/bench",
+            self.scene.namespace
+        ));
+        tf["spec"]["variables"] = json!({"prefix": name, "namespace": self.scene.namespace});
+        tf["spec"]["runner"] = json!({"envFromSecrets": [{"name": "bench-credentials"}]});
+        tf
+    }
+
+    /// Each round is a module of its own.
+    async fn with_build(&self) -> Vec<Duration> {
+        let mut times = Vec::new();
+        for n in 0..ROUNDS {
+            let repository = format!("built{n}");
+            self.scene
+                .commit(&repository, &[("main.tf", &format!("{MODULE}# {n}\n"))])
+                .await;
+            let start = Instant::now();
+            self.scene
+                .apply(&self.resource(&repository, &repository))
+                .await;
+            self.scene.ready(&repository).await;
+            times.push(start.elapsed());
+            if n > 0 {
+                self.scene
+                    .delete(&repository, &DeleteParams::default())
+                    .await;
+            }
+        }
+        self.scene
+            .commit("bench", &[("main.tf", &format!("{MODULE}# 0\n"))])
+            .await;
+        times
+    }
+
+    async fn image(&self) -> String {
+        let tf = self.scene.api::<Terraform>().get("built0").await.unwrap();
+        let image = tf.status.unwrap().image.unwrap();
+        format!(
+            "registry.alustan.test:5000/{}/bench@{}",
+            self.scene.namespace,
+            image.digest.unwrap()
+        )
+    }
+
+    async fn floor(&self, image: String, n: usize) -> Duration {
+        let name = format!("floor{n}");
+        let script = "cp -r /alustan/module /work/module && cd /work/module && rm -rf .terraform alustan*.tf.json && \
+            cp -r /alustan/module/.terraform/modules .terraform/ 2>/dev/null; \
+            terraform init -input=false && terraform plan -input=false -out=/work/plan && \
+            terraform apply -input=false /work/plan";
+        let job: Job = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {"backoffLimit": 0, "template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{
+                    "name": "terraform", "image": image, "command": ["bash", "-c", script],
+                    "env": [
+                        {"name": "TF_VAR_prefix", "value": name},
+                        {"name": "TF_VAR_namespace", "value": self.scene.namespace},
+                        {"name": "TF_IN_AUTOMATION", "value": "1"},
+                        {"name": "TF_CLI_CONFIG_FILE", "value": "/work/terraformrc"},
+                    ],
+                    "envFrom": [{"secretRef": {"name": "bench-credentials"}}],
+                    "volumeMounts": [{"name": "work", "mountPath": "/work"}],
+                }],
+                "volumes": [{"name": "work", "emptyDir": {}}],
+                "securityContext": {"fsGroup": 65532},
+            }}},
+        }))
+        .unwrap();
+        let api = self.scene.api::<Job>();
+        let start = Instant::now();
+        api.create(&PostParams::default(), &job).await.unwrap();
+        await_condition(api.clone(), &name, conditions::is_job_completed())
+            .await
+            .unwrap();
+        let time = start.elapsed();
+        api.delete(&name, &DeleteParams::background())
+            .await
+            .unwrap();
+        time
+    }
+
+    async fn apply(&self, n: usize) -> Round {
+        let name = format!("present{n}");
+        let start = Instant::now();
+        let (job, reported, ready) = tokio::join!(
+            self.until_job(&name, start),
+            self.until_reported(&name, start),
+            async {
+                self.scene.apply(&self.resource(&name, "bench")).await;
+                self.scene.ready(&name).await;
+                start.elapsed()
+            }
+        );
+        let start = Instant::now();
+        self.scene.delete(&name, &DeleteParams::default()).await;
+        Round {
+            ready,
+            job,
+            report_to_ready: ready.saturating_sub(reported),
+            delete: start.elapsed(),
+        }
+    }
+
+    async fn until_job(&self, name: &str, start: Instant) -> Duration {
+        let there = |job: Option<&Job>| job.is_some();
+        await_condition(self.scene.api::<Job>(), &format!("{name}-apply-1"), there)
+            .await
+            .unwrap();
+        start.elapsed()
+    }
+
+    async fn until_reported(&self, name: &str, start: Instant) -> Duration {
+        let reported = |secret: Option<&Secret>| {
+            let data = secret.and_then(|secret| secret.data.as_ref());
+            data.is_some_and(|data| data.contains_key("report"))
+        };
+        await_condition(self.scene.api::<Secret>(), &format!("{name}-run"), reported)
+            .await
+            .unwrap();
+        start.elapsed()
+    }
+
+    /// Commits that touch only the module; the bytes that the last one pushed.
+    async fn commits(&self) -> (Vec<Duration>, u64) {
+        let mut times = Vec::new();
+        let mut pushed = 0;
+        for n in 0..ROUNDS {
+            let before = self.layers().await;
+            let start = Instant::now();
+            let commit = self
+                .scene
+                .commit("built0", &[("main.tf", &format!("{MODULE}# commit {n}\n"))])
+                .await;
+            self.scene
+                .wait("built0", "the commit applied", |tf| {
+                    let applied = tf
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.last_applied.as_ref());
+                    applied.is_some_and(|applied| applied.revision.as_ref() == Some(&commit))
+                })
+                .await;
+            times.push(start.elapsed());
+            let after = self.layers().await;
+            pushed = after
+                .iter()
+                .filter(|(digest, _)| !before.contains_key(*digest))
+                .map(|(_, size)| size)
+                .sum();
+        }
+        (times, pushed)
+    }
+
+    /// Blobs of the present image and their sizes.
+    async fn layers(&self) -> BTreeMap<String, u64> {
+        let image = self
+            .image()
+            .await
+            .replace("registry.alustan.test", "10.99.1.2");
+        let raw = self
+            .scene
+            .cluster
+            .run(
+                "skopeo",
+                &[
+                    "inspect",
+                    "--raw",
+                    "--tls-verify=false",
+                    &format!("docker://{image}"),
+                ],
+            )
+            .await;
+        let manifest: Value = serde_json::from_str(&raw).unwrap();
+        let layers = manifest["layers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .chain([&manifest["config"]]);
+        layers
+            .map(|layer| {
+                (
+                    layer["digest"].as_str().unwrap().to_owned(),
+                    layer["size"].as_u64().unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    /// From the start of a look to its end in the record.
+    async fn drift(&self) -> Vec<Duration> {
+        let mut tf = self.resource("built0", "built0");
+        tf["spec"]["driftDetection"] = json!({"mode": "Report", "interval": "6s"});
+        self.scene.apply(&tf).await;
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            let number = self.record().await["number"].as_i64().unwrap();
+            self.until_record(move |record| record["number"].as_i64() > Some(number))
+                .await;
+            let start = Instant::now();
+            self.until_record(move |record| {
+                record["number"].as_i64() > Some(number) && record["phase"] == "Recorded"
+            })
+            .await;
+            times.push(start.elapsed());
+        }
+        tf["spec"]["driftDetection"] = json!({"mode": "Report", "interval": "1h"});
+        self.scene.apply(&tf).await;
+        self.scene.ready("built0").await;
+        times
+    }
+
+    async fn record(&self) -> Value {
+        serde_json::from_str(&self.scene.data("built0-run").await["record"]).unwrap()
+    }
+
+    async fn until_record(&self, wanted: impl Fn(&Value) -> bool) {
+        let holds = |secret: Option<&Secret>| {
+            let data = secret.and_then(|secret| secret.data.as_ref());
+            let record = data.and_then(|data| data.get("record"));
+            record.is_some_and(|record| wanted(&serde_json::from_slice(&record.0).unwrap()))
+        };
+        await_condition(self.scene.api::<Secret>(), "built0-run", holds)
+            .await
+            .unwrap();
+    }
+
+    /// Writes of the operator while five git intervals pass and nothing happens.
+    async fn idle(&self) -> usize {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let before = self.audit().len();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let calls = self.audit();
+        let writes = ["create", "update", "patch", "delete"];
+        calls[before..]
+            .iter()
+            .filter(|verb| writes.contains(&verb.as_str()))
+            .count()
+    }
+
+    /// API calls by verb of one resource from apply to Ready.
+    async fn calls(&self) -> BTreeMap<String, usize> {
+        let before = self.audit().len();
+        self.scene.apply(&self.resource("counted", "bench")).await;
+        self.scene.ready("counted").await;
+        let mut calls = BTreeMap::new();
+        for verb in &self.audit()[before..] {
+            *calls.entry(verb.clone()).or_default() += 1;
+        }
+        self.scene.delete("counted", &DeleteParams::default()).await;
+        calls
+    }
+
+    /// Verbs of the operator's and its runners' calls so far.
+    fn audit(&self) -> Vec<String> {
+        let file = self.scene.cluster.folder.join("log/audit.jsonl");
+        let log = std::fs::read_to_string(file).unwrap();
+        log.lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|call| call["stage"] == "ResponseComplete")
+            .filter(|call| {
+                let user = call["user"]["username"].as_str().unwrap_or_default();
+                let runner = format!("system:serviceaccount:{}:", self.scene.namespace);
+                user == "system:serviceaccount:alustan-system:alustan-controller"
+                    || (user.starts_with(&runner) && user.ends_with("-runner"))
+            })
+            .filter_map(|call| Some(call["verb"].as_str()?.to_owned()))
+            .collect()
+    }
+
+    async fn crowd(&self) -> Duration {
+        let names: Vec<String> = (0..CROWD).map(|n| format!("crowd{n}")).collect();
+        let start = Instant::now();
+        join_all(names.iter().map(|name| async {
+            self.scene.apply(&self.resource(name, "bench")).await;
+            self.scene.ready(name).await;
+        }))
+        .await;
+        start.elapsed()
+    }
+}
+
+struct Round {
+    ready: Duration,
+    job: Duration,
+    report_to_ready: Duration,
+    delete: Duration,
+}
+
+struct Report {
+    floor: Duration,
+}
+
+impl Report {
+    fn line(&mut self, what: &str, time: Duration) {
+        let ratio = time.as_secs_f64() / self.floor.as_secs_f64();
+        println!("{what:<44} {:>8} {ratio:>8.2}", time.as_millis());
+    }
+}
+
+fn part(rounds: &[Round], of: impl Fn(&Round) -> Duration) -> Vec<Duration> {
+    rounds.iter().map(of).collect()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn calls(calls: &BTreeMap<String, usize>) -> String {
+    let each: Vec<String> = calls
+        .iter()
+        .map(|(verb, count)| format!("{verb} {count}"))
+        .collect();
+    format!("{} ({})", calls.values().sum::<usize>(), each.join(", "))
+}
