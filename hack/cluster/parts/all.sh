@@ -30,8 +30,8 @@
 # shellcheck source=hack/cluster/parts/web.sh
 . "$ROOT/hack/cluster/parts/web.sh"
 
-COMPONENTS=(local-path coredns kubelet proxy scheduler controller-manager apiserver etcd containerd moto nginx fcgiwrap sshd
-  registry private-registry)
+COMPONENTS=(local-path coredns kubelet proxy scheduler controller-manager apiserver etcd containerd nginx fcgiwrap sshd registry
+  private-registry)
 
 # One up or down at a time.
 lock() {
@@ -46,12 +46,17 @@ any_up() {
   return 1
 }
 
+all_up() {
+  local name
+  for name in "${COMPONENTS[@]}"; do is_up "$name" || return; done
+}
+
 tear_down() {
   [ -d "$DEV/run" ] || return 0
   stop local-path coredns kubelet proxy scheduler controller-manager
   stop containerd
   containers_kill
-  stop "${COMPONENTS[@]}"
+  stop moto "${COMPONENTS[@]}"
   mounts_remove
   cgroup_remove
   network_down

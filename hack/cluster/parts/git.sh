@@ -22,6 +22,7 @@ AllowUsers git
 AcceptEnv GIT_PROTOCOL
 DisableForwarding yes
 PidFile none
+MaxStartups 200
 ForceCommand $dir/shell $DEV
 E
   # sshd wants an account `git` and a folder /run/sshd: it gets both in a mount namespace of its own.
@@ -35,7 +36,7 @@ E
   is_up fcgiwrap || rm -f "$DEV/run/git/fcgi.sock"
   # shellcheck disable=SC2016
   start fcgiwrap setpriv --reuid "$GIT_UID" --regid "$GIT_UID" --clear-groups \
-    sh -c 'umask 0; exec fcgiwrap -c 4 -s "unix:$1"' sh "$DEV/run/git/fcgi.sock"
+    sh -c 'umask 0; exec fcgiwrap -c 8 -s "unix:$1"' sh "$DEV/run/git/fcgi.sock"
 }
 
 # git_keys DIR: the key that may fetch and push, the server's keys, and a known_hosts that names them.

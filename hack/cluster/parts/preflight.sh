@@ -8,6 +8,8 @@ preflight() {
   local program
   need_root "make cluster-up"
   export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+  [ "$(df --output=avail -k "$(dirname "$DEV")" | tail -n 1)" -gt 2000000 ] ||
+    die "less than 2 GB are free in $(dirname "$DEV"): free some, or set ALUSTAN_DEV_DIR to a folder on another disk"
   unshare --net --mount true 2>/dev/null ||
     die "this machine forbids namespaces to root (CAP_SYS_ADMIN, CAP_NET_ADMIN): run in a virtual machine or a privileged container"
   for program in "${PROGRAMS[@]}"; do
