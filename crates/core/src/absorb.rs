@@ -216,10 +216,24 @@ fn fold(
     }
     let quiet = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
     if !quiet {
+        if is_repeated(next.reports.first(), &report) {
+            next.reports.remove(0);
+        }
         next.reports.insert(0, report);
         next.reports.truncate(REPORTS);
     }
     next
+}
+
+/// Whether a look found the same differences as the one before: one entry is enough, and runs
+/// that changed something stay among the last few.
+fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
+    let digest = |report: &RunReport| Some(report.changes.as_ref()?.digest.clone());
+    last.is_some_and(|last| {
+        (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
+            && (report.kind, report.result) == (last.kind, last.result)
+            && digest(last) == digest(report)
+    })
 }
 
 /// One more failure of `of`. The world's cost no budget; what only a person can mend uses up
