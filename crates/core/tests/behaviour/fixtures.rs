@@ -1,0 +1,126 @@
+//! A resource and its settings, and small changes of them.
+
+use std::collections::BTreeMap;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::{Anything, Terraform};
+use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// Thursday, 1 January 2026.
+pub(crate) const START: i64 = 1_767_225_600;
+
+/// A moment, in seconds after [`START`].
+pub(crate) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(START + second).unwrap()
+}
+
+/// The operator as it is configured by default.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        base_image: "registry.test/base:1".to_owned(),
+        builder_image: KANIKO.to_owned(),
+        builder_args: Vec::new(),
+        builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),
+        operator_image: "registry.test/operator:1".to_owned(),
+        insecure_registries: Vec::new(),
+        ca_bundle: None,
+        environment: BTreeMap::new(),
+    }
+}
+
+/// The resource `web`, as a user has just made it.
+pub(crate) fn terraform() -> Terraform {
+    serde_json::from_value(json!({
+        "apiVersion": "alustan.io/v1alpha1",
+        "kind": "Terraform",
+        "metadata": {
+            "name": "web", "namespace": "team", "uid": "uid-of-web", "generation": 1,
+        },
+        "spec": {
+            "variables": { "size": 0 },
+            "gitRepo": { "url": "https://git.test/team/infra", "path": "web" },
+            "containerRegistry": {
+                "imageName": "registry.test/team/web",
+                "secretRef": { "name": "regcred", "key": ".dockerconfigjson" },
+            },
+            "retry": { "limit": 2 },
+            "runner": { "envFromSecrets": [{ "name": "cloud" }] },
+        },
+    }))
+    .unwrap()
+}
+
+/// Changes of a resource, as a user makes them.
+pub(crate) trait Edit: Sized {
+    /// Under another name, and with that another uid.
+    fn named(self, name: &str) -> Self;
+    /// With a variable.
+    fn with_variable(self, name: &str, value: impl Into<Value>) -> Self;
+    /// With an inline script, as in `spec.scripts`.
+    fn with_script(self, name: &str, text: &str) -> Self;
+    /// With the part of `spec` at `pointer` (as in RFC 6901) set to `value`.
+    fn with(self, pointer: &str, value: impl Into<Value>) -> Self;
+    /// With an annotation.
+    fn annotated(self, name: &str, value: &str) -> Self;
+    /// Deleted.
+    fn deleted(self, at: Timestamp) -> Self;
+}
+
+impl Edit for Terraform {
+    fn named(mut self, name: &str) -> Self {
+        self.metadata.name = Some(name.to_owned());
+        self.metadata.uid = Some(format!("uid-of-{name}"));
+        self
+    }
+
+    fn with_variable(mut self, name: &str, value: impl Into<Value>) -> Self {
+        let variables = &mut self.spec.variables;
+        variables.insert(name.to_owned(), Anything(value.into()));
+        self
+    }
+
+    fn with_script(self, name: &str, text: &str) -> Self {
+        self.with(&format!("/scripts/{name}"), json!({ "inline": text }))
+    }
+
+    fn with(mut self, pointer: &str, value: impl Into<Value>) -> Self {
+        let mut spec = serde_json::to_value(&self.spec).unwrap();
+        let mut place = &mut spec;
+        for part in pointer.split('/').skip(1) {
+            if place.is_null() {
+                *place = json!({});
+            }
+            place = place
+                .as_object_mut()
+                .unwrap()
+                .entry(part)
+                .or_insert(Value::Null);
+        }
+        *place = value.into();
+        self.spec = serde_json::from_value(spec).unwrap();
+        self
+    }
+
+    fn annotated(mut self, name: &str, value: &str) -> Self {
+        let annotations = self.metadata.annotations.get_or_insert_default();
+        annotations.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    fn deleted(mut self, at: Timestamp) -> Self {
+        self.metadata.deletion_timestamp = Some(Time(at));
+        self
+    }
+}
+
+/// A failure of `class`.
+pub(crate) fn failure(class: FailureClass, reason: &str, message: &str) -> Failure {
+    Failure {
+        class,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    }
+}

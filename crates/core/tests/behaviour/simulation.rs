@@ -1,0 +1,166 @@
+//! Generated stories: whatever happens in whatever order, the rules hold after each event, and
+//! the world comes to rest once the faults are over.
+
+mod event;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use alustan_api::RECONCILE_AT;
+use k8s_openapi::jiff::SignedDuration;
+use proptest::prelude::*;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
+
+use crate::fixtures::Edit as _;
+use crate::world::{Act, Class, Look, World};
+use event::{After, Event, after, event, happen};
+
+fn look(world: &mut World, look: Look) {
+    if world.tf.is_some() {
+        world.memory.asked = false;
+        world.look(look);
+    }
+}
+
+fn react(world: &mut World, after: After) {
+    match after {
+        After::Nothing => {}
+        After::Looks(times) => (0..times).for_each(|_| look(world, Look::default())),
+        After::Dies(at) => look(
+            world,
+            Look {
+                crash: Some(at.into()),
+                stale: None,
+            },
+        ),
+        After::LooksAtThePast(age) => {
+            look(
+                world,
+                Look {
+                    stale: Some(age.into()),
+                    crash: None,
+                },
+            );
+        }
+    }
+}
+
+/// The faults are over: within bounded time and few looks, what is wanted is there.
+fn comes_to_rest(world: &mut World) {
+    world.git_up = true;
+    world.registry_up = true;
+    world.regcred = true;
+    world.cloud = world.cloud.or(Some(0));
+    world.room = true;
+    let end = world.run_until_rest();
+    if end.stalled {
+        assert!(
+            world.ledger.is_budget_used_up(),
+            "stalled without need: {:?}",
+            world.status()
+        );
+        world.edit(|tf| tf.annotated(RECONCILE_AT, "at last"));
+        world.run_until_rest();
+    }
+    if world.is_deleted() {
+        assert!(
+            world.tf.is_none(),
+            "deleted, but stays: {:?}",
+            world.status()
+        );
+        return;
+    }
+    assert!(
+        world.is_ready(),
+        "neither ready nor stalled: {:?}",
+        world.status()
+    );
+    assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
+    stays_at_rest(world);
+}
+
+/// Two hours in which nothing happens: what is not a look for drift is a look that writes nothing.
+fn stays_at_rest(world: &mut World) {
+    let end = world.now + SignedDuration::from_hours(2);
+    let (mut looks, mut writes, runs) = (0, 0, world.run_number());
+    while world.now < end {
+        world.memory.asked = false;
+        let looked = world.look(Look::default());
+        looks += 1;
+        writes += usize::from(looked.wrote);
+        if !world.act(0, Act::Progress) && !looked.wrote {
+            world.now = looked.decision.requeue_at.unwrap_or(end).max(world.now);
+        }
+    }
+    let runs = usize::try_from(world.run_number() - runs).unwrap();
+    assert!(runs <= 4, "{runs} runs in two hours");
+    assert!(looks <= 3 + 8 * runs, "{looks} looks for {runs} runs");
+    assert!(
+        writes <= 4 * runs,
+        "{writes} looks that write for {runs} runs"
+    );
+}
+
+fn story(world: &mut World, events: &[(Event, After)]) {
+    for (event, after) in events {
+        happen(world, event);
+        react(world, *after);
+    }
+    comes_to_rest(world);
+}
+
+/// Worlds at several stages of their lives, so that stories come far.
+fn beginnings() -> Vec<World> {
+    let building = World::until(|world| !world.builds.is_empty());
+    let planning = World::until(|world| world.pods.iter().any(|pod| pod.stage.past_claim()));
+    vec![World::new(), building, planning, World::applied()]
+}
+
+#[test]
+fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
+    let config = ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").map_or(2_000, |cases| cases.parse().unwrap()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "proptest-regressions/simulation.txt",
+        ))),
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    };
+    let beginnings = beginnings();
+    let stories = (
+        0..beginnings.len(),
+        any::<bool>(),
+        prop::collection::vec((event(), after()), 1..40),
+    );
+    let counts: RefCell<BTreeMap<Class, usize>> = RefCell::default();
+    let cases = RefCell::new(0_usize);
+    let result = TestRunner::new(config).run(&stories, |(beginning, record_first, events)| {
+        let mut world = beginnings[beginning].clone();
+        world.record_first = record_first;
+        story(&mut world, &events);
+        *cases.borrow_mut() += 1;
+        for class in &world.ledger.classes {
+            *counts.borrow_mut().entry(*class).or_default() += 1;
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let cases = cases.into_inner();
+    let counts = counts.into_inner();
+    let shares: BTreeMap<_, _> = counts
+        .iter()
+        .map(|(class, count)| (class, 100 * count / cases.max(1)))
+        .collect();
+    // Past the test harness, which keeps the words of a test that passes to itself.
+    writeln!(
+        std::io::stderr(),
+        "{cases} stories; percent of them with {shares:?}"
+    )
+    .unwrap();
+    for (class, share) in shares {
+        assert!(share >= 5, "only {share} % of the stories have {class:?}");
+    }
+}

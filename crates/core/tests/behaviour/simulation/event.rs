@@ -1,0 +1,138 @@
+//! What may happen to a resource and its world, and how often.
+
+use alustan_api::report::FailureClass;
+use alustan_api::{ABANDON, RECONCILE_AT};
+use proptest::prelude::*;
+
+use crate::fixtures::Edit as _;
+use crate::world::{Act, World};
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Pod(u8, Act),
+    Builds(Option<FailureClass>),
+    BuildsExpire,
+    Commit(u32),
+    CommitOutside,
+    Size(u8),
+    Drift(&'static str),
+    Image(&'static str),
+    Timeout(u16),
+    DriftByHand,
+    Cloud(Option<u32>),
+    Regcred(bool),
+    Git(bool),
+    Registry(bool),
+    Room(bool),
+    DeleteJobs,
+    Delete,
+    Abandon,
+    ReconcileAt(u8),
+    Restart,
+    Clock(u32),
+}
+
+/// What the controller does after an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum After {
+    Nothing,
+    Looks(u8),
+    Dies(u8),
+    LooksAtThePast(u8),
+}
+
+fn class() -> impl Strategy<Value = FailureClass> {
+    prop_oneof![
+        3 => Just(FailureClass::Module),
+        2 => Just(FailureClass::World),
+        1 => Just(FailureClass::User),
+    ]
+}
+
+pub(super) fn event() -> impl Strategy<Value = Event> {
+    let pod = |act: BoxedStrategy<Act>| {
+        (any::<u8>(), act).prop_map(|(which, act)| Event::Pod(which, act))
+    };
+    let drift = prop_oneof![Just("Correct"), Just("Report"), Just("Ignore")];
+    let image = prop_oneof![
+        Just("registry.test/team/web"),
+        Just("registry.test/other/web")
+    ];
+    prop_oneof![
+        30 => pod(Just(Act::Progress).boxed()),
+        8 => pod(class().prop_map(Act::Fail).boxed()),
+        4 => pod(Just(Act::Kill).boxed()),
+        8 => Just(Event::Builds(None)),
+        5 => class().prop_map(|class| Event::Builds(Some(class))),
+        1 => Just(Event::BuildsExpire),
+        4 => (0..3_u32).prop_map(Event::Commit),
+        1 => Just(Event::CommitOutside),
+        4 => (0..3_u8).prop_map(Event::Size),
+        2 => drift.prop_map(Event::Drift),
+        1 => image.prop_map(Event::Image),
+        1 => (1..60_u16).prop_map(Event::Timeout),
+        3 => Just(Event::DriftByHand),
+        2 => prop::option::weighted(0.6, 0..2_u32).prop_map(Event::Cloud),
+        1 => any::<bool>().prop_map(Event::Regcred),
+        1 => any::<bool>().prop_map(Event::Git),
+        2 => any::<bool>().prop_map(Event::Registry),
+        3 => any::<bool>().prop_map(Event::Room),
+        2 => Just(Event::DeleteJobs),
+        3 => Just(Event::Delete),
+        1 => Just(Event::Abandon),
+        2 => (0..4_u8).prop_map(Event::ReconcileAt),
+        1 => Just(Event::Restart),
+        8 => prop_oneof![3 => 1..120_u32, 2 => 600..7_200_u32].prop_map(Event::Clock),
+    ]
+}
+
+pub(super) fn after() -> impl Strategy<Value = After> {
+    prop_oneof![
+        4 => Just(After::Nothing),
+        12 => (1..4_u8).prop_map(After::Looks),
+        2 => (0..3_u8).prop_map(After::Dies),
+        2 => (8..14_u8).prop_map(After::Dies),
+        1 => (1..6_u8).prop_map(After::LooksAtThePast),
+    ]
+}
+
+/// Lets `event` happen.
+pub(super) fn happen(world: &mut World, event: &Event) {
+    match *event {
+        Event::Pod(which, act) => drop(world.act(usize::from(which), act)),
+        Event::Builds(fail) => drop(world.advance_builds(fail)),
+        Event::BuildsExpire => world.expire_builds(),
+        Event::Commit(context) => drop(world.commit(context)),
+        Event::CommitOutside => drop(world.commit_outside()),
+        Event::Size(size) => drop(world.edit(|tf| tf.with_variable("size", size))),
+        Event::Drift(mode) => drop(world.edit(|tf| tf.with("/driftDetection/mode", mode))),
+        Event::Image(name) => {
+            world.edit(|tf| tf.with("/containerRegistry/imageName", name));
+        }
+        Event::Timeout(minutes) => {
+            world.edit(|tf| tf.with("/timeouts/plan", format!("{minutes}m")));
+        }
+        Event::DriftByHand => world.real.drifted |= world.real.config.is_some(),
+        Event::Cloud(value) => world.cloud = value,
+        Event::Regcred(there) => world.regcred = there,
+        Event::Git(up) => world.git_up = up,
+        Event::Registry(up) => world.registry_up = up,
+        Event::Room(room) => world.room = room,
+        Event::DeleteJobs => {
+            for name in world.jobs.keys().cloned().collect::<Vec<_>>() {
+                world.delete_job(&name);
+            }
+        }
+        Event::Delete => drop(world.delete()),
+        Event::Abandon if world.is_deleted() => {
+            world.edit(|tf| tf.annotated(ABANDON, "true"));
+        }
+        Event::Abandon => {}
+        Event::ReconcileAt(value) => {
+            world.edit(|tf| tf.annotated(RECONCILE_AT, &value.to_string()));
+        }
+        Event::Restart => drop(world.restart()),
+        Event::Clock(seconds) => drop(world.pass(seconds.into())),
+    }
+}

@@ -1,0 +1,108 @@
+//! One module for each rule of the design.
+
+mod build_once;
+mod config_hash;
+mod deletion;
+mod drift;
+mod events;
+mod failures;
+mod idle;
+mod inputs;
+mod objects;
+mod pod_security;
+mod runs;
+
+use alustan_api::run::RunKind;
+use alustan_core::step::{Object, Step};
+use kube::ResourceExt;
+
+use crate::world::{Act, Look, Looked, Stage, World};
+
+/// The steps in words, for example `CreateJob web-apply-1`.
+fn words(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(word).collect()
+}
+
+fn word(step: &Step) -> String {
+    match step {
+        Step::AddFinalizer => "AddFinalizer".to_owned(),
+        Step::CreateRecord(_) => "CreateRecord".to_owned(),
+        Step::SwapRecord(swap) => format!("SwapRecord {:?}", swap.record.phase),
+        Step::Ensure(object) => format!("Ensure {}", object_name(object)),
+        Step::PushContext => "PushContext".to_owned(),
+        Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
+        Step::DeleteJob(name) => format!("DeleteJob {name}"),
+        Step::CleanUp { state: true } => "CleanUp with state".to_owned(),
+        Step::CleanUp { state: false } => "CleanUp".to_owned(),
+        Step::RemoveFinalizer => "RemoveFinalizer".to_owned(),
+    }
+}
+
+fn object_name(object: &Object) -> String {
+    match object {
+        Object::Secret(secret) => format!("Secret {}", secret.name_any()),
+        Object::Claim(claim) => format!("Claim {}", claim.name_any()),
+        Object::Account(account) => format!("Account {}", account.name_any()),
+        Object::Role(role) => format!("Role {}", role.name_any()),
+        Object::Binding(binding) => format!("Binding {}", binding.name_any()),
+    }
+}
+
+/// Whether a look had nothing to do.
+fn is_quiet(looked: &Looked) -> bool {
+    looked.decision.steps.is_empty() && looked.decision.start.is_none() && !looked.wrote
+}
+
+impl World {
+    fn look_once(&mut self) -> Looked {
+        self.look(Look::default())
+    }
+
+    /// Looks and acts until the pod of the current run is at `stage`.
+    fn run_to(&mut self, stage: Stage) -> &mut Self {
+        for _ in 0..50 {
+            self.look_once();
+            self.spawn();
+            if self.pods.last().is_some_and(|pod| pod.stage == stage) {
+                return self;
+            }
+            if !self.advance_builds(None) {
+                self.act(0, Act::Progress);
+            }
+            if self.pods.last().is_some_and(|pod| pod.stage == stage) {
+                return self;
+            }
+        }
+        panic!("no pod comes to {stage:?}: {:?}", self.status())
+    }
+
+    /// The kind and the trigger of the last run.
+    fn last_run(&self) -> (RunKind, String) {
+        let record = self.record.as_ref().unwrap();
+        let run = record.record.run.as_ref().unwrap();
+        (run.kind, run.trigger.to_string())
+    }
+
+    /// The reason of `Ready`.
+    fn reason(&self) -> String {
+        let status = self.status();
+        let ready = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "Ready");
+        ready
+            .map(|condition| condition.reason.clone())
+            .unwrap_or_default()
+    }
+
+    /// Time passes until the controller looks again by itself, and it looks.
+    fn next_look(&mut self) -> Looked {
+        let looked = self.look_once();
+        let next = looked
+            .decision
+            .requeue_at
+            .expect("it does not look again by itself");
+        self.now = next;
+        self.look_once()
+    }
+}

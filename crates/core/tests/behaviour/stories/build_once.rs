@@ -1,0 +1,187 @@
+//! Rules 1 and 2: an image is built once for each content.
+
+use alustan_api::Terraform;
+use alustan_api::names;
+use alustan_api::run::PinnedImage;
+use alustan_core::image::{ImagePlan, plan};
+use alustan_core::seen::SourceSeen;
+use rstest::rstest;
+
+use super::{is_quiet, words};
+use crate::fixtures::{Edit as _, settings, terraform};
+use crate::world::World;
+
+fn source() -> SourceSeen {
+    SourceSeen {
+        revision: "a1".to_owned(),
+        context: "c1".to_owned(),
+        path: "web".to_owned(),
+        backend: None,
+    }
+}
+
+fn base() -> PinnedImage {
+    PinnedImage {
+        reference: "registry.test/base:1".to_owned(),
+        resolved: "registry.test/base@sha256:1".to_owned(),
+    }
+}
+
+fn image(tf: &Terraform, source: &SourceSeen, base: &PinnedImage) -> ImagePlan {
+    plan(tf, source, base, "uid-of-team", &settings())
+}
+
+fn usual() -> ImagePlan {
+    image(&terraform(), &source(), &base())
+}
+
+#[rstest]
+#[case::another_commit(terraform(), SourceSeen { revision: "b2".to_owned(), ..source() }, base())]
+#[case::another_name(terraform().named("other"), source(), base())]
+#[case::another_variable(terraform().with_variable("size", 9), source(), base())]
+#[case::another_script(terraform().with_script("apply", "make apply"), source(), base())]
+#[case::another_builder(
+    terraform().with("/containerRegistry/builder", serde_json::json!({ "image": "b" })), source(), base())]
+fn the_tag_stays_with(
+    #[case] tf: Terraform,
+    #[case] source: SourceSeen,
+    #[case] base: PinnedImage,
+) {
+    assert_eq!(image(&tf, &source, &base).tag, usual().tag);
+}
+
+#[rstest]
+#[case::another_context(terraform(), SourceSeen { context: "c2".to_owned(), ..source() }, base())]
+#[case::another_path(terraform(), SourceSeen { path: "x".to_owned(), ..source() }, base())]
+#[case::the_modules_own_backend(
+    terraform(), SourceSeen { backend: Some("gcs".to_owned()), ..source() }, base())]
+#[case::another_base_digest(
+    terraform(), source(), PinnedImage { resolved: "registry.test/base@sha256:2".to_owned(), ..base() })]
+#[case::a_foreign_base_that_may_lack_the_runner(
+    terraform(), source(), PinnedImage { reference: "elsewhere.test/base:1".to_owned(), ..base() })]
+#[case::an_init_script(terraform().with_script("init", "terraform init"), source(), base())]
+#[case::another_repository(
+    terraform().with("/containerRegistry/imageName", "registry.test/other"), source(), base())]
+fn the_tag_changes_with(
+    #[case] tf: Terraform,
+    #[case] source: SourceSeen,
+    #[case] base: PinnedImage,
+) {
+    assert_ne!(image(&tf, &source, &base).tag, usual().tag);
+}
+
+#[test]
+fn the_tag_belongs_to_one_namespace() {
+    let other = plan(
+        &terraform(),
+        &source(),
+        &base(),
+        "uid-of-another",
+        &settings(),
+    );
+    assert_ne!(other.tag, usual().tag);
+}
+
+#[test]
+fn two_resources_with_one_content_have_one_build() {
+    let other = image(&terraform().named("other"), &source(), &base());
+    assert_eq!(names::build_job(&other.tag), names::build_job(&usual().tag));
+}
+
+#[test]
+fn the_dockerfile_copies_what_changes_most_in_the_last_layer() {
+    insta::assert_snapshot!(usual().dockerfile);
+    let foreign = PinnedImage {
+        reference: "elsewhere.test/base:1".to_owned(),
+        ..base()
+    };
+    insta::assert_snapshot!(image(&terraform(), &source(), &foreign).dockerfile);
+}
+
+#[test]
+fn the_context_is_in_the_registry_before_the_build_begins() {
+    let mut world = World::new();
+    let mut steps = Vec::new();
+    for _ in 0..8 {
+        steps.extend(words(&world.look_once().decision.steps));
+    }
+    let job = names::build_job(&world.status().image.unwrap().tag);
+    let made = format!("CreateJob {job}");
+    assert_eq!(
+        steps,
+        [
+            "AddFinalizer",
+            "CreateRecord",
+            "PushContext",
+            "Ensure Claim web-cache",
+            &made
+        ]
+    );
+}
+
+#[test]
+fn an_image_that_the_registry_has_is_not_built() {
+    let mut first = World::applied();
+    let mut second = World::with(terraform().named("other"));
+    second.images = std::mem::take(&mut first.images);
+    second.settle();
+    assert!(second.is_ready());
+    assert!(second.builds.is_empty());
+}
+
+#[test]
+fn a_commit_that_does_not_touch_the_module_changes_nothing() {
+    let mut world = World::applied();
+    let runs = world.run_number();
+    world.commit_outside();
+    let looked = world.look_once();
+    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    assert!(is_quiet(&world.look_once()));
+    assert_eq!(world.run_number(), runs);
+    assert_eq!(world.status().source.unwrap().revision, "1c0ffee0000");
+    assert!(world.is_ready());
+}
+
+#[test]
+fn a_commit_to_the_module_builds_and_applies() {
+    let mut world = World::applied();
+    world.commit(1);
+    world.settle();
+    assert_eq!(world.builds.len(), 2);
+    assert_eq!(world.last_run().1, "commit 0c0ffee..1c0ffee");
+    assert_eq!(world.real.config, Some(world.wanted_now()));
+}
+
+#[test]
+fn a_revert_finds_its_image_in_the_registry() {
+    let mut world = World::applied();
+    world.commit(1).settle();
+    world.commit(0).settle();
+    assert_eq!(world.builds.len(), 2);
+    assert_eq!(world.real.config, Some(world.wanted_now()));
+}
+
+#[test]
+fn a_moved_tag_of_the_base_image_rebuilds_nothing() {
+    let mut world = World::applied();
+    world.base_digest = 2;
+    world.restart().settle();
+    assert_eq!(world.builds.len(), 1);
+    assert_eq!(world.run_number(), 1);
+    assert!(
+        world
+            .status()
+            .image
+            .unwrap()
+            .base
+            .ends_with("sha256:base-1")
+    );
+}
+
+#[test]
+fn an_image_in_use_needs_no_registry() {
+    let mut world = World::applied();
+    world.registry_up = false;
+    world.restart().settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+}

@@ -1,0 +1,128 @@
+//! Rule 3: what a run depends on starts one when it changes, everything else does not.
+
+use alustan_api::Terraform;
+use alustan_api::run::{BackendInputs, RunInputs};
+use alustan_core::inputs::{config_hash, run_inputs};
+use alustan_core::seen::{InputsSeen, SourceSeen};
+use rstest::rstest;
+use serde_json::json;
+
+use super::is_quiet;
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::World;
+
+fn inputs(tf: &Terraform, seen: &InputsSeen) -> RunInputs {
+    let source = SourceSeen {
+        revision: "a1".to_owned(),
+        context: "c1".to_owned(),
+        path: "web".to_owned(),
+        backend: None,
+    };
+    run_inputs(tf, &source, seen, 0).ok().unwrap()
+}
+
+fn hash(inputs: &RunInputs, seen: &InputsSeen) -> String {
+    config_hash(b"key", "tag", inputs, seen)
+}
+
+fn usual() -> RunInputs {
+    inputs(&terraform(), &InputsSeen::default())
+}
+
+fn aws() -> serde_json::Value {
+    json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1" })
+}
+
+#[rstest]
+#[case::a_variable(inputs(&terraform().with_variable("size", 9), &InputsSeen::default()))]
+#[case::the_type_of_a_variable(inputs(&terraform().with_variable("size", "0"), &InputsSeen::default()))]
+#[case::a_backend(inputs(&terraform().with("/backend", aws()), &InputsSeen::default()))]
+#[case::the_path(RunInputs { path: "other".to_owned(), ..usual() })]
+#[case::credentials_of_the_backend(RunInputs {
+    backend: BackendInputs {
+        environment: [("AWS_ACCESS_KEY_ID".to_owned(), "x".to_owned())].into(), ..usual().backend
+    },
+    ..usual()
+})]
+fn the_hash_changes_with(#[case] inputs: RunInputs) {
+    let seen = InputsSeen::default();
+    assert_ne!(hash(&inputs, &seen), hash(&usual(), &seen));
+}
+
+#[test]
+fn the_hash_changes_with_image_key_scripts_and_environment() {
+    let (seen, mut scripts) = (InputsSeen::default(), usual());
+    let first = hash(&usual(), &seen);
+    assert_ne!(config_hash(b"key", "another", &usual(), &seen), first);
+    assert_ne!(config_hash(b"another", "tag", &usual(), &seen), first);
+    scripts.scripts.destroy = Some("make destroy".to_owned());
+    assert_ne!(hash(&scripts, &seen), first);
+    let token = [("TOKEN".to_owned(), "x".to_owned())].into();
+    let seen = InputsSeen {
+        runner: [("cloud".to_owned(), token)].into(),
+        ..seen
+    };
+    assert_ne!(hash(&usual(), &seen), first);
+}
+
+#[test]
+fn a_prefix_of_a_variable_is_stripped() {
+    let plain = terraform().with_variable("zone", "a");
+    let prefixed = terraform().with_variable("TF_VAR_zone", "a");
+    let seen = InputsSeen::default();
+    assert_eq!(
+        inputs(&plain, &seen).variables,
+        inputs(&prefixed, &seen).variables
+    );
+}
+
+#[test]
+fn more_state_slots_change_nothing() {
+    let mut more = usual();
+    let managed = more.backend.managed.as_mut().unwrap();
+    managed.slots.push("web-state-slot-3".to_owned());
+    let seen = InputsSeen::default();
+    assert_eq!(hash(&more, &seen), hash(&usual(), &seen));
+}
+
+#[rstest]
+#[case::retry("/retry/limit", json!(9))]
+#[case::timeouts("/timeouts/apply", json!("2h"))]
+#[case::how_drift_is_handled("/driftDetection/mode", json!("Report"))]
+#[case::the_cache("/cache/size", json!("9Gi"))]
+#[case::the_interval_of_the_repository("/gitRepo/interval", json!("5m"))]
+#[case::the_builder("/containerRegistry/builder", json!({ "image": "b" }))]
+fn no_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with(field, value));
+    let looked = world.look_once();
+    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    assert!(world.is_ready());
+    assert_eq!(world.status().observed_generation, Some(2));
+    assert!(is_quiet(&world.look_once()));
+}
+
+#[rstest]
+#[case::variable("/variables/size", json!(9))]
+#[case::backend("/backend", aws())]
+#[case::script("/scripts/apply", json!({ "inline": "make apply" }))]
+#[case::repository("/containerRegistry/imageName", json!("registry.test/other/web"))]
+fn a_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with(field, value));
+    world.look_once();
+    assert!(!world.is_ready());
+    world.settle();
+    assert_eq!(world.run_number(), 2);
+    assert_eq!(world.last_run().1, "spec");
+    assert!(world.is_ready());
+}
+
+#[test]
+fn a_run_for_another_value_in_a_secret_of_the_runner() {
+    let mut world = World::applied();
+    world.cloud = Some(1);
+    world.settle();
+    assert_eq!(world.run_number(), 2);
+    assert!(world.is_ready());
+}

@@ -1,0 +1,230 @@
+//! Rule 7: drift is found, and corrected or reported, and does not touch `Ready` by itself.
+
+use alustan_api::State;
+use alustan_api::report::FailureClass;
+use alustan_api::run::{RunKind, RunPhase};
+
+use super::is_quiet;
+use crate::fixtures::Edit as _;
+use crate::world::{Act, Stage, World, condition};
+
+impl World {
+    fn with_mode(mode: &str) -> Self {
+        let mut world = Self::applied();
+        world.edit(|tf| tf.with("/driftDetection/mode", mode));
+        world.settle();
+        world
+    }
+
+    /// The next look for drift begins.
+    fn begin_look(&mut self) -> &mut Self {
+        let looked = self.next_look();
+        assert!(looked.started, "{:?}", self.status());
+        assert_eq!(self.last_run(), (RunKind::Drift, "interval".to_owned()));
+        self
+    }
+
+    /// Everything that happens while `Ready` stays True.
+    fn settle_ready(&mut self) -> &mut Self {
+        for _ in 0..30 {
+            let looked = self.look_once();
+            assert!(self.is_ready(), "{:?}", self.status());
+            if !self.act(0, Act::Progress) && !looked.wrote {
+                return self;
+            }
+        }
+        panic!("it does not come to rest: {:?}", self.status())
+    }
+}
+
+#[test]
+fn a_look_that_finds_nothing_leaves_no_trace() {
+    let mut world = World::applied();
+    let before = serde_json::to_string(&world.status()).unwrap();
+    for _ in 0..3 {
+        world.begin_look();
+        assert_eq!(
+            serde_json::to_string(&world.status()).unwrap(),
+            before,
+            "while it goes on"
+        );
+        world.settle_ready();
+        assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
+    }
+    assert_eq!(world.run_number(), 4);
+}
+
+#[test]
+fn looks_are_an_interval_apart() {
+    let mut world = World::applied();
+    world.begin_look().settle_ready();
+    let first = world.now;
+    world.begin_look();
+    assert_eq!(world.now.duration_since(first).as_secs(), 3_600);
+}
+
+#[test]
+fn each_resource_has_its_own_moment() {
+    let moments: Vec<_> = ["a", "b", "c", "d"]
+        .map(|name| {
+            let mut world = World::with(crate::fixtures::terraform().named(name));
+            world.settle();
+            world.look_once().decision.requeue_at.unwrap()
+        })
+        .into();
+    let distinct: std::collections::BTreeSet<_> = moments.iter().collect();
+    assert_eq!(distinct.len(), 4);
+}
+
+#[test]
+fn drift_is_corrected_without_touching_ready() {
+    let mut world = World::applied();
+    world.real.drifted = true;
+    world.begin_look();
+    let mut states = Vec::new();
+    for _ in 0..12 {
+        world.look_once();
+        assert!(world.is_ready(), "{:?}", world.status());
+        states.push(world.status().state);
+        world.act(0, Act::Progress);
+    }
+    states.dedup();
+    assert_eq!(
+        states,
+        [
+            State::Success,
+            State::Drifted,
+            State::Planning,
+            State::Applying,
+            State::Success
+        ]
+    );
+    assert_eq!(world.last_run(), (RunKind::Apply, "drift".to_owned()));
+    assert!(!world.real.drifted);
+    assert!(world.status().drift.is_none());
+}
+
+#[test]
+fn a_correction_that_waits_for_room_leaves_ready_alone() {
+    let mut world = World::applied();
+    world.real.drifted = true;
+    world.begin_look();
+    world.room = false;
+    world.settle_ready();
+    assert_eq!(world.status().state, State::Drifted);
+    assert_eq!(condition(&world.status(), "InSync"), "False");
+}
+
+#[test]
+fn with_report_drift_is_said_and_left() {
+    let mut world = World::with_mode("Report");
+    world.real.drifted = true;
+    world.begin_look().settle_ready();
+    let status = world.status();
+    assert_eq!(
+        (status.state, world.reason().as_str()),
+        (State::Drifted, "Drifted")
+    );
+    assert!(
+        status.message.contains("+0 ~1 -0: update null_resource.a"),
+        "{}",
+        status.message
+    );
+    let drift = status.drift.unwrap();
+    let since = drift.since;
+    assert!(world.real.drifted, "nothing is changed");
+    world.begin_look().settle_ready();
+    assert_eq!(world.status().drift.unwrap().since, since);
+    world.real.drifted = false;
+    world.begin_look().settle_ready();
+    assert_eq!(world.status().state, State::Success);
+}
+
+#[test]
+fn drift_that_stays_is_one_entry_of_the_runs() {
+    let mut world = World::with_mode("Report");
+    world.real.drifted = true;
+    for _ in 0..12 {
+        world.begin_look().settle_ready();
+    }
+    let kinds: Vec<_> = world.status().runs.iter().map(|run| run.kind).collect();
+    assert_eq!(kinds, [RunKind::Drift, RunKind::Apply]);
+}
+
+#[test]
+fn with_ignore_nobody_looks() {
+    let mut world = World::with_mode("Ignore");
+    world.real.drifted = true;
+    assert_eq!(world.look_once().decision.requeue_at, None);
+    world.pass(100_000);
+    assert!(is_quiet(&world.look_once()));
+}
+
+#[test]
+fn a_look_that_failed_is_no_reason_to_look_when_drift_is_ignored() {
+    let mut world = World::applied();
+    world.begin_look();
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::Module));
+    world.look_once();
+    assert_eq!(world.status().state, State::Failed);
+    world.edit(|tf| tf.with("/driftDetection/mode", "Ignore"));
+    world.pass(100_000).settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 2);
+}
+
+#[test]
+fn drift_found_after_a_look_that_failed_is_looked_at_again_only_after_the_interval() {
+    let mut world = World::with_mode("Report");
+    world.real.drifted = true;
+    world.begin_look().run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::World));
+    world.settle();
+    world.next_look();
+    world.settle();
+    assert_eq!((world.run_number(), world.is_ready()), (3, true));
+    world.pass(60).settle();
+    assert_eq!(world.run_number(), 3, "no hot loop");
+}
+
+#[test]
+fn a_spec_that_changes_during_a_look_is_not_ready() {
+    let mut world = World::applied();
+    world.begin_look().run_to(Stage::Planning);
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.look_once();
+    assert!(!world.is_ready(), "{:?}", world.status());
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.real.config, Some(world.wanted_now()));
+}
+
+#[test]
+fn a_correction_that_fails_is_not_ready() {
+    let mut world = World::applied();
+    world.real.drifted = true;
+    world.begin_look().run_to(Stage::Applying);
+    world.act(0, Act::Fail(FailureClass::Module));
+    world.look_once();
+    assert_eq!(
+        (world.status().state, world.is_ready()),
+        (State::Failed, false)
+    );
+    world.run_until_rest();
+    assert!(world.is_ready() && !world.real.drifted);
+}
+
+#[test]
+fn a_restart_during_a_look_changes_nothing_that_is_said() {
+    let mut world = World::applied();
+    world.begin_look().run_to(Stage::Planning);
+    let before = world.status();
+    world.restart();
+    world.look_once();
+    assert_eq!(world.status(), before);
+    assert_eq!(
+        world.record.as_ref().unwrap().record.phase,
+        RunPhase::Planning
+    );
+}

@@ -1,0 +1,286 @@
+//! Rule 10: failures have a budget, and the world's faults cost none of it.
+
+use alustan_api::report::FailureClass;
+use alustan_api::run::RunKind;
+use alustan_api::{RECONCILE_AT, State};
+use rstest::rstest;
+
+use super::is_quiet;
+use crate::fixtures::{Edit as _, at};
+use crate::world::{Act, Stage, World};
+
+impl World {
+    /// The current run fails at `stage`.
+    fn fail_at(&mut self, stage: Stage, class: FailureClass) -> &mut Self {
+        self.run_to(stage);
+        self.act(0, Act::Fail(class));
+        self.look_once();
+        self.act(0, Act::Progress);
+        self.look_once();
+        self
+    }
+
+    /// The build fails.
+    fn fail_build(&mut self, class: FailureClass) -> &mut Self {
+        for _ in 0..20 {
+            self.look_once();
+            if self.advance_builds(Some(class)) {
+                self.look_once();
+                return self;
+            }
+        }
+        panic!("no build: {:?}", self.status())
+    }
+
+    fn ask(&mut self) -> &mut Self {
+        let now = self.now.to_string();
+        self.edit(|tf| tf.annotated(RECONCILE_AT, &now))
+    }
+}
+
+#[test]
+fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
+    let mut world = World::new();
+    world.fail_at(Stage::Applying, FailureClass::Module);
+    let status = world.status();
+    assert_eq!(
+        (status.state, world.reason().as_str()),
+        (State::Failed, "EngineFailed")
+    );
+    assert!(
+        status
+            .message
+            .contains("failure 1 of 2; tried again at 2026-01-01T00:00:10Z")
+    );
+    assert!(status.message.contains("see kubectl logs job/web-apply-1"));
+    assert_eq!(status.retry.unwrap().next_at.unwrap().0, at(10));
+    assert!(is_quiet(&world.look_once()), "not before its time");
+    world
+        .pass(10)
+        .fail_at(Stage::Applying, FailureClass::Module);
+    assert_eq!(world.last_run().1, "retry 1");
+    assert!(world.is_stalled());
+    let message = world.status().message;
+    assert!(
+        message.contains("kubectl annotate tf web -n team --overwrite"),
+        "{message}"
+    );
+    world.pass(100_000);
+    assert!(is_quiet(&world.look_once()), "stalled is stalled");
+}
+
+#[test]
+fn faults_of_the_world_cost_no_budget_and_wait_longer_and_longer() {
+    let mut world = World::new();
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        world.fail_at(Stage::Planning, FailureClass::World);
+        assert_eq!(world.status().state, State::Failed);
+        let next = world.status().retry.unwrap().next_at.unwrap().0;
+        waits.push(next.duration_since(world.now).as_secs());
+        world.now = next;
+    }
+    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
+    assert_eq!(world.status().retry.unwrap().failures, 0);
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn what_only_a_person_can_mend_is_not_tried_again() {
+    let mut world = World::new();
+    world.fail_at(Stage::Planning, FailureClass::User);
+    assert!(world.is_stalled());
+    assert!(world.status().message.contains("no retry would help"));
+    assert_eq!(world.status().retry.unwrap().failures, 1);
+}
+
+#[test]
+fn success_ends_a_row_of_failures() {
+    let mut world = World::new();
+    world
+        .fail_at(Stage::Applying, FailureClass::Module)
+        .pass(10)
+        .settle();
+    assert!(world.is_ready());
+    assert!(world.status().retry.is_none());
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.fail_at(Stage::Applying, FailureClass::Module);
+    assert_eq!(world.status().retry.unwrap().failures, 1);
+}
+
+#[test]
+fn a_stalled_resource_is_tried_again_when_a_person_asks() {
+    let mut world = World::new();
+    world
+        .fail_at(Stage::Planning, FailureClass::User)
+        .ask()
+        .settle();
+    assert!(world.is_ready());
+    assert_eq!(world.last_run().1, "requested");
+}
+
+#[test]
+fn asking_gives_the_whole_budget_again() {
+    let mut world = World::new();
+    world.fail_at(Stage::Planning, FailureClass::User).ask();
+    world.fail_at(Stage::Planning, FailureClass::Module);
+    assert_eq!(world.status().retry.unwrap().failures, 1);
+    assert!(!world.is_stalled());
+}
+
+#[test]
+fn a_change_gives_a_new_budget() {
+    let mut world = World::new();
+    world.fail_at(Stage::Planning, FailureClass::User);
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert!(world.is_ready());
+}
+
+#[rstest]
+#[case::before_it_began(Stage::Created, "PodLost", "it had not begun")]
+#[case::while_planning(Stage::Planning, "PodLost", "it had not changed anything")]
+#[case::while_applying(Stage::Applying, "Interrupted", "it was applying")]
+fn a_run_that_is_lost_is_tried_again(
+    #[case] stage: Stage,
+    #[case] reason: &str,
+    #[case] text: &str,
+) {
+    let mut world = World::new();
+    world.run_to(stage);
+    world.act(0, Act::Kill);
+    world.look_once();
+    assert_eq!(world.reason(), reason);
+    assert!(
+        world.status().message.contains(text),
+        "{}",
+        world.status().message
+    );
+    assert!(world.status().message.contains("costs no retry"));
+    world.pass(10).settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 2);
+}
+
+#[test]
+fn a_job_that_somebody_deletes_before_it_began_is_made_again() {
+    let mut world = World::new();
+    world.run_to(Stage::Created);
+    world.delete_job("web-apply-1");
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn the_pod_of_a_deleted_job_is_waited_for() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
+    world.delete_job("web-apply-1");
+    for _ in 0..3 {
+        assert!(is_quiet(&world.look_once()) || world.status().state == State::Applying);
+    }
+    assert_eq!(world.run_number(), 1);
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn a_revert_after_an_apply_that_failed_half_way_is_applied() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.fail_at(Stage::Applying, FailureClass::Module);
+    world.edit(|tf| tf.with_variable("size", 0));
+    world.look_once();
+    assert!(
+        !world.is_ready(),
+        "what was applied before is not there any more"
+    );
+    world.settle();
+    assert_eq!(world.last_run(), (RunKind::Apply, "spec".to_owned()));
+    assert!(world.is_ready() && !world.real.partial);
+}
+
+#[test]
+fn a_revert_after_a_failed_build_needs_no_run() {
+    let mut world = World::applied();
+    world.commit(1).fail_build(FailureClass::Module);
+    world.commit(0).settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 1);
+    assert!(world.status().retry.is_none());
+}
+
+#[test]
+fn a_failed_build_counts_once_however_often_it_is_seen() {
+    let mut world = World::new();
+    world.fail_build(FailureClass::Module);
+    assert!(is_quiet(&world.look_once()));
+    assert_eq!(world.status().retry.unwrap().failures, 1);
+    assert!(
+        world
+            .status()
+            .message
+            .contains("kubectl logs job/alustan-build-")
+    );
+    world.pass(10).fail_build(FailureClass::Module);
+    assert!(world.is_stalled());
+    world.expire_builds();
+    assert!(
+        world.look_once().decision.steps.is_empty(),
+        "also when its Job is swept away"
+    );
+    assert!(world.is_stalled());
+}
+
+#[test]
+fn a_stalled_build_is_tried_again_when_a_person_asks() {
+    let mut world = World::new();
+    world.fail_build(FailureClass::User);
+    assert!(world.is_stalled());
+    world.ask().settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn a_failed_build_of_the_world_is_built_again() {
+    let mut world = World::new();
+    for _ in 0..4 {
+        world.fail_build(FailureClass::World);
+        assert_eq!(world.status().state, State::Failed);
+        world.now = world.status().retry.unwrap().next_at.unwrap().0;
+    }
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn an_outage_says_when_it_is_asked_again() {
+    let mut world = World::new();
+    world.git_up = false;
+    world.look_once();
+    world.look_once();
+    world.look_once();
+    assert_eq!(world.reason(), "RepositoryUnreachable");
+    assert_eq!(world.status().retry.unwrap().next_at.unwrap().0, at(60));
+    assert!(
+        world
+            .status()
+            .message
+            .contains("asked again at 2026-01-01T00:01:00Z")
+    );
+}
+
+#[test]
+fn an_outage_of_the_repository_leaves_a_ready_resource_ready() {
+    let mut world = World::applied();
+    world.git_up = false;
+    assert!(world.look_once().decision.start.is_none());
+    assert!(world.is_ready());
+    assert_eq!(
+        crate::world::condition(&world.status(), "SourceReady"),
+        "False"
+    );
+}

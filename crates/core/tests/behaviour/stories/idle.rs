@@ -1,0 +1,58 @@
+//! Rule 18: a resource with which nothing happens costs nothing.
+
+use super::is_quiet;
+use crate::world::{Act, World};
+
+#[test]
+fn an_idle_resource_is_looked_at_without_a_write() {
+    let mut world = World::applied();
+    let before = serde_json::to_string(&world.status()).unwrap();
+    for _ in 0..20 {
+        world.pass(30);
+        assert!(is_quiet(&world.look_once()));
+        assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_restart_of_the_controller_changes_nothing_that_is_said() {
+    let mut world = World::applied();
+    let before = serde_json::to_string(&world.status()).unwrap();
+    world.restart();
+    for _ in 0..5 {
+        assert!(is_quiet(&world.look_once()));
+        assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_day_of_an_idle_resource_is_one_look_and_one_run_an_hour() {
+    let mut world = World::applied();
+    let end = world.now + k8s_openapi::jiff::SignedDuration::from_hours(24);
+    let (mut looks, mut writes) = (0, 0);
+    while world.now < end {
+        let looked = world.look_once();
+        looks += 1;
+        writes += looked.decision.steps.len();
+        writes += looked.decision.start.map_or(0, |start| start.steps.len());
+        let ran = world.act(0, Act::Progress);
+        if !(ran || looked.wrote) {
+            world.now = looked.decision.requeue_at.expect("the next look for drift");
+        }
+    }
+    assert!(world.run_number() <= 26, "{} runs", world.run_number());
+    assert!(looks <= 26 * 7, "{looks} looks");
+    assert!(writes <= 26 * 12, "{writes} writes");
+}
+
+#[test]
+fn a_stalled_resource_is_left_alone() {
+    let mut world = World::until(|world| !world.builds.is_empty());
+    world.advance_builds(Some(alustan_api::report::FailureClass::User));
+    world.settle();
+    assert!(world.is_stalled());
+    world.pass(1_000_000);
+    let looked = world.look_once();
+    assert!(is_quiet(&looked));
+    assert_eq!(looked.decision.requeue_at, None);
+}

@@ -1,0 +1,139 @@
+//! Rules 11, 14 and 16: what the spec names may be missing, or be wrong.
+
+use alustan_api::State;
+use alustan_core::step::{Object, Step};
+use serde_json::json;
+
+use super::{is_quiet, words};
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::{Look, Stage, World};
+
+#[test]
+fn without_its_credentials_nothing_is_built() {
+    let mut world = World::new();
+    world.regcred = false;
+    world.settle();
+    assert!(world.builds.is_empty() && world.memory.pushed.is_empty());
+    assert!(
+        world
+            .status()
+            .message
+            .contains("spec.containerRegistry.secretRef")
+    );
+    assert!(is_quiet(&world.look_once()));
+    world.regcred = true;
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn a_secret_that_goes_missing_is_said_and_harms_nothing() {
+    let mut world = World::applied();
+    world.cloud = None;
+    world.settle();
+    assert_eq!(
+        (world.status().state, world.reason().as_str()),
+        (State::Pending, "SecretNotFound")
+    );
+    assert!(
+        world
+            .status()
+            .image
+            .is_some_and(|image| image.digest.is_some())
+    );
+    world.cloud = Some(0);
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 1, "it has the same value");
+}
+
+#[test]
+fn a_backend_that_is_not_the_modules_is_a_conflict_before_anything_is_built() {
+    let aws = json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1" });
+    let mut world = World::with(terraform().with("/backend", aws));
+    world.module_backend = Some("gcs".to_owned());
+    world.settle();
+    assert!(world.is_stalled());
+    assert_eq!(world.reason(), "BackendConflict");
+    assert!(
+        world
+            .status()
+            .message
+            .starts_with("spec.backend.provider: the module has a")
+    );
+    assert!(world.builds.is_empty());
+    world.edit(|tf| tf.with("/backend", json!(null))).settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn the_registrys_own_secret_pulls_the_image() {
+    let mut world = World::new();
+    world.run_to(Stage::Planning);
+    assert_eq!(
+        world.pin.clone().unwrap().pull_secret.as_deref(),
+        Some("regcred")
+    );
+    assert!(!world.objects.contains("web-registry"));
+}
+
+#[test]
+fn a_secret_of_another_type_gives_a_derived_pull_secret() {
+    let mut world = World::new();
+    world.pull_config = Some(r#"{"auths":{}}"#.to_owned());
+    let mut pulls = Vec::new();
+    for _ in 0..20 {
+        let decision = world.look(Look::default()).decision;
+        let started = decision.start.map(|start| start.steps).unwrap_or_default();
+        for step in decision.steps.iter().chain(&started) {
+            match step {
+                Step::Ensure(object) => {
+                    if let Object::Secret(secret) = &**object {
+                        pulls.extend(secret.type_.clone().filter(|type_| type_ != "Opaque"));
+                    }
+                }
+                Step::CreateJob(job) => {
+                    let pod = job.spec.clone().unwrap().template.spec.unwrap();
+                    pulls.push(pod.image_pull_secrets.unwrap()[0].name.clone());
+                }
+                _ => {}
+            }
+        }
+        world.advance_builds(None);
+    }
+    let kind = "kubernetes.io/dockerconfigjson";
+    assert_eq!(
+        pulls,
+        [kind, "web-registry", kind, "web-registry"],
+        "before build and run"
+    );
+    assert_eq!(
+        world.pin.unwrap().pull_secret.as_deref(),
+        Some("web-registry")
+    );
+}
+
+#[test]
+fn a_pull_secret_that_cannot_be_derived_any_more_is_that_of_the_pin() {
+    let mut world = World::new();
+    world.pull_config = Some(r#"{"auths":{}}"#.to_owned());
+    world.settle();
+    world.regcred = false;
+    world.delete();
+    let looked = world.look_once();
+    let start = looked.decision.start.unwrap();
+    assert!(!words(&start.steps).contains(&"Ensure Secret web-registry".to_owned()));
+    let Some(Step::CreateJob(job)) = start.steps.last() else {
+        panic!("no Job")
+    };
+    let pod = job.spec.clone().unwrap().template.spec.unwrap();
+    assert_eq!(pod.image_pull_secrets.unwrap()[0].name, "web-registry");
+}
+
+#[test]
+fn without_a_secret_images_are_pulled_by_anybody() {
+    let open = terraform().with("/containerRegistry/secretRef", json!(null));
+    let mut world = World::with(open);
+    world.run_to(Stage::Planning);
+    assert_eq!(world.pin.clone().unwrap().pull_secret, None);
+}

@@ -1,0 +1,248 @@
+//! What the operator makes, as it is sent to the API server.
+
+use alustan_api::Terraform;
+use alustan_core::image::ARCHITECTURE;
+use alustan_core::step::{Object, Step};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::PodSpec;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::{Act, World};
+
+/// Everything that was made until the first look for drift was over.
+pub(super) struct Made {
+    pub(super) jobs: Vec<Job>,
+    pub(super) objects: Vec<Object>,
+}
+
+impl Made {
+    pub(super) fn of(tf: Terraform) -> Self {
+        Self::by(World::with(tf))
+    }
+
+    pub(super) fn by(mut world: World) -> Self {
+        let mut made = Self {
+            jobs: Vec::new(),
+            objects: Vec::new(),
+        };
+        for _ in 0..40 {
+            let looked = world.look_once();
+            let started = looked
+                .decision
+                .start
+                .map(|start| start.steps)
+                .unwrap_or_default();
+            for step in looked.decision.steps.into_iter().chain(started) {
+                match step {
+                    Step::CreateJob(job) => made.jobs.push(*job),
+                    Step::Ensure(object) => made.objects.push(*object),
+                    Step::CreateRecord(secret) => made.objects.push(Object::Secret(*secret)),
+                    _ => {}
+                }
+            }
+            if !world.advance_builds(None) && !world.act(0, Act::Progress) && world.is_ready() {
+                world.now = looked.decision.requeue_at.unwrap_or(world.now);
+            }
+        }
+        made
+    }
+
+    pub(super) fn job(&self, part: &str) -> &Job {
+        self.jobs
+            .iter()
+            .find(|job| job.name_any().contains(part))
+            .unwrap()
+    }
+}
+
+/// As YAML, with what differs from machine to machine and from content to content left out.
+macro_rules! assert_made {
+    ($object:expr) => {
+        insta::assert_yaml_snapshot!(plain(serde_json::to_value($object).unwrap()))
+    };
+}
+
+fn plain(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(plain_text(&text)),
+        Value::Array(items) => items.into_iter().map(plain).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (name, plain(value)))
+            .collect(),
+        other => other,
+    }
+}
+
+/// Digests are `<digest>`: any run of twenty hexadecimal digits or more.
+fn plain_text(text: &str) -> String {
+    if text == ARCHITECTURE {
+        return "<architecture>".to_owned();
+    }
+    let mut plain = String::new();
+    for part in text.split_inclusive(|letter: char| !letter.is_ascii_hexdigit()) {
+        let digits = part.trim_end_matches(|letter: char| !letter.is_ascii_hexdigit());
+        if digits.len() < 20 {
+            plain.push_str(part);
+        } else {
+            plain.push_str("<digest>");
+            plain.push_str(&part[digits.len()..]);
+        }
+    }
+    plain
+}
+
+pub(super) fn pod(job: &Job) -> PodSpec {
+    job.spec.clone().unwrap().template.spec.unwrap()
+}
+
+/// A resource with everything that pods can be told.
+pub(super) fn rich() -> Terraform {
+    terraform()
+        .with("/containerRegistry/baseImage", "elsewhere.test/base:1")
+        .with("/containerRegistry/insecure", true)
+        .with(
+            "/containerRegistry/builder",
+            json!({ "image": "registry.test/builder:1" }),
+        )
+        .with("/cache/storageClassName", "fast")
+}
+
+fn rich_world() -> World {
+    let mut world = World::with(rich());
+    world.settings.ca_bundle = Some("-----BEGIN CERTIFICATE-----\n".to_owned());
+    let proxy = (
+        "HTTPS_PROXY".to_owned(),
+        "http://proxy.test:3128".to_owned(),
+    );
+    world.settings.environment.extend([proxy]);
+    world
+        .settings
+        .insecure_registries
+        .push("registry.test:5000".to_owned());
+    world
+}
+
+#[test]
+fn the_job_of_a_build() {
+    assert_made!(Made::of(terraform()).job("build"));
+}
+
+#[test]
+fn the_job_of_a_build_from_a_foreign_base() {
+    assert_made!(Made::by(rich_world()).job("build"));
+}
+
+#[test]
+fn the_job_of_an_apply() {
+    assert_made!(Made::of(terraform()).job("apply"));
+}
+
+#[test]
+fn the_job_of_a_look_for_drift() {
+    assert_made!(Made::of(terraform()).job("drift"));
+}
+
+#[test]
+fn the_rights_of_a_runner() {
+    let made = Made::of(terraform());
+    let role = made.objects.iter().find_map(|object| match object {
+        Object::Role(role) => Some(role),
+        _ => None,
+    });
+    assert_made!(role.unwrap());
+}
+
+#[test]
+fn the_claim_of_the_cache() {
+    let made = Made::of(rich());
+    let claim = made.objects.iter().find_map(|object| match object {
+        Object::Claim(claim) => Some(claim),
+        _ => None,
+    });
+    assert_made!(claim.unwrap());
+}
+
+#[test]
+fn a_resource_without_a_cache_has_scratch_space() {
+    let made = Made::of(terraform().with("/cache/enabled", false));
+    assert!(
+        !made
+            .objects
+            .iter()
+            .any(|object| matches!(object, Object::Claim(_)))
+    );
+    for job in &made.jobs {
+        let volumes = pod(job).volumes.unwrap();
+        let cache = volumes
+            .iter()
+            .find(|volume| volume.name == "cache")
+            .unwrap();
+        assert!(cache.empty_dir.is_some());
+    }
+}
+
+#[test]
+fn nothing_that_destroy_needs_has_an_owner() {
+    let made = Made::by(rich_world());
+    assert!(
+        made.jobs
+            .iter()
+            .all(|job| job.metadata.owner_references.is_none())
+    );
+    for object in &made.objects {
+        let meta = match object {
+            Object::Secret(secret) => &secret.metadata,
+            Object::Claim(claim) => &claim.metadata,
+            Object::Account(account) => &account.metadata,
+            Object::Role(role) => &role.metadata,
+            Object::Binding(binding) => &binding.metadata,
+        };
+        assert!(meta.owner_references.is_none(), "{meta:?}");
+        let labels = meta.labels.as_ref().unwrap();
+        assert_eq!(labels["alustan.io/terraform"], "web");
+        assert_eq!(labels["alustan.io/uid"], "uid-of-web");
+        assert_eq!(labels["app.kubernetes.io/managed-by"], "alustan");
+    }
+}
+
+#[test]
+fn variables_are_in_no_job() {
+    let made = Made::of(terraform().with_variable("password", "hunter2"));
+    for job in &made.jobs {
+        assert!(
+            !serde_json::to_string(job).unwrap().contains("hunter2"),
+            "{}",
+            job.name_any()
+        );
+    }
+}
+
+#[test]
+fn applying_again_leaves_the_data_of_the_state_alone() {
+    let made = Made::of(terraform());
+    for object in &made.objects {
+        if let Object::Secret(secret) = object
+            && secret.name_any().contains("-state")
+        {
+            assert!(secret.data.is_none() && secret.string_data.is_none());
+        }
+    }
+}
+
+#[test]
+fn runner_pods_have_no_init_containers_and_run_once() {
+    for job in &Made::of(rich()).jobs {
+        let spec = job.spec.as_ref().unwrap();
+        assert_eq!(spec.backoff_limit, Some(0));
+        assert_eq!(spec.pod_replacement_policy.as_deref(), Some("Failed"));
+        let is_build = job.name_any().contains("build");
+        assert_eq!(spec.active_deadline_seconds.is_some(), is_build);
+        assert_eq!(spec.ttl_seconds_after_finished.is_some(), is_build);
+        let pod = pod(job);
+        assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+        assert_eq!(pod.init_containers.is_some(), is_build);
+    }
+}

@@ -1,0 +1,285 @@
+//! A cluster, a registry, a repository and a runner in memory, with one resource in it.
+//!
+//! The controller's part (`observe`, `enact`) is as thin as the real one. The runner's part
+//! (`runner`) keeps to its protocol: claim, compare-and-swap, report. `ledger` remembers what
+//! happened and panics where a rule is broken.
+
+mod builder;
+mod check;
+mod enact;
+mod ledger;
+mod observe;
+mod rest;
+mod runner;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::run::Pin;
+use alustan_api::{Terraform, TerraformStatus};
+use alustan_core::seen::{BuildState, OutputsSeen, RecordSeen};
+use alustan_core::settings::Settings;
+use alustan_core::step::Decision;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+pub(crate) use ledger::{Class, Ledger};
+pub(crate) use observe::Memory;
+pub(crate) use runner::{Act, Pod, Stage};
+
+use crate::fixtures::{self, Edit};
+
+/// What a user wants to have applied, as this world sees it; independent of the config hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) context: String,
+    pub(crate) size: serde_json::Value,
+    pub(crate) cloud: u32,
+    pub(crate) image: String,
+}
+
+/// What the engine has made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Real {
+    /// The last apply that was done to its end.
+    pub(crate) config: Option<Config>,
+    /// An apply or a destroy was cut short since.
+    pub(crate) partial: bool,
+    /// Somebody changed something by hand.
+    pub(crate) drifted: bool,
+}
+
+impl Real {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.config.is_none() && !self.partial
+    }
+}
+
+/// A runner Job.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) uid: String,
+    pub(crate) number: i64,
+    pub(crate) image: String,
+    pub(crate) spawned: bool,
+}
+
+/// A build Job.
+#[derive(Clone, Debug)]
+pub(crate) struct Build {
+    pub(crate) uid: String,
+    pub(crate) destination: (String, String),
+    pub(crate) credentials: bool,
+    pub(crate) state: BuildState,
+}
+
+/// How the controller looks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Look {
+    /// How many versions old the record is that it sees.
+    pub(crate) stale: Option<usize>,
+    /// After how many writes it dies.
+    pub(crate) crash: Option<usize>,
+}
+
+/// What came of a look.
+pub(crate) struct Looked {
+    pub(crate) decision: Decision,
+    /// Whether the wanted run was started.
+    pub(crate) started: bool,
+    /// Whether something was written, the status included.
+    pub(crate) wrote: bool,
+}
+
+/// Everything.
+#[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+pub(crate) struct World {
+    pub(crate) now: Timestamp,
+    pub(crate) settings: Settings,
+    /// The resource, until it is let go.
+    pub(crate) tf: Option<Terraform>,
+    pub(crate) record: Option<RecordSeen>,
+    /// Earlier versions of the record, newest last; `None` from before it was made.
+    pub(crate) earlier: Vec<Option<RecordSeen>>,
+    pub(crate) pin: Option<Pin>,
+    pub(crate) jobs: BTreeMap<String, Job>,
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) builds: BTreeMap<String, Build>,
+    /// Digests by repository and tag.
+    pub(crate) images: BTreeMap<(String, String), String>,
+    /// Names of other objects that were made.
+    pub(crate) objects: BTreeSet<String>,
+    pub(crate) outputs: OutputsSeen,
+    pub(crate) real: Real,
+    /// What the tag of the base image points at.
+    pub(crate) base_digest: u32,
+    /// Context and revision at the head of the branch.
+    pub(crate) head: (u32, u32),
+    pub(crate) git_up: bool,
+    pub(crate) registry_up: bool,
+    /// The Secret `regcred`.
+    pub(crate) regcred: bool,
+    /// The docker configuration in it, where it cannot be a pull secret itself.
+    pub(crate) pull_config: Option<String>,
+    /// The type of the module's own backend.
+    pub(crate) module_backend: Option<String>,
+    /// The value in the Secret `cloud`, if it is there.
+    pub(crate) cloud: Option<u32>,
+    /// Whether the dispatcher has room.
+    pub(crate) room: bool,
+    /// Whether clean-up removes the record before the pin.
+    pub(crate) record_first: bool,
+    pub(crate) memory: Memory,
+    pub(crate) ledger: Ledger,
+    counter: u64,
+}
+
+impl World {
+    /// A world with `tf` in it, a moment after it was made.
+    pub(crate) fn with(tf: Terraform) -> Self {
+        Self {
+            now: fixtures::at(0),
+            settings: fixtures::settings(),
+            tf: Some(tf),
+            record: None,
+            earlier: Vec::new(),
+            pin: None,
+            jobs: BTreeMap::new(),
+            pods: Vec::new(),
+            builds: BTreeMap::new(),
+            images: BTreeMap::new(),
+            objects: BTreeSet::new(),
+            outputs: OutputsSeen::Absent,
+            real: Real::default(),
+            base_digest: 1,
+            head: (0, 0),
+            git_up: true,
+            registry_up: true,
+            regcred: true,
+            pull_config: None,
+            module_backend: None,
+            cloud: Some(0),
+            room: true,
+            record_first: false,
+            memory: Memory::default(),
+            ledger: Ledger::default(),
+            counter: 0,
+        }
+    }
+
+    /// A world with the resource of [`fixtures::terraform`].
+    pub(crate) fn new() -> Self {
+        Self::with(fixtures::terraform())
+    }
+
+    /// A world in which everything is applied.
+    pub(crate) fn applied() -> Self {
+        let mut world = Self::new();
+        world.settle();
+        assert!(world.is_ready(), "{:?}", world.status());
+        world
+    }
+
+    /// A new number, for uids and versions.
+    fn fresh(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    pub(crate) fn tf(&self) -> &Terraform {
+        self.tf.as_ref().unwrap()
+    }
+
+    pub(crate) fn status(&self) -> TerraformStatus {
+        self.tf().status.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.tf
+            .as_ref()
+            .is_none_or(|tf| tf.metadata.deletion_timestamp.is_some())
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        condition(&self.status(), "Ready") == "True"
+    }
+
+    pub(crate) fn is_stalled(&self) -> bool {
+        condition(&self.status(), "Stalled") == "True"
+    }
+
+    /// The number of the last run.
+    pub(crate) fn run_number(&self) -> i64 {
+        self.record.as_ref().unwrap().record.number
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, seconds: i64) -> &mut Self {
+        self.now += SignedDuration::from_secs(seconds);
+        self
+    }
+
+    /// A user edits the spec.
+    pub(crate) fn edit(&mut self, change: impl FnOnce(Terraform) -> Terraform) -> &mut Self {
+        if let Some(tf) = self.tf.take() {
+            let before = tf.spec.clone();
+            let mut tf = change(tf);
+            if tf.spec != before {
+                tf.metadata.generation = tf.metadata.generation.map(|generation| generation + 1);
+            }
+            self.tf = Some(tf);
+        }
+        self
+    }
+
+    /// A user deletes the resource.
+    pub(crate) fn delete(&mut self) -> &mut Self {
+        if self.is_deleted() {
+            return self;
+        }
+        let now = self.now;
+        if self.pods.iter().any(|pod| pod.stage.past_claim()) {
+            self.ledger.class(Class::DeletedWhileRunning);
+        }
+        self.edit(|tf| tf.deleted(now));
+        self.release();
+        self
+    }
+
+    /// A commit to the module, after which its context is `context`.
+    pub(crate) fn commit(&mut self, context: u32) -> &mut Self {
+        self.head = (context, self.head.1 + 1);
+        self
+    }
+
+    /// A commit that does not touch the module.
+    pub(crate) fn commit_outside(&mut self) -> &mut Self {
+        self.head.1 += 1;
+        self
+    }
+
+    /// The controller starts anew and knows no answers.
+    pub(crate) fn restart(&mut self) -> &mut Self {
+        self.memory = Memory::default();
+        self
+    }
+
+    /// An object without finalizers that is deleted is gone.
+    fn release(&mut self) {
+        let gone = self.tf.as_ref().is_some_and(|tf| {
+            tf.metadata.deletion_timestamp.is_some()
+                && tf.metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
+        });
+        if gone {
+            self.tf = None;
+        }
+    }
+}
+
+/// The status of a condition.
+pub(crate) fn condition<'a>(status: &'a TerraformStatus, kind: &str) -> &'a str {
+    let found = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == kind);
+    found.map_or("", |condition| &condition.status)
+}

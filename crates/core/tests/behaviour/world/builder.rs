@@ -1,0 +1,40 @@
+//! The builder and its Jobs.
+
+use alustan_api::report::FailureClass;
+use alustan_core::seen::BuildState;
+
+use super::{Class, World};
+use crate::fixtures::failure;
+
+impl World {
+    /// Finished builds are swept away, as `ttlSecondsAfterFinished` has it.
+    pub(crate) fn expire_builds(&mut self) {
+        self.builds
+            .retain(|_, build| matches!(build.state, BuildState::Active(_)));
+    }
+
+    /// All builds end: well, or with `fail`. False when none was active.
+    pub(crate) fn advance_builds(&mut self, fail: Option<FailureClass>) -> bool {
+        let now = self.now;
+        let mut any = false;
+        for build in self.builds.values_mut() {
+            if !matches!(build.state, BuildState::Active(_)) {
+                continue;
+            }
+            any = true;
+            let forbidden = (!build.credentials).then_some(FailureClass::User);
+            let Some(class) = fail.or(forbidden) else {
+                let digest = format!("sha256:{}", build.destination.1);
+                self.images.insert(build.destination.clone(), digest);
+                build.state = BuildState::Done;
+                continue;
+            };
+            self.ledger.class(Class::BuildFailed);
+            self.ledger
+                .failed(&format!("build {}", build.destination.1), class);
+            let why = "the builder ended with exit code 1";
+            build.state = BuildState::Failed(failure(class, "BuildFailed", why), now);
+        }
+        any
+    }
+}

@@ -1,0 +1,294 @@
+//! What the controller writes.
+
+use alustan_api::names;
+use alustan_api::run::{Pin, RunRecord, key};
+use alustan_core::decide::decide;
+use alustan_core::objects::secrets;
+use alustan_core::seen::{BuildState, OutputsSeen, RecordSeen, Seen};
+use alustan_core::step::{Keep, Object, Step, Swap};
+use k8s_openapi::api::batch::v1 as batch;
+use k8s_openapi::api::core::v1::{Container, Secret};
+use kube::ResourceExt;
+
+use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
+
+/// Why a pass ended early.
+enum Ended {
+    Conflict,
+    Crash,
+}
+
+/// One pass over the steps of a decision.
+struct Pass {
+    /// The version of the record that the next swap replaces.
+    version: Option<String>,
+    /// Writes left until the controller dies.
+    left: Option<usize>,
+    wrote: bool,
+    wanted: Option<Config>,
+}
+
+impl World {
+    /// The controller looks at the resource and acts.
+    pub(crate) fn look(&mut self, look: Look) -> Looked {
+        let seen = self.observe(look.stale.unwrap_or_default());
+        let decision = decide(self.tf(), &seen, &self.settings, self.now);
+        if look.stale.is_none() {
+            self.check(&decision, &seen);
+        }
+        let mut pass = Pass {
+            version: seen.record.as_ref().map(|record| record.version.clone()),
+            left: look.crash,
+            wrote: false,
+            wanted: self.wanted(&seen),
+        };
+        let mut started = false;
+        let mut done = self.enact_all(&decision.steps, &seen, &mut pass);
+        if let (Ok(()), Some(start)) = (&done, &decision.start) {
+            if self.room {
+                started = true;
+                done = self.enact_all(&start.steps, &seen, &mut pass);
+            } else {
+                self.ledger.class(Class::NoRoom);
+            }
+        }
+        let status = decision.start.as_ref().filter(|_| started);
+        let status = status
+            .map_or(&decision.status, |start| &start.status)
+            .clone();
+        match done {
+            Ok(()) => pass.wrote |= self.report_status(status),
+            Err(Ended::Conflict) => self.ledger.class(Class::Conflict),
+            Err(Ended::Crash) => {
+                self.ledger.class(if started {
+                    Class::CrashMidStart
+                } else {
+                    Class::Crash
+                });
+                self.restart();
+            }
+        }
+        Looked {
+            decision,
+            started,
+            wrote: pass.wrote,
+        }
+    }
+
+    fn report_status(&mut self, status: alustan_api::TerraformStatus) -> bool {
+        let Some(tf) = &mut self.tf else { return false };
+        let changed = tf.status.as_ref() != Some(&status);
+        tf.status = Some(status);
+        changed
+    }
+
+    fn enact_all(&mut self, steps: &[Step], seen: &Seen, pass: &mut Pass) -> Result<(), Ended> {
+        steps
+            .iter()
+            .try_for_each(|step| self.enact(step, seen, pass))
+    }
+
+    fn enact(&mut self, step: &Step, seen: &Seen, pass: &mut Pass) -> Result<(), Ended> {
+        if let Step::CleanUp { state } = step {
+            return self.clean_up(*state, pass);
+        }
+        pass.count()?;
+        match step {
+            Step::AddFinalizer => {
+                let tf = self.tf.as_mut().unwrap();
+                tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);
+            }
+            Step::CreateRecord(secret) => self.create_record(secret)?,
+            Step::SwapRecord(swap) => self.swap_record(swap, pass)?,
+            Step::Ensure(object) => self.ensure(object, seen),
+            Step::PushContext => {
+                let context = &seen.source.value().unwrap().context;
+                let image = &self.tf().spec.container_registry.image_name;
+                let place = format!("{image} {context}");
+                self.memory.asked |= self.memory.pushed.insert(place);
+            }
+            Step::CreateJob(job) => self.create_job(job),
+            Step::DeleteJob(name) => self.delete_job(name),
+            Step::CleanUp { .. } => {}
+            Step::RemoveFinalizer => {
+                Ledger::released(&self.real, self.tf());
+                let finalizers = &mut self.tf.as_mut().unwrap().metadata.finalizers;
+                let others = finalizers.take().unwrap_or_default().into_iter();
+                *finalizers = Some(
+                    others
+                        .filter(|name| name != alustan_api::FINALIZER)
+                        .collect(),
+                );
+                self.release();
+            }
+        }
+        Ok(())
+    }
+
+    fn create_record(&mut self, secret: &Secret) -> Result<(), Ended> {
+        if self.record.is_some() {
+            return Err(Ended::Conflict);
+        }
+        let data = secret.data.as_ref().unwrap();
+        let parse = |key: &str| serde_json::from_slice(&data[key].0).unwrap();
+        self.earlier.push(None);
+        let record: RunRecord = parse(key::RECORD);
+        let history = serde_json::from_slice(&data[key::HISTORY].0).unwrap();
+        let version = self.fresh().to_string();
+        self.record = Some(RecordSeen {
+            version,
+            key: b"a key of this resource".to_vec(),
+            record,
+            inputs: None,
+            report: None,
+            outputs: None,
+            history,
+        });
+        Ok(())
+    }
+
+    /// Writes a new version of the record.
+    pub(crate) fn store(&mut self, mut next: RecordSeen) {
+        next.version = self.fresh().to_string();
+        self.earlier.push(self.record.replace(next));
+    }
+
+    fn swap_record(&mut self, swap: &Swap, pass: &mut Pass) -> Result<(), Ended> {
+        let current = self.record.clone();
+        let Some(mut next) = current.filter(|now| Some(&now.version) == pass.version.as_ref())
+        else {
+            return Err(Ended::Conflict);
+        };
+        if swap.record.number > next.record.number {
+            self.ledger.decide(&swap.record, pass.wanted.as_ref());
+        }
+        if swap.record.cancel && !next.record.cancel {
+            self.ledger.class(Class::Cancelled);
+        }
+        next.record = swap.record.clone();
+        if let Some(history) = &swap.history {
+            if history.reconcile_at != next.history.reconcile_at {
+                self.ledger.new_budget();
+            }
+            next.history = history.clone();
+        }
+        match &swap.inputs {
+            Keep::Same => {}
+            Keep::Set(inputs) => next.inputs = Some((**inputs).clone()),
+            Keep::Drop => next.inputs = None,
+        }
+        if swap.drop_report {
+            (next.report, next.outputs) = (None, None);
+        }
+        self.ledger.record(&next);
+        self.store(next);
+        pass.version = self.record.as_ref().map(|record| record.version.clone());
+        Ok(())
+    }
+
+    fn ensure(&mut self, object: &Object, seen: &Seen) {
+        let name = match object {
+            Object::Secret(secret) => secret.name_any(),
+            Object::Claim(claim) => claim.name_any(),
+            Object::Account(account) => account.name_any(),
+            Object::Role(role) => role.name_any(),
+            Object::Binding(binding) => binding.name_any(),
+        };
+        if let (Object::Secret(secret), true) = (object, name == names::pin(&self.name())) {
+            let pin: Pin =
+                serde_json::from_slice(&secret.data.as_ref().unwrap()[secrets::PIN].0).unwrap();
+            self.pin = Some(pin);
+        }
+        if name == secrets::outputs_name(self.tf()) {
+            assert!(
+                seen.outputs != OutputsSeen::Foreign,
+                "wrote over somebody's Secret"
+            );
+            self.outputs = OutputsSeen::Ours;
+        }
+        self.objects.insert(name);
+    }
+
+    fn create_job(&mut self, job: &batch::Job) {
+        let name = job.name_any();
+        let uid = format!("job-{}", self.fresh());
+        let pod = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+        let container = &pod.containers[0];
+        if job.labels().contains_key(alustan_api::labels::IMAGE_TAG) {
+            let named = self.tf().spec.container_registry.secret_ref.is_some();
+            let volumes = pod.volumes.iter().flatten();
+            self.builds.entry(name).or_insert_with(|| Build {
+                uid,
+                destination: destination(container),
+                credentials: !named || volumes.into_iter().any(|volume| volume.name == "docker"),
+                state: BuildState::Active(None),
+            });
+            return;
+        }
+        let mut env = container.env.iter().flatten();
+        let number = env.find(|env| env.name == "ALUSTAN_RUN").unwrap();
+        let number = number.value.as_ref().unwrap().parse().unwrap();
+        self.ledger.job(number, &name);
+        self.jobs.entry(name).or_insert_with(|| Job {
+            uid,
+            number,
+            image: container.image.clone().unwrap(),
+            spawned: false,
+        });
+    }
+
+    /// Deletes a Job. A pod that works is asked to end and takes its time.
+    pub(crate) fn delete_job(&mut self, name: &str) {
+        self.builds.remove(name);
+        let Some(job) = self.jobs.remove(name) else {
+            return;
+        };
+        for pod in self.pods.iter_mut().filter(|pod| pod.job_uid == job.uid) {
+            if !pod.stage.is_working() {
+                pod.stage = super::Stage::Dead;
+            }
+        }
+    }
+
+    fn clean_up(&mut self, state: bool, pass: &mut Pass) -> Result<(), Ended> {
+        for name in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            pass.count()?;
+            self.delete_job(&name);
+        }
+        pass.count()?;
+        self.objects
+            .retain(|name| !state && name.contains("-state"));
+        for record in [self.record_first, !self.record_first] {
+            pass.count()?;
+            if record {
+                self.earlier.push(self.record.take());
+                self.ledger.forget_runs();
+            } else {
+                self.pin = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pass {
+    fn count(&mut self) -> Result<(), Ended> {
+        match &mut self.left {
+            Some(0) => return Err(Ended::Crash),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        self.wrote = true;
+        Ok(())
+    }
+}
+
+/// Repository and tag that a builder pushes to.
+fn destination(builder: &Container) -> (String, String) {
+    let mut arguments = builder.args.iter().flatten();
+    let place = arguments
+        .find_map(|argument| argument.strip_prefix("--destination="))
+        .unwrap();
+    let (image, tag) = place.rsplit_once(':').unwrap();
+    (image.to_owned(), tag.to_owned())
+}

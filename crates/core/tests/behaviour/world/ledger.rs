@@ -1,0 +1,205 @@
+//! What happened so far, and the rules that hold over time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::report::{Failure, FailureClass, RunResult};
+use alustan_api::run::{Pin, RunKind, RunPhase, RunRecord};
+use alustan_api::{ABANDON, Terraform};
+use alustan_core::seen::RecordSeen;
+use kube::ResourceExt;
+
+use super::{Config, Pod, Real};
+
+/// `spec.retry.limit` of the resource of [`crate::fixtures::terraform`].
+const LIMIT: u32 = 2;
+
+/// Things that a generated story should contain now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    Applied,
+    BuildFailed,
+    BudgetUsedUp,
+    Cancelled,
+    Conflict,
+    Crash,
+    CrashMidStart,
+    DeletedWhileRunning,
+    Destroyed,
+    Lost,
+    MissingSecret,
+    NoRoom,
+    Outage,
+    RunFailed,
+    Stale,
+}
+
+/// The memory of the world.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) classes: BTreeSet<Class>,
+    decided: BTreeMap<i64, Option<Config>>,
+    jobs: BTreeMap<i64, String>,
+    /// What failed last, and how often in a row.
+    streak: (String, u32),
+    pub(crate) kinds: Vec<(RunKind, RunResult)>,
+}
+
+impl Ledger {
+    pub(crate) fn class(&mut self, class: Class) {
+        self.classes.insert(class);
+    }
+
+    /// What run `number` was started for.
+    pub(crate) fn decided(&self, number: i64) -> Option<&Config> {
+        self.decided.get(&number)?.as_ref()
+    }
+
+    /// A run is started.
+    pub(crate) fn decide(&mut self, record: &RunRecord, wanted: Option<&Config>) {
+        let next = self.decided.keys().last().map_or(1, |last| last + 1);
+        assert_eq!(record.number, next, "runs are counted one by one");
+        self.decided.insert(record.number, wanted.cloned());
+    }
+
+    /// The record is gone: runs are counted anew.
+    pub(crate) fn forget_runs(&mut self) {
+        self.decided.clear();
+        self.jobs.clear();
+    }
+
+    /// A Job of run `number` is made.
+    pub(crate) fn job(&mut self, number: i64, name: &str) {
+        let first = self.jobs.entry(number).or_insert_with(|| name.to_owned());
+        assert_eq!(first, name, "run {number} has two Jobs");
+    }
+
+    /// The pod of the current run begins to change real objects.
+    pub(crate) fn applying(&mut self, current: &RecordSeen, pin: Option<&Pin>) {
+        let run = current.record.run.as_ref().unwrap();
+        let inputs = current.inputs.as_ref().unwrap();
+        let pin = pin.unwrap_or_else(|| panic!("{} applies without a pin", run.job));
+        if run.kind == RunKind::Destroy {
+            return;
+        }
+        assert_eq!(run.kind, RunKind::Apply);
+        assert_eq!(
+            (&pin.image, &pin.context),
+            (&run.image, &run.context),
+            "the pin is another"
+        );
+        assert_eq!(
+            pin.inputs.variables, inputs.variables,
+            "the pin has other variables"
+        );
+        let decided = self.decided(current.record.number).unwrap();
+        assert_eq!(run.context.as_ref(), Some(&decided.context));
+        assert_eq!(inputs.variables.get("size"), Some(&decided.size));
+        assert!(
+            run.image.starts_with(&decided.image),
+            "{} is not decided",
+            run.image
+        );
+    }
+
+    /// A run reports.
+    pub(crate) fn reported(
+        &mut self,
+        number: i64,
+        kind: RunKind,
+        result: RunResult,
+        failure: Option<&Failure>,
+    ) {
+        self.kinds.push((kind, result));
+        match result {
+            RunResult::Failed => {
+                self.class(Class::RunFailed);
+                let of = match kind {
+                    RunKind::Destroy => "destroy".to_owned(),
+                    RunKind::Apply | RunKind::Drift | RunKind::Plan => {
+                        format!("{:?}", self.decided(number))
+                    }
+                };
+                self.failed(&of, failure.unwrap().class);
+            }
+            RunResult::Cancelled => {}
+            RunResult::Done | RunResult::NoChanges | RunResult::Changes => {
+                self.new_budget();
+                self.class(match kind {
+                    RunKind::Destroy => Class::Destroyed,
+                    RunKind::Apply | RunKind::Drift | RunKind::Plan => Class::Applied,
+                });
+            }
+        }
+    }
+
+    /// `of` failed. The budget must have had room for it.
+    pub(crate) fn failed(&mut self, of: &str, class: FailureClass) {
+        if class == FailureClass::World {
+            return;
+        }
+        let before = if self.streak.0 == of {
+            self.streak.1
+        } else {
+            0
+        };
+        assert!(
+            before < LIMIT,
+            "{of} was tried again, although its budget is used up"
+        );
+        let count = if class == FailureClass::User {
+            LIMIT
+        } else {
+            before + 1
+        };
+        if count == LIMIT {
+            self.class(Class::BudgetUsedUp);
+        }
+        self.streak = (of.to_owned(), count);
+    }
+
+    /// Whether the budget of what failed last is used up.
+    pub(crate) fn is_budget_used_up(&self) -> bool {
+        self.streak.1 >= LIMIT
+    }
+
+    /// A person asked for another try, or it went well.
+    pub(crate) fn new_budget(&mut self) {
+        self.streak = (String::new(), 0);
+    }
+
+    /// The record has a new version, written by the controller.
+    pub(crate) fn record(&self, next: &RecordSeen) {
+        if next.record.phase == RunPhase::Recorded {
+            assert!(
+                next.inputs.is_none(),
+                "inputs stay in the record after the run"
+            );
+            assert!(next.report.is_none() && next.outputs.is_none());
+        }
+        let names: BTreeSet<_> = self.jobs.values().collect();
+        assert_eq!(names.len(), self.jobs.len(), "two runs share a Job");
+    }
+
+    /// Something happened to a pod.
+    pub(crate) fn pods(pods: &[Pod]) {
+        let working = pods.iter().filter(|pod| pod.stage.past_claim());
+        let numbers: BTreeSet<i64> = working.map(|pod| pod.number).collect();
+        assert!(
+            numbers.len() < 2,
+            "pods of runs {numbers:?} work at the same time"
+        );
+    }
+
+    /// The resource is let go.
+    pub(crate) fn released(real: &Real, tf: &Terraform) {
+        let abandoned = tf
+            .annotations()
+            .get(ABANDON)
+            .is_some_and(|value| value == "true");
+        assert!(tf.metadata.deletion_timestamp.is_some());
+        assert!(
+            real.is_empty() || abandoned,
+            "let go, and {real:?} stays behind"
+        );
+    }
+}

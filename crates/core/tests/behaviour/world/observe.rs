@@ -1,0 +1,284 @@
+//! What the controller sees of the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::report::FailureClass;
+use alustan_api::run::{PinnedImage, ScriptTexts};
+use alustan_api::{Script, names};
+use alustan_core::image::{self, ImagePlan};
+use alustan_core::seen::{Answer, BuildSeen, InputsSeen, JobSeen, RecordSeen, Seen, SourceSeen};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{Class, Config, World};
+use crate::fixtures::failure;
+
+/// Answers that the controller has got since it started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    /// Whether the last look asked something that is answered by the next.
+    pub(crate) asked: bool,
+    questions: BTreeSet<String>,
+    source: Option<SourceSeen>,
+    /// Contexts that were to be pushed.
+    pub(crate) pushed: BTreeSet<String>,
+}
+
+impl Memory {
+    /// False the first time.
+    fn was_asked(&mut self, question: String) -> bool {
+        let new = self.questions.insert(question);
+        self.asked |= new;
+        !new
+    }
+}
+
+const NAMESPACE: &str = "uid-of-team";
+
+impl World {
+    /// What is seen, with the record as it was `stale` versions ago.
+    pub(crate) fn observe(&mut self, stale: usize) -> Seen {
+        let record = self.record_seen(stale);
+        let source = self.source();
+        let base = self.base(record.as_ref());
+        let plan = source
+            .value()
+            .zip(base.value())
+            .map(|(source, base)| image::plan(self.tf(), source, base, NAMESPACE, &self.settings));
+        let build = plan.as_ref().and_then(|plan| self.build(plan));
+        Seen {
+            namespace_uid: NAMESPACE.to_owned(),
+            inputs: self.inputs(),
+            image: plan
+                .as_ref()
+                .map_or(Answer::Pending, |plan| self.image(plan)),
+            artifact: plan.as_ref().and_then(|plan| self.artifact(&plan.context)),
+            job: record.as_ref().and_then(|record| self.job(record)),
+            finished_jobs: self.finished_jobs(),
+            outputs: self.outputs,
+            pin: self.pin.clone(),
+            record,
+            source,
+            base,
+            build,
+        }
+    }
+
+    fn record_seen(&mut self, stale: usize) -> Option<RecordSeen> {
+        if stale == 0 || self.earlier.is_empty() {
+            return self.record.clone();
+        }
+        self.ledger.class(Class::Stale);
+        let index = self.earlier.len().saturating_sub(stale);
+        self.earlier.get(index).cloned().flatten()
+    }
+
+    fn source(&mut self) -> Answer<SourceSeen> {
+        if !self.memory.was_asked("source".to_owned()) {
+            return Answer::Pending;
+        }
+        if !self.git_up {
+            self.ledger.class(Class::Outage);
+            return Answer::Failed {
+                failure: failure(
+                    FailureClass::World,
+                    "RepositoryUnreachable",
+                    "git ls-remote https://git.test/team/infra: no route to host",
+                ),
+                last: self.memory.source.clone(),
+                retry_at: self.next_minute(),
+            };
+        }
+        let (context, revision) = self.head;
+        let source = SourceSeen {
+            revision: format!("{revision:x}c0ffee0000"),
+            context: format!("context-{context}"),
+            path: "web".to_owned(),
+            backend: self.module_backend.clone(),
+        };
+        self.memory.source = Some(source.clone());
+        Answer::Known(source)
+    }
+
+    fn base(&mut self, record: Option<&RecordSeen>) -> Answer<PinnedImage> {
+        let reference = image::base(self.tf(), &self.settings).to_owned();
+        let pinned = record.and_then(|record| record.history.base.clone());
+        if let Some(pinned) = pinned.filter(|pinned| pinned.reference == reference) {
+            return Answer::Known(pinned);
+        }
+        if !self.memory.was_asked(format!("base {reference}")) {
+            return Answer::Pending;
+        }
+        if !self.registry_up {
+            return self.registry_down(None);
+        }
+        let resolved = format!("{reference}@sha256:base-{}", self.base_digest);
+        Answer::Known(PinnedImage {
+            reference,
+            resolved,
+        })
+    }
+
+    fn image(&mut self, plan: &ImagePlan) -> Answer<Option<String>> {
+        let place = (
+            self.tf().spec.container_registry.image_name.clone(),
+            plan.tag.clone(),
+        );
+        if !self.memory.was_asked(format!("image {place:?}")) {
+            return Answer::Pending;
+        }
+        if !self.registry_up {
+            return self.registry_down(None);
+        }
+        Answer::Known(self.images.get(&place).cloned())
+    }
+
+    fn artifact(&mut self, context: &str) -> Option<Answer<String>> {
+        let place = format!("{} {context}", self.tf().spec.container_registry.image_name);
+        if !self.memory.pushed.contains(&place) {
+            return None;
+        }
+        if !self.memory.was_asked(format!("push {place}")) {
+            return Some(Answer::Pending);
+        }
+        if !self.registry_up {
+            return Some(self.registry_down(None));
+        }
+        Some(Answer::Known(format!("{place}@sha256:artifact")))
+    }
+
+    fn registry_down<T>(&mut self, last: Option<T>) -> Answer<T> {
+        self.ledger.class(Class::Outage);
+        let why = "GET https://registry.test/v2/: connection refused";
+        Answer::Failed {
+            failure: failure(FailureClass::World, "RegistryUnreachable", why),
+            last,
+            retry_at: self.next_minute(),
+        }
+    }
+
+    fn next_minute(&self) -> Timestamp {
+        Timestamp::from_second((self.now.as_second() / 60 + 1) * 60).unwrap()
+    }
+
+    fn inputs(&mut self) -> Result<InputsSeen, alustan_api::report::Failure> {
+        let named = self.tf().spec.container_registry.secret_ref.is_some();
+        if named && !self.regcred {
+            self.ledger.class(Class::MissingSecret);
+            let why = "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
+            return Err(failure(FailureClass::User, "SecretNotFound", why));
+        }
+        let Some(cloud) = self.cloud else {
+            self.ledger.class(Class::MissingSecret);
+            let why = "spec.runner.envFromSecrets[0]: Secret cloud does not exist; create it";
+            return Err(failure(FailureClass::World, "SecretNotFound", why));
+        };
+        let value = BTreeMap::from([("TOKEN".to_owned(), cloud.to_string())]);
+        Ok(InputsSeen {
+            runner: BTreeMap::from([("cloud".to_owned(), value)]),
+            registry_key: named.then(|| ".dockerconfigjson".to_owned()),
+            scripts: self.scripts(),
+            pull_config: self.pull_config.clone(),
+            ..InputsSeen::default()
+        })
+    }
+
+    /// Inline scripts.
+    fn scripts(&self) -> ScriptTexts {
+        let scripts = self.tf().spec.scripts.clone().unwrap_or_default();
+        let inline = |script: Option<Script>| script.and_then(|script| script.inline);
+        ScriptTexts {
+            init: inline(scripts.init),
+            plan: inline(scripts.plan),
+            apply: inline(scripts.apply),
+            destroy: inline(scripts.destroy),
+        }
+    }
+
+    fn build(&self, plan: &ImagePlan) -> Option<BuildSeen> {
+        let job = names::build_job(&plan.tag);
+        let build = self.builds.get(&job)?;
+        Some(BuildSeen {
+            job,
+            uid: build.uid.clone(),
+            state: build.state.clone(),
+        })
+    }
+
+    /// The Job of the run in `record`, also when only a pod of it is left.
+    fn job(&self, record: &RecordSeen) -> Option<JobSeen> {
+        let name = &record.record.run.as_ref()?.job;
+        let pods_alive = self
+            .pods
+            .iter()
+            .any(|pod| pod.job == *name && pod.stage.is_alive());
+        let job = self.jobs.get(name);
+        (job.is_some() || pods_alive).then(|| JobSeen {
+            uid: job.map_or_else(String::new, |job| job.uid.clone()),
+            finished: self.is_finished(name),
+            pods_alive,
+            waiting: None,
+            ended: None,
+        })
+    }
+
+    fn is_finished(&self, name: &str) -> bool {
+        let Some(job) = self.jobs.get(name) else {
+            return true;
+        };
+        let alive = self
+            .pods
+            .iter()
+            .any(|pod| pod.job_uid == job.uid && pod.stage.is_alive());
+        job.spawned && !alive
+    }
+
+    fn finished_jobs(&self) -> BTreeMap<i64, String> {
+        let finished = self.jobs.iter().filter(|(name, _)| self.is_finished(name));
+        finished
+            .map(|(name, job)| (job.number, name.clone()))
+            .collect()
+    }
+
+    /// What is wanted, as the controller can know it from `seen`.
+    pub(crate) fn wanted(&self, seen: &Seen) -> Option<Config> {
+        let source = seen.source.value().or(self.memory.source.as_ref())?;
+        let cloud = seen
+            .inputs
+            .as_ref()
+            .ok()?
+            .runner
+            .get("cloud")?
+            .get("TOKEN")?;
+        Some(self.config(source.context.clone(), cloud.parse().unwrap()))
+    }
+
+    /// What is wanted in truth.
+    pub(crate) fn wanted_now(&self) -> Config {
+        self.config(
+            format!("context-{}", self.head.0),
+            self.cloud.unwrap_or_default(),
+        )
+    }
+
+    fn config(&self, context: String, cloud: u32) -> Config {
+        let spec = &self.tf().spec;
+        Config {
+            context,
+            size: spec
+                .variables
+                .get("size")
+                .map(|size| size.0.clone())
+                .unwrap_or_default(),
+            cloud,
+            image: spec.container_registry.image_name.clone(),
+        }
+    }
+
+    /// The name of the resource, also after it is gone.
+    pub(crate) fn name(&self) -> String {
+        self.tf
+            .as_ref()
+            .map_or_else(|| "web".to_owned(), ResourceExt::name_any)
+    }
+}

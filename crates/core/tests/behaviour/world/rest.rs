@@ -1,0 +1,64 @@
+//! Time passes until nothing is left to do.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Act, Look, World};
+
+/// How a world came to rest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    /// Nothing more happens until a person does something.
+    pub(crate) stalled: bool,
+}
+
+impl World {
+    /// A world on its way to being applied, at the moment when `reached` says so.
+    pub(crate) fn until(reached: impl Fn(&Self) -> bool) -> Self {
+        let mut world = Self::new();
+        for _ in 0..100 {
+            world.look(Look::default());
+            if reached(&world) {
+                return world;
+            }
+            if !world.advance_builds(None) {
+                world.act(0, Act::Progress);
+            }
+            if reached(&world) {
+                return world;
+            }
+        }
+        panic!("it never comes to that: {:?}", world.status());
+    }
+
+    /// Looks, runs and builds until nothing happens any more without time passing. When the
+    /// controller looks again by itself.
+    pub(crate) fn settle(&mut self) -> Option<Timestamp> {
+        for _ in 0..100 {
+            let looked = self.tf.is_some().then(|| self.look(Look::default()));
+            let wrote = looked.as_ref().is_some_and(|looked| looked.wrote);
+            let asked = std::mem::take(&mut self.memory.asked);
+            let built = self.advance_builds(None);
+            let ran = self.act(0, Act::Progress);
+            if !(wrote || asked || built || ran) {
+                return looked?.decision.requeue_at;
+            }
+        }
+        panic!("the world does not come to rest: {:?}", self.status());
+    }
+
+    /// Lets everything go well, and time pass, until the resource is ready, stalled or gone.
+    pub(crate) fn run_until_rest(&mut self) -> Rest {
+        for _ in 0..40 {
+            let next = self.settle();
+            if self.tf.is_none() || (self.is_ready() && !self.is_deleted()) {
+                return Rest { stalled: false };
+            }
+            let Some(next) = next else {
+                let stalled = self.is_stalled();
+                return Rest { stalled };
+            };
+            self.now = next.max(self.now);
+        }
+        panic!("no rest within 40 waits: {:?}", self.status());
+    }
+}

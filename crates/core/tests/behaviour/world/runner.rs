@@ -1,0 +1,304 @@
+//! Pods: the runner as far as its protocol goes.
+
+use alustan_api::report::{ChangeSet, Failure, FailureClass, ResourceChange, RunReport, RunResult};
+use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunRecord};
+
+use super::{Class, Ledger, World};
+use crate::fixtures::failure;
+
+/// How far a runner pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    Created,
+    Planning,
+    Applying,
+    /// Its report stands; it is ending.
+    Reported,
+    Dead,
+}
+
+impl Stage {
+    pub(crate) fn is_alive(self) -> bool {
+        self < Self::Dead
+    }
+
+    /// Whether its run is its own.
+    pub(crate) fn past_claim(self) -> bool {
+        self.is_alive() && self > Self::Created
+    }
+
+    /// Whether it has still something to do.
+    pub(crate) fn is_working(self) -> bool {
+        self.past_claim() && self < Self::Reported
+    }
+}
+
+/// A runner pod.
+#[derive(Clone, Debug)]
+pub(crate) struct Pod {
+    pub(crate) uid: String,
+    pub(crate) job: String,
+    pub(crate) job_uid: String,
+    pub(crate) number: i64,
+    pub(crate) image: String,
+    pub(crate) stage: Stage,
+}
+
+/// What happens to a pod.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Act {
+    /// It goes on as it should.
+    Progress,
+    /// It fails and says so.
+    Fail(FailureClass),
+    /// It dies without a word.
+    Kill,
+}
+
+impl World {
+    /// Something happens to one of the living pods. False when there is nothing to happen.
+    pub(crate) fn act(&mut self, which: usize, act: Act) -> bool {
+        self.spawn();
+        let alive: Vec<usize> = (0..self.pods.len())
+            .filter(|pod| self.pods[*pod].stage.is_alive())
+            .collect();
+        let Some(index) = alive.get(which % alive.len().max(1)).copied() else {
+            return false;
+        };
+        let before = self.pods[index].stage;
+        self.pods[index].stage = match act {
+            Act::Kill => self.kill(index),
+            Act::Progress => self.progress(index, None),
+            Act::Fail(class) => self.progress(index, Some(class)),
+        };
+        Ledger::pods(&self.pods);
+        self.pods[index].stage != before
+    }
+
+    /// The Job controller makes the pods of new Jobs.
+    pub(crate) fn spawn(&mut self) {
+        for name in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            let uid = format!("pod-{}", self.fresh());
+            let Some(job) = self.jobs.get_mut(&name).filter(|job| !job.spawned) else {
+                continue;
+            };
+            job.spawned = true;
+            self.pods.push(Pod {
+                uid,
+                job: name,
+                job_uid: job.uid.clone(),
+                number: job.number,
+                image: job.image.clone(),
+                stage: Stage::Created,
+            });
+        }
+    }
+
+    fn kill(&mut self, index: usize) -> Stage {
+        let pod = &self.pods[index];
+        if pod.stage == Stage::Applying {
+            self.real.partial = true;
+        }
+        if pod.stage < Stage::Reported {
+            self.ledger.class(Class::Lost);
+        }
+        Stage::Dead
+    }
+
+    fn progress(&mut self, index: usize, fail: Option<FailureClass>) -> Stage {
+        let pod = self.pods[index].clone();
+        match pod.stage {
+            Stage::Created => self.claim(&pod),
+            Stage::Planning => self.plan(&pod, fail),
+            Stage::Applying => self.apply(&pod, fail),
+            Stage::Reported | Stage::Dead => Stage::Dead,
+        }
+    }
+
+    fn claim(&mut self, pod: &Pod) -> Stage {
+        if !self
+            .images
+            .values()
+            .any(|digest| pod.image.ends_with(digest))
+            || self.cloud.is_none()
+        {
+            return Stage::Created;
+        }
+        let (now, pod) = (self.now, pod.clone());
+        let claimed = self.swap(|record| {
+            let free = record.number == pod.number
+                && record.claimed_by.is_none()
+                && !record.cancel
+                && record.phase == RunPhase::Starting;
+            if free {
+                record.phase = RunPhase::Planning;
+                record.claimed_by = Some(Claim {
+                    pod_uid: pod.uid.clone(),
+                    pod: pod.uid.clone(),
+                    at: now,
+                });
+            }
+            free
+        });
+        if claimed {
+            Stage::Planning
+        } else {
+            Stage::Dead
+        }
+    }
+
+    fn plan(&mut self, pod: &Pod, fail: Option<FailureClass>) -> Stage {
+        let Some(kind) = self.kind_of(pod) else {
+            return Stage::Dead;
+        };
+        if let Some(class) = fail {
+            return self.report(pod, RunResult::Failed, Some(engine(class)));
+        }
+        let differs = match kind {
+            RunKind::Destroy => !self.real.is_empty(),
+            RunKind::Apply | RunKind::Drift | RunKind::Plan => {
+                let decided = self.ledger.decided(pod.number);
+                self.real.partial || self.real.drifted || self.real.config.as_ref() != decided
+            }
+        };
+        if !differs {
+            return self.report(pod, RunResult::NoChanges, None);
+        }
+        if !kind.changes() {
+            return self.report(pod, RunResult::Changes, None);
+        }
+        let mut cancelled = false;
+        let ours = self.swap(|record| {
+            cancelled = record.cancel;
+            if !cancelled && is_ours(record, pod) {
+                record.phase = RunPhase::Applying;
+                record.attempted = true;
+                return true;
+            }
+            false
+        });
+        if cancelled {
+            return self.report(pod, RunResult::Cancelled, None);
+        }
+        if !ours {
+            return Stage::Dead;
+        }
+        let record = self.record.as_ref().unwrap();
+        self.ledger.applying(record, self.pin.as_ref());
+        Stage::Applying
+    }
+
+    fn apply(&mut self, pod: &Pod, fail: Option<FailureClass>) -> Stage {
+        let Some(kind) = self.kind_of(pod) else {
+            panic!(
+                "run {} applies, but it is no longer the current one",
+                pod.number
+            )
+        };
+        if let Some(class) = fail {
+            self.real.partial = true;
+            return self.report(pod, RunResult::Failed, Some(engine(class)));
+        }
+        self.real.partial = false;
+        self.real.drifted = false;
+        self.real.config = match kind {
+            RunKind::Destroy => None,
+            RunKind::Apply | RunKind::Drift | RunKind::Plan => {
+                self.ledger.decided(pod.number).cloned()
+            }
+        };
+        self.report(pod, RunResult::Done, None)
+    }
+
+    /// The kind of the run of `pod`, if it still is its own.
+    fn kind_of(&self, pod: &Pod) -> Option<RunKind> {
+        let record = &self.record.as_ref()?.record;
+        let run = record.run.as_ref().filter(|_| is_ours(record, pod))?;
+        Some(run.kind)
+    }
+
+    fn report(&mut self, pod: &Pod, result: RunResult, failure: Option<Failure>) -> Stage {
+        let Some(kind) = self.kind_of(pod) else {
+            return Stage::Dead;
+        };
+        self.ledger
+            .reported(pod.number, kind, result, failure.as_ref());
+        let report = RunReport {
+            number: pod.number,
+            kind,
+            result,
+            trigger: String::new(),
+            job: String::new(),
+            changes: (result == RunResult::Changes).then(|| self.changes()),
+            failure,
+            state_address: None,
+            started_at: self.now,
+            finished_at: self.now,
+        };
+        let outputs = self.outputs_of(pod.number);
+        let hands_on =
+            kind == RunKind::Apply && matches!(result, RunResult::Done | RunResult::NoChanges);
+        self.swap(|record| {
+            record.phase = RunPhase::Reported;
+            true
+        });
+        let record = self.record.as_mut().unwrap();
+        record.report = Some(report);
+        record.outputs = hands_on.then_some(outputs);
+        Stage::Reported
+    }
+
+    fn changes(&self) -> ChangeSet {
+        let address = "null_resource.a".to_owned();
+        ChangeSet {
+            change: 1,
+            resources: vec![ResourceChange {
+                address,
+                action: "update".to_owned(),
+            }],
+            digest: format!("{:?}", self.real),
+            ..ChangeSet::default()
+        }
+    }
+
+    fn outputs_of(&self, number: i64) -> Outputs {
+        let value = self
+            .ledger
+            .decided(number)
+            .map(|config| config.size.clone());
+        let output = Output {
+            value: value.unwrap_or_default(),
+            sensitive: false,
+        };
+        Outputs::from([("size".to_owned(), output)])
+    }
+
+    /// The runner's compare-and-swap of the record: it reads again until it succeeds.
+    fn swap(&mut self, change: impl FnOnce(&mut RunRecord) -> bool) -> bool {
+        let Some(mut next) = self.record.clone() else {
+            return false;
+        };
+        let changed = change(&mut next.record);
+        if changed {
+            self.store(next);
+        }
+        changed
+    }
+}
+
+fn is_ours(record: &RunRecord, pod: &Pod) -> bool {
+    record.number == pod.number
+        && record.phase < RunPhase::Reported
+        && record
+            .claimed_by
+            .as_ref()
+            .is_some_and(|claim| claim.pod_uid == pod.uid)
+}
+
+fn engine(class: FailureClass) -> Failure {
+    failure(
+        class,
+        "EngineFailed",
+        "terraform ended with exit code 1: Error: nope",
+    )
+}
