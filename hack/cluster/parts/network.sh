@@ -2,7 +2,7 @@
 # The cluster's own network namespace: no rule, bridge or sysctl of the host's network is touched.
 
 network_up() {
-  local setting
+  local setting pods_out="-s $POD_CIDR -o eth0 -j MASQUERADE"
   touch "$DEV/run/network"
   [ -e "/run/netns/$NETNS" ] || ip netns add "$NETNS"
   if ! ip link show "$HOST_LINK" >/dev/null 2>&1; then
@@ -18,6 +18,8 @@ network_up() {
     nsenter --net="/run/netns/$NETNS" sysctl -qw "$setting=1" ||
       die "cannot set $setting in the namespace: load the kernel module br_netfilter (modprobe br_netfilter)"
   done
+  # Pods reach the host, which knows no way back to them.
+  nsenter --net="/run/netns/$NETNS" sh -c "iptables -t nat -C POSTROUTING $pods_out 2>/dev/null || iptables -t nat -A POSTROUTING $pods_out"
   printf 'nameserver %s\n' "$NODE_IP" >"$DEV/resolv.conf"
   printf '%s\n' "$NODE_IP ${DEV_HOSTS[*]} ${GIT_HOSTS[*]:1} ${DOCKER_HOSTS[*]} s3.us-east-1.amazonaws.com dynamodb.us-east-1.amazonaws.com sts.us-east-1.amazonaws.com" >"$DEV/hosts"
 }
