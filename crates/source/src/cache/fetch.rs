@@ -104,20 +104,31 @@ impl Call<'_> {
             Vec::new(),
             bounds,
         );
+        let most = self
+            .repository
+            .size()
+            .saturating_add(self.options.repository_bytes);
         tokio::select! {
-            fetched = fetch => fetched.map(drop),
-            () = self.grown_too_large() => Err(Error::RepositoryTooLarge {
-                remote: self.url.remote().to_owned(),
-                limit: self.options.repository_bytes,
-            }),
+            fetched = fetch => fetched?,
+            () = self.grown_beyond(most) => return Err(self.too_large()),
+        };
+        if self.repository.size() <= most {
+            return Ok(());
+        }
+        // It was faster than the look at its size.
+        self.repository.clear()?;
+        Err(self.too_large())
+    }
+
+    /// Ends when the packs have more bytes than that; the fetch is killed by being dropped.
+    async fn grown_beyond(&self, most: u64) {
+        while self.repository.size() <= most {
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
-    /// Ends when the packs have more bytes than one fetch may bring; the fetch is killed by being dropped.
-    async fn grown_too_large(&self) {
-        let before = self.repository.size();
-        while self.repository.size().saturating_sub(before) <= self.options.repository_bytes {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+    fn too_large(&self) -> Error {
+        let (remote, limit) = (self.url.remote().to_owned(), self.options.repository_bytes);
+        Error::RepositoryTooLarge { remote, limit }
     }
 }

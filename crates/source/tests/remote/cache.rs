@@ -183,7 +183,7 @@ async fn a_worn_repository_is_fetched_anew() {
 
 #[tokio::test]
 async fn a_repository_that_is_too_large_is_cut_off() {
-    let noise = noise(2_000_000);
+    let noise = noise(100_000);
     let origin = Origin::with(&[("big", &noise)]);
     let server = serve(&origin).await;
     let root = tempfile::tempdir().unwrap();
