@@ -70,17 +70,20 @@ fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Res
         grace: Duration::from_secs(5),
         redactor: Redactor::default(),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(prepare_context(
+    runtime().block_on(prepare_context(
         layout,
         &vars,
         &commands,
         request,
         &context(files),
     ))
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn a_prepared_module_runs_without_init_and_at_any_path() {
         world.use_module(&layout.build.join("src/module"));
         let ran = world.run(RunKind::Apply);
         ran.expect(RunResult::Done);
-        assert!(!ran.stderr.contains("terraform init"), "{}", ran.logs());
+        assert!(!ran.stderr.contains(" init\n"), "{}", ran.logs());
         assert_eq!(text(&world.outputs().unwrap(), "a"), "x");
         world.run(RunKind::Drift).expect(RunResult::NoChanges);
         world.run(RunKind::Destroy).expect(RunResult::Done);
@@ -108,7 +111,7 @@ fn a_module_prepared_for_one_backend_runs_with_another() {
     world.use_module(&layout.build.join("src/module"));
     let ran = world.run(RunKind::Apply);
     ran.expect(RunResult::Done);
-    assert!(ran.stderr.contains("terraform init") && world.path("local.tfstate").is_file());
+    assert!(ran.stderr.contains(" init\n") && world.path("local.tfstate").is_file());
 }
 
 #[test]
@@ -141,8 +144,8 @@ fn fake_provider(mirror: &Path, name: &str, content: &str) {
 const PROVIDERS: &str = r#"
 terraform {
   required_providers {
-    inside  = { source = "team/inside" }
-    outside = { source = "team/outside" }
+    inside  = { source = "registry.terraform.io/team/inside" }
+    outside = { source = "registry.terraform.io/team/outside" }
   }
 }
 module "child" { source = "./child" }
