@@ -5,9 +5,13 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
+
+/// A watch that has not brought our write after this long never will: the object is gone.
+const BELIEVED: Duration = Duration::from_secs(10);
 
 /// A store with our own writes in front of it.
 pub(crate) struct Mirror<K>
@@ -15,8 +19,11 @@ where
     K: Resource<DynamicType = ()> + 'static,
 {
     store: Store<K>,
-    written: Mutex<HashMap<ObjectRef<K>, Arc<K>>>,
+    written: Mutex<HashMap<ObjectRef<K>, Written<K>>>,
 }
+
+/// An object as the API server answered, and when.
+type Written<K> = (Arc<K>, Instant);
 
 impl<K> Mirror<K>
 where
@@ -36,13 +43,17 @@ where
         let key = ObjectRef::new(name).within(namespace);
         let watched = self.store.get(&key);
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(own) = written.get(&key) else {
+        let Some((own, since)) = written.get(&key) else {
             return watched;
         };
-        match &watched {
-            Some(watched) if version(&**watched) >= version(&**own) => written.remove(&key),
-            _ => return Some(own.clone()),
+        let caught_up = match &watched {
+            Some(watched) => version(&**watched) >= version(&**own),
+            None => since.elapsed() > BELIEVED,
         };
+        if !caught_up {
+            return Some(own.clone());
+        }
+        written.remove(&key);
         watched
     }
 
@@ -52,7 +63,7 @@ where
         self.written
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(key, Arc::new(object));
+            .insert(key, (Arc::new(object), Instant::now()));
     }
 
     /// An object that we deleted, or that somebody else changed under us: the watch knows better.

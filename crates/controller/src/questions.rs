@@ -47,12 +47,8 @@ impl Repository {
         let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
         let reference =
             Reference::branch(repo.branch.as_deref()).map_err(|error| wrong("branch", &error))?;
-        let path = match (&repo.path, url.subdir()) {
-            (Some(path), _) => Some(path.clone()),
-            (None, subdir) => subdir.map(str::to_owned),
-        };
         let spec = ContextSpec {
-            path,
+            path: repo.path.clone(),
             include: repo.include.clone(),
         };
         let identity = hash::plain(&(
