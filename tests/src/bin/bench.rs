@@ -4,8 +4,10 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
+    clippy::large_futures,
     reason = "a tool"
 )]
 
@@ -148,7 +150,7 @@ impl<'a> Bench<'a> {
 
     async fn floor(&self, image: String, n: usize) -> Duration {
         let name = format!("floor{n}");
-        let script = "cp -r /alustan/module /work/module && cd /work/module && rm -rf .terraform alustan*.tf.json && \
+        let script = "cp -r /alustan/module /work/module && cd /work/module && rm -rf .terraform zzz-alustan* && \
             cp -r /alustan/module/.terraform/modules .terraform/ 2>/dev/null; \
             terraform init -input=false && terraform plan -input=false -out=/work/plan && \
             terraform apply -input=false /work/plan";
@@ -175,8 +177,10 @@ impl<'a> Bench<'a> {
         let api = self.scene.api::<Job>();
         let start = Instant::now();
         api.create(&PostParams::default(), &job).await.unwrap();
-        await_condition(api.clone(), &name, conditions::is_job_completed())
+        let completed = await_condition(api.clone(), &name, conditions::is_job_completed());
+        tokio::time::timeout(Duration::from_secs(60), completed)
             .await
+            .expect("the floor's Job to complete")
             .unwrap();
         let time = start.elapsed();
         api.delete(&name, &DeleteParams::background())
