@@ -186,6 +186,7 @@ impl Case<'_> {
 
     /// What is wanted, or why nobody can tell.
     fn target(&self) -> Result<Target, Situation> {
+        let seen = self.seen.inputs.as_ref().map_err(missing_input)?;
         let source = self.source()?;
         let base = match &self.seen.base {
             Answer::Known(base)
@@ -212,11 +213,6 @@ impl Case<'_> {
             &self.seen.namespace_uid,
             self.settings,
         );
-        let seen = self
-            .seen
-            .inputs
-            .as_ref()
-            .map_err(|_| self.inputs_problem())?;
         let inputs = inputs::run_inputs(self.tf, &source, seen, self.current.slots_wanted)
             .map_err(|conflict| Situation::stalled("BackendConflict", conflict.to_string()))?;
         let hash = inputs::config_hash(&self.record.key, &plan.tag, &inputs, seen);
@@ -354,23 +350,12 @@ impl Case<'_> {
             Answer::Failed {
                 failure, retry_at, ..
             } => Err(build::unanswered(failure, *retry_at)),
-            Answer::Pending if self.seen.inputs.is_err() => Err(self.inputs_problem()),
             Answer::Pending => Err(Situation::busy(
                 State::Pending,
                 "Fetching",
                 "fetching the module from the repository",
             )),
         }
-    }
-
-    fn inputs_problem(&self) -> Situation {
-        self.seen.inputs.as_ref().err().map_or_else(
-            || Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing"),
-            |failure| Situation {
-                state: State::Pending,
-                ..build::refused(failure)
-            },
-        )
     }
 
     /// A base image is resolved once: a moved tag rebuilds nothing by itself (rule 1). Written
@@ -627,6 +612,15 @@ impl Case<'_> {
             status,
             requeue_at: situation.retry_at,
         }
+    }
+}
+
+/// Something that the spec names is not there. It is said before anything that may follow from it:
+/// without credentials repository and registry do not answer either.
+fn missing_input(failure: &Failure) -> Situation {
+    Situation {
+        state: State::Pending,
+        ..build::refused(failure)
     }
 }
 
