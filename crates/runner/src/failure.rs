@@ -177,7 +177,8 @@ const NO_PROVIDER: &[&str] = &[
     "inconsistent dependency lock file",
 ];
 
-/// What passes by itself: the network, and services that are busy or down.
+/// What passes by itself: the network, and services that are busy or down. Whole phrases, since a
+/// mere word may be the name of somebody's resource.
 const WORLD: &[&str] = &[
     "no such host",
     "could not resolve host",
@@ -217,14 +218,19 @@ const WORLD: &[&str] = &[
     "429 too many requests",
     "error 429",
     "too many requests",
-    "throttl",
+    "throttling:",
+    "throttlingexception",
+    "throttled",
     "rate exceeded",
-    "rate limit",
-    "ratelimit",
+    "rate limit exceeded",
+    "ratelimitexceeded",
     "requestlimitexceeded",
-    "slow down",
-    "slowdown",
-    "quota",
+    "please reduce your request rate",
+    "slowdown:",
+    "quota exceeded",
+    "quotaexceeded",
+    "exceeded quota",
+    "over quota",
     "limitexceeded",
     "insufficientinstancecapacity",
     "service unavailable",

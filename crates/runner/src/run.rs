@@ -85,7 +85,11 @@ pub async fn run(context: Context) -> ExitCode {
     let record = Record::new(context.secrets.clone(), context.identity.clone());
     let (from, to) = (context.layout.module.clone(), context.layout.module_copy());
     let copied = tokio::task::spawn_blocking(move || copy_tree(&from, &to));
-    let claimed = match claim(&record, started_at).await {
+    let claimed = tokio::select! {
+        claimed = claim(&record, started_at) => claimed,
+        _ = context.commands.stop.asked() => return ExitCode::FAILURE,
+    };
+    let claimed = match claimed {
         Ok(claimed) => claimed,
         Err(error) => return refused(&error),
     };

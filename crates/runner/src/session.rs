@@ -321,8 +321,18 @@ fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32, Failure> 
     match (finished.code, finished.cause) {
         (Some(code), _) if good.contains(&code) => Ok(code),
         (code, Some(cause)) => Err(interrupted(step, code, cause, &finished.stderr)),
-        (Some(code), None) => Err(classify(step, code, &finished.stderr)),
+        (Some(code), None) => Err(classify(step, code, &said(step, finished))),
         (None, None) => Err(world("Interrupted", "the command did not start")),
+    }
+}
+
+/// What a command said of its failure. Many scripts say it on standard output.
+fn said(step: Step, finished: &Finished) -> String {
+    let silent = finished.stderr.trim().is_empty() && matches!(step, Step::Script(_));
+    if silent {
+        String::from_utf8_lossy(&finished.stdout).into_owned()
+    } else {
+        finished.stderr.clone()
     }
 }
 

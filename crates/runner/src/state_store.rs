@@ -224,8 +224,9 @@ impl StateStore {
         needed: usize,
     ) -> Result<Vec<String>, StateError> {
         if memory.free_slots().len() < needed {
-            self.add_slots(memory, memory.pointer.used().len() + needed)
-                .await?;
+            // Room for the current version, the one before and the next, all of this size.
+            let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
+            self.add_slots(memory, wanted).await?;
         }
         if memory.free_slots().len() < needed && memory.pointer.previous.is_some() {
             crate::say!("too few state slots: giving up the previous version of the state");

@@ -23,6 +23,9 @@ pub struct Declared {
     pub complex: bool,
 }
 
+/// The longest value of an environment variable: Linux takes 128 KiB with the name.
+const LONGEST: usize = 127 * 1024;
+
 /// Names that change how programs run: never set from a variable's bare name.
 const RESERVED: &[&str] = &[
     "PATH",
@@ -151,8 +154,8 @@ pub fn environment(values: &Values) -> Vars {
             environment.insert(format!("TF_VAR_{name}"), text);
         }
     }
-    // An environment cannot hold a zero byte: such a value reaches the engine by its file.
-    environment.retain(|_, text| !text.contains('\0'));
+    // What the environment cannot hold reaches the engine by its file.
+    environment.retain(|_, text| text.len() <= LONGEST && !text.contains('\0'));
     environment
 }
 
@@ -334,6 +337,13 @@ mod tests {
         ];
         let wanted = wanted.map(|(name, text)| (name.to_owned(), text.to_owned()));
         assert_eq!(environment(&given), Vars::from(wanted));
+    }
+
+    #[test]
+    fn what_no_environment_holds_is_left_to_the_file() {
+        let given = values(json!({"long": "x".repeat(200_000), "zero": "a\u{0}b", "fine": "x"}));
+        let names: Vec<String> = environment(&given).into_keys().collect();
+        assert_eq!(names, ["TF_VAR_fine", "fine"]);
     }
 
     #[test]

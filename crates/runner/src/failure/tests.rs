@@ -126,6 +126,18 @@ Error: Unsupported Terraform Core version
 #[case(Step::Destroy, THROTTLED, FailureClass::World, "DestroyFailed")]
 #[case(Step::Apply, DENIED, FailureClass::Module, "ApplyFailed")]
 #[case(
+    Step::Apply,
+    "Error: bad request\n  with module.throttle.aws_servicequotas_service_quota.rate_limit",
+    FailureClass::Module,
+    "ApplyFailed"
+)]
+#[case(
+    Step::Apply,
+    "Error: googleapi: Error 403: Quota exceeded for quota metric",
+    FailureClass::World,
+    "ApplyFailed"
+)]
+#[case(
     Step::Script("apply"),
     "make: *** [all] Error 1",
     FailureClass::Module,

@@ -71,7 +71,7 @@ fn a_script_that_fails_says_so_with_its_exit_code() {
     world.inputs.scripts.apply = Some("echo before; false; echo never".into());
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");
-    assert_eq!(message, "scripts.apply ended with exit code 1");
+    assert_eq!(message, "scripts.apply ended with exit code 1: before");
     assert!(ran.stdout.contains("before") && !ran.stdout.contains("never"));
     world.inputs.scripts.apply = Some("#!/no/such/shell\n".into());
     world

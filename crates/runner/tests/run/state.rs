@@ -1,8 +1,9 @@
 use alustan_api::report::FailureClass;
+use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase, RunRecord, StateLock, key};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::world::{RECORD, World};
+use crate::world::{RECORD, World, until};
 
 #[test]
 fn a_lock_of_somebody_else_is_shown_and_respected() {
@@ -94,4 +95,29 @@ fn an_engine_whose_state_was_moved_by_another_does_not_overwrite_it() {
         ran.logs()
     );
     assert!(world.pointer().current.is_none());
+}
+
+#[test]
+fn a_state_of_several_mebibytes_gets_the_slots_that_it_asks_for() {
+    let mut world = World::new(
+        "resource \"terraform_data\" \"a\" { input = filebase64(\"${path.module}/noise\") }\n",
+    );
+    // Noise does not compress: more than 4 MiB of state, in four slots.
+    let noise: Vec<u8> = (0..1_700_000_u64)
+        .map(|n| {
+            u8::try_from((n.wrapping_mul(6_364_136_223_846_793_005) ^ (n * n * n)) >> 24 & 255)
+                .unwrap()
+        })
+        .collect();
+    std::fs::write(world.path("module/noise"), noise).unwrap();
+    world.start(RunKind::Apply);
+    let pod = world.pod();
+    until("more slots are asked for", || {
+        world.record().slots_wanted > 3
+    });
+    world.grow_slots(world.record().slots_wanted);
+    world.finish(pod).expect(RunResult::Done);
+    assert!(world.pointer().current.unwrap().slots.len() > 3);
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
 }

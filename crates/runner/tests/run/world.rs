@@ -258,6 +258,25 @@ impl World {
         self.secrets.get(RECORD).unwrap().data.contains_key(key)
     }
 
+    /// As the controller gives more slots.
+    pub(crate) fn grow_slots(&mut self, count: u32) {
+        let managed = self.inputs.backend.managed.as_mut().unwrap();
+        let there = u32::try_from(managed.slots.len()).unwrap();
+        for slot in there..count {
+            let name = format!("web-state-slot-{slot}");
+            self.secrets.put(&name, []);
+            managed.slots.push(name);
+        }
+        let mut data = self.secrets.get(RECORD).unwrap().data;
+        data.insert(
+            key::INPUTS.into(),
+            serde_json::to_vec(&self.inputs).unwrap(),
+        );
+        let known = [key::RECORD, key::INPUTS, key::KEY];
+        self.secrets
+            .put(RECORD, known.map(|key| (key, data[key].clone())));
+    }
+
     /// As the controller cancels a run.
     pub(crate) fn cancel(&self) {
         let mut record = self.record();
