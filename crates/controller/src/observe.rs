@@ -27,6 +27,7 @@ use crate::enact::call;
 use crate::error::Error;
 use crate::questions::{self, Push, Repository};
 use inputs::Inputs;
+use record::Kept;
 
 /// One look at one resource. It knows the questions that the resource still has, and how its
 /// context would be pushed.
@@ -75,7 +76,11 @@ impl<'a> Session<'a> {
     /// Sees everything.
     pub(crate) async fn observe(&self) -> Result<Seen, Error> {
         let (cx, tf) = (self.cx, self.tf);
-        let (record, pin) = record::both(cx, tf).await?;
+        let Kept {
+            record,
+            pin,
+            nothing_left,
+        } = record::kept(cx, tf).await?;
         let inputs = inputs::read(cx, tf).await?;
         let namespace_uid = self.namespace_uid();
         let source = self.source(&inputs);
@@ -101,6 +106,7 @@ impl<'a> Session<'a> {
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let seen = Seen {
+            nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
             inputs: inputs.seen,
             source: if plan.is_none() && base.value().is_some() {

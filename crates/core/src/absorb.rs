@@ -209,6 +209,8 @@ fn fold(
             next.checked_at = Some(now);
         }
         (RunKind::Destroy, RunResult::Done | RunResult::NoChanges) => {
+            next.applied = None;
+            next.drift = None;
             next.failures = Failures::default();
         }
         (_, RunResult::Cancelled | RunResult::Changes | RunResult::Done | RunResult::NoChanges) => {

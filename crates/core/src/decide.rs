@@ -43,6 +43,14 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         if deleting && !has_finalizer(tf) {
             return let_go(tf, seen, now);
         }
+        if let Some(nothing) = seen.nothing_left.filter(|_| deleting) {
+            return delete::unrecorded(
+                tf,
+                nothing,
+                &unrecorded(tf, &History::default(), seen),
+                now,
+            );
+        }
         return begin(tf, seen, now);
     };
     let mut case = Case {

@@ -2,7 +2,8 @@
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{Pin, RunInputs, RunKind, RunPhase, RunRecord, Trigger};
-use alustan_api::{ABANDON, State, Terraform};
+use alustan_api::{ABANDON, State, Terraform, names};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::absorb::{self, DESTROY};
@@ -10,8 +11,9 @@ use crate::build;
 use crate::decide::Case;
 use crate::inputs;
 use crate::retry;
+use crate::seen::NothingLeft;
 use crate::start::{self, Plan};
-use crate::status::Situation;
+use crate::status::{Situation, View};
 use crate::step::{Decision, Step, Swap};
 
 /// Before anything is removed, the record is swapped for itself: somebody who looks at an old
@@ -23,17 +25,69 @@ fn let_go(case: &mut Case<'_>, state: bool) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// What to do with a deleted resource.
-pub(crate) fn decide(mut case: Case<'_>) -> Decision {
-    let annotations = case.tf.annotations();
-    if annotations
+/// What to do with a deleted resource that has neither record nor pin. The status remembers
+/// whether anything is applied; it forgets once that is destroyed.
+pub(crate) fn unrecorded(
+    tf: &Terraform,
+    nothing: NothingLeft,
+    view: &View<'_>,
+    now: Timestamp,
+) -> Decision {
+    let applied = tf
+        .status
+        .as_ref()
+        .is_some_and(|status| status.last_applied.is_some());
+    let abandoned = abandoned(tf);
+    let (steps, situation) = if applied && !abandoned && !nothing.namespace_terminating {
+        let message = format!(
+            "the Secrets {} and {} are gone, and with them what destroy needs; restore them{}",
+            names::record(&tf.name_any()),
+            names::pin(&tf.name_any()),
+            how_to_abandon(tf),
+        );
+        (Vec::new(), Situation::stalled("PinLost", message))
+    } else {
+        let message = if applied {
+            "its state and pin are gone: what it applied is left as it is"
+        } else {
+            "nothing is applied"
+        };
+        let situation = Situation::busy(State::Destroying, "Destroyed", message);
+        (
+            vec![Step::CleanUp { state: !abandoned }, Step::RemoveFinalizer],
+            situation,
+        )
+    };
+    Decision {
+        steps,
+        start: None,
+        status: view.status(&situation, now),
+        requeue_at: None,
+    }
+}
+
+fn abandoned(tf: &Terraform) -> bool {
+    tf.annotations()
         .get(ABANDON)
         .is_some_and(|value| value == "true")
-    {
+}
+
+/// What to do with a deleted resource.
+pub(crate) fn decide(mut case: Case<'_>) -> Decision {
+    if abandoned(case.tf) {
         return abandon(case);
     }
     if absorb::open_run(&case.current).is_some() {
         return under_way(case);
+    }
+    if absorbed_destroy(&case) {
+        // The status forgets what was applied before the record that says so goes.
+        let situation = Situation::busy(State::Destroying, "Destroyed", "everything is destroyed");
+        let now = case.now;
+        return Decision {
+            requeue_at: Some(now),
+            ..case.done(&situation, None, None)
+        };
     }
     if destroyed(&case) || !(case.current.attempted || case.history.applied.is_some()) {
         let_go(&mut case, true);
@@ -75,11 +129,14 @@ fn logs(case: &Case<'_>) -> String {
 }
 
 fn abandon_hint(case: &Case<'_>) -> String {
+    format!("{}{}", logs(case), how_to_abandon(case.tf))
+}
+
+fn how_to_abandon(tf: &Terraform) -> String {
     format!(
-        "{}; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
-        logs(case),
-        case.tf.name_any(),
-        case.tf.namespace().unwrap_or_default(),
+        "; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
+        tf.name_any(),
+        tf.namespace().unwrap_or_default(),
     )
 }
 
@@ -152,6 +209,12 @@ fn cancel(case: &mut Case<'_>, job: &str) {
     if case.current.claimed_by.is_none() && case.seen.job.is_some() {
         case.steps.push(Step::DeleteJob(job.to_owned()));
     }
+}
+
+/// Whether the report of a destroy that succeeded is taken into the memory by this very pass.
+fn absorbed_destroy(case: &Case<'_>) -> bool {
+    let open = absorb::open_run(&case.record.record).is_some();
+    open && destroyed(case)
 }
 
 /// Whether the last run destroyed everything.

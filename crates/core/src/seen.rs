@@ -42,6 +42,8 @@ pub struct Seen {
     pub record: Option<RecordSeen>,
     /// The pin.
     pub pin: Option<Pin>,
+    /// Of a deleted resource: the API server itself was asked, and has neither record nor pin.
+    pub nothing_left: Option<NothingLeft>,
     /// The uid of the resource's namespace.
     pub namespace_uid: String,
     /// Values of the Secrets and `ConfigMap`s that the spec names.
@@ -62,6 +64,13 @@ pub struct Seen {
     pub finished_jobs: BTreeMap<i64, String>,
     /// Whose the outputs Secret is. Looked at only while a report waits to be recorded.
     pub outputs: OutputsSeen,
+}
+
+/// Neither record nor pin exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NothingLeft {
+    /// Whether they went with their namespace, in which nothing can be made any more.
+    pub namespace_terminating: bool,
 }
 
 /// The run record with its version.

@@ -47,6 +47,7 @@ impl World {
             .map(|(source, base)| image::plan(self.tf(), source, base, NAMESPACE, &self.settings));
         let build = plan.as_ref().and_then(|plan| self.build(plan));
         Seen {
+            nothing_left: None,
             namespace_uid: NAMESPACE.to_owned(),
             inputs: self.inputs(),
             image: plan
