@@ -8,6 +8,7 @@ mod events;
 mod failures;
 mod idle;
 mod inputs;
+mod nothing_left;
 mod objects;
 mod pod_security;
 mod runs;

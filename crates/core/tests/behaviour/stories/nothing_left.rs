@@ -1,0 +1,41 @@
+//! Rule 13, when both Secrets that destroy needs are gone for certain.
+
+use alustan_core::decide::decide;
+use alustan_core::seen::NothingLeft;
+use rstest::rstest;
+
+use super::words;
+use crate::world::World;
+
+#[rstest]
+#[case::nothing_was_applied(false, false, &["CleanUp with state", "RemoveFinalizer"], "Destroyed")]
+#[case::applied_things_are_not_forgotten(true, false, &[], "PinLost")]
+#[case::nothing_can_be_made_in_a_namespace_that_goes(
+    true, true, &["CleanUp with state", "RemoveFinalizer"], "Destroyed")]
+fn a_deleted_resource_without_record_and_pin(
+    #[case] applied: bool,
+    #[case] namespace_terminating: bool,
+    #[case] steps: &[&str],
+    #[case] reason: &str,
+) {
+    let mut world = if applied {
+        World::applied()
+    } else {
+        World::until(|world| world.record.is_some())
+    };
+    world.delete();
+    world.record = None;
+    world.pin = None;
+    let mut seen = world.observe(0);
+    seen.nothing_left = Some(NothingLeft {
+        namespace_terminating,
+    });
+    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    assert_eq!(words(&decision.steps), steps);
+    let ready = &decision.status.conditions[0];
+    assert_eq!(
+        (ready.type_.as_str(), ready.reason.as_str()),
+        ("Ready", reason)
+    );
+    assert!(!ready.message.is_empty());
+}
