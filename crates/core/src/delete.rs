@@ -199,14 +199,15 @@ fn under_way(mut case: Case<'_>) -> Decision {
     )
 }
 
-/// Swaps `cancel` in; a pod that has not even claimed the run is not waited for.
+/// Swaps `cancel` in, from where on the run cannot begin to change anything. Then its pod is told
+/// to end: a plan may take long, and one that cannot start would take for ever.
 fn cancel(case: &mut Case<'_>, job: &str) {
     if !case.current.cancel {
         case.current.cancel = true;
         let swap = Swap::unchanged(&case.current);
         case.steps.push(Step::SwapRecord(Box::new(swap)));
     }
-    if case.current.claimed_by.is_none() && case.seen.job.is_some() {
+    if case.seen.job.as_ref().is_some_and(|job| !job.finished) {
         case.steps.push(Step::DeleteJob(job.to_owned()));
     }
 }

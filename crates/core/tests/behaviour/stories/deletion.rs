@@ -117,7 +117,7 @@ fn a_run_that_has_changed_nothing_is_cancelled() {
     world.delete();
     assert_eq!(
         words(&world.look_once().decision.steps),
-        ["SwapRecord Planning"]
+        ["SwapRecord Planning", "DeleteJob web-apply-1"]
     );
     assert!(is_quiet(&world.look_once()), "once is enough");
     world.settle();
