@@ -1,9 +1,7 @@
 //! The main job: from a commit to applied, and back.
 
 use alustan_tests::scene;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
-use kube::api::{DeleteParams, ListParams};
+use kube::api::DeleteParams;
 
 const MODULE: &str = r#"
 variable "greeting" { type = string }
@@ -24,42 +22,15 @@ async fn a_commit_is_built_applied_and_destroyed() {
         assert!(status.image.unwrap().digest.unwrap().starts_with("sha256:"));
         assert_eq!(status.plan.unwrap().summary, "+1 ~0 -0");
         assert_eq!(scene.data("web-outputs").await["said"], "hello");
-        let log = scene.kubectl(&["logs", "job/web-apply-1"]).await;
-        assert!(log.contains("Apply complete!"), "{log}");
+        scene.log("web-apply-1", "Apply complete!").await;
         let record = scene.data("web-run").await;
         assert!(!record.contains_key("inputs") && !record.contains_key("outputs"));
+        let shown = scene.kubectl(&["get", "tf", "web"]).await;
+        assert!(shown.contains("Success"), "{shown}");
 
+        // As Argo CD deletes: everything with an ownerReference goes first.
         scene.delete("web", &DeleteParams::foreground()).await;
-        let ours = ListParams::default().labels("app.kubernetes.io/managed-by=alustan");
-        assert!(
-            scene
-                .api::<Secret>()
-                .list(&ours)
-                .await
-                .unwrap()
-                .items
-                .is_empty()
-        );
-        assert!(
-            scene
-                .api::<Job>()
-                .list(&ours)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .all(|job| { job.metadata.deletion_timestamp.is_some() })
-        );
-        assert!(
-            scene
-                .api::<PersistentVolumeClaim>()
-                .list(&ours)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .all(|claim| claim.metadata.deletion_timestamp.is_some())
-        );
+        scene.nothing_left().await;
     })
     .await;
 }

@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 /// The dev cluster of `make cluster-up`, with the operator in it.
@@ -43,20 +44,67 @@ impl Cluster {
 
     /// Runs a program with the cluster's kubeconfig; its standard output.
     pub async fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = Command::new(program)
+        let (good, said) = self.output(program, arguments, None).await;
+        assert!(good, "{program} {arguments:?}: {said}");
+        said
+    }
+
+    /// Runs a program with the cluster's kubeconfig and `input`: whether it succeeded, and what
+    /// it said; its complaints, too, where it failed.
+    pub async fn output(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        input: Option<&str>,
+    ) -> (bool, String) {
+        let mut child = Command::new(program)
             .args(arguments)
             .current_dir(Self::root())
             .env("KUBECONFIG", self.folder.join("kubeconfig"))
-            .stdin(Stdio::null())
-            .output()
-            .await
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
             .unwrap_or_else(|error| panic!("{program}: {error}"));
-        assert!(
-            output.status.success(),
-            "{program} {arguments:?}: {}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).expect("text")
+        let mut stdin = child.stdin.take().expect("a pipe");
+        // A program that reads nothing may end first.
+        let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
+        drop(stdin);
+        let output = child.wait_with_output().await.expect("an exit code");
+        let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            said.push_str(&String::from_utf8_lossy(&output.stderr));
+        }
+        (output.status.success(), said)
+    }
+}
+
+impl Cluster {
+    /// Ends the controller's process with SIGKILL, as an out-of-memory kill would.
+    pub async fn kill_controller(&self) {
+        let container = self
+            .run(
+                "kubectl",
+                &[
+                    "get",
+                    "pod",
+                    "-n",
+                    "alustan-system",
+                    "-l",
+                    "app.kubernetes.io/name=alustan",
+                    "--field-selector=status.phase=Running",
+                    "-o",
+                    "jsonpath={.items[0].status.containerStatuses[0].containerID}",
+                ],
+            )
+            .await;
+        let id = container
+            .strip_prefix("containerd://")
+            .expect("a container");
+        let task = "containerd/state/io.containerd.runtime.v2.task/k8s.io";
+        let file = self.folder.join(task).join(id).join("init.pid");
+        let pid = std::fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        self.run("kill", &["-KILL", pid.trim()]).await;
     }
 }

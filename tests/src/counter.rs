@@ -1,20 +1,25 @@
-//! An HTTP server outside the cluster that counts what really happened.
+//! An HTTP server outside the cluster that counts what really happened, and can make it wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// The host's address on the link to the dev cluster.
 const HOST: &str = "10.99.1.1";
+/// How long a request may take to come.
+const DEADLINE: Duration = Duration::from_mins(3);
 
 /// Counts requests by path.
 #[derive(Clone)]
 pub struct Counter {
     /// `host:port` as pods reach it.
     pub address: String,
-    counts: Arc<Mutex<BTreeMap<String, usize>>>,
+    counts: Arc<watch::Sender<BTreeMap<String, usize>>>,
+    held: Arc<Mutex<BTreeMap<String, watch::Sender<bool>>>>,
 }
 
 impl Counter {
@@ -24,43 +29,85 @@ impl Counter {
             .await
             .expect("an address of the dev cluster's link");
         let address = listener.local_addr().expect("an address").to_string();
-        let counts: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
-        let counted = counts.clone();
+        let counter = Self {
+            address,
+            counts: Arc::new(watch::Sender::new(BTreeMap::new())),
+            held: Arc::default(),
+        };
+        let serving = counter.clone();
         tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let counted = counted.clone();
-                tokio::spawn(async move {
-                    let mut request = [0; 1024];
-                    let read = stream.read(&mut request).await.unwrap_or_default();
-                    let text = String::from_utf8_lossy(&request[..read]).into_owned();
-                    if let Some(path) = text.split_whitespace().nth(1) {
-                        *counted.lock().unwrap().entry(path.to_owned()).or_default() += 1;
-                    }
-                    // A client that hangs up early was counted all the same.
-                    let _ = stream
-                        .write_all(b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n")
-                        .await;
-                });
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serving.clone().serve(stream));
             }
         });
-        Self { address, counts }
+        counter
+    }
+
+    async fn serve(self, mut stream: TcpStream) {
+        let mut request = [0; 1024];
+        let read = stream.read(&mut request).await.unwrap_or_default();
+        let text = String::from_utf8_lossy(&request[..read]).into_owned();
+        let Some(path) = text.split_whitespace().nth(1) else {
+            return;
+        };
+        self.counts
+            .send_modify(|counts| *counts.entry(path.to_owned()).or_default() += 1);
+        let held = self
+            .held
+            .lock()
+            .unwrap()
+            .get(path)
+            .map(watch::Sender::subscribe);
+        if let Some(mut held) = held {
+            // The sender is dropped on release.
+            let _ = held.wait_for(|free| *free).await;
+        }
+        // A client that hangs up early was counted all the same.
+        let _ = stream
+            .write_all(b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .await;
     }
 
     /// How often `path` was asked for.
     pub fn count(&self, path: &str) -> usize {
-        self.counts
-            .lock()
-            .unwrap()
-            .get(path)
-            .copied()
-            .unwrap_or_default()
+        self.counts.borrow().get(path).copied().unwrap_or_default()
     }
 
-    /// HCL of a command that counts `path`, for `local-exec` with `bash`.
-    pub fn bash(&self, path: &str) -> String {
+    /// Waits until `path` was asked for.
+    pub async fn reached(&self, path: &str) {
+        let mut counts = self.counts.subscribe();
+        let reached = counts.wait_for(|counts| counts.contains_key(path));
+        tokio::time::timeout(DEADLINE, reached)
+            .await
+            .unwrap_or_else(|_| panic!("nobody asked for {path} within {DEADLINE:?}"))
+            .expect("the counter");
+    }
+
+    /// From now on requests for `path` get no answer until [`Self::release`].
+    pub fn hold(&self, path: &str) {
+        let mut held = self.held.lock().unwrap();
+        held.insert(path.to_owned(), watch::Sender::new(false));
+    }
+
+    /// Answers those who wait for `path`, and those who come later.
+    pub fn release(&self, path: &str) {
+        self.held.lock().unwrap().remove(path);
+    }
+
+    /// A command of `bash` that asks for `path` and waits for the answer.
+    pub fn command(&self, path: &str) -> String {
         let (host, port) = self.address.split_once(':').unwrap_or_default();
         format!(
             "exec 3<>/dev/tcp/{host}/{port} && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3 >/dev/null"
+        )
+    }
+
+    /// HCL of a resource whose making asks for `path`; `more` goes into its block.
+    pub fn resource(&self, name: &str, path: &str, more: &str) -> String {
+        format!(
+            "resource \"terraform_data\" \"{name}\" {{\n  {more}\n  provisioner \"local-exec\" {{\n    \
+             interpreter = [\"bash\", \"-c\"]\n    command     = \"{}\"\n  }}\n}}\n",
+            self.command(path)
         )
     }
 }

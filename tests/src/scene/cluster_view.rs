@@ -1,0 +1,146 @@
+//! What the scene's user sees: Jobs, Secrets, events, logs, and who wrote how often.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Event, Pod, Secret};
+use kube::ResourceExt;
+use kube::api::{ListParams, LogParams};
+use serde_json::Value;
+
+use crate::Scene;
+
+/// Selects everything that the operator made.
+const OURS: &str = "app.kubernetes.io/managed-by=alustan";
+/// Kinds of what the operator makes.
+const KINDS: &str = "job,pod,secret,configmap,pvc,serviceaccount,role,rolebinding";
+
+impl Scene {
+    /// The data of a Secret.
+    pub async fn data(&self, name: &str) -> BTreeMap<String, String> {
+        let secret = self.api::<Secret>().get(name).await.expect("a Secret");
+        let data = secret.data.unwrap_or_default().into_iter();
+        data.map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
+            .collect()
+    }
+
+    /// Names of the scene's Jobs for `component` (`run` or `build`).
+    pub async fn jobs(&self, component: &str) -> Vec<String> {
+        let selector = format!("{OURS},app.kubernetes.io/component={component}");
+        let list = ListParams::default().labels(&selector);
+        let jobs = self.api::<Job>().list(&list).await.expect("list jobs");
+        jobs.iter().map(ResourceExt::name_any).collect()
+    }
+
+    /// The first pod of `job`.
+    pub async fn pod_of(&self, job: &str) -> Pod {
+        let selector = format!("batch.kubernetes.io/job-name={job}");
+        let list = ListParams::default().labels(&selector);
+        let pods = self.api::<Pod>().list(&list).await.expect("list pods");
+        pods.items.into_iter().next().expect("a pod")
+    }
+
+    /// What a container of a pod has printed so far.
+    pub async fn pod_log(&self, pod: &str, container: &str) -> String {
+        let parameters = LogParams {
+            container: Some(container.to_owned()),
+            ..LogParams::default()
+        };
+        let log = self.api::<Pod>().logs(pod, &parameters).await;
+        log.unwrap_or_default()
+    }
+
+    /// Waits until nothing that the operator made is left; pods may take a moment.
+    pub async fn nothing_left(&self) {
+        self.until("everything with our labels to go", async || {
+            let (_, left) = self.ours(&["-o", "name"]).await;
+            left.trim().is_empty().then_some(())
+        })
+        .await;
+    }
+
+    /// Everything that the operator made, as `kubectl get` shows it.
+    pub async fn ours(&self, output: &[&str]) -> (bool, String) {
+        let mut arguments = vec!["get", KINDS, "-l", OURS, "--ignore-not-found"];
+        arguments.extend(output);
+        self.try_kubectl(&arguments).await
+    }
+
+    /// Reasons of the events about the resource `name`.
+    pub async fn events(&self, name: &str) -> Vec<String> {
+        let fields = format!("involvedObject.name={name},involvedObject.kind=Terraform");
+        let list = ListParams::default().fields(&fields);
+        let events = self.api::<Event>().list(&list).await.expect("list events");
+        events
+            .into_iter()
+            .filter_map(|event| event.reason)
+            .collect()
+    }
+
+    /// `kubectl` in the scene's namespace.
+    pub async fn kubectl(&self, arguments: &[&str]) -> String {
+        let (good, said) = self.try_kubectl(arguments).await;
+        assert!(good, "kubectl {arguments:?}: {said}");
+        said
+    }
+
+    /// `kubectl` in the scene's namespace: whether it succeeded, and what it said.
+    pub async fn try_kubectl(&self, arguments: &[&str]) -> (bool, String) {
+        let mut all = vec!["-n", &self.namespace];
+        all.extend(arguments);
+        self.cluster.output("kubectl", &all, None).await
+    }
+
+    /// `kubectl create -f -` of `object` in `namespace`, which only asks whether it would be
+    /// admitted.
+    pub async fn would_create(&self, namespace: &str, object: &Value) -> (bool, String) {
+        let arguments = [
+            "-n",
+            namespace,
+            "create",
+            "--dry-run=server",
+            "-o",
+            "name",
+            "-f",
+            "-",
+        ];
+        let text = object.to_string();
+        self.cluster
+            .output("kubectl", &arguments, Some(&text))
+            .await
+    }
+
+    /// How often the operator wrote in the scene's namespace during `window`, by resource and
+    /// name. Events are writes, too.
+    pub async fn writes_during(&self, window: Duration) -> BTreeMap<String, usize> {
+        let before = self.audit().len();
+        // Nothing is waited for: what must not happen has this long to happen.
+        tokio::time::sleep(window).await;
+        let mut counts = BTreeMap::new();
+        for line in self.audit().split_off(before) {
+            *counts.entry(line).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The operator's writes in the scene's namespace, from the API server's audit log.
+    fn audit(&self) -> Vec<String> {
+        let file = self.cluster.folder.join("log/audit.jsonl");
+        let text = std::fs::read_to_string(file).expect("the audit log");
+        let namespace = format!("\"namespace\":\"{}\"", self.namespace);
+        text.lines()
+            .filter(|line| line.contains(&namespace) && line.contains(":alustan-controller\""))
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|entry| {
+                let verb = entry["verb"].as_str().unwrap_or_default();
+                !matches!(verb, "get" | "list" | "watch")
+            })
+            .map(|entry| {
+                let object = &entry["objectRef"];
+                let part = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
+                format!("{} {}", part("resource"), part("name"))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,120 @@
+//! The scene's git repositories.
+
+use std::path::Path;
+
+use crate::Scene;
+
+impl Scene {
+    /// Commits `files` to the scene's repository `name`; the commit's id.
+    pub async fn commit(&self, name: &str, files: &[(&str, &str)]) -> String {
+        self.commit_with(&format!("{}/{name}", self.namespace), |folder| {
+            for (path, text) in files {
+                let file = folder.join(path);
+                std::fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
+                std::fs::write(file, text).expect("a file");
+            }
+        })
+        .await
+    }
+
+    /// Commits what `write` puts into a folder to `repository` (owner and name).
+    pub async fn commit_with(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        write(folder.path());
+        let path = folder.path().to_str().expect("a path");
+        self.cluster
+            .run("hack/git/new-repo", &[repository, path])
+            .await
+            .trim()
+            .to_owned()
+    }
+
+    /// The https URL of the scene's repository `name`.
+    pub fn https(&self, name: &str) -> String {
+        format!("https://git.alustan.test/{}/{name}", self.namespace)
+    }
+
+    /// A file of the dev cluster's ssh server: `id_ed25519`, `known_hosts`, …
+    pub fn ssh_file(&self, name: &str) -> String {
+        let file = self.cluster.folder.join("ssh").join(name);
+        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+    }
+
+    /// The certificate authority of the dev cluster's servers.
+    pub fn authority(&self) -> String {
+        std::fs::read_to_string(self.cluster.folder.join("ca.crt")).expect("the authority")
+    }
+
+    pub(super) fn remove_repositories(&self) {
+        for owner in [
+            self.namespace.clone(),
+            format!("private/{}", self.namespace),
+        ] {
+            // Most scenes have only one of them.
+            let _ = std::fs::remove_dir_all(self.cluster.folder.join("git").join(owner));
+        }
+    }
+}
+
+/// Where a manifest is in the dev cluster's registry, from the host.
+const REGISTRY: &str = "http://10.99.1.2:5000/v2";
+
+impl Scene {
+    /// Puts an image that no node can unpack under a tag of the scene's image `name`.
+    pub async fn spoil(&self, name: &str, tag: &str) {
+        let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let blob = "this is no archive";
+        let digest = self.put_blob(&upload, blob).await;
+        let (size, kind) = (blob.len(), "application/vnd.oci.image");
+        let text = serde_json::json!({
+            "architecture": "amd64", "os": "linux", "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [&digest]},
+        })
+        .to_string();
+        let config = self.put_blob(&upload, &text).await;
+        let manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": format!("{kind}.manifest.v1+json"),
+            "config": {"mediaType": format!("{kind}.config.v1+json"), "digest": config, "size": text.len()},
+            "layers": [{"mediaType": format!("{kind}.layer.v1.tar+gzip"), "digest": digest, "size": size}],
+        });
+        let kind = format!("Content-Type: {kind}.manifest.v1+json");
+        let (url, manifest) = (format!("{upload}/manifests/{tag}"), manifest.to_string());
+        self.curl(&["-X", "PUT", "-H", &kind, "--data-binary", &manifest, &url])
+            .await;
+    }
+
+    async fn put_blob(&self, upload: &str, text: &str) -> String {
+        let (_, sum) = self.cluster.output("sha256sum", &[], Some(text)).await;
+        let digest = format!("sha256:{}", sum.split_whitespace().next().expect("a sum"));
+        let uploads = format!("{upload}/blobs/uploads/");
+        let place = self
+            .curl(&[
+                "-X",
+                "POST",
+                "-o",
+                "/dev/null",
+                "-w",
+                "%header{location}",
+                &uploads,
+            ])
+            .await;
+        let host = REGISTRY.trim_end_matches("/v2");
+        let place = if place.starts_with('/') {
+            format!("{host}{place}")
+        } else {
+            place
+        };
+        let sep = if place.contains('?') { '&' } else { '?' };
+        let url = format!("{place}{sep}digest={digest}");
+        let kind = "Content-Type: application/octet-stream";
+        self.curl(&["-X", "PUT", "-H", kind, "--data-binary", text, &url])
+            .await;
+        digest
+    }
+
+    async fn curl(&self, arguments: &[&str]) -> String {
+        let mut all = vec!["-sS", "--fail"];
+        all.extend(arguments);
+        self.cluster.run("curl", &all).await
+    }
+}

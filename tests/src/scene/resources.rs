@@ -1,0 +1,120 @@
+//! What the scene's user writes: resources, Secrets, `ConfigMap`s.
+
+use alustan_api::Terraform;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::Scene;
+
+impl Scene {
+    /// A resource with the least that it needs, for the repository of the same name.
+    pub fn resource(&self, name: &str) -> Value {
+        self.resource_of(name, name)
+    }
+
+    /// A resource with the least that it needs, for the scene's repository `repository`, with an
+    /// image of that name.
+    pub fn resource_of(&self, name: &str, repository: &str) -> Value {
+        json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "gitRepo": {"url": self.https(repository), "branch": "main", "interval": "2s"},
+                "containerRegistry": {
+                    "imageName": format!("registry.alustan.test:5000/{}/{repository}", self.namespace),
+                },
+                "retry": {"minBackoff": "1s", "maxBackoff": "5s"},
+            },
+        })
+    }
+
+    /// Applies a resource as `kubectl apply` would.
+    pub async fn apply(&self, resource: &Value) {
+        self.try_apply(resource).await.expect("apply the resource");
+    }
+
+    /// Applies a resource; the API server's refusal, if it refuses.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn try_apply(&self, resource: &Value) -> Result<(), kube::Error> {
+        let name = resource["metadata"]["name"].as_str().expect("a name");
+        let parameters = PatchParams::apply("e2e").force();
+        let api: Api<Terraform> = self.api();
+        api.patch(name, &parameters, &Patch::Apply(resource))
+            .await
+            .map(drop)
+    }
+
+    /// Sets an annotation of the resource `name`.
+    pub async fn annotate(&self, name: &str, key: &str, value: &str) {
+        let patch = json!({"metadata": {"annotations": {key: value}}});
+        let api: Api<Terraform> = self.api();
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .expect("annotate the resource");
+    }
+
+    /// A Secret with `data`.
+    pub async fn secret(&self, name: &str, kind: &str, data: &[(&str, &str)]) {
+        let data: std::collections::BTreeMap<&str, &str> = data.iter().copied().collect();
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": kind,
+            "metadata": {"name": name, "namespace": self.namespace}, "stringData": data,
+        });
+        put(&self.api::<Secret>(), name, &secret).await;
+    }
+
+    /// A Secret with the environment that lets the kubectl provider manage ConfigMaps here, for
+    /// `spec.runner.envFromSecrets`.
+    pub async fn provider_credentials(&self, name: &str) {
+        self.kubectl(&["create", "serviceaccount", name]).await;
+        self.kubectl(&[
+            "create",
+            "role",
+            name,
+            "--resource=configmaps",
+            "--verb=get,list,watch,create,update,patch,delete",
+        ])
+        .await;
+        let account = format!("--serviceaccount={}:{name}", self.namespace);
+        self.kubectl(&[
+            "create",
+            "rolebinding",
+            name,
+            &format!("--role={name}"),
+            &account,
+        ])
+        .await;
+        let token = self.kubectl(&["create", "token", name]).await;
+        let ca = std::fs::read_to_string(self.cluster.folder.join("pki/ca.crt")).expect("the CA");
+        let data = [
+            ("KUBE_LOAD_CONFIG_FILE", "false"),
+            ("KUBE_HOST", "https://10.96.0.1"),
+            ("KUBE_TOKEN", token.trim()),
+            ("KUBE_CLUSTER_CA_CERT_DATA", ca.as_str()),
+        ];
+        self.secret(name, "Opaque", &data).await;
+    }
+
+    /// A `ConfigMap` with `data`.
+    pub async fn config_map(&self, name: &str, data: &[(&str, &str)]) {
+        let data: std::collections::BTreeMap<&str, &str> = data.iter().copied().collect();
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": self.namespace}, "data": data,
+        });
+        put(&self.api::<ConfigMap>(), name, &map).await;
+    }
+}
+
+async fn put<K>(api: &Api<K>, name: &str, object: &Value)
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let parameters = PatchParams::apply("e2e").force();
+    api.patch(name, &parameters, &Patch::Apply(object))
+        .await
+        .unwrap_or_else(|error| panic!("apply {name}: {error}"));
+}

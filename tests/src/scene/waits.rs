@@ -1,0 +1,166 @@
+//! Waits on conditions, each with a deadline.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use alustan_api::Terraform;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams};
+use kube::runtime::wait::await_condition;
+
+use super::DEADLINE;
+use crate::Scene;
+
+/// How often what cannot be watched is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Scene {
+    /// Waits until `wanted` holds for the resource `name`; the resource.
+    pub async fn wait(
+        &self,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(&Terraform) -> bool,
+    ) -> Terraform {
+        let api: Api<Terraform> = self.api();
+        let condition = |tf: Option<&Terraform>| tf.is_some_and(&wanted);
+        let found = tokio::time::timeout(
+            DEADLINE,
+            Box::pin(await_condition(api.clone(), name, condition)),
+        );
+        if let Ok(found) = found.await {
+            return found.expect("a watch").expect("a resource");
+        }
+        let last = api.get_opt(name).await.ok().flatten();
+        let status = last.and_then(|tf| tf.status);
+        panic!("{name}: waited {DEADLINE:?} for {what}; status {status:#?}")
+    }
+
+    /// Waits until `look` gives something.
+    pub async fn until<T, F>(&self, what: &str, look: impl Fn() -> F) -> T
+    where
+        F: Future<Output = Option<T>>,
+    {
+        let mut tick = tokio::time::interval(LOOK);
+        let found = async {
+            loop {
+                tick.tick().await;
+                if let Some(found) = look().await {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, found)
+            .await
+            .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"))
+    }
+
+    /// Waits until the resource `name` is Ready for its latest generation.
+    pub async fn ready(&self, name: &str) -> Terraform {
+        self.wait(name, "Ready", is_ready).await
+    }
+
+    /// Waits until the resource `name` is Ready and its last run has this number.
+    pub async fn ready_after_run(&self, name: &str, run: i64) -> Terraform {
+        self.wait(name, &format!("Ready after run {run}"), |tf| {
+            is_ready(tf) && tf.status.as_ref().and_then(|status| status.run) == Some(run)
+        })
+        .await
+    }
+
+    /// Waits until `Ready` carries `reason`; its message.
+    pub async fn reason(&self, name: &str, reason: &str) -> String {
+        let tf = self
+            .wait(name, reason, |tf| {
+                condition(tf, "Ready").is_some_and(|ready| ready.reason == reason)
+            })
+            .await;
+        condition(&tf, "Ready")
+            .map(|ready| ready.message.clone())
+            .unwrap_or_default()
+    }
+
+    /// Waits until `Stalled` is True; reason and message.
+    pub async fn stalled(&self, name: &str) -> (String, String) {
+        let tf = self
+            .wait(name, "Stalled", |tf| {
+                condition(tf, "Stalled").is_some_and(|stalled| stalled.status == "True")
+            })
+            .await;
+        let ready = condition(&tf, "Ready").expect("a condition");
+        (ready.reason.clone(), ready.message.clone())
+    }
+
+    /// Waits for an event with `reason` about the resource `name`.
+    pub async fn event(&self, name: &str, reason: &str) {
+        self.until(&format!("an event {reason} about {name}"), async || {
+            let events = self.events(name).await;
+            events.contains(&reason.to_owned()).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until the log of the first pod of `job` has `text`; the log.
+    pub async fn log(&self, job: &str, text: &str) -> String {
+        let job = format!("job/{job}");
+        self.until(&format!("{text:?} in the log of {job}"), async || {
+            let (_, log) = self.try_kubectl(&["logs", &job, "--all-containers"]).await;
+            log.contains(text).then_some(log)
+        })
+        .await
+    }
+
+    /// Deletes the resource `name` and waits until it is gone.
+    pub async fn delete(&self, name: &str, how: &DeleteParams) {
+        let uid = self.begin_to_delete(name, how).await;
+        self.deleted(name, &uid).await;
+    }
+
+    /// Deletes the resource `name`; its uid.
+    pub async fn begin_to_delete(&self, name: &str, how: &DeleteParams) -> String {
+        let api: Api<Terraform> = self.api();
+        let found = api.get(name).await.expect("a resource");
+        api.delete(name, how).await.expect("delete the resource");
+        found.uid().expect("a uid")
+    }
+
+    /// Waits until the resource `name` with `uid` is gone.
+    pub async fn deleted(&self, name: &str, uid: &str) {
+        self.gone::<Terraform>(name, uid).await;
+    }
+
+    /// Waits until an object is gone.
+    pub async fn gone<K>(&self, name: &str, uid: &str)
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+        K: Clone + Debug + serde::de::DeserializeOwned + Send + 'static,
+    {
+        let api: Api<K> = self.api();
+        let deleted = kube::runtime::conditions::is_deleted(uid);
+        let waited = tokio::time::timeout(
+            DEADLINE,
+            Box::pin(await_condition(api.clone(), name, deleted)),
+        );
+        if waited.await.is_err() {
+            let last = api.get_opt(name).await.ok().flatten();
+            panic!("{name}: still there after {DEADLINE:?}: {last:#?}");
+        }
+    }
+}
+
+fn is_ready(tf: &Terraform) -> bool {
+    let observed = tf
+        .status
+        .as_ref()
+        .and_then(|status| status.observed_generation);
+    condition(tf, "Ready").is_some_and(|ready| ready.status == "True")
+        && observed == tf.metadata.generation
+}
+
+/// A condition of a resource.
+pub fn condition<'a>(tf: &'a Terraform, kind: &str) -> Option<&'a Condition> {
+    let conditions = &tf.status.as_ref()?.conditions;
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
