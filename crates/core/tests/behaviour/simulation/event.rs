@@ -30,7 +30,7 @@ pub(super) enum Event {
     Abandon,
     ReconcileAt(u8),
     Restart,
-    Clock(u32),
+    Clock(i64),
 }
 
 /// What the controller does after an event.
@@ -46,7 +46,7 @@ fn class() -> impl Strategy<Value = FailureClass> {
     prop_oneof![
         3 => Just(FailureClass::Module),
         2 => Just(FailureClass::World),
-        1 => Just(FailureClass::User),
+        2 => Just(FailureClass::User),
     ]
 }
 
@@ -61,7 +61,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
     ];
     prop_oneof![
         30 => pod(Just(Act::Progress).boxed()),
-        8 => pod(class().prop_map(Act::Fail).boxed()),
+        12 => pod(class().prop_map(Act::Fail).boxed()),
         4 => pod(Just(Act::Kill).boxed()),
         8 => Just(Event::Builds(None)),
         5 => class().prop_map(|class| Event::Builds(Some(class))),
@@ -77,13 +77,13 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Regcred),
         1 => any::<bool>().prop_map(Event::Git),
         2 => any::<bool>().prop_map(Event::Registry),
-        3 => any::<bool>().prop_map(Event::Room),
+        4 => any::<bool>().prop_map(Event::Room),
         2 => Just(Event::DeleteJobs),
-        3 => Just(Event::Delete),
+        4 => Just(Event::Delete),
         1 => Just(Event::Abandon),
         2 => (0..4_u8).prop_map(Event::ReconcileAt),
         1 => Just(Event::Restart),
-        8 => prop_oneof![3 => 1..120_u32, 2 => 600..7_200_u32].prop_map(Event::Clock),
+        8 => prop_oneof![6 => 1..120_i64, 4 => 600..7_200_i64, 1 => -600..0_i64].prop_map(Event::Clock),
     ]
 }
 
@@ -133,6 +133,6 @@ pub(super) fn happen(world: &mut World, event: &Event) {
             world.edit(|tf| tf.annotated(RECONCILE_AT, &value.to_string()));
         }
         Event::Restart => drop(world.restart()),
-        Event::Clock(seconds) => drop(world.pass(seconds.into())),
+        Event::Clock(seconds) => drop(world.pass(seconds)),
     }
 }

@@ -130,6 +130,23 @@ fn an_image_that_the_registry_has_is_not_built() {
 }
 
 #[test]
+fn a_build_that_another_resource_began_is_waited_for() {
+    let first = World::until(|world| !world.builds.is_empty());
+    let mut second = World::with(terraform().named("other"));
+    second.builds.clone_from(&first.builds);
+    for _ in 0..8 {
+        let steps = words(&second.look_once().decision.steps);
+        assert!(
+            !steps.iter().any(|step| step.starts_with("CreateJob")),
+            "{steps:?}"
+        );
+    }
+    assert_eq!(second.reason(), "Building");
+    second.settle();
+    assert!(second.is_ready());
+}
+
+#[test]
 fn a_commit_that_does_not_touch_the_module_changes_nothing() {
     let mut world = World::applied();
     let runs = world.run_number();

@@ -27,6 +27,17 @@ fn without_its_credentials_nothing_is_built() {
 }
 
 #[test]
+fn a_missing_secret_is_the_first_thing_that_is_said() {
+    let mut world = World::new();
+    world.regcred = false;
+    (world.git_up, world.registry_up) = (false, false);
+    world.settle();
+    assert_eq!(world.reason(), "SecretNotFound");
+    world.pass(600);
+    assert!(is_quiet(&world.look_once()));
+}
+
+#[test]
 fn a_secret_that_goes_missing_is_said_and_harms_nothing() {
     let mut world = World::applied();
     world.cloud = None;

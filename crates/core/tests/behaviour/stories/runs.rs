@@ -103,6 +103,19 @@ fn the_next_run_waits_for_the_pod_of_the_last() {
 }
 
 #[test]
+fn the_next_run_waits_for_the_pod_of_a_job_that_somebody_deleted() {
+    let mut world = World::new();
+    world.run_to(Stage::Reported);
+    let pod = world.pods[0].clone();
+    world.delete_job("web-apply-1");
+    world.pods[0] = pod;
+    world.edit(|tf| tf.with_variable("size", 1));
+    assert!(world.look_once().decision.start.is_none());
+    world.act(0, Act::Progress);
+    assert!(world.look_once().started);
+}
+
+#[test]
 fn a_report_counts_at_once_and_takes_inputs_and_report_out_of_the_record() {
     let mut world = World::new();
     world.run_to(Stage::Reported);

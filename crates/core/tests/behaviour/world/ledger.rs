@@ -157,11 +157,6 @@ impl Ledger {
         self.streak = (of.to_owned(), count);
     }
 
-    /// Whether the budget of what failed last is used up.
-    pub(crate) fn is_budget_used_up(&self) -> bool {
-        self.streak.1 >= LIMIT
-    }
-
     /// A person asked for another try, or it went well.
     pub(crate) fn new_budget(&mut self) {
         self.streak = (String::new(), 0);
