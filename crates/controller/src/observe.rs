@@ -226,7 +226,7 @@ impl<'a> Session<'a> {
                 resolved: questions::by_digest(wanted, &digest),
             }),
             Answer::Known(None) => failed(Failure {
-                class: FailureClass::Module,
+                class: FailureClass::User,
                 reason: "BaseImageNotFound".to_owned(),
                 message: format!(
                     "spec.containerRegistry.baseImage: the registry has no image {wanted}"

@@ -131,27 +131,27 @@ impl Repository {
     }
 }
 
-fn source(error: &alustan_source::Error) -> Failure {
-    let class = if error.is_transient() {
+/// What does not pass by itself waits for a person; it is asked for again all the same, so that
+/// the person need not tell us.
+fn class(transient: bool) -> FailureClass {
+    if transient {
         FailureClass::World
     } else {
-        FailureClass::Module
-    };
+        FailureClass::User
+    }
+}
+
+fn source(error: &alustan_source::Error) -> Failure {
     Failure {
-        class,
+        class: class(error.is_transient()),
         reason: error.reason().to_owned(),
         message: chain("spec.gitRepo", error),
     }
 }
 
 fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
-    let class = if error.is_transient() {
-        FailureClass::World
-    } else {
-        FailureClass::Module
-    };
     Failure {
-        class,
+        class: class(error.is_transient()),
         reason: error.reason().to_owned(),
         message: chain(field, error),
     }

@@ -78,7 +78,11 @@ pub fn image(
 /// What goes on while a question has only a failure for an answer.
 pub fn unanswered(failure: &Failure, retry_at: Timestamp) -> Situation {
     if failure.class == FailureClass::User {
-        return Situation::stalled(&failure.reason, &failure.message);
+        let message = format!(
+            "{}; once that is mended, this goes on by itself",
+            failure.message
+        );
+        return Situation::stalled(&failure.reason, message);
     }
     Situation {
         retry_at: Some(retry_at),

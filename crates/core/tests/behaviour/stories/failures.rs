@@ -1,8 +1,9 @@
 //! Rule 10: failures have a budget, and the world's faults cost none of it.
 
-use alustan_api::report::FailureClass;
+use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::RunKind;
 use alustan_api::{RECONCILE_AT, State};
+use alustan_core::build;
 use rstest::rstest;
 
 use super::is_quiet;
@@ -283,4 +284,17 @@ fn an_outage_of_the_repository_leaves_a_ready_resource_ready() {
         crate::world::condition(&world.status(), "SourceReady"),
         "False"
     );
+}
+
+#[test]
+fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
+    let failure = Failure {
+        class: FailureClass::User,
+        reason: "BranchNotFound".to_owned(),
+        message: "branch `nope` does not exist".to_owned(),
+    };
+    let situation = build::unanswered(&failure, at(60));
+    assert!(situation.stalled && situation.retry_at.is_none());
+    assert!(situation.message.ends_with("this goes on by itself"));
+    assert_eq!(situation, build::unanswered(&failure, at(120)));
 }
