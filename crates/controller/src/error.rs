@@ -53,17 +53,30 @@ impl Error {
         matches!(self, Self::Conflict)
     }
 
-    /// The text with all its causes.
+    /// The text with its cause.
     pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
+        match self {
+            Self::Call { what, source } => format!("{what}: {}", cause(source)),
+            Self::Conflict | Self::JobInTheWay(_) | Self::Timeout(_) | Self::Random => {
+                self.to_string()
+            }
         }
-        text
     }
+}
+
+/// Why a call failed: the API server's own sentence, where it gave one.
+pub(crate) fn cause(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
+    }
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }
 
 /// A step in words.

@@ -347,7 +347,7 @@ fn cluster(error: &kube::Error) -> Failure {
     Failure {
         class: FailureClass::World,
         reason: "ApiUnavailable".to_owned(),
-        message: chain("the API server", error),
+        message: format!("the API server: {}", crate::error::cause(error)),
     }
 }
 
