@@ -239,7 +239,10 @@ impl Case<'_> {
         let pending = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
         let quiet = match absorb::open_run(&self.current) {
             Some(run) => self.is_quiet(run.kind, &run.trigger, &run.config_hash),
-            None => self.current == self.record.record,
+            None => self.history.applied.as_ref().is_some_and(|applied| {
+                let hash = &applied.config_hash;
+                self.applied(hash).is_some() && !self.has_failed(hash)
+            }),
         };
         let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
         let ready = status
