@@ -33,10 +33,7 @@ pub(crate) fn unrecorded(
     view: &View<'_>,
     now: Timestamp,
 ) -> Decision {
-    let applied = tf
-        .status
-        .as_ref()
-        .is_some_and(|status| status.last_applied.is_some());
+    let applied = says_applied(tf);
     let abandoned = abandoned(tf);
     let (steps, situation) = if applied && !abandoned && !nothing.namespace_terminating {
         let message = format!(
@@ -80,7 +77,7 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
     if absorb::open_run(&case.current).is_some() {
         return under_way(case);
     }
-    if absorbed_destroy(&case) {
+    if destroyed(&case) && says_applied(case.tf) {
         // The status forgets what was applied before the record that says so goes.
         let situation = Situation::busy(State::Destroying, "Destroyed", "everything is destroyed");
         let now = case.now;
@@ -212,10 +209,11 @@ fn cancel(case: &mut Case<'_>, job: &str) {
     }
 }
 
-/// Whether the report of a destroy that succeeded is taken into the memory by this very pass.
-fn absorbed_destroy(case: &Case<'_>) -> bool {
-    let open = absorb::open_run(&case.record.record).is_some();
-    open && destroyed(case)
+/// Whether the status says that something is applied.
+fn says_applied(tf: &Terraform) -> bool {
+    tf.status
+        .as_ref()
+        .is_some_and(|status| status.last_applied.is_some())
 }
 
 /// Whether the last run destroyed everything.
