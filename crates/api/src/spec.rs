@@ -11,11 +11,15 @@ use serde_json::Value;
 
 use crate::status::TerraformStatus;
 
-const DURATION: &str =
-    r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s')";
-const DURATION_HELP: &str = "must be a duration of at least 1s, such as 30s, 5m or 1h";
+const DURATION: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')";
+const DURATION_HELP: &str = "must be a duration from 1s to 8760h, such as 30s, 5m or 1h";
 
-/// A Terraform (or OpenTofu) module from a git repository, applied by the operator.
+const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
+const OBJECT_HELP: &str = "must be the name of an object: lower case letters, digits, '-' and '.'";
+const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
+const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
+
+/// What is applied, with what values, and how.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "alustan.io",
@@ -100,27 +104,33 @@ impl JsonSchema for Anything {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
+        schemars::json_schema!({ "nullable": true, "x-kubernetes-preserve-unknown-fields": true })
     }
 }
 
 /// The key of a Secret or ConfigMap in the resource's namespace.
 #[derive(
-    Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
+    KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
     /// Its name.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub name: String,
     /// The key in its data.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(KEY).message(KEY_HELP))]
     pub key: String,
 }
 
 /// The name of a Secret or ConfigMap in the resource's namespace.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NameRef {
     /// Its name.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub name: String,
 }
 
@@ -216,7 +226,7 @@ pub struct GitRepo {
     /// (`source = "../x"`) are found without this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<String>,
-    /// How often the repository is asked for new commits.
+    /// How often the repository is asked for new commits. Default: 1m.
     #[serde(default = "one_minute")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
@@ -245,7 +255,7 @@ pub struct ContainerRegistry {
     /// operator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_image: Option<String>,
-    /// Speak plain http to this registry. Only for registries in a trusted network.
+    /// Speak plain http to this registry: only for those in a trusted network. Default: false.
     #[serde(default)]
     pub insecure: bool,
     /// The program that builds the image.
@@ -279,9 +289,10 @@ pub enum DriftMode {
 #[serde(rename_all = "camelCase")]
 pub struct DriftDetection {
     /// `Correct` applies the configuration again, `Report` only says so, `Ignore` does not look.
+    /// Default: Correct.
     #[serde(default)]
     pub mode: DriftMode,
-    /// How often to look. Each resource has its own moment within the interval.
+    /// How often to look. Each resource has its own moment within the interval. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
@@ -301,15 +312,16 @@ impl Default for DriftDetection {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
-    /// Failures in a row with one configuration before the resource is `Stalled`.
+    /// Failures in a row with one configuration before the resource is `Stalled`; 1 to 100.
+    /// Default: 5.
     #[serde(default = "five")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 100").message("must be between 1 and 100"))]
     pub limit: i32,
-    /// Wait after the first failure; it doubles with each further one.
+    /// Wait after the first failure; it doubles with each further one. Default: 10s.
     #[serde(default = "ten_seconds")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub min_backoff: Duration,
-    /// The longest wait.
+    /// The longest wait. Default: 10m.
     #[serde(default = "ten_minutes")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub max_backoff: Duration,
@@ -329,15 +341,15 @@ impl Default for Retry {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
-    /// For init and plan.
+    /// For init and plan. Default: 30m.
     #[serde(default = "thirty_minutes")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub plan: Duration,
-    /// For apply.
+    /// For apply. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub apply: Duration,
-    /// For destroy.
+    /// For destroy. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub destroy: Duration,
@@ -354,12 +366,14 @@ impl Default for Timeouts {
 }
 
 /// Where the module's outputs go.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsSpec {
     /// The Secret with all outputs, one key each: strings as they are, other values as JSON.
     /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub secret_name: Option<String>,
 }
 
@@ -367,8 +381,10 @@ pub struct OutputsSpec {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunnerSpec {
-    /// Secrets whose keys become environment variables of the engine and of scripts.
+    /// Secrets whose keys become environment variables of the engine and of scripts, for example
+    /// `AWS_ACCESS_KEY_ID`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
     pub env_from_secrets: Vec<NameRef>,
 }
 
@@ -376,15 +392,18 @@ pub struct RunnerSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CacheSpec {
-    /// Whether there is one. It holds only what can be made again; losing it costs time.
+    /// Whether there is one. It holds only what can be made again: losing it, or having none,
+    /// costs time. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Its size, for example `5Gi`.
+    /// Its size. Default: 5Gi.
     #[serde(default = "five_gibibytes")]
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))").message("must be a quantity such as 5Gi"))]
     pub size: String,
     /// Its storage class. Default: the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub storage_class_name: Option<String>,
 }
 
