@@ -7,6 +7,9 @@ use crate::run::RunKind;
 /// (63 characters, <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).
 pub const MAX_NAME: usize = 50;
 
+/// The longest value of a label.
+const MAX_LABEL: usize = 63;
+
 /// The Secret with the run record.
 pub fn record(name: &str) -> String {
     format!("{name}-run")
@@ -47,9 +50,21 @@ pub fn runner(name: &str) -> String {
     format!("{name}-runner")
 }
 
-/// The Job of run `number`, at most 63 characters for names of up to [`MAX_NAME`].
+/// The Job of run `number`, always at most 63 characters: a long name makes room for a large
+/// number, and a digest of it keeps resources apart.
 pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
-    format!("{name}-{kind}-{number}")
+    let end = format!("-{kind}-{number}");
+    let room = MAX_LABEL.saturating_sub(end.len());
+    if name.len() <= room {
+        return format!("{name}{end}");
+    }
+    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same in every version of us.
+    let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
+        (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let kept = name.get(..room.saturating_sub(9)).unwrap_or_default();
+    let kept = kept.trim_end_matches(['-', '.']);
+    format!("{kept}-{digest:08x}{end}")
 }
 
 /// The Job that builds the image tagged `tag` (hexadecimal, see rule 1).
@@ -64,7 +79,25 @@ mod tests {
     #[test]
     fn job_names_of_the_longest_resource_are_label_values() {
         let name = "n".repeat(MAX_NAME);
-        assert!(run_job(&name, RunKind::Destroy, 9_999).len() <= 63);
+        let plain = run_job(&name, RunKind::Destroy, 9_999);
+        assert_eq!(plain, format!("{name}-destroy-9999"));
+        for number in [9_999, 10_000, i64::MAX] {
+            assert!(run_job(&name, RunKind::Destroy, number).len() <= MAX_LABEL);
+        }
+    }
+
+    #[test]
+    fn a_long_name_makes_room_for_a_large_number() {
+        let (one, other) = ("n".repeat(MAX_NAME), "n".repeat(MAX_NAME - 1) + "m");
+        let name = run_job(&one, RunKind::Destroy, 10_000);
+        assert!(
+            name.starts_with("nnnn") && name.ends_with("-destroy-10000"),
+            "{name}"
+        );
+        assert_ne!(name, run_job(&other, RunKind::Destroy, 10_000));
+        let dotted = format!("{}.{}", "n".repeat(39), "n".repeat(10));
+        let name = run_job(&dotted, RunKind::Destroy, 10_000);
+        assert!(!name.contains(".-") && !name.contains("--"), "{name}");
     }
 
     #[test]
