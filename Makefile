@@ -1,6 +1,6 @@
 # Every target does the set-up it needs. Folders: ALUSTAN_CACHE (tools), ALUSTAN_DEV_DIR (state of the dev cluster).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench e2e build gen lint cluster-up cluster-down images install kubeconfig envtest-assets
+.PHONY: help setup demo test api e2e bench build gen lint cluster-up cluster-down images install kubeconfig envtest-assets
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,6 +13,9 @@ demo: ## run the main job in front of you, on a dev cluster of its own
 
 test: ## all tests: pure, API server, and end to end on the dev cluster
 	@hack/test
+
+api: ## tests whose names contain T, on an API server alone: make api T=rules
+	@hack/api "$(T)"
 
 e2e: ## end-to-end tests whose names contain T, on the dev cluster: make e2e T=delete
 	@hack/e2e "$(T)"

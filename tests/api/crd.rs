@@ -1,0 +1,115 @@
+//! The CRD as a whole: what `kubectl explain` and `kubectl get` are made of.
+
+use alustan_api::Terraform;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use kube::api::Api;
+use serde_json::Value;
+
+use crate::server::Server;
+
+/// Every field below `schema`, with its path.
+fn fields(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+    if let Some(properties) = schema["properties"].as_object() {
+        for (name, field) in properties {
+            let path = format!("{path}.{name}");
+            found.push((path.clone(), field.clone()));
+            fields(field, &path, found);
+        }
+    }
+    for inner in ["items", "additionalProperties"] {
+        if schema[inner].is_object() {
+            fields(&schema[inner], &format!("{path}[]"), found);
+        }
+    }
+}
+
+fn all_fields() -> Vec<(String, Value)> {
+    let crd = serde_json::to_value(Terraform::crd()).unwrap();
+    let mut found = Vec::new();
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    fields(schema, "", &mut found);
+    assert!(found.len() > 100, "only {} fields", found.len());
+    found
+}
+
+fn text<'a>(field: &'a Value, name: &str) -> &'a str {
+    field[name].as_str().unwrap_or_default()
+}
+
+#[test]
+fn every_field_is_explained() {
+    let bare: Vec<_> = all_fields()
+        .into_iter()
+        .filter(|(_, field)| text(field, "description").len() < 5)
+        .map(|(path, _)| path)
+        .collect();
+    assert!(bare.is_empty(), "no description: {bare:#?}");
+}
+
+#[test]
+fn a_field_with_a_default_says_so() {
+    let silent: Vec<_> = all_fields()
+        .into_iter()
+        .filter(|(path, field)| {
+            let default = &field["default"];
+            path.starts_with(".spec") && !default.is_null() && !default.is_object()
+        })
+        .filter(|(_, field)| !text(field, "description").contains("Default: "))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(silent.is_empty(), "no word of the default: {silent:#?}");
+}
+
+/// The API server warns about formats that it does not know.
+#[test]
+fn no_number_is_unsigned() {
+    let odd: Vec<_> = all_fields()
+        .into_iter()
+        .filter(|(_, field)| text(field, "format").starts_with("uint"))
+        .collect();
+    assert!(odd.is_empty(), "{odd:#?}");
+}
+
+#[test]
+fn every_rule_has_a_message() {
+    for (path, field) in all_fields() {
+        for rule in field["x-kubernetes-validations"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
+            assert!(!text(rule, "message").is_empty(), "{path}: {rule}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_schema_is_structural_and_served() {
+    let server = Server::shared().await;
+    let crds: Api<CustomResourceDefinition> = Api::all(server.client().await);
+    let crd = crds.get("terraforms.alustan.io").await.unwrap();
+    let status = crd.status.unwrap();
+    let conditions: Vec<_> = status
+        .conditions
+        .iter()
+        .flatten()
+        .map(|condition| (condition.type_.as_str(), condition.status.as_str()))
+        .collect();
+    assert!(
+        conditions.contains(&("NamesAccepted", "True")),
+        "{conditions:?}"
+    );
+    assert!(
+        conditions.contains(&("Established", "True")),
+        "{conditions:?}"
+    );
+    assert!(
+        !conditions.contains(&("NonStructuralSchema", "True")),
+        "{conditions:?}"
+    );
+    let names = status.accepted_names.unwrap();
+    assert_eq!(names.short_names, Some(vec!["tf".to_owned()]));
+    let version = &crd.spec.versions[0];
+    assert!(version.subresources.as_ref().unwrap().status.is_some());
+}

@@ -1,0 +1,141 @@
+//! What the server fills in, what it keeps, and what it drops.
+
+use alustan_api::Terraform;
+use serde_json::{Value, json};
+
+use crate::space::{Space, resource, with};
+
+#[tokio::test]
+async fn the_least_resource_is_filled_in() {
+    let space = Space::new().await;
+    let stored = space.apply(&resource("web")).await.unwrap();
+    let hour = "3600s";
+    assert_eq!(
+        stored["spec"],
+        json!({
+            "gitRepo": {"url": "https://127.0.0.1:1/team/infra", "interval": "60s"},
+            "containerRegistry": {"imageName": "127.0.0.1:1/team/infra", "insecure": false},
+            "driftDetection": {"mode": "Correct", "interval": hour},
+            "retry": {"limit": 5, "minBackoff": "10s", "maxBackoff": "600s"},
+            "timeouts": {"plan": "1800s", "apply": hour, "destroy": hour},
+            "cache": {"enabled": true, "size": "5Gi"},
+        })
+    );
+    assert_eq!(stored.get("status"), None);
+}
+
+#[tokio::test]
+async fn what_a_user_gives_stands_beside_the_defaults() {
+    let space = Space::new().await;
+    let web = with(resource("web"), "/retry/limit", Some(json!(2)));
+    let web = with(web, "/cache/enabled", Some(json!(false)));
+    let stored = space.apply(&web).await.unwrap();
+    assert_eq!(
+        stored["spec"]["retry"],
+        json!({"limit": 2, "minBackoff": "10s", "maxBackoff": "600s"})
+    );
+    assert_eq!(
+        stored["spec"]["cache"],
+        json!({"enabled": false, "size": "5Gi"})
+    );
+}
+
+#[tokio::test]
+async fn defaults_of_the_server_are_those_of_the_program() {
+    let space = Space::new().await;
+    let written = resource("web");
+    let stored = space.apply(&written).await.unwrap();
+    let read: Terraform = serde_json::from_value(written).unwrap();
+    let filled: Terraform = serde_json::from_value(stored).unwrap();
+    assert_eq!(read.spec, filled.spec);
+}
+
+#[tokio::test]
+async fn variables_of_any_kind_are_kept() {
+    let space = Space::new().await;
+    let variables = json!({
+        "text": "value", "empty": "", "number": 3, "fraction": 1.5, "negative": -1,
+        "large": 9_007_199_254_740_993_i64, "yes": true, "nothing": null,
+        "list": [1, "two", null, {"three": 3}], "no_list": [],
+        "map": {"a": {"b": [null, {"c": null}]}}, "no_map": {}, "TF_VAR_region": "us-east-1",
+    });
+    let web = with(resource("web"), "/variables", Some(variables.clone()));
+    let stored = space.apply(&web).await.unwrap();
+    assert_eq!(stored["spec"]["variables"], variables);
+    let tf: Terraform = serde_json::from_value(stored).unwrap();
+    assert_eq!(serde_json::to_value(tf.spec.variables).unwrap(), variables);
+}
+
+/// Templates write `null` where a value is not given.
+#[tokio::test]
+async fn null_is_the_same_as_nothing() {
+    let space = Space::new().await;
+    for field in [
+        "/backend",
+        "/scripts",
+        "/scripts/apply",
+        "/outputs",
+        "/outputs/secretName",
+        "/runner",
+        "/cache/size",
+        "/cache/storageClassName",
+        "/driftDetection",
+        "/driftDetection/interval",
+        "/retry",
+        "/timeouts/plan",
+        "/gitRepo/branch",
+        "/gitRepo/sshKeySecret",
+        "/gitRepo/interval",
+        "/containerRegistry/secretRef",
+        "/containerRegistry/insecure",
+        "/containerRegistry/builder",
+    ] {
+        let web = with(resource("web"), field, Some(Value::Null));
+        let stored = space.try_create(&web).await;
+        let stored = stored.unwrap_or_else(|error| panic!("{field}: {error}"));
+        let tf: Terraform =
+            serde_json::from_value(stored).unwrap_or_else(|error| panic!("{field}: {error}"));
+        let bare: Terraform = serde_json::from_value(resource("web")).unwrap();
+        let mut spec = tf.spec;
+        if field == "/scripts/apply" {
+            spec.scripts = None;
+        }
+        if field.starts_with("/outputs/") {
+            spec.outputs = None;
+        }
+        assert_eq!(spec, bare.spec, "{field}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_field_is_refused_by_strict_validation_and_else_dropped_with_a_warning() {
+    let space = Space::new().await;
+    let web = with(resource("web"), "/gitRepo/brunch", Some(json!("main")));
+    let refused = space.apply(&web).await.unwrap_err();
+    assert!(refused.contains(".spec.gitRepo.brunch"), "{refused}");
+    let stored = space.try_create(&web).await.unwrap();
+    assert_eq!(stored["spec"]["gitRepo"].get("brunch"), None);
+
+    let file = space.server.folder().join("unknown.yaml");
+    std::fs::write(&file, web.to_string()).unwrap();
+    let create = |how: &str| {
+        let file = file.to_str().unwrap();
+        let namespace = space.namespace.as_str();
+        let arguments = [
+            "create",
+            "--dry-run=server",
+            "-n",
+            namespace,
+            "-f",
+            file,
+            how,
+        ];
+        space.server.kubectl_told(&arguments)
+    };
+    let unknown = "unknown field \"spec.gitRepo.brunch\"";
+    let (made, warning) = create("--validate=warn").unwrap();
+    assert!(made.contains("web created"), "{made}");
+    assert!(warning.contains(unknown), "{warning}");
+    let refused = create("--validate=strict").unwrap_err();
+    assert!(refused.contains(unknown), "{refused}");
+}

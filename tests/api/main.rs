@@ -1,0 +1,23 @@
+//! The API as users and the operator meet it, on a real etcd and kube-apiserver: schema, rules,
+//! ownership, rights; and the operator's own program where no node is needed.
+
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_in_result,
+    clippy::unwrap_used,
+    reason = "a test may fail where it stands"
+)]
+
+mod crd;
+mod defaults;
+mod kubectl;
+mod objects;
+mod operator;
+mod ownership;
+mod rights;
+mod rules;
+mod samples;
+mod server;
+mod space;

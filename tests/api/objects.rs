@@ -1,0 +1,293 @@
+//! Everything that the operator makes, taken by a real API server, and its pods by PodSecurity.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use alustan_api::run::{
+    BackendInputs, History, ManagedState, Output, Outputs, Pin, PinnedImage, RunInputs, RunKind,
+    RunRecord, RunSpec, ScriptTexts, TimeLimits, Trigger,
+};
+use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
+use alustan_core::image;
+use alustan_core::objects::build_job::{self, Build};
+use alustan_core::objects::{cache_pvc, rbac, run_job, secrets};
+use alustan_core::seen::SourceSeen;
+use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::server::{OPERATOR, Server};
+use crate::space::{Space, resource, with};
+
+const DIGEST: &str = "sha256:4f6a95f0a7bf84454f6a95f0a7bf84454f6a95f0a7bf84454f6a95f0a7bf8445";
+
+fn settings() -> Settings {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    Settings {
+        base_image: "registry.test/base:1".to_owned(),
+        builder_image: KANIKO.to_owned(),
+        builder_args: Vec::new(),
+        builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),
+        operator_image: "registry.test/operator:1".to_owned(),
+        insecure_registries: vec!["registry.test".to_owned()],
+        ca_bundle: Some("-----BEGIN CERTIFICATE-----\n".to_owned()),
+        environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
+    }
+}
+
+fn state(name: &str) -> ManagedState {
+    ManagedState {
+        pointer: names::state(name),
+        slots: (0..3).map(|slot| names::state_slot(name, slot)).collect(),
+    }
+}
+
+fn run_inputs(name: &str) -> RunInputs {
+    RunInputs {
+        path: "web".to_owned(),
+        variables: BTreeMap::from([("size".to_owned(), json!(3))]),
+        scripts: ScriptTexts::default(),
+        backend: BackendInputs {
+            kind: Some("http".to_owned()),
+            write_block: true,
+            config: BTreeMap::new(),
+            environment: BTreeMap::new(),
+            managed: Some(state(name)),
+        },
+        timeouts: TimeLimits {
+            plan: 1,
+            apply: 1,
+            destroy: 1,
+        },
+    }
+}
+
+/// The Jobs of every kind of run, and those of a build from our base and from a foreign one.
+fn jobs(tf: &Terraform) -> Vec<Job> {
+    let name = tf.name_any();
+    let kinds = [
+        RunKind::Plan,
+        RunKind::Apply,
+        RunKind::Drift,
+        RunKind::Destroy,
+    ];
+    let mut jobs: Vec<Job> = kinds
+        .into_iter()
+        .map(|kind| {
+            let run = RunSpec {
+                kind,
+                trigger: Trigger::Created,
+                job: names::run_job(&name, kind, 9_999),
+                revision: None,
+                context: None,
+                image: format!("registry.test/team/web@{DIGEST}"),
+                tag: "4f6a95f0".to_owned(),
+                config_hash: "0".to_owned(),
+                started_at: Timestamp::UNIX_EPOCH,
+            };
+            let pull = Some(names::pull_secret(&name));
+            run_job::job(tf, 9_999, &run, "digest", pull, &settings())
+        })
+        .collect();
+    let source = SourceSeen {
+        revision: "4f6a95f0a7bf8445".to_owned(),
+        context: DIGEST.to_owned(),
+        path: "web".to_owned(),
+        backend: None,
+    };
+    for reference in ["registry.test/base:1", "elsewhere.test/base:1"] {
+        let base = PinnedImage {
+            reference: reference.to_owned(),
+            resolved: format!("{reference}@{DIGEST}"),
+        };
+        let image = image::plan(tf, &source, &base, "namespace-uid", &settings());
+        let build = Build {
+            image: &image,
+            artifact: &format!("registry.test/team/web@{DIGEST}"),
+            path: "web",
+            registry_key: Some(".dockerconfigjson"),
+            pull_secret: Some("regcred"),
+        };
+        jobs.push(build_job::job(tf, &build, &settings()));
+    }
+    jobs
+}
+
+/// A resource with all that pods can be told, of this name.
+async fn stored(space: &Space, name: &str) -> Terraform {
+    let tf = with(
+        resource(name),
+        "/containerRegistry/secretRef",
+        Some(json!({"name": "regcred", "key": ".dockerconfigjson"})),
+    );
+    let tf = with(
+        tf,
+        "/runner/envFromSecrets",
+        Some(json!([{"name": "cloud"}])),
+    );
+    // Builds are named by their content, which their repository is part of.
+    let image = format!("registry.test/team/{name}");
+    let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
+    let tf = with(tf, "/cache/storageClassName", Some(json!("fast")));
+    serde_json::from_value(space.apply(&tf).await.unwrap()).unwrap()
+}
+
+async fn ensure<K>(space: &Space, object: &K)
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + Debug,
+{
+    let client = space.server.client_as(OPERATOR).await;
+    let api: Api<K> = Api::namespaced(client, &space.namespace);
+    let parameters = PatchParams::apply(FIELD_MANAGER)
+        .force()
+        .validation_strict();
+    let name = object.name_any();
+    let what = format!("{} {name}", K::kind(&()));
+    let patch = Patch::Apply(object);
+    let made = api.patch(&name, &parameters, &patch).await;
+    let made = made.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(made.labels()[labels::MANAGED_BY], labels::MANAGER, "{what}");
+    assert!(made.owner_references().is_empty(), "{what}");
+    // A claim's first update is a write without a change, of any hand.
+    let again = api.patch(&name, &parameters, &patch).await.unwrap();
+    let thrice = api.patch(&name, &parameters, &patch).await.unwrap();
+    let versions = [&again, &thrice].map(ResourceExt::resource_version);
+    assert_eq!(versions[0], versions[1], "{what}: applied again");
+}
+
+/// As the operator's account, so its role holds all that the runner's role grants.
+#[tokio::test]
+async fn the_operator_may_make_all_that_it_makes() {
+    let space = Space::new().await;
+    for name in ["w", "web-2", "web.prod", &"n".repeat(names::MAX_NAME)] {
+        let tf = stored(&space, name).await;
+        let managed = state(name);
+        ensure(&space, &rbac::account(&tf)).await;
+        ensure(&space, &rbac::role(&tf, Some(&managed))).await;
+        ensure(&space, &rbac::binding(&tf)).await;
+        ensure(&space, &cache_pvc::claim(&tf).unwrap()).await;
+        let pin = Pin {
+            image: format!("registry.test/team/web@{DIGEST}"),
+            tag: "4f6a95f0".to_owned(),
+            revision: None,
+            context: None,
+            pull_secret: None,
+            inputs: run_inputs(name),
+        };
+        let output = Output {
+            value: json!([1, 2]),
+            sensitive: true,
+        };
+        let outputs = Outputs::from([("said".to_owned(), output)]);
+        let mut made = vec![
+            secrets::record(&tf, &RunRecord::default(), &History::default()),
+            secrets::pin(&tf, &pin),
+            secrets::outputs(&tf, &outputs),
+            secrets::pull(&tf, r#"{"auths":{}}"#),
+        ];
+        made.extend(secrets::state(&tf, &managed));
+        for secret in &made {
+            ensure(&space, secret).await;
+        }
+        let client = space.server.client_as(OPERATOR).await;
+        let api: Api<Job> = Api::namespaced(client, &space.namespace);
+        for job in jobs(&tf) {
+            // Only what is applied is validated strictly, and the operator applies no Jobs.
+            let parameters = PatchParams::apply("tests").dry_run().validation_strict();
+            let patch = Patch::Apply(&job);
+            let strict = space
+                .api::<Job>()
+                .patch(&job.name_any(), &parameters, &patch)
+                .await;
+            strict.unwrap_or_else(|error| panic!("{}: {error}", job.name_any()));
+            let created = api.create(&PostParams::default(), &job).await;
+            let created = created.unwrap_or_else(|error| panic!("{}: {error}", job.name_any()));
+            let spec = created.spec.unwrap();
+            assert_eq!(spec.backoff_limit, Some(0));
+            assert_eq!(spec.pod_replacement_policy.as_deref(), Some("Failed"));
+        }
+    }
+}
+
+/// What applying an empty Secret again leaves of the data that the runner put there.
+#[tokio::test]
+async fn the_state_is_not_touched_by_the_one_who_labels_it() {
+    let space = Space::new().await;
+    let tf = stored(&space, "web").await;
+    let slot = secrets::state(&tf, &state("web")).remove(1);
+    ensure(&space, &slot).await;
+    let data = json!({"data": {"chunk": "c3RhdGU="}});
+    let api = space.api::<k8s_openapi::api::core::v1::Secret>();
+    let name = slot.name_any();
+    api.patch(&name, &PatchParams::default(), &Patch::Merge(&data))
+        .await
+        .unwrap();
+    ensure(&space, &slot).await;
+    let kept = api.get(&name).await.unwrap().data.unwrap();
+    assert_eq!(kept["chunk"].0, b"state");
+}
+
+fn pod_of(job: &Job, name: &str) -> Pod {
+    let template = job.spec.clone().unwrap().template;
+    let mut pod = Pod {
+        metadata: template.metadata.unwrap_or_default(),
+        spec: template.spec,
+        status: None,
+    };
+    pod.metadata.name = Some(name.to_owned());
+    pod
+}
+
+#[tokio::test]
+async fn pods_are_admitted_where_only_restricted_ones_are_but_for_the_builder() {
+    let server = Server::shared().await;
+    let enforce = "pod-security.kubernetes.io/enforce";
+    for level in ["restricted", "baseline"] {
+        let space = Space::of(server, json!({enforce: level})).await;
+        let tf = stored(&space, "web").await;
+        for name in ["default", &names::runner("web")] {
+            let account: ServiceAccount =
+                serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+            space
+                .api::<ServiceAccount>()
+                .create(&PostParams::default(), &account)
+                .await
+                .unwrap();
+        }
+        for job in jobs(&tf) {
+            let is_build = job.labels()[labels::COMPONENT] == "build";
+            let pod = pod_of(&job, "pod");
+            let dry = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            let admitted = space.api::<Pod>().create(&dry, &pod).await;
+            let name = job.name_any();
+            match admitted {
+                Ok(_) => assert!(!is_build || level == "baseline", "{name} is admitted"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(
+                        is_build && level == "restricted",
+                        "{name} in {level}: {said}"
+                    );
+                    assert!(said.contains("\"build\""), "{said}");
+                    for container in ["prepare", "inject"] {
+                        assert!(!said.contains(container), "{name}: {said}");
+                    }
+                }
+            }
+        }
+    }
+}

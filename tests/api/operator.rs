@@ -1,0 +1,380 @@
+//! The operator's own program, with the rights of its account, where no node is needed. All
+//! stories share one server and one operator; a resource that nobody can read is there from the
+//! beginning.
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use alustan_api::{FINALIZER, Terraform, names};
+use k8s_openapi::api::core::v1::{Event, Secret};
+use kube::CustomResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::runtime::wait::await_condition;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::samples;
+use crate::server::{DEADLINE, OPERATOR, Server, leashed, root};
+use crate::space::{Space, resource, with};
+
+/// The one that nobody can read.
+const UNREADABLE: &str = "unreadable";
+
+struct Operator {
+    server: Server,
+    _leash: Child,
+}
+
+impl Operator {
+    /// A server of its own, so that no operator acts in other tests.
+    async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Result<Operator, String>> = OnceCell::const_new();
+        match SHARED.get_or_init(Self::start).await {
+            Ok(operator) => operator,
+            Err(problem) => panic!("{problem}"),
+        }
+    }
+
+    async fn start() -> Result<Self, String> {
+        let program = build()?;
+        let server = Server::start().await?;
+        write_unreadable(&server).await;
+        let cache = server.folder().join("cache");
+        let kubeconfig = server.kubeconfig_file_of(OPERATOR);
+        let mut operator = Command::new(program);
+        operator
+            .args(["--base-image", "127.0.0.1:1/base:1"])
+            .args(["--operator-image", "127.0.0.1:1/operator:1"])
+            .args(["--insecure-registry", "127.0.0.1:1"])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(["--log-level", "info,alustan_controller=debug"])
+            .arg("--cache-dir")
+            .arg(cache)
+            .env("KUBECONFIG", kubeconfig)
+            .env("SIGNAL", "TERM");
+        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        Ok(Self {
+            server,
+            _leash: leash,
+        })
+    }
+
+    async fn space(&'static self) -> Space {
+        Space::of(&self.server, json!({})).await
+    }
+
+    /// What the operator wrote about objects that `about` selects by namespace.
+    fn writes(&self, namespace: &str) -> Vec<String> {
+        let reads = ["get", "list", "watch"];
+        self.calls()
+            .filter(|call| call["objectRef"]["namespace"] == namespace)
+            .filter(|call| !reads.contains(&call["verb"].as_str().unwrap()))
+            .map(|call| format!("{} {}", call["verb"], call["requestURI"]))
+            .collect()
+    }
+
+    fn calls(&self) -> impl Iterator<Item = Value> {
+        let calls = self.server.audit().into_iter();
+        calls.filter(|call| call["impersonatedUser"]["username"] == OPERATOR)
+    }
+
+    /// It asks for nothing that its role does not allow, and for no lease.
+    fn keeps_to_its_role(&self) {
+        for call in self.calls() {
+            let what = format!("{} {}", call["verb"], call["requestURI"]);
+            assert_ne!(call["responseStatus"]["code"], 403, "{what}");
+            assert_ne!(call["objectRef"]["resource"], "leases", "{what}");
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.server.folder().join("operator.log")).unwrap()
+    }
+}
+
+/// The operator as it is now: cargo builds it if it is not built.
+fn build() -> Result<std::path::PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--package",
+            "alustan-controller",
+        ])
+        .current_dir(root())
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("the operator does not build: cargo build -p alustan-controller".to_owned());
+    }
+    // This program is in `deps` beside it.
+    let here = std::env::current_exe().unwrap();
+    let folder = here.parent().and_then(|deps| deps.parent()).unwrap();
+    Ok(folder.join("alustan-controller"))
+}
+
+/// Writes a resource by a looser schema than the one that is served afterwards.
+async fn write_unreadable(server: &Server) {
+    let strict = Terraform::crd();
+    let mut loose = strict.clone();
+    let version = &mut loose.spec.versions[0];
+    let anything = json!({
+        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+    });
+    version.schema = Some(serde_json::from_value(anything).unwrap());
+    server.install_crd(&loose).await;
+    let unreadable = json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+        "metadata": {"name": UNREADABLE, "namespace": "default"},
+        "spec": {"gitRepo": "https://127.0.0.1:1/a/b", "retry": {"limit": "many"}},
+    });
+    let file = server.folder().join("unreadable.yaml");
+    std::fs::write(&file, unreadable.to_string()).unwrap();
+    let since = Instant::now();
+    // The looser schema is served a moment after the CRD is written.
+    while let Err(error) = server.kubectl(&["create", "-f", file.to_str().unwrap()]) {
+        assert!(since.elapsed() < DEADLINE, "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    server.install_crd(&strict).await;
+}
+
+/// Waits until `wanted` holds for a resource.
+async fn wait(
+    api: &Api<Terraform>,
+    name: &str,
+    what: &str,
+    wanted: impl Fn(&Terraform) -> bool,
+) -> Terraform {
+    let condition = |tf: Option<&Terraform>| tf.is_some_and(&wanted);
+    let found = tokio::time::timeout(DEADLINE, await_condition(api.clone(), name, condition)).await;
+    if let Ok(found) = found {
+        return found.unwrap().unwrap();
+    }
+    let last = api.get(name).await.unwrap();
+    panic!("{name}: waited for {what}: {:#?}", last.status)
+}
+
+/// Status, reason and message of a condition.
+fn condition(tf: &Terraform, kind: &str) -> (String, String, String) {
+    let conditions = tf.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .find(|condition| condition.type_ == kind)
+        .map(|found| {
+            let (status, reason) = (found.status.clone(), found.reason.clone());
+            (status, reason, found.message.clone())
+        })
+        .unwrap_or_default()
+}
+
+fn reason(kind: &'static str, reason: &'static str) -> impl Fn(&Terraform) -> bool {
+    move |tf| condition(tf, kind).1 == reason
+}
+
+async fn events(space: &Space, name: &str) -> Vec<(String, String)> {
+    let fields = format!("involvedObject.name={name},involvedObject.kind=Terraform");
+    let list = ListParams::default().fields(&fields);
+    let events = space.api::<Event>().list(&list).await.unwrap();
+    events
+        .into_iter()
+        .map(|event| {
+            let reason = event.reason.unwrap_or_default();
+            (reason, event.message.unwrap_or_default())
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_repository_that_does_not_answer_is_named_in_a_condition_and_an_event() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    space.apply(&resource("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    let unreachable = reason("SourceReady", "RepositoryUnreachable");
+    let tf = wait(&api, "web", "a word about the repository", unreachable).await;
+    let (status, _, message) = condition(&tf, "SourceReady");
+    assert_eq!(status, "False");
+    assert!(message.contains("spec.gitRepo"), "{message}");
+    assert!(
+        message.contains("https://127.0.0.1:1/team/infra"),
+        "{message}"
+    );
+    let (ready, _, message) = condition(&tf, "Ready");
+    assert_eq!(ready, "False", "{message}");
+    let status = tf.status.unwrap();
+    assert_eq!(status.observed_generation, tf.metadata.generation);
+    assert_eq!(tf.metadata.finalizers, Some(vec![FINALIZER.to_owned()]));
+
+    let since = Instant::now();
+    loop {
+        let events = events(&space, "web").await;
+        if events
+            .iter()
+            .any(|(reason, _)| reason == "RepositoryUnreachable")
+        {
+            break;
+        }
+        assert!(since.elapsed() < DEADLINE, "{events:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    operator.keeps_to_its_role();
+}
+
+#[tokio::test]
+async fn both_samples_get_a_clear_answer() {
+    let operator = Operator::shared().await;
+    let file = operator.server.folder().join("sample.yaml");
+    let kubectl = |arguments: &[&str]| operator.server.kubectl(arguments).unwrap();
+    let secret = ["-n", "default", "create", "secret", "generic"];
+    let ssh = "--from-literal=ssh-privatekey=x";
+    kubectl(&[&secret[..], &["my-ssh-secret", ssh]].concat());
+    let docker = "--from-literal=dockerhub-cred={\"auths\":{\"docker.io\":{\"auth\":\"dTpw\"}}}";
+    kubectl(&[&secret[..], &["my-dockerhub-secret", docker]].concat());
+    for text in [samples::INLINE, samples::CONFIG_MAP] {
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        kubectl(&["apply", "-f", file]);
+        let api: Api<Terraform> = Api::namespaced(operator.server.client().await, "default");
+        let name = "example-terraformconfig";
+        let invalid = reason("ImageReady", "InvalidImageName");
+        let tf = wait(&api, name, "an answer", invalid).await;
+        let (_, _, message) = condition(&tf, "ImageReady");
+        assert!(
+            message.contains("spec.containerRegistry.imageName"),
+            "{message}"
+        );
+        kubectl(&["delete", "--timeout=60s", "-f", file]);
+    }
+    operator.keeps_to_its_role();
+}
+
+#[tokio::test]
+async fn what_never_ran_goes_at_once_and_leaves_nothing() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let mut web = resource("web");
+    web["metadata"]["finalizers"] = json!(["example.com/mine"]);
+    space.apply(&web).await.unwrap();
+    let api = space.api::<Terraform>();
+    wait(&api, "web", "a word", |tf| tf.status.is_some()).await;
+    let kept = wait(&api, "web", "the finalizer", |tf| {
+        tf.metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|name| name == FINALIZER)
+    });
+    let kept = kept.await.metadata.finalizers.unwrap();
+    assert!(kept.contains(&"example.com/mine".to_owned()), "{kept:?}");
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    wait(&api, "web", "the operator to let go", |tf| {
+        tf.metadata.finalizers.as_deref() == Some(&["example.com/mine".to_owned()])
+    })
+    .await;
+    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
+    let left: Vec<_> = secrets
+        .unwrap()
+        .into_iter()
+        .map(|secret| secret.metadata.name)
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    let free = json!({"metadata": {"finalizers": null}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(&free))
+        .await
+        .unwrap();
+    operator.keeps_to_its_role();
+}
+
+/// Two hundred resources wait for a person; one more cannot be read.
+#[tokio::test]
+async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {
+    const MANY: usize = 200;
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let idle = with(resource("x"), "/gitRepo/interval", Some(json!("1s")));
+    let idle = with(idle, "/gitRepo/url", Some(json!("ftp://a/b")));
+    for number in 0..MANY {
+        let mut one = idle.clone();
+        one["metadata"]["name"] = format!("idle-{number}").into();
+        space.apply(&one).await.unwrap();
+    }
+    let api = space.api::<Terraform>();
+    let since = Instant::now();
+    loop {
+        let all = api.list(&ListParams::default()).await.unwrap();
+        let stalled = |tf: &&Terraform| condition(tf, "Stalled").0 == "True";
+        let done = all.iter().filter(stalled).count();
+        if done == MANY {
+            break;
+        }
+        assert!(
+            since.elapsed() < DEADLINE,
+            "{done} of {MANY} have an answer"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    settle(operator, &space.namespace).await;
+
+    let before = operator.writes(&space.namespace).len();
+    // Several intervals of the repository.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let writes = operator.writes(&space.namespace);
+    let more = writes.len() - before;
+    let first = writes.get(before);
+    assert_eq!(more, 0, "writes while idle, the first: {first:?}");
+    assert!(
+        operator.log().contains(UNREADABLE),
+        "not a word of it in the log"
+    );
+
+    let mut edited = idle.clone();
+    edited["metadata"]["name"] = "idle-7".into();
+    let edited = with(edited, "/retry/limit", Some(json!(3)));
+    space.apply(&edited).await.unwrap();
+    wait(&api, "idle-7", "a look at the edited one", |tf| {
+        tf.status
+            .as_ref()
+            .and_then(|status| status.observed_generation)
+            == Some(2)
+    })
+    .await;
+
+    // One that became unreadable can still be mended.
+    let mended = json!({"spec": {
+        "gitRepo": {"url": "https://127.0.0.1:1/a/b"}, "retry": {"limit": 2},
+        "containerRegistry": {"imageName": "127.0.0.1:1/a/b"},
+    }});
+    let default: Api<Terraform> = Api::namespaced(operator.server.client().await, "default");
+    default
+        .patch(UNREADABLE, &PatchParams::default(), &Patch::Merge(&mended))
+        .await
+        .unwrap();
+    wait(&default, UNREADABLE, "a word about the mended one", |tf| {
+        tf.status.is_some()
+    })
+    .await;
+    let record = names::record(UNREADABLE);
+    let secrets: Api<Secret> = Api::namespaced(operator.server.client().await, "default");
+    assert!(
+        secrets.get_opt(&record).await.unwrap().is_some(),
+        "{record}"
+    );
+    operator.keeps_to_its_role();
+}
+
+/// Waits until the operator has said what it had to say.
+async fn settle(operator: &Operator, namespace: &str) {
+    let since = Instant::now();
+    let mut before = usize::MAX;
+    loop {
+        let now = operator.writes(namespace).len();
+        if now == before {
+            return;
+        }
+        assert!(since.elapsed() < DEADLINE, "it writes on and on");
+        before = now;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}

@@ -1,0 +1,306 @@
+//! Every rule of the schema, from both sides. What is accepted must be readable, too: a resource
+//! that the schema lets in and the program cannot read would be lost to everybody.
+
+use alustan_api::Terraform;
+use serde_json::{Value, json};
+
+use crate::space::{Space, resource, with};
+
+async fn accepts(space: &Space, field: &str, values: &[Value]) {
+    for value in values {
+        let web = with(resource("web"), field, Some(value.clone()));
+        accepts_resource(space, &web, &format!("{field}: {value}")).await;
+    }
+}
+
+async fn accepts_resource(space: &Space, resource: &Value, what: &str) {
+    let stored = space.try_apply(resource).await;
+    let stored = stored.unwrap_or_else(|error| panic!("{what} is refused: {error}"));
+    let read: Result<Terraform, _> = serde_json::from_value(stored);
+    read.unwrap_or_else(|error| panic!("{what} is accepted but cannot be read: {error}"));
+}
+
+/// Each of `values` at `field` is refused with a message that names the field and says `message`.
+async fn refuses(space: &Space, field: &str, message: &str, values: &[Value]) {
+    for value in values {
+        let web = with(resource("web"), field, Some(value.clone()));
+        refuses_resource(space, &web, field, message).await;
+    }
+}
+
+async fn refuses_resource(space: &Space, resource: &Value, field: &str, message: &str) {
+    let path = format!("spec{}", field.replace('/', "."));
+    let Err(said) = space.try_create(resource).await else {
+        panic!("{path} is accepted: {}", resource["spec"]);
+    };
+    assert!(
+        said.contains(&path) && said.contains(message),
+        "`{path}` and `{message}` are not both in: {said}"
+    );
+}
+
+#[tokio::test]
+async fn a_script_is_inline_or_from_a_config_map() {
+    let space = Space::new().await;
+    let reference = json!({"name": "scripts", "key": "run.sh"});
+    let message = "exactly one of inline and configMapRef must be given";
+    for script in ["init", "plan", "apply", "destroy"] {
+        let field = format!("/scripts/{script}");
+        let good = [
+            json!({"inline": "true"}),
+            json!({"configMapRef": reference}),
+        ];
+        accepts(&space, &field, &good).await;
+        let bad = [
+            json!({}),
+            json!({"inline": "true", "configMapRef": reference}),
+        ];
+        refuses(&space, &field, message, &bad).await;
+    }
+    let field = "/scripts/apply";
+    accepts(
+        &space,
+        field,
+        &[json!({"inline": null, "configMapRef": reference})],
+    )
+    .await;
+    refuses(&space, field, message, &[json!({"inline": null})]).await;
+}
+
+#[tokio::test]
+async fn a_backend_has_the_fields_of_its_provider() {
+    let space = Space::new().await;
+    let good = [
+        json!({"provider": "managed"}),
+        json!({"provider": "aws", "s3": "store", "region": "us-east-1"}),
+        json!({
+            "provider": "aws", "s3": "store", "region": "us-east-1", "dynamoDB": "locks",
+            "key": "a/b.tfstate", "secretRef": {"name": "aws"},
+        }),
+    ];
+    accepts(&space, "/backend", &good).await;
+    for (backend, message) in [
+        (
+            json!({"provider": "aws", "region": "us-east-1"}),
+            "provider aws needs s3: the name of the bucket",
+        ),
+        (
+            json!({"provider": "aws", "s3": "", "region": "us-east-1"}),
+            "provider aws needs s3: the name of the bucket",
+        ),
+        (
+            json!({"provider": "aws", "s3": "store"}),
+            "provider aws needs region, for example us-east-1",
+        ),
+        (
+            json!({"provider": "aws", "s3": "store", "region": ""}),
+            "provider aws needs region, for example us-east-1",
+        ),
+    ] {
+        refuses(&space, "/backend", message, &[backend]).await;
+    }
+    let message = "s3, dynamoDB, region, key and secretRef belong to provider aws";
+    let bad = [
+        json!({"provider": "managed", "s3": "store"}),
+        json!({"provider": "managed", "dynamoDB": "locks"}),
+        json!({"provider": "managed", "region": "us-east-1"}),
+        json!({"provider": "managed", "key": "x"}),
+        json!({"provider": "managed", "secretRef": {"name": "aws"}}),
+    ];
+    refuses(&space, "/backend", message, &bad).await;
+    refuses(
+        &space,
+        "/backend/provider",
+        "supported values: \"managed\", \"aws\"",
+        &[json!("Aws")],
+    )
+    .await;
+    refuses(
+        &space,
+        "/backend/provider",
+        "Required value",
+        &[Value::Null],
+    )
+    .await;
+    let null = json!({"provider": "managed", "s3": null, "secretRef": null});
+    accepts(&space, "/backend", &[null]).await;
+}
+
+#[tokio::test]
+async fn durations_are_sensible() {
+    let space = Space::new().await;
+    let fields = [
+        "/gitRepo/interval",
+        "/driftDetection/interval",
+        "/retry/minBackoff",
+        "/retry/maxBackoff",
+        "/timeouts/plan",
+        "/timeouts/apply",
+        "/timeouts/destroy",
+    ];
+    let good = ["1s", "30s", "5m", "1h", "1h30m", "1.5h", "90000ms", "8760h"];
+    let bad = [
+        "",
+        "0s",
+        "999ms",
+        "0.5s",
+        "-5m",
+        "+5m",
+        "5",
+        "1d",
+        "1 h",
+        "h",
+        "soon",
+        "1e3s",
+        "1us",
+        "8760h1s",
+        "99999h",
+        "99999999999999999999h",
+    ];
+    for field in fields {
+        accepts(&space, field, &good.map(Value::from)).await;
+        let message = "must be a duration from 1s to 8760h, such as 30s, 5m or 1h";
+        refuses(&space, field, message, &bad.map(Value::from)).await;
+        refuses(&space, field, "must be of type string", &[json!(30)]).await;
+    }
+}
+
+#[tokio::test]
+async fn retries_are_counted_from_one_to_a_hundred() {
+    let space = Space::new().await;
+    accepts(&space, "/retry/limit", &[json!(1), json!(100)]).await;
+    let bad = [json!(0), json!(101), json!(-1)];
+    refuses(&space, "/retry/limit", "must be between 1 and 100", &bad).await;
+    refuses(
+        &space,
+        "/retry/limit",
+        "must be of type integer",
+        &[json!("5")],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_volume_has_a_size() {
+    let space = Space::new().await;
+    let good = ["5Gi", "500M", "0.5Gi", "1e9", "1"];
+    accepts(&space, "/cache/size", &good.map(Value::from)).await;
+    let bad = ["", "0", "0Gi", "-1Gi", "big", "5 Gi", "5GB"];
+    refuses(
+        &space,
+        "/cache/size",
+        "must be a quantity such as 5Gi",
+        &bad.map(Value::from),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn modes_are_those_that_exist() {
+    let space = Space::new().await;
+    let good = ["Correct", "Report", "Ignore"];
+    accepts(&space, "/driftDetection/mode", &good.map(Value::from)).await;
+    let message = "supported values: \"Correct\", \"Report\", \"Ignore\"";
+    refuses(&space, "/driftDetection/mode", message, &[json!("correct")]).await;
+}
+
+#[tokio::test]
+async fn what_a_resource_cannot_do_without_is_required() {
+    let space = Space::new().await;
+    for field in [
+        "/gitRepo",
+        "/gitRepo/url",
+        "/containerRegistry",
+        "/containerRegistry/imageName",
+    ] {
+        let web = with(resource("web"), field, None);
+        refuses_resource(&space, &web, field, "Required value").await;
+    }
+    for field in ["/gitRepo/url", "/containerRegistry/imageName"] {
+        refuses(&space, field, "must not be empty", &[json!("")]).await;
+    }
+    let mut web = resource("web");
+    web.as_object_mut().unwrap().remove("spec");
+    let said = space.try_create(&web).await.unwrap_err();
+    assert!(said.contains("spec: Required value"), "{said}");
+}
+
+/// Whether a name of an image is one is the registry's business, and the operator says so.
+#[tokio::test]
+async fn a_name_of_an_image_is_any_text() {
+    let space = Space::new().await;
+    let name = "docker.io/alustan/terrform (image name to be built and push by the controller)";
+    accepts(&space, "/containerRegistry/imageName", &[json!(name)]).await;
+}
+
+/// They become part of paths of the API and of volumes of pods.
+#[tokio::test]
+async fn names_of_objects_are_names() {
+    let space = Space::new().await;
+    let bad = [
+        "",
+        "My_Secret",
+        "a/b",
+        "../../kube-system/secrets/x",
+        "a b",
+        "-a",
+        "a?b=c",
+    ]
+    .map(Value::from);
+    let good = ["a", "my-secret", "my.secret-2"].map(Value::from);
+    let message = "must be the name of an object";
+    let script = "/scripts/apply/configMapRef";
+    for (field, key) in [
+        ("/gitRepo/sshKeySecret", true),
+        ("/gitRepo/credentialsSecret", false),
+        ("/containerRegistry/secretRef", true),
+        (script, true),
+    ] {
+        let reference = |name: &Value| {
+            let mut reference = json!({"name": name});
+            if key {
+                reference["key"] = "k".into();
+            }
+            reference
+        };
+        accepts(&space, field, &good.clone().map(|name| reference(&name))).await;
+        for name in &bad {
+            let web = with(resource("web"), field, Some(reference(name)));
+            refuses_resource(&space, &web, &format!("{field}/name"), message).await;
+        }
+        if key {
+            let message = "must be a key of a Secret or ConfigMap";
+            for wrong in ["", "a/b", "a b"] {
+                let reference = json!({"name": "a", "key": wrong});
+                let web = with(resource("web"), field, Some(reference));
+                refuses_resource(&space, &web, &format!("{field}/key"), message).await;
+            }
+        }
+    }
+    accepts(&space, "/outputs/secretName", &good).await;
+    refuses(&space, "/outputs/secretName", message, &bad).await;
+    accepts(&space, "/cache/storageClassName", &good).await;
+    refuses(&space, "/cache/storageClassName", message, &bad).await;
+    for name in &bad {
+        let web = with(
+            resource("web"),
+            "/runner/envFromSecrets",
+            Some(json!([{"name": name}])),
+        );
+        refuses_resource(&space, &web, "/runner/envFromSecrets[0]/name", message).await;
+    }
+}
+
+#[tokio::test]
+async fn a_name_leaves_room_for_those_of_jobs() {
+    let space = Space::new().await;
+    let (longest, longer) = ("n".repeat(50), "n".repeat(51));
+    for name in ["a", "web-2", "web.prod", &longest] {
+        accepts_resource(&space, &resource(name), name).await;
+    }
+    let said = space.try_apply(&resource(&longer)).await.unwrap_err();
+    assert!(
+        said.contains("metadata.name: at most 50 characters"),
+        "{said}"
+    );
+}

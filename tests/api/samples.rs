@@ -1,0 +1,80 @@
+//! The two resources of the first design, exactly as it has them.
+
+use alustan_api::Terraform;
+use serde_json::{Value, json};
+
+use crate::server::Server;
+use crate::space::Space;
+
+pub(crate) const INLINE: &str = include_str!("samples/inline.yaml");
+pub(crate) const CONFIG_MAP: &str = include_str!("samples/configmap.yaml");
+
+fn terraform(text: &str) -> Value {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    documents
+        .into_iter()
+        .find(|document| document["kind"] == "Terraform")
+        .unwrap()
+}
+
+#[tokio::test]
+async fn kubectl_applies_them_as_they_are() {
+    let server = Server::shared().await;
+    for (name, text) in [("inline", INLINE), ("configmap", CONFIG_MAP)] {
+        let file = server.folder().join(format!("sample-{name}.yaml"));
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        for how in ["--server-side=true", "--server-side=false"] {
+            let arguments = [
+                "apply",
+                "--dry-run=server",
+                "--validate=strict",
+                how,
+                "-f",
+                file,
+            ];
+            let said = server.kubectl(&arguments).unwrap();
+            let made = "terraform.alustan.io/example-terraformconfig";
+            assert!(said.contains(made), "{name} {how}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_field_of_them_is_kept_and_read() {
+    let space = Space::new().await;
+    for text in [INLINE, CONFIG_MAP] {
+        let mut sample = terraform(text);
+        sample["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("namespace");
+        let stored = space.apply(&sample).await.unwrap();
+        for part in ["variables", "backend", "scripts"] {
+            assert_eq!(stored["spec"][part], sample["spec"][part]);
+        }
+        for part in ["gitRepo", "containerRegistry"] {
+            for (field, value) in sample["spec"][part].as_object().unwrap() {
+                assert_eq!(&stored["spec"][part][field], value, "{part}.{field}");
+            }
+        }
+        let read: Terraform = serde_json::from_value(stored).unwrap();
+        let backend = read.spec.backend.unwrap();
+        assert_eq!(backend.s3.as_deref(), Some("s3-store"));
+        assert_eq!(backend.dynamo_db.as_deref(), Some("db-table"));
+        assert_eq!(
+            serde_json::to_value(&read.spec.variables).unwrap(),
+            json!({"var1": "value1", "var2": "value2"})
+        );
+        let destroy = read.spec.scripts.unwrap().destroy.unwrap();
+        assert!(destroy.inline.is_some() != destroy.config_map_ref.is_some());
+        space
+            .raw()
+            .delete(
+                "example-terraformconfig",
+                &kube::api::DeleteParams::default(),
+            )
+            .await
+            .unwrap();
+    }
+}

@@ -1,0 +1,312 @@
+//! A real etcd and kube-apiserver on loopback: no controllers, no nodes. Each is on a leash
+//! (`leash.sh`), so that it ends with the test program however that ends.
+
+mod certificates;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use alustan_api::Terraform;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::conditions::is_crd_established;
+use kube::runtime::wait::await_condition;
+use kube::{Client, Config, CustomResourceExt, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+/// How long anything may take; the machine may have much else to do.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+
+/// The operator's account, as its manifests bind it.
+pub(crate) const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
+
+const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
+
+/// An API server with the operator's manifests in it.
+pub(crate) struct Server {
+    folder: PathBuf,
+    kubectl: PathBuf,
+    kubeconfig: Value,
+    /// The ends of the leashes: they close with this program.
+    _leashes: [Child; 2],
+}
+
+impl Server {
+    /// The server that tests of the schema, of ownership and of rights share. No operator runs
+    /// against it.
+    pub(crate) async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Result<Server, String>> = OnceCell::const_new();
+        match SHARED.get_or_init(Self::start).await {
+            Ok(server) => server,
+            Err(problem) => panic!("{problem}"),
+        }
+    }
+
+    /// Starts a server and installs the operator's manifests.
+    ///
+    /// # Errors
+    /// One line that says what is missing, and what to do.
+    pub(crate) async fn start() -> Result<Self, String> {
+        // Another test of this process may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let assets = assets()?;
+        let folder = tempfile::Builder::new()
+            .prefix("alustan-api-")
+            .tempdir()
+            .map_err(|error| format!("no temporary folder: {error}"))?
+            .keep();
+        certificates::write(&folder);
+        fs::write(folder.join("audit.yaml"), AUDIT).unwrap();
+        let [client, peer, secure] = free_ports();
+        let leashes = [
+            etcd(&assets, &folder, client, peer),
+            api_server(&assets, &folder, client, secure),
+        ];
+        let server = Self {
+            kubectl: assets.join("kubectl"),
+            kubeconfig: kubeconfig(&folder, secure),
+            _leashes: leashes,
+            folder,
+        };
+        fs::write(server.kubeconfig_file(), server.kubeconfig.to_string()).unwrap();
+        server.wait_until_ready().await?;
+        server.install().await;
+        Ok(server)
+    }
+
+    async fn wait_until_ready(&self) -> Result<(), String> {
+        let ready = async {
+            while self.kubectl(&["get", "--raw", "/readyz"]).is_err() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, ready).await.map_err(|_| {
+            let log = fs::read_to_string(self.folder.join("kube-apiserver.log"));
+            let log = log.unwrap_or_default();
+            let last = log.lines().last().unwrap_or("its log is empty");
+            format!("kube-apiserver is not ready after {DEADLINE:?}: {last}")
+        })
+    }
+
+    /// The CRD from the Rust types, and the operator's manifests.
+    async fn install(&self) {
+        self.install_crd(&Terraform::crd()).await;
+        let manifests = self
+            .kubectl(&["kustomize", "deploy/kustomize/base"])
+            .unwrap();
+        let file = self.folder.join("manifests.yaml");
+        fs::write(&file, manifests).unwrap();
+        let file = file.to_str().unwrap().to_owned();
+        // The CRD is there already, from another hand: the same one, or this is refused.
+        self.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &file])
+            .unwrap();
+    }
+
+    /// Applies a CRD and waits until it is served.
+    pub(crate) async fn install_crd(&self, crd: &CustomResourceDefinition) {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client().await);
+        let name = crd.name_any();
+        let parameters = PatchParams::apply("tests").force().validation_strict();
+        api.patch(&name, &parameters, &Patch::Apply(crd))
+            .await
+            .unwrap();
+        let established = await_condition(api, &name, is_crd_established());
+        tokio::time::timeout(DEADLINE, established)
+            .await
+            .expect("the CRD is served in time")
+            .unwrap();
+    }
+
+    /// A client with all rights.
+    pub(crate) async fn client(&self) -> Client {
+        client(self.kubeconfig.clone()).await
+    }
+
+    /// A client with the rights of `user`.
+    pub(crate) async fn client_as(&self, user: &str) -> Client {
+        client(self.kubeconfig_of(user)).await
+    }
+
+    /// The kubeconfig of a client with all rights.
+    fn kubeconfig_file(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
+    }
+
+    /// The file of a kubeconfig with the rights of `user`.
+    pub(crate) fn kubeconfig_file_of(&self, user: &str) -> PathBuf {
+        let file = self.folder.join(user.replace(':', "-"));
+        fs::write(&file, self.kubeconfig_of(user).to_string()).unwrap();
+        file
+    }
+
+    fn kubeconfig_of(&self, user: &str) -> Value {
+        let mut kubeconfig = self.kubeconfig.clone();
+        kubeconfig["users"][0]["user"]["as"] = user.into();
+        kubeconfig
+    }
+
+    /// `kubectl` in the root of the checkout: its output, or its complaint.
+    ///
+    /// # Errors
+    /// What it wrote to standard error.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        self.kubectl_told(arguments).map(|(output, _)| output)
+    }
+
+    /// The same with what it wrote to standard error, such as warnings.
+    ///
+    /// # Errors
+    /// What it wrote to standard error.
+    pub(crate) fn kubectl_told(&self, arguments: &[&str]) -> Result<(String, String), String> {
+        let output = Command::new(&self.kubectl)
+            .args(arguments)
+            .current_dir(root())
+            .env("KUBECONFIG", self.kubeconfig_file())
+            .env("HOME", &self.folder)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        if output.status.success() {
+            Ok((String::from_utf8(output.stdout).unwrap(), told))
+        } else {
+            Err(told)
+        }
+    }
+
+    /// Every request so far, as the audit log has it.
+    pub(crate) fn audit(&self) -> Vec<Value> {
+        let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
+        // The last line may be half written.
+        log.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// A folder that goes when the server does.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Starts a program on a leash; it says what it says in `log`.
+pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
+    let log = fs::File::create(log).unwrap();
+    let mut leash = Command::new("sh");
+    leash
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/api/leash.sh"))
+        .arg(program.get_program())
+        .args(program.get_args())
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log);
+    for (name, value) in program.get_envs() {
+        leash.env(name, value.unwrap_or_default());
+    }
+    // A key press in the terminal is for the test program; the leash follows it.
+    std::os::unix::process::CommandExt::process_group(&mut leash, 0);
+    leash.spawn().unwrap()
+}
+
+fn assets() -> Result<PathBuf, String> {
+    let help = "run `make test`, or `export KUBEBUILDER_ASSETS=$(make envtest-assets)`";
+    let folder = std::env::var_os("KUBEBUILDER_ASSETS")
+        .map(PathBuf::from)
+        .ok_or_else(|| format!("KUBEBUILDER_ASSETS is not set: {help}"))?;
+    for name in ["etcd", "kube-apiserver", "kubectl"] {
+        if !folder.join(name).exists() {
+            let folder = folder.display();
+            return Err(format!("KUBEBUILDER_ASSETS={folder} has no {name}: {help}"));
+        }
+    }
+    Ok(folder)
+}
+
+fn free_ports<const N: usize>() -> [u16; N] {
+    // All are held until the last is known, so that they differ.
+    let listeners = [(); N].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Nothing of it outlives the tests, so nothing is synced.
+fn etcd(assets: &Path, folder: &Path, client: u16, peer: u16) -> Child {
+    let (client, peer) = (url("http", client), url("http", peer));
+    let mut etcd = Command::new(assets.join("etcd"));
+    etcd.arg(format!("--data-dir={}", folder.join("etcd").display()))
+        .arg("--unsafe-no-fsync")
+        .arg(format!("--listen-client-urls={client}"))
+        .arg(format!("--advertise-client-urls={client}"))
+        .arg(format!("--listen-peer-urls={peer}"))
+        .arg(format!("--initial-advertise-peer-urls={peer}"))
+        .arg(format!("--initial-cluster=default={peer}"))
+        .env("FOLDER", folder);
+    leashed(&mut etcd, &folder.join("etcd.log"))
+}
+
+fn api_server(assets: &Path, folder: &Path, etcd: u16, secure: u16) -> Child {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let mut server = Command::new(assets.join("kube-apiserver"));
+    server
+        .arg(format!("--etcd-servers={}", url("http", etcd)))
+        .arg("--bind-address=127.0.0.1")
+        .arg("--advertise-address=127.0.0.1")
+        .arg("--endpoint-reconciler-type=none")
+        .arg(format!("--secure-port={secure}"))
+        .arg(format!("--tls-cert-file={}", file("server.crt")))
+        .arg(format!("--tls-private-key-file={}", file("server.key")))
+        .arg(format!("--client-ca-file={}", file("ca.crt")))
+        .arg("--service-account-issuer=https://kubernetes.default.svc")
+        .arg(format!(
+            "--service-account-key-file={}",
+            file("accounts.pub")
+        ))
+        .arg(format!(
+            "--service-account-signing-key-file={}",
+            file("accounts.key")
+        ))
+        .arg("--service-cluster-ip-range=10.96.0.0/16")
+        .arg("--authorization-mode=RBAC")
+        .arg(format!("--audit-policy-file={}", file("audit.yaml")))
+        .arg(format!("--audit-log-path={}", file("audit.log")))
+        .arg(format!("--cert-dir={}", file("generated")));
+    leashed(&mut server, &folder.join("kube-apiserver.log"))
+}
+
+fn url(scheme: &str, port: u16) -> String {
+    format!("{scheme}://127.0.0.1:{port}")
+}
+
+fn kubeconfig(folder: &Path, port: u16) -> Value {
+    let file = |name: &str| folder.join(name).display().to_string();
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{
+            "name": "test",
+            "cluster": {"server": url("https", port), "certificate-authority": file("ca.crt")},
+        }],
+        "users": [{
+            "name": "admin",
+            "user": {"client-certificate": file("admin.crt"), "client-key": file("admin.key")},
+        }],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
+    })
+}
+
+async fn client(kubeconfig: Value) -> Client {
+    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    Client::try_from(config).unwrap()
+}

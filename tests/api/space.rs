@@ -1,0 +1,132 @@
+//! One test's own namespace.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use alustan_api::Terraform;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+/// A namespace of the shared server.
+pub(crate) struct Space {
+    pub(crate) server: &'static Server,
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+}
+
+impl Space {
+    /// A new namespace of the shared server.
+    pub(crate) async fn new() -> Self {
+        Self::of(Server::shared().await, json!({})).await
+    }
+
+    /// A new namespace of `server` with `labels`.
+    pub(crate) async fn of(server: &'static Server, labels: Value) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(1);
+        let namespace = format!("space-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let client = server.client().await;
+        let object = json!({"metadata": {"name": namespace, "labels": labels}});
+        let object: Namespace = serde_json::from_value(object).unwrap();
+        Api::all(client.clone())
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
+        Self {
+            server,
+            client,
+            namespace,
+        }
+    }
+
+    /// Objects of one kind.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// `Terraform` resources as the server has them, unread.
+    pub(crate) fn raw(&self) -> Api<DynamicObject> {
+        let kind = ApiResource::erase::<Terraform>(&());
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind)
+    }
+
+    /// Applies a resource as a user, with strict validation; what is stored, or the refusal.
+    pub(crate) async fn apply(&self, resource: &Value) -> Result<Value, String> {
+        self.patch(resource, &PatchParams::apply("user").validation_strict())
+            .await
+    }
+
+    /// The same without leaving anything behind.
+    pub(crate) async fn try_apply(&self, resource: &Value) -> Result<Value, String> {
+        let parameters = PatchParams::apply("user").validation_strict().dry_run();
+        self.patch(resource, &parameters).await
+    }
+
+    /// A plain create, as of `kubectl create`, without leaving anything behind.
+    pub(crate) async fn try_create(&self, resource: &Value) -> Result<Value, String> {
+        let parameters = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let object: DynamicObject = serde_json::from_value(resource.clone()).unwrap();
+        said(self.raw().create(&parameters, &object).await)
+    }
+
+    async fn patch(&self, resource: &Value, parameters: &PatchParams) -> Result<Value, String> {
+        let name = resource["metadata"]["name"].as_str().unwrap();
+        let patch = Patch::Apply(resource);
+        said(self.raw().patch(name, parameters, &patch).await)
+    }
+}
+
+fn said(stored: Result<DynamicObject, kube::Error>) -> Result<Value, String> {
+    match stored {
+        Ok(stored) => Ok(serde_json::to_value(stored).unwrap()),
+        Err(kube::Error::Api(status)) => Err(status.message),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// A resource with the least that it needs.
+pub(crate) fn resource(name: &str) -> Value {
+    with_spec(
+        name,
+        json!({
+            "gitRepo": {"url": "https://127.0.0.1:1/team/infra"},
+            "containerRegistry": {"imageName": "127.0.0.1:1/team/infra"},
+        }),
+    )
+}
+
+/// A resource with this spec.
+pub(crate) fn with_spec(name: &str, spec: impl Into<Value>) -> Value {
+    json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+        "metadata": {"name": name}, "spec": spec.into(),
+    })
+}
+
+/// The resource with the value at `pointer` in its spec (RFC 6901) set; `None` takes it away.
+pub(crate) fn with(mut resource: Value, pointer: &str, value: Option<Value>) -> Value {
+    let (parent, last) = pointer.rsplit_once('/').unwrap();
+    let mut place = &mut resource["spec"];
+    for part in parent.split('/').skip(1) {
+        if place.get(part).is_none() {
+            place[part] = json!({});
+        }
+        place = &mut place[part];
+    }
+    match value {
+        Some(value) => place[last] = value,
+        None => {
+            place.as_object_mut().unwrap().remove(last);
+        }
+    }
+    resource
+}
