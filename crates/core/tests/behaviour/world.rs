@@ -34,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) size: serde_json::Value,
     pub(crate) cloud: u32,
     pub(crate) image: String,
+    /// Backend and scripts.
+    pub(crate) how: serde_json::Value,
 }
 
 /// What the engine has made.

@@ -41,7 +41,7 @@ fn a_resource_for_which_nothing_was_applied_goes_at_once() {
 }
 
 #[test]
-fn a_resource_whose_record_nobody_sees_gets_one_first() {
+fn a_resource_that_has_no_record_yet_goes_at_once() {
     let mut world = World::new();
     world.look(Look {
         crash: Some(1),
@@ -49,7 +49,39 @@ fn a_resource_whose_record_nobody_sees_gets_one_first() {
     });
     assert!(world.record.is_none(), "only the finalizer is there");
     world.delete();
-    assert_eq!(words(&world.look_once().decision.steps), ["CreateRecord"]);
+    world.look_once();
+    assert!(world.tf.is_none());
+}
+
+#[test]
+fn a_record_that_is_only_not_seen_yet_lets_nothing_go() {
+    let mut world = World::until(|world| world.record.is_some());
+    world.delete();
+    let looked = world.look(Look {
+        stale: Some(9),
+        crash: None,
+    });
+    assert_eq!(words(&looked.decision.steps), ["CreateRecord"]);
+    assert!(world.tf.is_some());
+}
+
+#[test]
+fn a_controller_that_dies_again_and_again_does_not_forget_that_all_is_destroyed() {
+    let mut world = World::applied();
+    world.delete().run_to(Stage::Reported);
+    // After the swap, before the status.
+    world.look(Look {
+        stale: None,
+        crash: Some(1),
+    });
+    assert!(world.status().last_applied.is_some());
+    while world.record.is_some() {
+        world.look(Look {
+            stale: None,
+            crash: Some(4),
+        });
+    }
+    assert!(world.record.is_none() && world.pin.is_none() && world.tf.is_some());
     world.settle();
     assert!(world.tf.is_none());
 }

@@ -1,19 +1,25 @@
 //! What must hold for every decision.
 
+use alustan_api::report::RunResult;
+use alustan_api::run::{RunKind, RunSpec, Trigger};
 use alustan_api::{State, TerraformStatus};
-use alustan_core::seen::Seen;
-use alustan_core::step::Decision;
+use alustan_core::absorb::open_run;
+use alustan_core::seen::{RecordSeen, Seen};
+use alustan_core::start;
+use alustan_core::step::{Decision, Step};
 
 use super::{World, condition};
 
 impl World {
-    /// Every state says why, what comes next and when.
+    /// Every state says why, what comes next and when; `Ready` is right, and lasts.
     pub(crate) fn check(&self, decision: &Decision, seen: &Seen) {
         let statuses = std::iter::once(&decision.status);
         for status in statuses.chain(decision.start.as_ref().map(|start| &start.status)) {
             self.says_why(status);
             if condition(status, "Ready") == "True" {
                 self.may_be_ready(status, seen);
+            } else if self.is_ready() {
+                self.may_be_busy(status, decision, seen);
             }
         }
     }
@@ -75,5 +81,49 @@ impl World {
                 "ready, but not with {wanted:?}"
             );
         }
+    }
+    /// What was ready stays so, unless something failed or something else is wanted: drift alone
+    /// does not touch it, nor does a restart.
+    fn may_be_busy(&self, status: &TerraformStatus, decision: &Decision, seen: &Seen) {
+        let failed = matches!(status.state, State::Failed | State::Stalled)
+            || decision.steps.iter().any(tells_of_failures);
+        let disturbed = seen
+            .record
+            .as_ref()
+            .is_none_or(|record| self.is_disturbed(record));
+        if failed || disturbed || self.is_deleted() || seen.inputs.is_err() {
+            return;
+        }
+        let wanted = self.wanted(seen);
+        let same = wanted.is_none() || wanted == self.real.config;
+        let generation = self.status().observed_generation;
+        assert!(
+            !same || (wanted.is_none() && generation != self.tf().metadata.generation),
+            "nothing happened, and it is no longer ready: {status:?}"
+        );
+    }
+
+    /// Whether a run was asked for, goes on for something else, or failed.
+    fn is_disturbed(&self, record: &RecordSeen) -> bool {
+        let about_drift =
+            |run: &RunSpec| run.kind == RunKind::Drift || run.trigger == Trigger::Drift;
+        let last = record.report.iter().chain(&record.history.reports);
+        let mut applies = last.filter(|report| report.kind == RunKind::Apply);
+        start::asked(self.tf(), &record.history)
+            || record.history.failures.at.is_some()
+            || open_run(&record.record).is_some_and(|run| !about_drift(run))
+            || applies
+                .next()
+                .is_some_and(|report| report.result == RunResult::Failed)
+    }
+}
+
+fn tells_of_failures(step: &Step) -> bool {
+    match step {
+        Step::SwapRecord(swap) => swap
+            .history
+            .as_ref()
+            .is_some_and(|history| history.failures.at.is_some()),
+        _ => false,
     }
 }

@@ -56,6 +56,9 @@ impl World {
         let status = status
             .map_or(&decision.status, |start| &start.status)
             .clone();
+        if done.is_ok() && pass.left == Some(0) {
+            done = Err(Ended::Crash);
+        }
         match done {
             Ok(()) => pass.wrote |= self.report_status(status),
             Err(Ended::Conflict) => self.ledger.class(Class::Conflict),
@@ -159,18 +162,19 @@ impl World {
         else {
             return Err(Ended::Conflict);
         };
-        if swap.record.number > next.record.number {
-            self.ledger.decide(&swap.record, pass.wanted.as_ref());
-        }
         if swap.record.cancel && !next.record.cancel {
             self.ledger.class(Class::Cancelled);
         }
+        let before = next.record.number;
         next.record = swap.record.clone();
         if let Some(history) = &swap.history {
             if history.reconcile_at != next.history.reconcile_at {
                 self.ledger.new_budget();
             }
             next.history = history.clone();
+        }
+        if swap.record.number > before {
+            self.ledger.decide(&swap.record, pass.wanted.as_ref());
         }
         match &swap.inputs {
             Keep::Same => {}

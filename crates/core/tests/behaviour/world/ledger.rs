@@ -58,6 +58,12 @@ impl Ledger {
     pub(crate) fn decide(&mut self, record: &RunRecord, wanted: Option<&Config>) {
         let next = self.decided.keys().last().map_or(1, |last| last + 1);
         assert_eq!(record.number, next, "runs are counted one by one");
+        let run = record.run.as_ref().unwrap();
+        let (of, count) = &self.streak;
+        assert!(
+            *of != subject(run.kind, wanted) || *count < LIMIT,
+            "{of} is tried again, although its budget is used up"
+        );
         self.decided.insert(record.number, wanted.cloned());
     }
 
@@ -113,12 +119,7 @@ impl Ledger {
         match result {
             RunResult::Failed => {
                 self.class(Class::RunFailed);
-                let of = match kind {
-                    RunKind::Destroy => "destroy".to_owned(),
-                    RunKind::Apply | RunKind::Drift | RunKind::Plan => {
-                        format!("{:?}", self.decided(number))
-                    }
-                };
+                let of = subject(kind, self.decided(number));
                 self.failed(&of, failure.unwrap().class);
             }
             RunResult::Cancelled => {}
@@ -132,29 +133,32 @@ impl Ledger {
         }
     }
 
+    /// A pod of the current run died without a word.
+    pub(crate) fn lost(&mut self, number: i64, kind: RunKind) {
+        self.class(Class::Lost);
+        let of = subject(kind, self.decided(number));
+        self.failed(&of, FailureClass::World);
+    }
+
     /// `of` failed. The budget must have had room for it.
     pub(crate) fn failed(&mut self, of: &str, class: FailureClass) {
-        if class == FailureClass::World {
-            return;
+        if self.streak.0 != of {
+            self.streak = (of.to_owned(), 0);
         }
-        let before = if self.streak.0 == of {
-            self.streak.1
-        } else {
-            0
+        let cost = match class {
+            FailureClass::World => return,
+            FailureClass::Module => 1,
+            FailureClass::User => LIMIT,
         };
+        let before = self.streak.1;
         assert!(
             before < LIMIT,
             "{of} was tried again, although its budget is used up"
         );
-        let count = if class == FailureClass::User {
-            LIMIT
-        } else {
-            before + 1
-        };
-        if count == LIMIT {
+        self.streak.1 = LIMIT.min(before + cost);
+        if self.streak.1 == LIMIT {
             self.class(Class::BudgetUsedUp);
         }
-        self.streak = (of.to_owned(), count);
     }
 
     /// A person asked for another try, or it went well.
@@ -196,5 +200,13 @@ impl Ledger {
             real.is_empty() || abandoned,
             "let go, and {real:?} stays behind"
         );
+    }
+}
+
+/// What the failures of a run count against.
+fn subject(kind: RunKind, config: Option<&Config>) -> String {
+    match kind {
+        RunKind::Destroy => "destroy".to_owned(),
+        RunKind::Apply | RunKind::Drift | RunKind::Plan => format!("{config:?}"),
     }
 }

@@ -6,7 +6,9 @@ use alustan_api::report::FailureClass;
 use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{Script, names};
 use alustan_core::image::{self, ImagePlan};
-use alustan_core::seen::{Answer, BuildSeen, InputsSeen, JobSeen, RecordSeen, Seen, SourceSeen};
+use alustan_core::seen::{
+    Answer, BuildSeen, InputsSeen, JobSeen, NothingLeft, RecordSeen, Seen, SourceSeen,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -46,8 +48,12 @@ impl World {
             .zip(base.value())
             .map(|(source, base)| image::plan(self.tf(), source, base, NAMESPACE, &self.settings));
         let build = plan.as_ref().and_then(|plan| self.build(plan));
+        let nothing = self.is_deleted() && self.record.is_none() && self.pin.is_none();
+        let nothing_left = nothing.then_some(NothingLeft {
+            namespace_terminating: false,
+        });
         Seen {
-            nothing_left: None,
+            nothing_left,
             namespace_uid: NAMESPACE.to_owned(),
             inputs: self.inputs(),
             image: plan
@@ -273,6 +279,7 @@ impl World {
                 .unwrap_or_default(),
             cloud,
             image: spec.container_registry.image_name.clone(),
+            how: serde_json::json!([spec.backend, spec.scripts]),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use alustan_api::report::{ChangeSet, Failure, FailureClass, ResourceChange, RunReport, RunResult};
 use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunRecord};
+use alustan_core::absorb::open_run;
 
-use super::{Class, Ledger, World};
+use super::{Ledger, World};
 use crate::fixtures::failure;
 
 /// How far a runner pod is.
@@ -95,12 +96,19 @@ impl World {
     }
 
     fn kill(&mut self, index: usize) -> Stage {
-        let pod = &self.pods[index];
+        let pod = self.pods[index].clone();
         if pod.stage == Stage::Applying {
             self.real.partial = true;
         }
-        if pod.stage < Stage::Reported {
-            self.ledger.class(Class::Lost);
+        let current = self.record.as_ref().map(|record| &record.record);
+        let open = current
+            .filter(|record| record.number == pod.number)
+            .and_then(open_run);
+        if let Some(kind) = open
+            .filter(|_| pod.stage < Stage::Reported)
+            .map(|run| run.kind)
+        {
+            self.ledger.lost(pod.number, kind);
         }
         Stage::Dead
     }
