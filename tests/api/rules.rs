@@ -1,7 +1,7 @@
 //! Every rule of the schema, from both sides. What is accepted must be readable, too: a resource
 //! that the schema lets in and the program cannot read would be lost to everybody.
 
-use alustan_api::Terraform;
+use alustan_api::{Terraform, names};
 use serde_json::{Value, json};
 
 use crate::space::{Space, resource, with};
@@ -289,6 +289,25 @@ async fn names_of_objects_are_names() {
         );
         refuses_resource(&space, &web, "/runner/envFromSecrets[0]/name", message).await;
     }
+}
+
+/// Outputs in the place of a run record would be the end of the record.
+#[tokio::test]
+async fn outputs_do_not_take_the_place_of_the_operators_own_secrets() {
+    let space = Space::new().await;
+    let field = "/outputs/secretName";
+    let good = ["web-outputs", "web-run-2", "run", "web-stateful", "prerun"];
+    accepts(&space, field, &good.map(Value::from)).await;
+    let own = [
+        names::record("web"),
+        names::pin("web"),
+        names::state("web"),
+        names::state_slot("web", 12),
+        names::pull_secret("web"),
+        names::record("another"),
+    ];
+    let message = "must not end in -run, -pin, -state";
+    refuses(&space, field, message, &own.map(Value::from)).await;
 }
 
 #[tokio::test]

@@ -16,6 +16,9 @@ const DURATION_HELP: &str = "must be a duration from 1s to 8760h, such as 30s, 5
 
 const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
 const OBJECT_HELP: &str = "must be the name of an object: lower case letters, digits, '-' and '.'";
+/// Names of the operator's own Secrets, see [`crate::names`].
+const NOT_OURS: &str = "!self.matches('-(run|pin|state|state-slot-[0-9]+|registry)$')";
+const NOT_OURS_HELP: &str = "must not end in -run, -pin, -state, -state-slot-N or -registry, as the operator's own Secrets do";
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
 const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
 
@@ -374,6 +377,7 @@ pub struct OutputsSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
+    #[x_kube(validation = Rule::new(NOT_OURS).message(NOT_OURS_HELP))]
     pub secret_name: Option<String>,
 }
 
