@@ -1,7 +1,23 @@
 //! The operator in a real cluster: real containers, registry, volumes, git, engine.
 
+#![expect(
+    clippy::indexing_slicing,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    reason = "a story is told in one piece, and fails where it goes another way"
+)]
+
+mod bad_input;
+mod cache;
 mod commits;
 mod deletion;
+mod drift;
 mod main_job;
+mod names;
+mod registry;
 mod retries;
 mod run_once;
+mod safety;
+mod samples;
+mod scripts;
+mod source;

@@ -1,5 +1,6 @@
 //! One test's own corner of the dev cluster.
 
+mod aws;
 mod cluster_view;
 mod repositories;
 mod resources;

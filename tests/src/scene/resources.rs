@@ -1,6 +1,7 @@
 //! What the scene's user writes: resources, Secrets, `ConfigMap`s.
 
 use alustan_api::Terraform;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -117,4 +118,24 @@ where
     api.patch(name, &parameters, &Patch::Apply(object))
         .await
         .unwrap_or_else(|error| panic!("apply {name}: {error}"));
+}
+
+impl Scene {
+    /// A docker configuration with one login, as JSON.
+    pub fn docker_config(&self, registry: &str, user: &str, password: &str) -> String {
+        let auth = ByteString(format!("{user}:{password}").into_bytes());
+        json!({"auths": {registry: {"username": user, "password": password, "auth": auth}}})
+            .to_string()
+    }
+
+    /// A new ssh key: its private and its public half.
+    pub async fn new_ssh_key(&self) -> (String, String) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("key");
+        let path = file.to_str().expect("a path");
+        let arguments = ["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path];
+        self.cluster.run("ssh-keygen", &arguments).await;
+        let read = |file| std::fs::read_to_string(file).expect("a key");
+        (read(file.clone()), read(file.with_extension("pub")))
+    }
 }

@@ -1,0 +1,160 @@
+//! What pods may do, and what nobody may read.
+
+use alustan_tests::{Scene, scene};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Api, DeleteParams};
+use serde_json::{Value, json};
+
+/// A pod of a Job as a new one, without what belongs to its own namespace and life.
+fn anew(pod: &Pod) -> Value {
+    let mut spec = serde_json::to_value(pod.spec.as_ref().unwrap()).unwrap();
+    let fields = spec.as_object_mut().unwrap();
+    for field in ["nodeName", "serviceAccount", "serviceAccountName"] {
+        fields.remove(field);
+    }
+    spec["automountServiceAccountToken"] = json!(false);
+    let volumes = spec["volumes"].as_array_mut().unwrap();
+    volumes.retain(|volume| volume.get("projected").is_none());
+    for kind in ["containers", "initContainers"] {
+        for container in spec[kind].as_array_mut().into_iter().flatten() {
+            let mounts = container["volumeMounts"].as_array_mut().unwrap();
+            mounts.retain(|mount| {
+                !mount["name"]
+                    .as_str()
+                    .unwrap()
+                    .starts_with("kube-api-access")
+            });
+        }
+    }
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "again"}, "spec": spec})
+}
+
+#[tokio::test]
+async fn every_pod_but_the_builders_is_admitted_where_restricted_is_enforced() {
+    scene("restricted", |scene| async move {
+        scene.commit("web", &[("main.tf", "")]).await;
+        scene.apply(&scene.resource("web")).await;
+        scene.ready("web").await;
+        let strict = format!("{}-strict", scene.namespace);
+        scene.create_namespace(&strict, "restricted").await;
+        let run = anew(&scene.pod_of("web-apply-1").await);
+        let build = anew(&scene.pod_of(&scene.jobs("build").await[0]).await);
+        let mut prepare = build.clone();
+        prepare["spec"]["containers"] = prepare["spec"]["initContainers"].take();
+        let runner = scene.would_create(&strict, &run).await;
+        let prepared = scene.would_create(&strict, &prepare).await;
+        let whole = scene.would_create(&strict, &build).await;
+        let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
+        namespaces
+            .delete(&strict, &DeleteParams::background())
+            .await
+            .unwrap();
+        assert!(runner.0, "{}", runner.1);
+        assert!(prepared.0, "{}", prepared.1);
+        assert!(
+            !whole.0 && whole.1.contains("violates PodSecurity"),
+            "{}",
+            whole.1
+        );
+        assert!(!whole.1.contains("\"prepare\""), "{}", whole.1);
+
+        // What the runner's account may do: its own Secrets by name, and what everybody may.
+        let account = format!("--as=system:serviceaccount:{}:web-runner", scene.namespace);
+        let list = scene
+            .kubectl(&["auth", "can-i", "--list", "--no-headers", &account])
+            .await;
+        let rights: Vec<Vec<&str>> = list
+            .lines()
+            .filter(|line| !line.starts_with(' ') && !line.starts_with("selfsubject"))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        let mut names: Vec<&str> = Vec::new();
+        for right in &rights {
+            assert_eq!((right[0], right[1]), ("secrets", "[]"), "{list}");
+            assert_eq!(right[3..], ["[get", "patch", "update]"], "{list}");
+            names.push(right[2]);
+        }
+        names.sort_unstable();
+        let slots = [
+            "[web-state-slot-0]",
+            "[web-state-slot-1]",
+            "[web-state-slot-2]",
+            "[web-state]",
+        ];
+        assert_eq!(names, [&["[web-run]"][..], &slots].concat());
+        let build = scene
+            .pod_of(&scene.jobs("build").await[0])
+            .await
+            .spec
+            .unwrap();
+        assert_eq!(build.automount_service_account_token, Some(false));
+        let runner = build
+            .containers
+            .iter()
+            .find(|it| it.name == "build")
+            .unwrap();
+        let security = runner.security_context.as_ref().unwrap();
+        assert_eq!(security.allow_privilege_escalation, Some(false));
+    })
+    .await;
+}
+
+/// A text that must be nowhere.
+const MARKER: &str = "x7-marker-of-a-secret-9q";
+
+async fn all_that_can_be_read(scene: &Scene) -> String {
+    let mut all = scene
+        .kubectl(&[
+            "get",
+            "tf,job,pod,event,configmap,pvc,role,serviceaccount",
+            "-o",
+            "yaml",
+        ])
+        .await;
+    for job in [scene.jobs("run").await, scene.jobs("build").await].concat() {
+        let job = format!("job/{job}");
+        all.push_str(&scene.kubectl(&["logs", &job, "--all-containers"]).await);
+    }
+    for (key, value) in scene.data("web-run").await {
+        if key != "key" {
+            all.push_str(&value);
+        }
+    }
+    let controller = [
+        "logs",
+        "-n",
+        "alustan-system",
+        "deployment/alustan-controller",
+    ];
+    all.push_str(&scene.cluster.run("kubectl", &controller).await);
+    all
+}
+
+#[tokio::test]
+async fn a_secret_is_nowhere_to_be_read_after_a_run() {
+    scene("secrets", |scene| async move {
+        scene.commit("web", &[("main.tf", "variable \"token\" { sensitive = true }")]).await;
+        let data = [("TF_VAR_token", MARKER), ("PROVIDER_TOKEN", MARKER)];
+        scene.secret("provider", "Opaque", &data).await;
+        let mut web = scene.resource("web");
+        web["spec"]["runner"] = json!({"envFromSecrets": [{"name": "provider"}]});
+        web["spec"]["retry"]["limit"] = json!(1);
+        let apply = "echo \"the token is $PROVIDER_TOKEN\"\nprintf 'x7-marker-of'; printf -- '-a-secret-9q\\n'\n\
+                     terraform apply -auto-approve";
+        web["spec"]["scripts"] = json!({"apply": {"inline": apply}});
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        scene.log("web-apply-1", "the token is ").await;
+        scene.log("web-apply-1", "Apply complete!").await;
+        // And one that fails with the Secret on its lips.
+        web["spec"]["scripts"] = json!({"apply": {"inline": "echo \"no: $PROVIDER_TOKEN\" >&2; exit 1"}});
+        scene.apply(&web).await;
+        let (_, message) = scene.stalled("web").await;
+        assert!(message.contains("no: "), "{message}");
+        let all = all_that_can_be_read(&scene).await;
+        let at = all.find(MARKER);
+        let around = at.map(|at| &all[at.saturating_sub(300)..at]);
+        assert_eq!(around, None);
+    })
+    .await;
+}

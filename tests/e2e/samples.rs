@@ -1,0 +1,108 @@
+//! The sample resources of `deploy/examples`, applied as they are: github.com, Docker Hub and AWS
+//! are stand-ins of the dev cluster behind the real names.
+
+use alustan_tests::{Scene, scene};
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+const NAME: &str = "example-terraformconfig";
+const MODULE: &str = r#"
+variable "var1" {}
+variable "var2" {}
+resource "terraform_data" "a" { input = "${var.var1}, ${var.var2}" }
+output "both" { value = terraform_data.a.output }
+"#;
+
+/// The objects of an example, in the scene's namespace and with the credentials of the stand-ins.
+async fn example(scene: &Scene, name: &str) -> Vec<Value> {
+    let file = format!("deploy/examples/{name}/resource.yaml");
+    let text = scene
+        .cluster
+        .run(
+            "kubectl",
+            &["create", "--dry-run=client", "-o", "json", "-f", &file],
+        )
+        .await;
+    let stream = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+    let mut objects = Vec::new();
+    for object in stream {
+        let mut object = object.unwrap();
+        object["metadata"]["namespace"] = json!(scene.namespace);
+        if object["kind"] == "Terraform" {
+            object["spec"]["backend"]["secretRef"] = json!({"name": "aws"});
+        }
+        objects.push(object);
+    }
+    scene.aws("s3-store", "db-table").await;
+    let aws = [
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ];
+    scene.secret("aws", "Opaque", &aws).await;
+    let hub = scene.docker_config("https://index.docker.io/v1/", "alustan", "alustan-test");
+    scene
+        .secret("my-dockerhub-secret", "Opaque", &[("dockerhub-cred", &hub)])
+        .await;
+    let (key, known) = (scene.ssh_file("id_ed25519"), scene.ssh_file("known_hosts"));
+    let ssh = [("ssh-privatekey", key.as_str()), ("known_hosts", &known)];
+    scene
+        .secret("my-ssh-secret", "kubernetes.io/ssh-auth", &ssh)
+        .await;
+    scene
+        .commit_with("example/terraform-repo", |folder| {
+            std::fs::create_dir(folder.join("terraform")).unwrap();
+            std::fs::write(folder.join("terraform/main.tf"), MODULE).unwrap();
+        })
+        .await;
+    objects
+}
+
+async fn apply(scene: &Scene, objects: &[Value]) {
+    for object in objects {
+        let (good, said) = scene
+            .cluster
+            .output("kubectl", &["apply", "-f", "-"], Some(&object.to_string()))
+            .await;
+        assert!(good, "{said}");
+    }
+}
+
+#[tokio::test]
+async fn the_sample_with_inline_scripts_keeps_its_state_in_s3() {
+    scene("inline", |scene| async move {
+        let objects = example(&scene, "basic-inline").await;
+        apply(&scene, &objects).await;
+        let status = scene.ready(NAME).await.status.unwrap();
+        let key = format!("{}/{NAME}.tfstate", scene.namespace);
+        assert_eq!(status.state_address, Some(format!("s3://s3-store/{key}")));
+        assert_eq!(
+            scene.data(&format!("{NAME}-outputs")).await["both"],
+            "value1, value2"
+        );
+        scene
+            .log(&format!("{NAME}-apply-1"), "Apply complete!")
+            .await;
+        let state = scene.s3("s3-store", &key).await;
+        assert!(state.contains("terraform_data"), "{state}");
+        scene.delete(NAME, &DeleteParams::foreground()).await;
+        let state = scene.s3("s3-store", &key).await;
+        assert!(state.contains("\"resources\": []"), "{state}");
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_sample_with_scripts_from_a_config_map_runs_them() {
+    scene("sample", |scene| async move {
+        let objects = example(&scene, "basic-configmap").await;
+        apply(&scene, &objects).await;
+        scene.ready(NAME).await;
+        scene
+            .log(&format!("{NAME}-apply-1"), "This is the apply script")
+            .await;
+        scene.delete(NAME, &DeleteParams::foreground()).await;
+        scene.nothing_left().await;
+    })
+    .await;
+}
