@@ -22,13 +22,8 @@ impl Scene {
         );
         let target = "X-Amz-Target: DynamoDB_20120810.CreateTable";
         let kind = "Content-Type: application/x-amz-json-1.0";
-        let login = "Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/dynamodb/aws4_request, \
-                     SignedHeaders=host, Signature=none";
-        self.call(
-            DYNAMO,
-            &["-H", target, "-H", kind, "-H", login, "-d", &body, &url],
-        )
-        .await;
+        self.call(DYNAMO, &["-H", target, "-H", kind, "-d", &body, &url])
+            .await;
     }
 
     /// The text of an object in a bucket.
@@ -41,7 +36,11 @@ impl Scene {
         let resolve = format!("{host}:443:{ADDRESS}");
         let authority = self.cluster.folder.join("ca.crt");
         let authority = authority.to_str().expect("a path");
+        let service = host.split('.').next().unwrap_or_default();
+        let sign = format!("aws:amz:us-east-1:{service}");
+        let login = ["--aws-sigv4", &sign, "--user", "test:test"];
         let mut all = vec!["-sS", "--resolve", &resolve, "--cacert", authority];
+        all.extend(login);
         all.extend(arguments);
         self.cluster.run("curl", &all).await
     }
