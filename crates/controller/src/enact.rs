@@ -165,7 +165,21 @@ impl<'a> Pass<'a> {
                 self.cx.secrets.wrote(created);
                 Ok(())
             }
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => Ok(()),
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                let name = secret.name_any();
+                let found = call("read the run record", api.get_opt(&name)).await?;
+                let own =
+                    |found: &Secret| found.labels().get(labels::UID) == self.tf.uid().as_ref();
+                match found {
+                    Some(found) if !own(&found) => Err(Error::RecordInTheWay(name)),
+                    Some(found) => {
+                        self.version.clone_from(&found.metadata.resource_version);
+                        self.cx.secrets.wrote(found);
+                        Ok(())
+                    }
+                    None => Err(Error::Conflict),
+                }
+            }
             Err(error) => Err(error),
         }
     }

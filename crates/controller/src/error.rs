@@ -21,6 +21,12 @@ pub(crate) enum Error {
     /// A Job of this name belongs to something else and is going away.
     #[error("job {0} of an earlier resource is still there")]
     JobInTheWay(String),
+    /// A Secret of this name was made by somebody else, or for an earlier resource.
+    #[error(
+        "Secret {0} exists and was not made for this resource; it is needed for the run record: \
+         remove it, or give the resource another name"
+    )]
+    RecordInTheWay(String),
     /// The API server did not answer in time.
     #[error("{0}: no answer within {TIMEOUT:?}")]
     Timeout(String),
@@ -43,6 +49,7 @@ impl Error {
             },
             Self::Conflict => "Conflict",
             Self::JobInTheWay(_) => "JobInTheWay",
+            Self::RecordInTheWay(_) => "RecordInTheWay",
             Self::Timeout(_) => "ApiUnavailable",
             Self::Random => "Random",
         }
@@ -57,9 +64,11 @@ impl Error {
     pub(crate) fn chain(&self) -> String {
         match self {
             Self::Call { what, source } => format!("{what}: {}", cause(source)),
-            Self::Conflict | Self::JobInTheWay(_) | Self::Timeout(_) | Self::Random => {
-                self.to_string()
-            }
+            Self::Conflict
+            | Self::JobInTheWay(_)
+            | Self::RecordInTheWay(_)
+            | Self::Timeout(_)
+            | Self::Random => self.to_string(),
         }
     }
 }

@@ -120,14 +120,30 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
             },
             other => other,
         };
-        if entry.answer != answer {
-            entry.answer = answer;
+        let news = !same(&entry.answer, &answer);
+        entry.answer = answer;
+        if news {
             for user in &entry.users {
                 // The receiver lives as long as the controller.
                 let _ = self.wake.send(user.clone());
             }
         }
         true
+    }
+}
+
+/// Whether two answers say the same; when a failure is asked again is no news.
+fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
+    match (one, other) {
+        (
+            Answer::Failed { failure, last, .. },
+            Answer::Failed {
+                failure: also,
+                last: before,
+                ..
+            },
+        ) => failure == also && last == before,
+        (one, other) => one == other,
     }
 }
 

@@ -76,6 +76,9 @@ pub fn image(
 }
 
 /// What goes on while a question has only a failure for an answer.
+///
+/// No time is told: questions are asked again within a minute, and a status that changed with
+/// each try would cost every resource of a repository a write.
 pub fn unanswered(failure: &Failure, retry_at: Timestamp) -> Situation {
     if failure.class == FailureClass::User {
         let message = format!(
@@ -84,13 +87,10 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp) -> Situation {
         );
         return Situation::stalled(&failure.reason, message);
     }
+    let message = format!("{}; asked again within a minute", failure.message);
     Situation {
-        retry_at: Some(retry_at),
-        ..Situation::blocked(
-            State::Failed,
-            &failure.reason,
-            format!("{}; asked again at {}", failure.message, clock(retry_at)),
-        )
+        look_at: Some(retry_at),
+        ..Situation::blocked(State::Failed, &failure.reason, message)
     }
 }
 

@@ -621,7 +621,7 @@ impl Case<'_> {
             steps: self.steps,
             start: None,
             status,
-            requeue_at: situation.retry_at,
+            requeue_at: situation.retry_at.or(situation.look_at),
         }
     }
 }

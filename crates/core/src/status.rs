@@ -29,6 +29,8 @@ pub struct Situation {
     pub stalled: bool,
     /// When a failure is tried again.
     pub retry_at: Option<Timestamp>,
+    /// When to look again at the latest; not told.
+    pub look_at: Option<Timestamp>,
 }
 
 impl Situation {
@@ -41,6 +43,7 @@ impl Situation {
             message: message.into(),
             stalled: false,
             retry_at: None,
+            look_at: None,
         }
     }
 
