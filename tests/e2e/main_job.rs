@@ -19,7 +19,13 @@ async fn a_commit_is_built_applied_and_destroyed() {
         let tf = scene.ready("web").await;
         let status = tf.status.unwrap();
         assert_eq!(status.source.unwrap().revision, commit);
-        assert!(status.image.unwrap().digest.unwrap().starts_with("sha256:"));
+        let digest = status.image.unwrap().digest.unwrap();
+        let image = format!(
+            "registry.alustan.test:5000/{}/web@{digest}",
+            scene.namespace
+        );
+        let pod = scene.pod_of("web-apply-1").await.spec.unwrap();
+        assert_eq!(pod.containers[0].image, Some(image));
         assert_eq!(status.plan.unwrap().summary, "+1 ~0 -0");
         assert_eq!(scene.data("web-outputs").await["said"], "hello");
         scene.log("web-apply-1", "Apply complete!").await;

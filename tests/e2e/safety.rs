@@ -1,6 +1,6 @@
 //! What pods may do, and what nobody may read.
 
-use alustan_tests::{Scene, scene};
+use alustan_tests::{around, scene};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams};
 use serde_json::{Value, json};
@@ -102,34 +102,6 @@ async fn every_pod_but_the_builders_is_admitted_where_restricted_is_enforced() {
 /// A text that must be nowhere.
 const MARKER: &str = "x7-marker-of-a-secret-9q";
 
-async fn all_that_can_be_read(scene: &Scene) -> String {
-    let mut all = scene
-        .kubectl(&[
-            "get",
-            "tf,job,pod,event,configmap,pvc,role,serviceaccount",
-            "-o",
-            "yaml",
-        ])
-        .await;
-    for job in [scene.jobs("run").await, scene.jobs("build").await].concat() {
-        let job = format!("job/{job}");
-        all.push_str(&scene.kubectl(&["logs", &job, "--all-containers"]).await);
-    }
-    for (key, value) in scene.data("web-run").await {
-        if key != "key" {
-            all.push_str(&value);
-        }
-    }
-    let controller = [
-        "logs",
-        "-n",
-        "alustan-system",
-        "deployment/alustan-controller",
-    ];
-    all.push_str(&scene.cluster.run("kubectl", &controller).await);
-    all
-}
-
 #[tokio::test]
 async fn a_secret_is_nowhere_to_be_read_after_a_run() {
     scene("secrets", |scene| async move {
@@ -151,10 +123,9 @@ async fn a_secret_is_nowhere_to_be_read_after_a_run() {
         scene.apply(&web).await;
         let (_, message) = scene.stalled("web").await;
         assert!(message.contains("no: "), "{message}");
-        let all = all_that_can_be_read(&scene).await;
-        let at = all.find(MARKER);
-        let around = at.map(|at| &all[at.saturating_sub(300)..at]);
-        assert_eq!(around, None);
+        scene.log("web-apply-2", "no: ").await;
+        let all = scene.all_that_can_be_read().await;
+        assert!(!all.contains(MARKER), "{}", around(&all, MARKER));
     })
     .await;
 }

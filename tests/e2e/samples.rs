@@ -1,11 +1,13 @@
 //! The sample resources of `deploy/examples`, applied as they are: github.com, Docker Hub and AWS
 //! are stand-ins of the dev cluster behind the real names.
 
-use alustan_tests::{Scene, scene};
+use alustan_tests::{Scene, around, scene};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 const NAME: &str = "example-terraformconfig";
+/// The stand-in takes any.
+const KEY: &str = "x7-marker-of-a-backend-key-9q";
 const MODULE: &str = r#"
 variable "var1" {}
 variable "var2" {}
@@ -36,7 +38,7 @@ async fn example(scene: &Scene, name: &str) -> Vec<Value> {
     scene.aws("s3-store", "db-table").await;
     let aws = [
         ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
+        ("AWS_SECRET_ACCESS_KEY", KEY),
     ];
     scene.secret("aws", "Opaque", &aws).await;
     let hub = scene.docker_config("https://index.docker.io/v1/", "alustan", "alustan-test");
@@ -84,6 +86,8 @@ async fn the_sample_with_inline_scripts_keeps_its_state_in_s3() {
             .await;
         let state = scene.s3("s3-store", &key).await;
         assert!(state.contains("terraform_data"), "{state}");
+        let all = scene.all_that_can_be_read().await;
+        assert!(!all.contains(KEY), "{}", around(&all, KEY));
         scene.delete(NAME, &DeleteParams::foreground()).await;
         let state = scene.s3("s3-store", &key).await;
         assert!(state.contains("\"resources\": []"), "{state}");

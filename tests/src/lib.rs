@@ -16,4 +16,4 @@ mod scene;
 
 pub use cluster::Cluster;
 pub use counter::Counter;
-pub use scene::{Scene, condition, scene};
+pub use scene::{Scene, around, condition, scene};

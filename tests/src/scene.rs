@@ -20,6 +20,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::Cluster;
+pub use cluster_view::around;
 pub use waits::condition;
 
 /// How long anything may take.

@@ -78,6 +78,31 @@ impl Scene {
             .collect()
     }
 
+    /// All that somebody who may not read Secrets can read, and what is left in the run records.
+    pub async fn all_that_can_be_read(&self) -> String {
+        let kinds = "tf,job,pod,event,configmap,pvc,role,serviceaccount";
+        let mut all = self.kubectl(&["get", kinds, "-o", "yaml"]).await;
+        for job in [self.jobs("run").await, self.jobs("build").await].concat() {
+            let job = format!("job/{job}");
+            all.push_str(&self.kubectl(&["logs", &job, "--all-containers"]).await);
+        }
+        let selector = format!("{OURS},app.kubernetes.io/component=record");
+        let list = ListParams::default().labels(&selector);
+        for record in self.api::<Secret>().list(&list).await.expect("records") {
+            for (_, value) in self.data(&record.name_any()).await {
+                all.push_str(&value);
+            }
+        }
+        let controller = [
+            "logs",
+            "-n",
+            "alustan-system",
+            "deployment/alustan-controller",
+        ];
+        all.push_str(&self.cluster.run("kubectl", &controller).await);
+        all
+    }
+
     /// `kubectl` in the scene's namespace.
     pub async fn kubectl(&self, arguments: &[&str]) -> String {
         let (good, said) = self.try_kubectl(arguments).await;
@@ -143,4 +168,11 @@ impl Scene {
             })
             .collect()
     }
+}
+
+/// What stands before `word` in `text`.
+pub fn around<'a>(text: &'a str, word: &str) -> &'a str {
+    let at = text.find(word).unwrap_or_default();
+    let from = (0..=at.saturating_sub(300)).rfind(|from| text.is_char_boundary(*from));
+    &text[from.unwrap_or_default()..at]
 }
