@@ -57,7 +57,7 @@ fn comes_to_rest(world: &mut World) {
     let end = world.run_until_rest();
     if end.stalled {
         assert!(
-            world.ledger.classes.contains(&Class::BudgetUsedUp),
+            world.ledger.may_be_stalled(),
             "stalled without need: {:?}",
             world.status()
         );
@@ -115,10 +115,12 @@ fn story(world: &mut World, events: &[(Event, After)]) {
 /// Worlds at several stages of their lives, so that stories come far.
 fn beginnings() -> Vec<World> {
     let building = World::until(|world| !world.builds.is_empty());
+    let starting = World::until(|world| !world.jobs.is_empty());
     let planning = World::until(|world| world.pods.iter().any(|pod| pod.stage.past_claim()));
     let mut failed = planning.clone();
     failed.act(0, Act::Fail(FailureClass::Module));
-    vec![World::new(), building, planning, failed, World::applied()]
+    let applied = World::applied();
+    vec![World::new(), building, starting, planning, failed, applied]
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(crate) struct Ledger {
     jobs: BTreeMap<i64, String>,
     /// What failed last, and how often in a row.
     streak: (String, u32),
+    /// What each thing's failures have cost, in a row or not.
+    costs: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
 }
 
@@ -150,6 +152,7 @@ impl Ledger {
             FailureClass::Module => 1,
             FailureClass::User => LIMIT,
         };
+        *self.costs.entry(of.to_owned()).or_default() += cost;
         let before = self.streak.1;
         assert!(
             before < LIMIT,
@@ -159,6 +162,11 @@ impl Ledger {
         if self.streak.1 == LIMIT {
             self.class(Class::BudgetUsedUp);
         }
+    }
+
+    /// Whether the budget of anything can be used up.
+    pub(crate) fn may_be_stalled(&self) -> bool {
+        self.costs.values().any(|cost| *cost >= LIMIT)
     }
 
     /// A person asked for another try, or it went well.
