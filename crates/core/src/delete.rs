@@ -55,10 +55,16 @@ pub(crate) fn unrecorded(
             situation,
         )
     };
+    let mut status = view.status(&situation, now);
+    if steps.is_empty() {
+        // The only one that still remembers must not forget.
+        let before = tf.status.as_ref();
+        status.last_applied = before.and_then(|status| status.last_applied.clone());
+    }
     Decision {
         steps,
         start: None,
-        status: view.status(&situation, now),
+        status,
         requeue_at: None,
     }
 }
@@ -177,7 +183,18 @@ fn under_way(mut case: Case<'_>) -> Decision {
         (RunKind::Destroy, _) => {
             case.steps
                 .extend(start::help(case.tf, case.seen, case.settings));
-            format!("destroying, run {number}; to follow: kubectl logs -f job/{job}")
+            match case
+                .seen
+                .job
+                .as_ref()
+                .and_then(|seen| seen.waiting.as_ref())
+            {
+                Some(why) => format!(
+                    "destroying, run {number} waits: {why}{}",
+                    how_to_abandon(case.tf)
+                ),
+                None => format!("destroying, run {number}; to follow: kubectl logs -f job/{job}"),
+            }
         }
         (_, RunPhase::Applying | RunPhase::Reported | RunPhase::Recorded) => {
             case.steps

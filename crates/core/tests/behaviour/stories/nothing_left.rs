@@ -1,10 +1,12 @@
 //! Rule 13, when both Secrets that destroy needs are gone for certain.
 
+use alustan_api::ABANDON;
 use alustan_core::decide::decide;
 use alustan_core::seen::NothingLeft;
 use rstest::rstest;
 
 use super::words;
+use crate::fixtures::Edit as _;
 use crate::world::World;
 
 #[rstest]
@@ -38,4 +40,20 @@ fn a_deleted_resource_without_record_and_pin(
         ("Ready", reason)
     );
     assert!(!ready.message.is_empty());
+}
+
+#[test]
+fn what_was_applied_is_not_forgotten_however_often_it_is_looked_at() {
+    let mut world = World::applied();
+    world.delete();
+    world.record = None;
+    world.pin = None;
+    for _ in 0..3 {
+        world.look_once();
+        assert_eq!(world.reason(), "PinLost");
+        assert!(world.status().last_applied.is_some());
+    }
+    world.edit(|tf| tf.annotated(ABANDON, "true"));
+    world.look_once();
+    assert!(world.tf.is_none());
 }
