@@ -123,6 +123,8 @@ fn beginnings() -> Vec<World> {
     vec![World::new(), building, starting, planning, failed, applied]
 }
 
+/// `PROPTEST_CASES` says how many stories. One that fails is made as short as it can be, and kept in
+/// `proptest-regressions`.
 #[test]
 fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
     let config = ProptestConfig {
@@ -158,17 +160,21 @@ fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
     }
     let cases = cases.into_inner();
     let counts = counts.into_inner();
-    let shares: BTreeMap<_, _> = counts
-        .iter()
-        .map(|(class, count)| (class, 100 * count / cases.max(1)))
-        .collect();
+    let share = |class: Class| 100 * counts.get(&class).copied().unwrap_or_default() / cases.max(1);
+    let shares = Class::ALL.map(|class| format!("{class:?} {}", share(class)));
     // Past the test harness, which keeps the words of a test that passes to itself.
     writeln!(
         std::io::stderr(),
-        "{cases} stories; percent of them with {shares:?}"
+        "{cases} stories; percent of them with: {}",
+        shares.join(", ")
     )
     .unwrap();
-    for (class, share) in shares {
-        assert!(share >= 5, "only {share} % of the stories have {class:?}");
-    }
+    let rare: Vec<_> = Class::ALL
+        .into_iter()
+        .filter(|class| share(*class) < 5)
+        .collect();
+    assert!(
+        cases < 1_000 || rare.is_empty(),
+        "too few stories have {rare:?}"
+    );
 }

@@ -1,5 +1,6 @@
 //! One module for each rule of the design.
 
+mod abandon;
 mod build_once;
 mod config_hash;
 mod deletion;

@@ -9,6 +9,7 @@ mod check;
 mod enact;
 mod ledger;
 mod observe;
+mod report;
 mod rest;
 mod runner;
 

@@ -2,7 +2,7 @@
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_api::{ABANDON, RECONCILE_AT, State};
+use alustan_api::{RECONCILE_AT, State};
 use rstest::rstest;
 
 use super::{is_quiet, words};
@@ -215,38 +215,6 @@ fn a_destroy_that_keeps_failing_stalls_and_says_the_way_out() {
         .edit(|tf| tf.annotated(RECONCILE_AT, "again"))
         .settle();
     assert!(world.tf.is_none() && world.real.is_empty());
-}
-
-#[test]
-fn abandoning_leaves_everything_and_the_state() {
-    let mut world = World::applied();
-    world.delete().run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::User));
-    world.look_once();
-    world.edit(|tf| tf.annotated(ABANDON, "true"));
-    world.settle();
-    assert!(world.tf.is_none() && !world.real.is_empty());
-    assert!(world.objects.contains("web-state"));
-}
-
-#[test]
-fn abandoning_ends_a_run_before_its_record_goes() {
-    let mut world = World::new();
-    world.run_to(Stage::Applying);
-    world.delete().edit(|tf| tf.annotated(ABANDON, "true"));
-    assert_eq!(
-        words(&world.look_once().decision.steps),
-        ["DeleteJob web-apply-1"]
-    );
-    assert!(
-        world
-            .status()
-            .message
-            .contains("kubectl get pods -n team -l job-name=web-apply-1")
-    );
-    assert!(is_quiet(&world.look_once()) && world.record.is_some());
-    world.settle();
-    assert!(world.tf.is_none());
 }
 
 #[test]

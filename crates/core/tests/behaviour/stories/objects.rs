@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, World};
+use crate::world::{Act, Stage, World};
 
 /// Everything that was made until the first look for drift was over.
 pub(super) struct Made {
@@ -143,6 +143,16 @@ fn the_job_of_an_apply() {
 #[test]
 fn the_job_of_a_look_for_drift() {
     assert_made!(Made::of(terraform()).job("drift"));
+}
+
+#[test]
+fn names_of_a_short_and_a_long_resource_are_names_of_jobs() {
+    for name in ["w", &"w".repeat(50), "web-2"] {
+        let mut world = World::with(terraform().named(name));
+        world.run_to(Stage::Planning);
+        let job = world.jobs.keys().next().unwrap().clone();
+        assert!(job.starts_with(name) && job.len() <= 63, "{job}");
+    }
 }
 
 #[test]

@@ -270,16 +270,6 @@ fn an_annotation_from_the_beginning_asks_for_nothing() {
 }
 
 #[test]
-fn names_of_a_short_and_a_long_resource_are_names_of_jobs() {
-    for name in ["w", &"w".repeat(50), "web-2"] {
-        let mut world = World::with(terraform().named(name));
-        world.run_to(Stage::Planning);
-        let job = world.jobs.keys().next().unwrap().clone();
-        assert!(job.starts_with(name) && job.len() <= 63, "{job}");
-    }
-}
-
-#[test]
 fn a_job_is_created_once_and_only_after_the_swap() {
     let mut world = World::new();
     let mut order = Vec::new();

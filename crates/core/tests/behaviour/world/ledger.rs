@@ -33,6 +33,27 @@ pub(crate) enum Class {
     Stale,
 }
 
+impl Class {
+    /// All of them.
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Applied,
+        Self::BuildFailed,
+        Self::BudgetUsedUp,
+        Self::Cancelled,
+        Self::Conflict,
+        Self::Crash,
+        Self::CrashMidStart,
+        Self::DeletedWhileRunning,
+        Self::Destroyed,
+        Self::Lost,
+        Self::MissingSecret,
+        Self::NoRoom,
+        Self::Outage,
+        Self::RunFailed,
+        Self::Stale,
+    ];
+}
+
 /// The memory of the world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {

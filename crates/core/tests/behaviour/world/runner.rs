@@ -1,7 +1,7 @@
 //! Pods: the runner as far as its protocol goes.
 
-use alustan_api::report::{ChangeSet, Failure, FailureClass, ResourceChange, RunReport, RunResult};
-use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunRecord};
+use alustan_api::report::{Failure, FailureClass, RunResult};
+use alustan_api::run::{Claim, RunKind, RunPhase, RunRecord};
 use alustan_core::absorb::open_run;
 
 use super::{Ledger, World};
@@ -219,70 +219,14 @@ impl World {
     }
 
     /// The kind of the run of `pod`, if it still is its own.
-    fn kind_of(&self, pod: &Pod) -> Option<RunKind> {
+    pub(super) fn kind_of(&self, pod: &Pod) -> Option<RunKind> {
         let record = &self.record.as_ref()?.record;
         let run = record.run.as_ref().filter(|_| is_ours(record, pod))?;
         Some(run.kind)
     }
 
-    fn report(&mut self, pod: &Pod, result: RunResult, failure: Option<Failure>) -> Stage {
-        let Some(kind) = self.kind_of(pod) else {
-            return Stage::Dead;
-        };
-        self.ledger
-            .reported(pod.number, kind, result, failure.as_ref());
-        let report = RunReport {
-            number: pod.number,
-            kind,
-            result,
-            trigger: String::new(),
-            job: String::new(),
-            changes: (result == RunResult::Changes).then(|| self.changes()),
-            failure,
-            state_address: None,
-            started_at: self.now,
-            finished_at: self.now,
-        };
-        let outputs = self.outputs_of(pod.number);
-        let hands_on =
-            kind == RunKind::Apply && matches!(result, RunResult::Done | RunResult::NoChanges);
-        self.swap(|record| {
-            record.phase = RunPhase::Reported;
-            true
-        });
-        let record = self.record.as_mut().unwrap();
-        record.report = Some(report);
-        record.outputs = hands_on.then_some(outputs);
-        Stage::Reported
-    }
-
-    fn changes(&self) -> ChangeSet {
-        let address = "null_resource.a".to_owned();
-        ChangeSet {
-            change: 1,
-            resources: vec![ResourceChange {
-                address,
-                action: "update".to_owned(),
-            }],
-            digest: format!("{:?}", self.real),
-            ..ChangeSet::default()
-        }
-    }
-
-    fn outputs_of(&self, number: i64) -> Outputs {
-        let value = self
-            .ledger
-            .decided(number)
-            .map(|config| config.size.clone());
-        let output = Output {
-            value: value.unwrap_or_default(),
-            sensitive: false,
-        };
-        Outputs::from([("size".to_owned(), output)])
-    }
-
     /// The runner's compare-and-swap of the record: it reads again until it succeeds.
-    fn swap(&mut self, change: impl FnOnce(&mut RunRecord) -> bool) -> bool {
+    pub(super) fn swap(&mut self, change: impl FnOnce(&mut RunRecord) -> bool) -> bool {
         let Some(mut next) = self.record.clone() else {
             return false;
         };

@@ -1,0 +1,70 @@
+//! What runs report.
+
+use alustan_api::report::{ChangeSet, Failure, ResourceChange, RunReport, RunResult};
+use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
+
+use super::{Pod, Stage, World};
+
+impl World {
+    /// The run of `pod` is over; its report goes into the record.
+    pub(super) fn report(
+        &mut self,
+        pod: &Pod,
+        result: RunResult,
+        failure: Option<Failure>,
+    ) -> Stage {
+        let Some(kind) = self.kind_of(pod) else {
+            return Stage::Dead;
+        };
+        self.ledger
+            .reported(pod.number, kind, result, failure.as_ref());
+        let report = RunReport {
+            number: pod.number,
+            kind,
+            result,
+            trigger: String::new(),
+            job: String::new(),
+            changes: (result == RunResult::Changes).then(|| self.changes()),
+            failure,
+            state_address: None,
+            started_at: self.now,
+            finished_at: self.now,
+        };
+        let outputs = self.outputs_of(pod.number);
+        let hands_on =
+            kind == RunKind::Apply && matches!(result, RunResult::Done | RunResult::NoChanges);
+        self.swap(|record| {
+            record.phase = RunPhase::Reported;
+            true
+        });
+        let record = self.record.as_mut().unwrap();
+        record.report = Some(report);
+        record.outputs = hands_on.then_some(outputs);
+        Stage::Reported
+    }
+
+    fn changes(&self) -> ChangeSet {
+        let address = "null_resource.a".to_owned();
+        ChangeSet {
+            change: 1,
+            resources: vec![ResourceChange {
+                address,
+                action: "update".to_owned(),
+            }],
+            digest: format!("{:?}", self.real),
+            ..ChangeSet::default()
+        }
+    }
+
+    fn outputs_of(&self, number: i64) -> Outputs {
+        let value = self
+            .ledger
+            .decided(number)
+            .map(|config| config.size.clone());
+        let output = Output {
+            value: value.unwrap_or_default(),
+            sensitive: false,
+        };
+        Outputs::from([("size".to_owned(), output)])
+    }
+}
