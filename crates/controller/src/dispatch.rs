@@ -68,13 +68,11 @@ impl Dispatcher {
         state.running.insert(key.clone());
     }
 
-    /// Nothing of `key` runs or waits: its place goes to the next.
+    /// Nothing of `key` runs or waits: its place, or the one it was called for, goes to the next.
     pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.queue.remove(key);
-        if !state.running.remove(key) {
-            return;
-        }
+        state.running.remove(key);
         let free = self.limit.saturating_sub(state.running.len());
         for next in state.order(now).into_iter().take(free) {
             // The receiver lives as long as the controller.

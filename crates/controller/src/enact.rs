@@ -13,7 +13,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -99,8 +99,8 @@ impl<'a> Pass<'a> {
     async fn step(&mut self, step: &Step) -> Result<(), Error> {
         debug!(step = error::name(step), "enacting");
         match step {
-            Step::AddFinalizer => self.finalizers(&[FINALIZER]).await,
-            Step::RemoveFinalizer => self.finalizers(&[]).await,
+            Step::AddFinalizer => self.add_finalizer().await,
+            Step::RemoveFinalizer => self.remove_finalizer().await,
             Step::CreateRecord(secret) => self.create_record(secret).await,
             Step::SwapRecord(swap) => self.swap(swap).await,
             Step::Ensure(object) => self.ensure(object).await,
@@ -126,20 +126,51 @@ impl<'a> Pass<'a> {
     }
 
     /// The uid keeps a resource that is gone from being made again by our patch.
-    async fn finalizers(&self, finalizers: &[&str]) -> Result<(), Error> {
+    async fn add_finalizer(&self) -> Result<(), Error> {
         let body = json!({
             "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
-            "metadata": {"name": self.tf.name_any(), "uid": self.tf.uid(), "finalizers": finalizers},
+            "metadata": {"name": self.tf.name_any(), "uid": self.tf.uid(), "finalizers": [FINALIZER]},
         });
         let parameters = PatchParams::apply(FINALIZER_MANAGER).force();
         let api = self.api::<Terraform>();
         let patch = Patch::Apply(&body);
         call(
-            "patch the finalizer",
+            "add the finalizer",
             api.patch(&self.tf.name_any(), &parameters, &patch),
         )
         .await
         .map(drop)
+    }
+
+    /// Removed whoever else claims it, too: an applied list would leave what others own.
+    async fn remove_finalizer(&self) -> Result<(), Error> {
+        let others: Vec<&String> = self
+            .tf
+            .finalizers()
+            .iter()
+            .filter(|finalizer| *finalizer != FINALIZER)
+            .collect();
+        let body = json!({"metadata": {
+            "uid": self.tf.uid(), "resourceVersion": self.tf.resource_version(),
+            "finalizers": others,
+        }});
+        let api = self.api::<Terraform>();
+        let (name, parameters, patch) = (
+            self.tf.name_any(),
+            PatchParams::default(),
+            Patch::Merge(&body),
+        );
+        match call(
+            "remove the finalizer",
+            api.patch(&name, &parameters, &patch),
+        )
+        .await
+        {
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
+                Err(Error::Conflict)
+            }
+            other => gone(other),
+        }
     }
 
     /// A record that is there already was made by an earlier pass.
@@ -226,7 +257,7 @@ impl<'a> Pass<'a> {
     async fn ensure(&self, object: &Object) -> Result<(), Error> {
         match object {
             Object::Secret(secret) => self.apply(secret).await,
-            Object::Claim(claim) => self.apply(&**claim).await,
+            Object::Claim(claim) => self.claim(claim).await,
             Object::Account(account) => self.apply(account).await,
             Object::Role(role) => self.apply(role).await,
             Object::Binding(binding) => self.apply(binding).await,
@@ -245,10 +276,44 @@ impl<'a> Pass<'a> {
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let what = format!("apply {} {name}", K::kind(&()));
         let api = self.api::<K>();
+        self.not_taken(&api, &name).await?;
         let patch = Patch::Apply(object);
         call(&what, api.patch(&name, &parameters, &patch))
             .await
             .map(drop)
+    }
+
+    /// Nothing that was made by somebody else, or for an earlier resource, is taken over: a module
+    /// would run with rights, and on a state, that are not its own.
+    async fn not_taken<K>(&self, api: &Api<K>, name: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let kind = K::kind(&()).into_owned();
+        let found = call(&format!("read {kind} {name}"), api.get_metadata_opt(name)).await?;
+        let own =
+            |meta: &PartialObjectMeta<K>| meta.labels().get(labels::UID) == self.tf.uid().as_ref();
+        if found.is_none_or(|meta| own(&meta)) {
+            return Ok(());
+        }
+        Err(Error::NameTaken {
+            kind,
+            name: name.to_owned(),
+        })
+    }
+
+    /// A claim is made once: most of it cannot be changed, and a changed spec must not keep a
+    /// run, least of all a destroy, from its volume.
+    async fn claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
+        let name = claim.name_any();
+        let api = self.api::<PersistentVolumeClaim>();
+        let what = format!("create PersistentVolumeClaim {name}");
+        match call(&what, api.create(&PostParams::default(), claim)).await {
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                self.not_taken(&api, &name).await
+            }
+            other => other.map(drop),
+        }
     }
 
     /// A Job that is there already with the same inputs is the same Job.
@@ -275,7 +340,9 @@ impl<'a> Pass<'a> {
                     self.cx.jobs.wrote(old);
                     return Ok(());
                 }
-                self.delete_job(&name).await?;
+                if old.labels().get(labels::UID) == self.tf.uid().as_ref() {
+                    self.delete_job(&name).await?;
+                }
                 Err(Error::JobInTheWay(name))
             }
             Err(error) => Err(error),

@@ -27,6 +27,28 @@ pub(crate) enum Error {
          remove it, or give the resource another name"
     )]
     RecordInTheWay(String),
+    /// A run record or pin that this version cannot read.
+    #[error(
+        "Secret {secret}: key {key} cannot be read by this version of the operator; restore the \
+         Secret, or run the version that wrote it: nothing is done until then"
+    )]
+    Unreadable {
+        /// The Secret.
+        secret: String,
+        /// The key in it.
+        key: &'static str,
+    },
+    /// An object that a run needs was made by somebody else.
+    #[error(
+        "{kind} {name} exists and was not made for this resource; remove it, or give the resource \
+         another name"
+    )]
+    NameTaken {
+        /// What it is.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
     /// The API server did not answer in time.
     #[error("{0}: no answer within {TIMEOUT:?}")]
     Timeout(String),
@@ -44,12 +66,14 @@ impl Error {
         match self {
             Self::Call { source, .. } => match &**source {
                 kube::Error::Api(status) if status.is_forbidden() => "Forbidden",
-                kube::Error::Api(status) if status.is_invalid() => "Rejected",
+                kube::Error::Api(status) if status.code < 500 && status.code != 429 => "Rejected",
                 _ => "ApiUnavailable",
             },
             Self::Conflict => "Conflict",
             Self::JobInTheWay(_) => "JobInTheWay",
             Self::RecordInTheWay(_) => "RecordInTheWay",
+            Self::Unreadable { .. } => "RecordUnreadable",
+            Self::NameTaken { .. } => "NameTaken",
             Self::Timeout(_) => "ApiUnavailable",
             Self::Random => "Random",
         }
@@ -67,6 +91,8 @@ impl Error {
             Self::Conflict
             | Self::JobInTheWay(_)
             | Self::RecordInTheWay(_)
+            | Self::Unreadable { .. }
+            | Self::NameTaken { .. }
             | Self::Timeout(_)
             | Self::Random => self.to_string(),
         }

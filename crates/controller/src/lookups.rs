@@ -260,7 +260,7 @@ mod tests {
             lookups.peek("q", &who("a")),
             Some(Answer::Failed { last: None, .. })
         ));
-        woken.recv().await.unwrap();
+        // The second failure is no news.
         woken.recv().await.unwrap();
         assert_eq!(lookups.peek("q", &who("a")), Some(Answer::Known(2)));
     }

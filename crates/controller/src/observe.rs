@@ -305,6 +305,7 @@ impl<'a> Session<'a> {
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let name = names::build_job(&plan.tag);
+        self.cx.memory.done_building(self.who);
         self.cx
             .memory
             .wait_for_build(format!("{namespace}/{name}"), self.who);

@@ -1,9 +1,10 @@
 //! One look at one resource: observe, decide, enact, report.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::{Terraform, TerraformStatus};
+use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
 use alustan_core::schedule::Key;
@@ -24,6 +25,8 @@ use crate::report::report;
 use crate::run::MIRRORS;
 use crate::{Guarded, Ref};
 
+/// Nothing is looked at again sooner by the clock: what happens wakes.
+const SOONEST: Duration = Duration::from_secs(1);
 /// Looked at again after this, if nothing happened: no watch promises every event.
 const RESYNC: Duration = Duration::from_hours(1);
 
@@ -43,7 +46,18 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     // What a mirror has not listed yet is not gone. The sender lives as long as the watches.
     let _ = cx.listed.clone().wait_for(|lists| *lists >= MIRRORS).await;
     let session = Session::new(&cx, &tf, &who);
-    let seen = session.observe().await?;
+    if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
+        forget(&cx, &who, &tf);
+        return Ok(Action::await_change());
+    }
+    let seen = match session.observe().await {
+        Ok(seen) => seen,
+        Err(error) => {
+            let status = tf.status.clone().unwrap_or_default();
+            report(&cx, &who, &tf, troubled(&tf, status, &error)).await?;
+            return Err(error);
+        }
+    };
     let now = Timestamp::now();
     let decision = decide(&tf, &seen, &cx.settings, now);
     let requeue = decision.requeue_at;
@@ -52,7 +66,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     let wait = requeue.map_or(RESYNC, |at| {
         Duration::try_from(at.duration_since(now))
             .unwrap_or_default()
-            .min(RESYNC)
+            .clamp(SOONEST, RESYNC)
     });
     Ok(Action::requeue(wait))
 }
@@ -65,10 +79,7 @@ async fn act(
     seen: &Seen,
     decision: Decision,
 ) -> Result<(), Error> {
-    let key = Key {
-        namespace: tf.namespace().unwrap_or_default(),
-        name: tf.name_any(),
-    };
+    let key = key(tf);
     let Decision {
         steps,
         start,
@@ -92,6 +103,8 @@ async fn act(
                 status = started;
                 if done.is_ok() {
                     info!(resource = %who, state = ?status.state, "started a run: {}", status.message);
+                } else {
+                    cx.dispatcher.idle(&key, Timestamp::now());
                 }
             }
             Err(position) => queued(&mut status, position),
@@ -102,9 +115,7 @@ async fn act(
     }
     if leaving && done.is_ok() {
         info!(resource = %who, "let go: {}", status.message);
-        cx.dispatcher.idle(&key, Timestamp::now());
-        cx.answers.keep(who, &std::collections::HashSet::new());
-        cx.memory.forget(who);
+        forget(cx, who, tf);
         return Ok(());
     }
     match done {
@@ -114,6 +125,20 @@ async fn act(
             report(cx, who, tf, troubled(tf, status, &error)).await?;
             Err(error)
         }
+    }
+}
+
+/// Nobody asks, waits or runs for a resource that is gone, or that only others keep.
+fn forget(cx: &Context, who: &Ref, tf: &Terraform) {
+    cx.dispatcher.idle(&key(tf), Timestamp::now());
+    cx.answers.keep(who, &HashSet::new());
+    cx.memory.forget(who);
+}
+
+fn key(tf: &Terraform) -> Key {
+    Key {
+        namespace: tf.namespace().unwrap_or_default(),
+        name: tf.name_any(),
     }
 }
 

@@ -43,7 +43,8 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         None => (lost(current, run, seen.job.as_ref(), now)?, None),
     };
     let mut steps = Vec::new();
-    if let Some(outputs) = outputs.filter(|_| report.failure.is_none()) {
+    let wanted = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
+    if let Some(outputs) = outputs.filter(|_| wanted) {
         match hand_on(tf, outputs, seen.outputs) {
             Ok(step) => steps.push(step),
             Err(failure) => fail(&mut report, failure),
@@ -81,6 +82,16 @@ pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
 
 /// The outputs go to a Secret of ours, and never over one of somebody else.
 fn hand_on(tf: &Terraform, outputs: &Outputs, seen: OutputsSeen) -> Result<Step, Failure> {
+    if let Some(name) = outputs.keys().find(|name| !is_key(name)) {
+        return Err(Failure {
+            class: FailureClass::Module,
+            reason: "OutputsUnreadable".to_owned(),
+            message: format!(
+                "everything is applied, but the outputs cannot be handed on: output {name:?} is no \
+                 key of a Secret, which has letters, digits, '-', '_' and '.' only"
+            ),
+        });
+    }
     match seen {
         OutputsSeen::Absent | OutputsSeen::Ours => Ok(Step::Ensure(Box::new(Object::Secret(
             secrets::outputs(tf, outputs),
@@ -97,6 +108,13 @@ fn hand_on(tf: &Terraform, outputs: &Outputs, seen: OutputsSeen) -> Result<Step,
             ),
         }),
     }
+}
+
+/// What the API server takes for a key of a Secret
+/// (<https://kubernetes.io/docs/concepts/configuration/secret/>).
+fn is_key(name: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=253).contains(&name.len()) && name.chars().all(legal)
 }
 
 fn fail(report: &mut RunReport, failure: Failure) {

@@ -16,6 +16,7 @@ use alustan_runner::say;
 use alustan_runner::secrets::KubeSecrets;
 use alustan_runner::signals::listen;
 use clap::{Parser, Subcommand};
+use kube::config::KubeConfigOptions;
 
 /// The program inside runner and build pods of Alustan.
 #[derive(Parser)]
@@ -124,8 +125,10 @@ fn commands(vars: &Vars) -> std::io::Result<Commands> {
 
 /// In a pod the environment names the API server by address, so no DNS is needed.
 async fn client_config(vars: &Vars) -> Result<kube::Config, Box<dyn std::error::Error>> {
-    let mut config = if vars.contains_key("KUBECONFIG") {
-        kube::Config::from_kubeconfig(&kube::config::KubeConfigOptions::default()).await?
+    // Not KUBECONFIG: that one belongs to the module's providers.
+    let mut config = if let Some(file) = vars.get("ALUSTAN_KUBECONFIG") {
+        let kubeconfig = kube::config::Kubeconfig::read_from(file)?;
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
     } else {
         kube::Config::incluster_env()?
     };

@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
 use serde::de::DeserializeOwned;
-use tracing::error;
 
 use crate::context::Context;
 use crate::enact::call;
@@ -26,24 +25,32 @@ pub(super) struct Kept {
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let (record, pin) = (names::record(&tf.name_any()), names::pin(&tf.name_any()));
-    let found = cx.secrets.get(&namespace, &record);
+    let found = cx
+        .secrets
+        .get(&namespace, &record)
+        .filter(|secret| ours(tf, secret));
     if found.is_some() || tf.metadata.deletion_timestamp.is_none() {
+        let pin = cx
+            .secrets
+            .get(&namespace, &pin)
+            .filter(|secret| ours(tf, secret));
         return Ok(Kept {
-            record: found.and_then(|secret| decode(tf, &secret)),
-            pin: cx
-                .secrets
-                .get(&namespace, &pin)
-                .and_then(|secret| pinned(tf, &secret)),
+            record: found.map(|secret| decode(&secret)).transpose()?,
+            pin: pin
+                .map(|secret| required(&secret, secrets::PIN))
+                .transpose()?,
             nothing_left: None,
         });
     }
     let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
     let record = call("read the run record", api.get_opt(&record)).await?;
     let pin = call("read the pin", api.get_opt(&pin)).await?;
-    let (record, pin) = (
-        record.and_then(|secret| decode(tf, &secret)),
-        pin.and_then(|secret| pinned(tf, &secret)),
-    );
+    let record = record.filter(|secret| ours(tf, secret));
+    let pin = pin.filter(|secret| ours(tf, secret));
+    let record = record.map(|secret| decode(&secret)).transpose()?;
+    let pin = pin
+        .map(|secret| required(&secret, secrets::PIN))
+        .transpose()?;
     let nothing_left = if record.is_none() && pin.is_none() {
         let api: Api<Namespace> = Api::all(cx.client.clone());
         let namespace = call("read the namespace", api.get_metadata_opt(&namespace)).await?;
@@ -63,35 +70,44 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
-fn pinned(tf: &Terraform, secret: &Secret) -> Option<Pin> {
-    ours(tf, secret)
-        .then(|| decoded(secret, secrets::PIN))
-        .flatten()
-}
-
 /// A Secret of an earlier resource of the same name is none of ours.
 fn ours(tf: &Terraform, secret: &Secret) -> bool {
     secret.labels().get(labels::UID) == tf.uid().as_ref()
 }
 
-fn decode(tf: &Terraform, secret: &Secret) -> Option<RecordSeen> {
-    if !ours(tf, secret) {
-        return None;
-    }
-    Some(RecordSeen {
-        version: secret.resource_version()?,
-        key: secret.data.as_ref()?.get(key::KEY)?.0.clone(),
-        record: decoded(secret, key::RECORD).unwrap_or_default(),
-        inputs: decoded(secret, key::INPUTS),
-        report: decoded(secret, key::REPORT),
-        outputs: decoded(secret, key::OUTPUTS),
-        history: decoded(secret, key::HISTORY).unwrap_or_default(),
+/// What cannot be read is no new beginning: it holds what was applied.
+fn decode(secret: &Secret) -> Result<RecordSeen, Error> {
+    let unreadable = |key: &'static str| Error::Unreadable {
+        secret: secret.name_any(),
+        key,
+    };
+    let key = secret.data.as_ref().and_then(|data| data.get(key::KEY));
+    Ok(RecordSeen {
+        version: secret.resource_version().unwrap_or_default(),
+        key: key.ok_or_else(|| unreadable(key::KEY))?.0.clone(),
+        record: required(secret, key::RECORD)?,
+        inputs: decoded(secret, key::INPUTS)?,
+        report: decoded(secret, key::REPORT)?,
+        outputs: decoded(secret, key::OUTPUTS)?,
+        history: required(secret, key::HISTORY)?,
     })
 }
 
-fn decoded<T: DeserializeOwned>(secret: &Secret, key: &str) -> Option<T> {
-    let bytes = secret.data.as_ref()?.get(key)?;
+fn required<T: DeserializeOwned>(secret: &Secret, key: &'static str) -> Result<T, Error> {
+    decoded(secret, key)?.ok_or_else(|| Error::Unreadable {
+        secret: secret.name_any(),
+        key,
+    })
+}
+
+fn decoded<T: DeserializeOwned>(secret: &Secret, key: &'static str) -> Result<Option<T>, Error> {
+    let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else {
+        return Ok(None);
+    };
     serde_json::from_slice(&bytes.0)
-        .inspect_err(|error| error!(secret = secret.name_any(), key, %error, "unreadable"))
-        .ok()
+        .map(Some)
+        .map_err(|_| Error::Unreadable {
+            secret: secret.name_any(),
+            key,
+        })
 }

@@ -191,7 +191,7 @@ impl World {
             .env_clear()
             .env("PATH", format!("{}:{search}", path("bin")))
             .env("HOME", path("home"))
-            .env("KUBECONFIG", path("kubeconfig"))
+            .env("ALUSTAN_KUBECONFIG", path("kubeconfig"))
             .env("ALUSTAN_NAMESPACE", "team")
             .env("ALUSTAN_RECORD", RECORD)
             .env("ALUSTAN_RUN", self.number.to_string())
