@@ -32,22 +32,22 @@ const NEEDED: [(&str, &str, &[&str]); 14] = [
     (
         "",
         "serviceaccounts",
-        &["list", "create", "patch", "delete"],
+        &["get", "list", "create", "patch", "delete"],
     ),
     (
         "",
         "persistentvolumeclaims",
-        &["list", "create", "patch", "delete"],
+        &["get", "list", "create", "patch", "delete"],
     ),
     (
         "rbac.authorization.k8s.io",
         "roles",
-        &["list", "create", "patch", "delete"],
+        &["get", "list", "create", "patch", "delete"],
     ),
     (
         "rbac.authorization.k8s.io",
         "rolebindings",
-        &["list", "create", "patch", "delete"],
+        &["get", "list", "create", "patch", "delete"],
     ),
     (
         "batch",
