@@ -22,6 +22,20 @@ pub struct Counter {
     held: Arc<Mutex<BTreeMap<String, watch::Sender<bool>>>>,
 }
 
+/// The whole head: a connection closed on unread bytes would be reset, and the client would take
+/// an answer for a failure.
+async fn read_request(stream: &mut TcpStream) -> String {
+    let mut request = Vec::new();
+    let mut part = [0; 1024];
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut part).await {
+            Ok(read) if read > 0 => request.extend(&part[..read]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&request).into_owned()
+}
+
 impl Counter {
     /// Starts counting.
     pub async fn start() -> Self {
@@ -44,9 +58,7 @@ impl Counter {
     }
 
     async fn serve(self, mut stream: TcpStream) {
-        let mut request = [0; 1024];
-        let read = stream.read(&mut request).await.unwrap_or_default();
-        let text = String::from_utf8_lossy(&request[..read]).into_owned();
+        let text = read_request(&mut stream).await;
         let Some(path) = text.split_whitespace().nth(1) else {
             return;
         };
