@@ -17,6 +17,7 @@ use kube::api::{Api, LogParams};
 
 use crate::context::Context;
 use crate::contexts::Contexts;
+use crate::error::{cause, with_causes};
 use crate::lookups::Ask;
 
 /// When something that cannot be asked is looked at again: its Secret may have changed.
@@ -158,14 +159,7 @@ fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
 }
 
 fn chain(field: &str, error: &dyn std::error::Error) -> String {
-    let mut text = format!("{field}: {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+    format!("{field}: {}", with_causes(error))
 }
 
 /// A question of a registry.
@@ -347,7 +341,7 @@ fn cluster(error: &kube::Error) -> Failure {
     Failure {
         class: FailureClass::World,
         reason: "ApiUnavailable".to_owned(),
-        message: format!("the API server: {}", crate::error::cause(error)),
+        message: format!("the API server: {}", cause(error)),
     }
 }
 

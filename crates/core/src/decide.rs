@@ -133,7 +133,6 @@ fn unrecorded<'a>(tf: &'a Terraform, history: &'a History, seen: &'a Seen) -> Vi
         record: None,
         source: &seen.source,
         image: ImageView::default(),
-        position: None,
     }
 }
 
@@ -585,7 +584,6 @@ impl Case<'_> {
                 digest,
                 problem: self.image_problem(),
             },
-            position: None,
         }
     }
 

@@ -4,8 +4,8 @@ use alustan_api::conditions::{self, Kind, Verdict};
 use alustan_api::report::{ChangeSet, RunReport, RunResult};
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{
-    AppliedStatus, DriftStatus, ImageStatus, OutputsStatus, PlanStatus, QueueStatus, RetryStatus,
-    RunStatus, SourceStatus, State, Terraform, TerraformStatus,
+    AppliedStatus, DriftStatus, ImageStatus, OutputsStatus, PlanStatus, RetryStatus, RunStatus,
+    SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -96,8 +96,6 @@ pub struct View<'a> {
     pub source: &'a Answer<SourceSeen>,
     /// The runner image.
     pub image: ImageView<'a>,
-    /// The place in the queue, from 1.
-    pub position: Option<usize>,
 }
 
 impl View<'_> {
@@ -142,9 +140,8 @@ impl View<'_> {
             }),
             drift: self.drift(),
             retry: self.retry(situation),
-            queue: self.position.map(|position| QueueStatus {
-                position: i32::try_from(position).unwrap_or(i32::MAX),
-            }),
+            // The dispatcher knows it.
+            queue: None,
             outputs: self.history.applied.as_ref().map(|_| OutputsStatus {
                 secret_name: secrets::outputs_name(self.tf),
             }),
