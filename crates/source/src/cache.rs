@@ -8,6 +8,8 @@ mod store;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use self::store::Store;
 use crate::{
     context::{Context, ContextSpec},
@@ -33,6 +35,8 @@ pub struct CacheOptions {
     pub context_files: u64,
     /// Bytes that one fetch may bring [2 GiB].
     pub repository_bytes: u64,
+    /// Repositories that are asked or fetched at once; others queue [8].
+    pub at_once: usize,
 }
 
 impl Default for CacheOptions {
@@ -44,6 +48,7 @@ impl Default for CacheOptions {
             context_bytes: 64 << 20,
             context_files: 20_000,
             repository_bytes: 2 << 30,
+            at_once: 8,
         }
     }
 }
@@ -56,6 +61,7 @@ const LISTING: u64 = 64 << 20;
 pub struct GitCache {
     store: Arc<Store>,
     options: Arc<CacheOptions>,
+    turns: Arc<Semaphore>,
 }
 
 impl GitCache {
@@ -75,6 +81,7 @@ impl GitCache {
     pub fn with_options(root: impl Into<PathBuf>, options: CacheOptions) -> Result<Self, Error> {
         Ok(Self {
             store: Arc::new(Store::open(root.into())?),
+            turns: Arc::new(Semaphore::new(options.at_once)),
             options: Arc::new(options),
         })
     }
@@ -89,6 +96,7 @@ impl GitCache {
         reference: &Reference,
         credentials: &Credentials,
     ) -> Result<Revision, Error> {
+        let _turn = self.turn().await;
         let session = Session::open(self.store.calls(), url, credentials)?;
         let bounds = Bounds {
             time: self.options.resolve_timeout,
@@ -123,8 +131,9 @@ impl GitCache {
     ) -> Result<Context, Error> {
         let module_path = spec.module_path(url)?;
         let include = spec.includes()?;
-        let session = Session::open(self.store.calls(), url, credentials)?;
         let repository = self.store.lock(url, credentials, &revision.commit).await;
+        let _turn = self.turn().await;
+        let session = Session::open(self.store.calls(), url, credentials)?;
         let call = collect::Call {
             session: &session,
             repository: &repository,
@@ -142,6 +151,11 @@ impl GitCache {
         };
         drop(repository);
         collected.pack(module_path).await
+    }
+
+    /// A place among those who may call git. The semaphore is never closed.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.turns.acquire().await.ok()
     }
 
     /// Removes repositories that were not used for `idle`, and tells how many.
