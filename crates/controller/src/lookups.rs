@@ -13,7 +13,9 @@ use alustan_core::digest;
 use alustan_core::seen::Answer;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::Ref;
 
@@ -35,8 +37,19 @@ pub(crate) struct Lookups<V> {
 
 struct Entry<V> {
     answer: Answer<V>,
-    users: HashSet<Ref>,
+    /// Who wants to know, and how often anew.
+    users: HashMap<Ref, Option<Duration>>,
+    /// The shortest of their intervals.
+    every: watch::Sender<Option<Duration>>,
     task: Option<AbortHandle>,
+}
+
+impl<V> Entry<V> {
+    fn settle_interval(&self) {
+        let every = self.users.values().flatten().min().copied();
+        self.every
+            .send_if_modified(|now| std::mem::replace(now, every) != every);
+    }
 }
 
 impl<V> Drop for Entry<V> {
@@ -57,7 +70,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
     }
 
     /// The answer to `question` for `who`, asked with `ask` if nobody asked yet, and then again
-    /// every so often, if `every` says so.
+    /// as often as the most impatient of its users wants it, if any does.
     pub(crate) fn get(
         self: &Arc<Self>,
         question: &str,
@@ -67,18 +80,21 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
     ) -> Answer<V> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.get_mut(question) {
-            entry.users.insert(who.clone());
+            entry.users.insert(who.clone(), every);
+            entry.settle_interval();
             return entry.answer.clone();
         }
+        let (sender, receiver) = watch::channel(every);
         let task = tokio::spawn(answer(
             Arc::downgrade(self),
             question.to_owned(),
-            every,
+            receiver,
             ask,
         ));
         let entry = Entry {
             answer: Answer::Pending,
-            users: HashSet::from([who.clone()]),
+            users: HashMap::from([(who.clone(), every)]),
+            every: sender,
             task: Some(task.abort_handle()),
         };
         entries.insert(question.to_owned(), entry);
@@ -89,7 +105,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
     pub(crate) fn peek(&self, question: &str, who: &Ref) -> Option<Answer<V>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get_mut(question)?;
-        entry.users.insert(who.clone());
+        entry.users.entry(who.clone()).or_default();
         Some(entry.answer.clone())
     }
 
@@ -99,6 +115,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         entries.retain(|question, entry| {
             if !used.contains(question) {
                 entry.users.remove(who);
+                entry.settle_interval();
             }
             !entry.users.is_empty()
         });
@@ -123,7 +140,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         let news = !same(&entry.answer, &answer);
         entry.answer = answer;
         if news {
-            for user in &entry.users {
+            for user in entry.users.keys() {
                 // The receiver lives as long as the controller.
                 let _ = self.wake.send(user.clone());
             }
@@ -150,41 +167,60 @@ fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
 async fn answer<V: Clone + PartialEq + Send + 'static>(
     lookups: Weak<Lookups<V>>,
     question: String,
-    every: Option<Duration>,
+    mut every: watch::Receiver<Option<Duration>>,
     ask: Ask<V>,
 ) {
     let mut failures = 0_u32;
     loop {
-        let (answer, wait) = match ask().await {
-            Ok(value) => {
-                failures = 0;
-                (
-                    Answer::Known(value),
-                    every.map(|every| jittered(every, &question)),
-                )
-            }
-            Err(failure) => {
-                failures += 1;
-                let wait = pause(failures, failure.class, every);
-                let retry_at = Timestamp::now()
-                    + SignedDuration::try_from(wait).unwrap_or(SignedDuration::from_mins(1));
-                (
-                    Answer::Failed {
-                        failure,
-                        last: None,
-                        retry_at,
-                    },
-                    Some(wait),
-                )
-            }
+        let asked = Instant::now();
+        let result = ask().await;
+        let failed = result.as_ref().err().map(|failure| failure.class);
+        failures = failed.map_or(0, |_| failures + 1);
+        let wait = |every: Option<Duration>| match failed {
+            None => every.map(|every| jittered(every, &question)),
+            Some(class) => Some(pause(failures, class, every)),
+        };
+        let answer = match result {
+            Ok(value) => Answer::Known(value),
+            Err(failure) => Answer::Failed {
+                failure,
+                last: None,
+                retry_at: after(wait(*every.borrow())),
+            },
         };
         let wanted = lookups
             .upgrade()
             .is_some_and(|lookups| lookups.store(&question, answer));
-        let Some(wait) = wait.filter(|_| wanted) else {
+        if !wanted || until_due(asked, &mut every, wait).await.is_none() {
             return;
+        }
+    }
+}
+
+fn after(wait: Option<Duration>) -> Timestamp {
+    let wait = SignedDuration::try_from(wait.unwrap_or(LONGEST));
+    Timestamp::now() + wait.unwrap_or(SignedDuration::from_mins(1))
+}
+
+/// Sleeps until it is time to ask again, however the interval changes meanwhile. `None` when
+/// nobody wants to know any more.
+async fn until_due(
+    asked: Instant,
+    every: &mut watch::Receiver<Option<Duration>>,
+    wait: impl Fn(Option<Duration>) -> Option<Duration>,
+) -> Option<()> {
+    loop {
+        let due = wait(*every.borrow_and_update()).map(|wait| asked + wait);
+        let sleep = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
         };
-        tokio::time::sleep(wait).await;
+        tokio::select! {
+            () = sleep => return Some(()),
+            changed = every.changed() => changed.ok()?,
+        }
     }
 }
 
@@ -263,6 +299,27 @@ mod tests {
         // The second failure is no news.
         woken.recv().await.unwrap();
         assert_eq!(lookups.peek("q", &who("a")), Some(Answer::Known(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_interval_counts_at_once_and_the_shortest_for_all() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = Lookups::new(wake);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let get = |name, minutes| {
+            let every = Some(Duration::from_mins(minutes));
+            lookups.get("q", &who(name), every, counting(&asked, 0))
+        };
+        get("a", 600);
+        woken.recv().await.unwrap();
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        get("b", 10);
+        tokio::time::sleep(Duration::from_mins(7)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        lookups.keep(&who("b"), &HashSet::new());
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test(start_paused = true)]
