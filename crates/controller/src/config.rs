@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -18,6 +18,10 @@ const PROXIES: [&str; 6] = [
     "https_proxy",
     "no_proxy",
 ];
+
+/// The certificates reach pods in an environment variable, which Linux allows 128 KiB
+/// (`MAX_ARG_STRLEN`, <https://man7.org/linux/man-pages/man2/execve.2.html>).
+const CA_BYTES: usize = 120 * 1024;
 
 /// Runs Terraform from git on Kubernetes.
 #[derive(Clone, Debug, Parser)]
@@ -100,8 +104,16 @@ impl Config {
             .ca_file
             .as_ref()
             .map(|file| {
-                std::fs::read_to_string(file)
-                    .with_context(|| format!("--ca-file: read {}", file.display()))
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("--ca-file: read {}", file.display()))?;
+                ensure!(
+                    text.len() <= CA_BYTES,
+                    "--ca-file: {} has {} bytes; more than {CA_BYTES} cannot be handed to pods: \
+                     leave only the certificates that are not trusted everywhere",
+                    file.display(),
+                    text.len()
+                );
+                Ok(text)
             })
             .transpose()?;
         let environment: BTreeMap<String, String> = PROXIES
