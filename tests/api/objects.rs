@@ -1,6 +1,6 @@
 //! Everything that the operator makes, taken by a real API server, and its pods by PodSecurity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use alustan_api::run::{
@@ -10,7 +10,7 @@ use alustan_api::run::{
 use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
 use alustan_core::objects::build_job::{self, Build};
-use alustan_core::objects::{cache_pvc, rbac, run_job, secrets};
+use alustan_core::objects::{budget, cache_pvc, rbac, run_job, secrets};
 use alustan_core::seen::SourceSeen;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::api::batch::v1::Job;
@@ -53,6 +53,7 @@ fn run_inputs(name: &str) -> RunInputs {
     RunInputs {
         path: "web".to_owned(),
         variables: BTreeMap::from([("size".to_owned(), json!(3))]),
+        secret_environment: BTreeSet::new(),
         scripts: ScriptTexts::default(),
         backend: BackendInputs {
             kind: Some("http".to_owned()),
@@ -93,7 +94,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 started_at: Timestamp::UNIX_EPOCH,
             };
             let pull = Some(names::pull_secret(&name));
-            run_job::job(tf, 9_999, &run, "digest", pull, &settings())
+            run_job::job(tf, 9_999, &run, "digest", pull, true, &settings())
         })
         .collect();
     let source = SourceSeen {
@@ -159,11 +160,32 @@ where
     let made = made.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(made.labels()[labels::MANAGED_BY], labels::MANAGER, "{what}");
     assert!(made.owner_references().is_empty(), "{what}");
-    // A claim's first update is a write without a change, of any hand.
     let again = api.patch(&name, &parameters, &patch).await.unwrap();
-    let thrice = api.patch(&name, &parameters, &patch).await.unwrap();
-    let versions = [&again, &thrice].map(ResourceExt::resource_version);
+    let versions = [&made, &again].map(ResourceExt::resource_version);
     assert_eq!(versions[0], versions[1], "{what}: applied again");
+}
+
+/// What is made once. Only what is applied is validated strictly, so that is tried first.
+async fn create<K>(space: &Space, object: &K) -> K
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + Debug,
+{
+    let what = format!("{} {}", K::kind(&()), object.name_any());
+    let parameters = PatchParams::apply("tests").dry_run().validation_strict();
+    let patch = Patch::Apply(object);
+    let strict = space
+        .api::<K>()
+        .patch(&object.name_any(), &parameters, &patch)
+        .await;
+    strict.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let client = space.server.client_as(OPERATOR).await;
+    let api: Api<K> = Api::namespaced(client, &space.namespace);
+    let created = api.create(&PostParams::default(), object).await;
+    created.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
 /// As the operator's account, so its role holds all that the runner's role grants.
@@ -176,14 +198,17 @@ async fn the_operator_may_make_all_that_it_makes() {
         ensure(&space, &rbac::account(&tf)).await;
         ensure(&space, &rbac::role(&tf, Some(&managed))).await;
         ensure(&space, &rbac::binding(&tf)).await;
-        ensure(&space, &cache_pvc::claim(&tf).unwrap()).await;
+        ensure(&space, &budget::budget(&tf)).await;
+        create(&space, &cache_pvc::claim(&tf).unwrap()).await;
         let pin = Pin {
+            number: 1,
             image: format!("registry.test/team/web@{DIGEST}"),
             tag: "4f6a95f0".to_owned(),
             revision: None,
             context: None,
             pull_secret: None,
             inputs: run_inputs(name),
+            before: None,
         };
         let output = Output {
             value: json!([1, 2]),
@@ -196,23 +221,13 @@ async fn the_operator_may_make_all_that_it_makes() {
             secrets::outputs(&tf, &outputs),
             secrets::pull(&tf, r#"{"auths":{}}"#),
         ];
-        made.extend(secrets::state(&tf, &managed));
+        made.push(secrets::pointer(&tf, &managed));
+        made.extend(secrets::slots(&tf, &managed));
         for secret in &made {
             ensure(&space, secret).await;
         }
-        let client = space.server.client_as(OPERATOR).await;
-        let api: Api<Job> = Api::namespaced(client, &space.namespace);
         for job in jobs(&tf) {
-            // Only what is applied is validated strictly, and the operator applies no Jobs.
-            let parameters = PatchParams::apply("tests").dry_run().validation_strict();
-            let patch = Patch::Apply(&job);
-            let strict = space
-                .api::<Job>()
-                .patch(&job.name_any(), &parameters, &patch)
-                .await;
-            strict.unwrap_or_else(|error| panic!("{}: {error}", job.name_any()));
-            let created = api.create(&PostParams::default(), &job).await;
-            let created = created.unwrap_or_else(|error| panic!("{}: {error}", job.name_any()));
+            let created = create(&space, &job).await;
             let spec = created.spec.unwrap();
             assert_eq!(spec.backoff_limit, Some(0));
             assert_eq!(spec.pod_replacement_policy.as_deref(), Some("Failed"));
@@ -225,7 +240,7 @@ async fn the_operator_may_make_all_that_it_makes() {
 async fn the_state_is_not_touched_by_the_one_who_labels_it() {
     let space = Space::new().await;
     let tf = stored(&space, "web").await;
-    let slot = secrets::state(&tf, &state("web")).remove(1);
+    let slot = secrets::slots(&tf, &state("web")).next().unwrap();
     ensure(&space, &slot).await;
     let data = json!({"data": {"chunk": "c3RhdGU="}});
     let api = space.api::<k8s_openapi::api::core::v1::Secret>();

@@ -13,7 +13,7 @@ use crate::server::{OPERATOR, Server};
 use crate::space::Space;
 
 /// Every call of the operator: group, resource, verbs, and what for.
-const NEEDED: [(&str, &str, &[&str]); 14] = [
+const NEEDED: [(&str, &str, &[&str]); 15] = [
     // The watch of the resources; finalizers.
     ("alustan.io", "terraforms", &["list", "watch", "patch"]),
     ("alustan.io", "terraforms/status", &["patch"]),
@@ -37,6 +37,12 @@ const NEEDED: [(&str, &str, &[&str]); 14] = [
     (
         "",
         "persistentvolumeclaims",
+        &["get", "list", "watch", "create", "delete"],
+    ),
+    // Pods that apply are not evicted.
+    (
+        "policy",
+        "poddisruptionbudgets",
         &["get", "list", "create", "patch", "delete"],
     ),
     (
@@ -67,7 +73,7 @@ const NEEDED: [(&str, &str, &[&str]); 14] = [
 ];
 
 /// Calls that would be worth something to a thief.
-const REFUSED: [(&str, &str, &[&str]); 24] = [
+const REFUSED: [(&str, &str, &[&str]); 25] = [
     (
         "alustan.io",
         "terraforms",
@@ -84,6 +90,7 @@ const REFUSED: [(&str, &str, &[&str]); 24] = [
     ("", "nodes/proxy", &["get", "create"]),
     ("", "pods", &["create", "patch", "update", "delete"]),
     ("", "pods/exec", &["get", "create"]),
+    ("", "pods/eviction", &["create"]),
     ("", "pods/attach", &["create"]),
     ("", "pods/portforward", &["create"]),
     ("", "pods/ephemeralcontainers", &["patch", "update"]),

@@ -14,6 +14,8 @@ pub const UID: &str = "alustan.io/uid";
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 /// Label of a build Job: the tag of the image that it builds.
 pub const IMAGE_TAG: &str = "alustan.io/image-tag";
+/// Label of a runner pod that may change real objects: `true`.
+pub const CHANGES: &str = "alustan.io/changes";
 /// Annotation of a runner Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
 

@@ -6,7 +6,7 @@
 //! touches anything, and swaps [`RunRecord::phase`] to [`RunPhase::Applying`] before it changes
 //! anything. The controller cancels by swapping [`RunRecord::cancel`]: one of them wins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use k8s_openapi::jiff::Timestamp;
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::report::RunReport;
+use crate::report::{Failure, RunReport};
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
 /// new one rebuilds images when the operator is upgraded.
@@ -98,6 +98,8 @@ pub enum Trigger {
     Interval,
     /// The real objects differ from the configuration.
     Drift,
+    /// The Secret with the outputs is gone, or has another name by now.
+    Outputs,
     /// The previous run failed.
     #[serde(rename_all = "camelCase")]
     Retry {
@@ -119,6 +121,7 @@ impl fmt::Display for Trigger {
             Self::Spec => f.write_str("spec"),
             Self::Interval => f.write_str("interval"),
             Self::Drift => f.write_str("drift"),
+            Self::Outputs => f.write_str("outputs"),
             Self::Retry { failures } => write!(f, "retry {failures}"),
             Self::Requested => f.write_str("requested"),
             Self::Deleted => f.write_str("deleted"),
@@ -160,8 +163,13 @@ pub struct RunRecord {
     pub lock: Option<StateLock>,
     /// How many state slots the runner needs, when it needs more than it was given.
     pub slots_wanted: u32,
-    /// Whether any run of this resource ever came to [`RunPhase::Applying`]. Never reset.
-    pub attempted: bool,
+    /// Number of the last apply that came to [`RunPhase::Applying`]; 0 while there was none.
+    pub attempted: i64,
+    /// Whether the Secrets of the managed state were made. From then on one that is missing is
+    /// lost, and not new.
+    pub state_made: bool,
+    /// Why the controller gave up on a run that could not start.
+    pub given_up: Option<Failure>,
 }
 
 /// What a run was started with, without its secrets.
@@ -222,6 +230,9 @@ pub struct RunInputs {
     pub path: String,
     /// Values of the module's variables, by name.
     pub variables: BTreeMap<String, Value>,
+    /// Names of the environment variables that come from Secrets: their values are never printed.
+    #[serde(default)]
+    pub secret_environment: BTreeSet<String>,
     /// The user's scripts in place of the engine's own commands.
     pub scripts: ScriptTexts,
     /// Where the state lives.
@@ -309,6 +320,8 @@ pub struct History {
     pub failures: Failures,
     /// The base image as it was resolved, so that a moved tag rebuilds nothing.
     pub base: Option<PinnedImage>,
+    /// The image that the last run could not pull: the registry is asked for it again.
+    pub lost_image: Option<String>,
     /// The value of [`crate::RECONCILE_AT`] that was acted upon last.
     pub reconcile_at: Option<String>,
     /// Reports of the last runs, newest first.
@@ -327,6 +340,9 @@ pub struct Applied {
     pub config_hash: String,
     /// When it was done.
     pub at: Timestamp,
+    /// The Secret that the outputs went to.
+    #[serde(default)]
+    pub outputs: Option<String>,
 }
 
 /// Drift as it was found.
@@ -373,6 +389,8 @@ pub struct PinnedImage {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pin {
+    /// Number of the apply that it was written for.
+    pub number: i64,
     /// The runner image by digest.
     pub image: String,
     /// Its tag: a digest over everything that goes into it.
@@ -385,4 +403,19 @@ pub struct Pin {
     pub pull_secret: Option<String>,
     /// The inputs of the run.
     pub inputs: RunInputs,
+    /// The pin of the last apply that came to [`RunPhase::Applying`], as long as this one has not.
+    #[serde(default)]
+    pub before: Option<Box<Self>>,
+}
+
+impl Pin {
+    /// The pin of what exists, if `attempted` is the last apply that came to
+    /// [`RunPhase::Applying`]: an apply that failed before has changed nothing, and destroy must
+    /// not run with what it would have applied. Where that is unknown, the latest.
+    pub fn of_what_exists(&self, attempted: i64) -> &Self {
+        match &self.before {
+            Some(before) if self.number > attempted => before,
+            Some(_) | None => self,
+        }
+    }
 }

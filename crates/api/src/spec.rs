@@ -311,7 +311,7 @@ impl Default for DriftDetection {
 }
 
 /// How often a failing configuration is tried again. Failures of the world (network,
-/// throttling, eviction, locks, …) cost nothing and are tried again every `maxBackoff`.
+/// throttling, eviction, locks, …) cost nothing and are tried again as long as they last.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
@@ -373,7 +373,9 @@ impl Default for Timeouts {
 #[serde(rename_all = "camelCase")]
 pub struct OutputsSpec {
     /// The Secret with all outputs, one key each: strings as they are, other values as JSON.
-    /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten.
+    /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten. Where drift
+    /// is corrected, one that is removed or gets another name is written again at once; elsewhere
+    /// with the next apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]

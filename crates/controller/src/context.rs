@@ -8,7 +8,7 @@ use alustan_api::TerraformStatus;
 use alustan_core::seen::SourceSeen;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::Client;
 use kube::runtime::events::Recorder;
 
@@ -24,17 +24,24 @@ pub(crate) struct Context {
     pub(crate) settings: Settings,
     pub(crate) recorder: Recorder,
     pub(crate) dispatcher: Dispatcher,
-    /// Run records and pins.
-    pub(crate) secrets: Mirror<Secret>,
-    pub(crate) jobs: Mirror<Job>,
-    pub(crate) pods: Mirror<Pod>,
-    /// How many mirrors have listed everything once.
-    pub(crate) listed: tokio::sync::watch::Receiver<usize>,
+    pub(crate) mirrors: Mirrors,
     pub(crate) registry: alustan_registry::Registry,
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) answers: Answers,
     pub(crate) memory: Memory,
+}
+
+/// What the watches brought.
+pub(crate) struct Mirrors {
+    /// Run records, pins and outputs.
+    pub(crate) secrets: Mirror<Secret>,
+    /// Claims of cache volumes.
+    pub(crate) claims: Mirror<PersistentVolumeClaim>,
+    pub(crate) jobs: Mirror<Job>,
+    pub(crate) pods: Mirror<Pod>,
+    /// How many mirrors have listed everything once.
+    pub(crate) listed: tokio::sync::watch::Receiver<usize>,
 }
 
 /// Answers by kind of question.

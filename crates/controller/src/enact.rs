@@ -12,8 +12,11 @@ use futures::future::try_join_all;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -25,6 +28,7 @@ use tracing::{debug, info};
 use crate::context::Context;
 use crate::error::{self, Error, TIMEOUT};
 use crate::observe::Session;
+use crate::run::is_mirrored;
 
 /// The finalizer has a manager of its own: applying it leaves everything else alone.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
@@ -109,7 +113,8 @@ impl<'a> Pass<'a> {
                 Ok(())
             }
             Step::CreateJob(job) => self.create_job(job).await,
-            Step::DeleteJob(name) => self.delete_job(name).await,
+            Step::DeleteJob { name, uid } => self.delete_job(name, uid).await,
+            Step::DeleteClaim => self.delete_claim().await,
             Step::CleanUp { state } => self.clean_up(*state).await,
         }
     }
@@ -193,7 +198,7 @@ impl<'a> Pass<'a> {
         {
             Ok(created) => {
                 self.version.clone_from(&created.metadata.resource_version);
-                self.cx.secrets.wrote(created);
+                self.cx.mirrors.secrets.wrote(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
@@ -205,7 +210,7 @@ impl<'a> Pass<'a> {
                     Some(found) if !own(&found) => Err(Error::RecordInTheWay(name)),
                     Some(found) => {
                         self.version.clone_from(&found.metadata.resource_version);
-                        self.cx.secrets.wrote(found);
+                        self.cx.mirrors.secrets.wrote(found);
                         Ok(())
                     }
                     None => Err(Error::Conflict),
@@ -243,11 +248,11 @@ impl<'a> Pass<'a> {
         match call("swap the run record", api.patch(&name, &parameters, &patch)).await {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
-                self.cx.secrets.wrote(written);
+                self.cx.mirrors.secrets.wrote(written);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
-                self.cx.secrets.forget(&self.namespace(), &name);
+                self.cx.mirrors.secrets.forget(&self.namespace(), &name);
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
@@ -256,15 +261,22 @@ impl<'a> Pass<'a> {
 
     async fn ensure(&self, object: &Object) -> Result<(), Error> {
         match object {
-            Object::Secret(secret) => self.apply(secret).await,
+            Object::Secret(secret) => {
+                let written = self.apply(secret).await?;
+                if is_mirrored(&written) {
+                    self.cx.mirrors.secrets.wrote(written);
+                }
+                Ok(())
+            }
             Object::Claim(claim) => self.claim(claim).await,
-            Object::Account(account) => self.apply(account).await,
-            Object::Role(role) => self.apply(role).await,
-            Object::Binding(binding) => self.apply(binding).await,
+            Object::Account(account) => self.apply(account).await.map(drop),
+            Object::Role(role) => self.apply(role).await.map(drop),
+            Object::Binding(binding) => self.apply(binding).await.map(drop),
+            Object::Budget(budget) => self.apply(budget).await.map(drop),
         }
     }
 
-    async fn apply<K>(&self, object: &K) -> Result<(), Error>
+    async fn apply<K>(&self, object: &K) -> Result<K, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Serialize
@@ -278,14 +290,16 @@ impl<'a> Pass<'a> {
         let api = self.api::<K>();
         self.not_taken(&api, &name).await?;
         let patch = Patch::Apply(object);
-        call(&what, api.patch(&name, &parameters, &patch))
-            .await
-            .map(drop)
+        call(&what, api.patch(&name, &parameters, &patch)).await
     }
 
     /// Nothing that was made by somebody else, or for an earlier resource, is taken over: a module
     /// would run with rights, and on a state, that are not its own.
-    async fn not_taken<K>(&self, api: &Api<K>, name: &str) -> Result<(), Error>
+    async fn not_taken<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+    ) -> Result<Option<PartialObjectMeta<K>>, Error>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
     {
@@ -293,8 +307,8 @@ impl<'a> Pass<'a> {
         let found = call(&format!("read {kind} {name}"), api.get_metadata_opt(name)).await?;
         let own =
             |meta: &PartialObjectMeta<K>| meta.labels().get(labels::UID) == self.tf.uid().as_ref();
-        if found.is_none_or(|meta| own(&meta)) {
-            return Ok(());
+        if found.as_ref().is_none_or(own) {
+            return Ok(found);
         }
         Err(Error::NameTaken {
             kind,
@@ -309,10 +323,19 @@ impl<'a> Pass<'a> {
         let api = self.api::<PersistentVolumeClaim>();
         let what = format!("create PersistentVolumeClaim {name}");
         match call(&what, api.create(&PostParams::default(), claim)).await {
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
-                self.not_taken(&api, &name).await
+            Ok(made) => {
+                self.cx.mirrors.claims.wrote(made);
+                Ok(())
             }
-            other => other.map(drop),
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                match self.not_taken(&api, &name).await? {
+                    Some(old) if old.metadata.deletion_timestamp.is_some() => {
+                        Err(Error::ClaimInTheWay(name))
+                    }
+                    Some(_) | None => Ok(()),
+                }
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -328,7 +351,7 @@ impl<'a> Pass<'a> {
         {
             Ok(created) => {
                 info!(job = name, protocol = PROTOCOL, "created");
-                self.cx.jobs.wrote(created);
+                self.cx.mirrors.jobs.wrote(created);
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
@@ -337,11 +360,12 @@ impl<'a> Pass<'a> {
                     return Ok(());
                 };
                 if old.annotations().get(labels::INPUTS) == job.annotations().get(labels::INPUTS) {
-                    self.cx.jobs.wrote(old);
+                    self.cx.mirrors.jobs.wrote(old);
                     return Ok(());
                 }
                 if old.labels().get(labels::UID) == self.tf.uid().as_ref() {
-                    self.delete_job(&name).await?;
+                    self.delete_job(&name, &old.uid().unwrap_or_default())
+                        .await?;
                 }
                 Err(Error::JobInTheWay(name))
             }
@@ -349,17 +373,31 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// With its pods: by default the API server would leave them behind.
-    async fn delete_job(&self, name: &str) -> Result<(), Error> {
-        self.cx.jobs.forget(&self.namespace(), name);
+    /// With its pods: by default the API server would leave them behind. Another Job that has taken
+    /// its name meanwhile stays.
+    async fn delete_job(&self, name: &str, uid: &str) -> Result<(), Error> {
+        self.cx.mirrors.jobs.forget(&self.namespace(), name);
+        let this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::background()
+        };
         let api = self.api::<Job>();
-        gone(
-            call(
-                &format!("delete job {name}"),
-                api.delete(name, &DeleteParams::background()),
-            )
-            .await,
-        )
+        match call(&format!("delete job {name}"), api.delete(name, &this)).await {
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(()),
+            other => gone(other),
+        }
+    }
+
+    /// Not before the last pod that names it is gone; until then the next claim is in its way.
+    async fn delete_claim(&self) -> Result<(), Error> {
+        let name = alustan_api::names::cache(&self.tf.name_any());
+        let api = self.api::<PersistentVolumeClaim>();
+        self.not_taken(&api, &name).await?;
+        let what = format!("delete PersistentVolumeClaim {name}");
+        gone(call(&what, api.delete(&name, &DeleteParams::background())).await)
     }
 
     /// Everything that carries our labels for this resource; the state last, and only if it is
@@ -382,13 +420,14 @@ impl<'a> Pass<'a> {
             )
         };
         self.delete_all::<Job>(&ours).await?;
+        self.delete_all::<PodDisruptionBudget>(&ours).await?;
         self.delete_all::<RoleBinding>(&ours).await?;
         self.delete_all::<Role>(&ours).await?;
         self.delete_all::<ServiceAccount>(&ours).await?;
         self.delete_all::<PersistentVolumeClaim>(&ours).await?;
         self.delete_all::<Secret>(&secrets).await?;
         let record = alustan_api::names::record(&self.tf.name_any());
-        self.cx.secrets.forget(&self.namespace(), &record);
+        self.cx.mirrors.secrets.forget(&self.namespace(), &record);
         Ok(())
     }
 
@@ -420,6 +459,7 @@ pub(crate) fn object_name(object: &Object) -> String {
         Object::Account(account) => ("ServiceAccount", &account.metadata),
         Object::Role(role) => ("Role", &role.metadata),
         Object::Binding(binding) => ("RoleBinding", &binding.metadata),
+        Object::Budget(budget) => ("PodDisruptionBudget", &budget.metadata),
     };
     format!("{kind} {}", meta.name.as_deref().unwrap_or_default())
 }

@@ -21,6 +21,9 @@ pub(crate) enum Error {
     /// A Job of this name belongs to something else and is going away.
     #[error("job {0} of an earlier resource is still there")]
     JobInTheWay(String),
+    /// A claim of this name is going away.
+    #[error("PersistentVolumeClaim {0} is being deleted; waiting for the last pod that uses it")]
+    ClaimInTheWay(String),
     /// A Secret of this name was made by somebody else, or for an earlier resource.
     #[error(
         "Secret {0} exists and was not made for this resource; it is needed for the run record: \
@@ -71,6 +74,7 @@ impl Error {
             },
             Self::Conflict => "Conflict",
             Self::JobInTheWay(_) => "JobInTheWay",
+            Self::ClaimInTheWay(_) => "ClaimInTheWay",
             Self::RecordInTheWay(_) => "RecordInTheWay",
             Self::Unreadable { .. } => "RecordUnreadable",
             Self::NameTaken { .. } => "NameTaken",
@@ -90,6 +94,7 @@ impl Error {
             Self::Call { what, source } => format!("{what}: {}", cause(source)),
             Self::Conflict
             | Self::JobInTheWay(_)
+            | Self::ClaimInTheWay(_)
             | Self::RecordInTheWay(_)
             | Self::Unreadable { .. }
             | Self::NameTaken { .. }
@@ -133,7 +138,8 @@ pub(crate) fn name(step: &Step) -> String {
                 job.metadata.name.as_deref().unwrap_or_default()
             )
         }
-        Step::DeleteJob(name) => format!("delete job {name}"),
+        Step::DeleteJob { name, .. } => format!("delete job {name}"),
+        Step::DeleteClaim => "delete the claim of the cache volume".to_owned(),
         Step::CleanUp { .. } => "clean up".to_owned(),
         Step::RemoveFinalizer => "remove the finalizer".to_owned(),
     }

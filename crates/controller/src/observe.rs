@@ -12,9 +12,12 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::PinnedImage;
 use alustan_api::{Terraform, labels, names};
 use alustan_core::absorb::open_run;
+use alustan_core::build;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::objects::secrets;
-use alustan_core::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen};
+use alustan_core::seen::{
+    Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen,
+};
 use alustan_registry::DockerConfig;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
@@ -92,13 +95,13 @@ impl<'a> Session<'a> {
             _ => None,
         };
         let build = plan.as_ref().and_then(|plan| self.build(plan));
+        let history = record.as_ref().map(|record| &record.history);
         let pinned = plan
             .as_ref()
-            .zip(pin.as_ref())
-            .is_some_and(|(plan, pin)| plan.tag == pin.tag);
+            .is_some_and(|plan| build::pinned(&plan.tag, pin.as_ref(), history).is_some());
         let (image, artifact) = match &plan {
             Some(plan) if !pinned => (
-                self.image(plan, build.as_ref().map(|build| &build.seen.state), &inputs),
+                self.image(plan, build.as_ref().map(|build| &build.seen), &inputs),
                 self.artifact(plan, &source, &inputs),
             ),
             _ => (Answer::Pending, None),
@@ -108,6 +111,7 @@ impl<'a> Session<'a> {
         let seen = Seen {
             nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
+            invalid: questions::check(tf).err(),
             inputs: inputs.seen,
             source: if plan.is_none() && base.value().is_some() {
                 pending(source)
@@ -119,7 +123,8 @@ impl<'a> Session<'a> {
             artifact,
             build: build.map(|build| build.seen),
             job,
-            finished_jobs: jobs::old(cx, tf),
+            jobs: jobs::own(cx, tf),
+            cache: self.cache(),
             outputs,
             record,
             pin,
@@ -216,7 +221,7 @@ impl<'a> Session<'a> {
             Ok(docker) => docker.as_ref(),
             Err(failure) => return failed(failure.clone()),
         };
-        let digest = match self.digest(wanted, "base", docker) {
+        let digest = match self.digest(wanted, None, docker) {
             Ok(digest) => digest,
             Err(failure) => return failed(failure),
         };
@@ -243,11 +248,26 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The runner image. A build that is done asks anew.
+    /// The claim of the cache volume.
+    fn cache(&self) -> CacheSeen {
+        let namespace = self.tf.namespace().unwrap_or_default();
+        let claim = names::cache(&self.tf.name_any());
+        let Some(claim) = self.cx.mirrors.claims.get(&namespace, &claim) else {
+            return CacheSeen::Absent;
+        };
+        let status = claim.status.as_ref();
+        match status.and_then(|status| status.phase.as_deref()) {
+            Some("Bound") => CacheSeen::Bound,
+            Some("Lost") => CacheSeen::Lost,
+            Some(_) | None => CacheSeen::Pending,
+        }
+    }
+
+    /// The runner image. A build that is done asks anew, until what it pushed is there.
     fn image(
         &self,
         plan: &ImagePlan,
-        build: Option<&BuildState>,
+        build: Option<&BuildSeen>,
         inputs: &Inputs,
     ) -> Answer<Option<String>> {
         let docker = match &inputs.docker {
@@ -258,22 +278,18 @@ impl<'a> Session<'a> {
             "{}:{}",
             self.tf.spec.container_registry.image_name, plan.tag
         );
-        let epoch = if build == Some(&BuildState::Done) {
-            "built"
-        } else {
-            "before"
-        };
-        self.digest(&reference, epoch, docker)
+        let done = build.filter(|build| matches!(build.state, BuildState::Done(_)));
+        self.digest(&reference, done.map(|build| build.job.as_str()), docker)
             .unwrap_or_else(failed)
     }
 
     fn digest(
         &self,
         reference: &str,
-        epoch: &str,
+        pushed_by: Option<&str>,
         docker: Option<&DockerConfig>,
     ) -> Result<Answer<Option<String>>, Failure> {
-        let question = questions::digest(self.cx, self.tf, reference, epoch, docker)?;
+        let question = questions::digest(self.cx, self.tf, reference, pushed_by, docker)?;
         self.use_question(&question.text);
         Ok(self
             .cx
@@ -344,13 +360,17 @@ impl<'a> Session<'a> {
         .await
     }
 
-    /// Whose the outputs Secret is, while there are outputs to hand on.
+    /// Whose the outputs Secret is. The mirror has only our own.
     async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
+        let name = secrets::outputs_name(self.tf);
+        let namespace = self.tf.namespace().unwrap_or_default();
+        let own = self.cx.mirrors.secrets.get(&namespace, &name);
+        if own.is_some_and(|secret| secret.labels().get(labels::UID) == self.tf.uid().as_ref()) {
+            return Ok(OutputsSeen::Ours);
+        }
         if record.is_none_or(|record| record.outputs.is_none()) {
             return Ok(OutputsSeen::Absent);
         }
-        let name = secrets::outputs_name(self.tf);
-        let namespace = self.tf.namespace().unwrap_or_default();
         let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &namespace);
         let found = call(&format!("read Secret {name}"), api.get_metadata_opt(&name)).await?;
         Ok(match found {

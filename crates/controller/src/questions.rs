@@ -6,7 +6,7 @@ use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_core::digest as hash;
 use alustan_core::image::ImagePlan;
-use alustan_core::seen::SourceSeen;
+use alustan_core::seen::{IMAGE_MISSING, SourceSeen};
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
 use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -168,12 +168,19 @@ pub(crate) struct DigestQuestion {
     pub(crate) ask: Ask<Option<String>>,
 }
 
-/// The digest of `reference`; `epoch` makes it a new question.
+/// What is wrong with the spec itself; the API server cannot tell all of it.
+pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
+    image_name(tf)?;
+    Repository::of(tf, &Credentials::default()).map(drop)
+}
+
+/// The digest of `reference`. Where a build has pushed it, that is a new question, and it is asked
+/// until it is there.
 pub(crate) fn digest(
     cx: &Context,
     tf: &Terraform,
     reference: &str,
-    epoch: &str,
+    pushed_by: Option<&str>,
     docker: Option<&DockerConfig>,
 ) -> Result<DigestQuestion, Failure> {
     image_name(tf)?;
@@ -183,18 +190,30 @@ pub(crate) fn digest(
     })?;
     let access = access(tf, image.name(), docker);
     let text = format!(
-        "digest of {reference} {epoch} as {}",
+        "digest of {reference} {pushed_by:?} as {}",
         identity(&access, docker)
     );
     let client = cx.registry.clone();
+    let missing = pushed_by.map(|job| Failure {
+        class: FailureClass::World,
+        reason: IMAGE_MISSING.to_owned(),
+        message: format!(
+            "spec.containerRegistry: build {job} has pushed {reference}, but the registry does not \
+             have it"
+        ),
+    });
     let ask: Ask<Option<String>> = Box::new(move || {
         let (client, image, access) = (client.clone(), image.clone(), access.clone());
+        let missing = missing.clone();
         Box::pin(async move {
             let digest = client
                 .digest_of(&image, &access)
                 .await
                 .map_err(|error| registry("spec.containerRegistry", &error))?;
-            Ok(digest.map(|digest| digest.as_str().to_owned()))
+            match (digest, missing) {
+                (None, Some(missing)) => Err(missing),
+                (digest, _) => Ok(digest.map(|digest| digest.as_str().to_owned())),
+            }
         })
     });
     Ok(DigestQuestion { text, ask })
@@ -373,7 +392,7 @@ fn classify(line: &str) -> (FailureClass, &'static str) {
         "authentication required",
         "DENIED",
     ]) {
-        (FailureClass::Module, "RegistryUnauthorized")
+        (FailureClass::User, "RegistryUnauthorized")
     } else if says(&["MANIFEST_UNKNOWN", "NAME_UNKNOWN"]) {
         (FailureClass::Module, "BaseImageNotFound")
     } else if says(&[

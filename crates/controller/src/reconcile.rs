@@ -7,26 +7,29 @@ use std::time::Duration;
 use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
-use alustan_core::schedule::Key;
+use alustan_core::events::Event;
+use alustan_core::schedule::{Class, Key};
 use alustan_core::seen::Seen;
 use alustan_core::start::occupied;
 use alustan_core::step::{Decision, Start};
-use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
 use tracing::{debug, error, info, warn};
 
 use crate::context::Context;
 use crate::enact::Pass;
 use crate::error::Error;
 use crate::observe::Session;
-use crate::report::report;
+use crate::report::{publish, report};
 use crate::run::MIRRORS;
 use crate::{Guarded, Ref};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
 const SOONEST: Duration = Duration::from_secs(1);
+/// Who waits for a place is told anew which one it is.
+const QUEUED: SignedDuration = SignedDuration::from_secs(30);
 /// Looked at again after this, if nothing happened: no watch promises every event.
 const RESYNC: Duration = Duration::from_hours(1);
 
@@ -37,6 +40,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         Ok(tf) => tf.clone(),
         Err(invalid) => {
             error!(resource = %who, error = invalid.error, "unreadable resource; edit or delete it");
+            publish(&cx, &object.object_ref(&()), unreadable(&invalid.error)).await;
             return Ok(Action::requeue(RESYNC));
         }
     };
@@ -44,7 +48,12 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         tf.status = Some(written);
     }
     // What a mirror has not listed yet is not gone. The sender lives as long as the watches.
-    let _ = cx.listed.clone().wait_for(|lists| *lists >= MIRRORS).await;
+    let _ = cx
+        .mirrors
+        .listed
+        .clone()
+        .wait_for(|lists| *lists >= MIRRORS)
+        .await;
     let session = Session::new(&cx, &tf, &who);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(&cx, &who, &tf);
@@ -60,7 +69,9 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     };
     let now = Timestamp::now();
     let decision = decide(&tf, &seen, &cx.settings, now);
-    let requeue = decision.requeue_at;
+    let requeue = decision
+        .requeue_at
+        .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
     act(&cx, &who, &tf, &session, &seen, decision).await?;
     cx.memory.succeeded(&who);
     let wait = requeue.map_or(RESYNC, |at| {
@@ -69,6 +80,18 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
             .clamp(SOONEST, RESYNC)
     });
     Ok(Action::requeue(wait))
+}
+
+/// All that can be said of a resource whose spec or status is not what its type says.
+fn unreadable(error: &str) -> Event {
+    Event {
+        warning: true,
+        reason: "ResourceUnreadable".to_owned(),
+        note: format!(
+            "this version of the operator cannot read the resource: {error}; edit it, or delete \
+             it; nothing is done until then"
+        ),
+    }
 }
 
 async fn act(
@@ -107,6 +130,8 @@ async fn act(
                     cx.dispatcher.idle(&key, Timestamp::now());
                 }
             }
+            // Nobody waits for a look for drift.
+            Err(_) if class == Class::Drift => {}
             Err(position) => queued(&mut status, position),
         },
         Some(_) => {}

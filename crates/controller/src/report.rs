@@ -2,6 +2,7 @@
 
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::events;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType};
 use kube::{Resource, ResourceExt};
@@ -33,7 +34,7 @@ pub(crate) async fn report(
         Api::namespaced(cx.client.clone(), &tf.namespace().unwrap_or_default());
     let body = json!({
         "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
-        "metadata": {"name": tf.name_any(), "uid": tf.uid()}, "status": status,
+        "metadata": {"name": tf.name_any()}, "status": status,
     });
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let patch = Patch::Apply(&body);
@@ -43,13 +44,14 @@ pub(crate) async fn report(
     )
     .await?;
     for event in events::events(previous, &status) {
-        publish(cx, tf, event).await;
+        publish(cx, &tf.object_ref(&()), event).await;
     }
     cx.memory.set_status(who, status);
     Ok(())
 }
 
-async fn publish(cx: &Context, tf: &Terraform, event: events::Event) {
+/// Publishes `event` about `object`; one that cannot be published is worth a line in the log.
+pub(crate) async fn publish(cx: &Context, object: &ObjectReference, event: events::Event) {
     let event = Event {
         type_: if event.warning {
             EventType::Warning
@@ -61,8 +63,13 @@ async fn publish(cx: &Context, tf: &Terraform, event: events::Event) {
         note: Some(cut(event.note)),
         secondary: None,
     };
-    if let Err(error) = cx.recorder.publish(&event, &tf.object_ref(&())).await {
-        warn!(%error, reason = event.reason, "could not publish an event");
+    let published = call("publish an event", cx.recorder.publish(&event, object)).await;
+    if let Err(error) = published {
+        warn!(
+            error = error.chain(),
+            reason = event.reason,
+            "could not publish an event"
+        );
     }
 }
 

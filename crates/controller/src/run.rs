@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use futures::stream::{self, Stream};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -19,23 +19,29 @@ use kube::runtime::{Controller, Predicate, WatchStreamExt, predicates, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::config::Config;
-use crate::context::{Answers, Context, Memory};
+use crate::context::{Answers, Context, Memory, Mirrors};
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
+use crate::error::with_causes;
 use crate::http::{self, Health};
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
 use crate::reconcile::{reconcile, retry};
 use crate::{Guarded, Ref};
 
-/// Run records and pins, Jobs, pods: nobody acts before all of them have listed once.
-pub(crate) const MIRRORS: usize = 3;
+/// Secrets, claims, Jobs, pods: nobody acts before all of them have listed once.
+pub(crate) const MIRRORS: usize = 4;
+/// The Secrets that are mirrored: what is read at each look. State is none of the operator's business.
+const MIRRORED: [Component; 3] = [Component::Record, Component::Pin, Component::Outputs];
 
 /// Several events of one moment cause one look. Short: people wait for it.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// A repository that was not read for this long is fetched anew, should somebody ask for it.
+const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
 
 /// Runs the operator until it is told to stop.
 pub(crate) async fn run(config: Config) -> Result<()> {
@@ -87,20 +93,27 @@ async fn control(
     let ours =
         watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
     let memory_secrets = format!(
-        "{}={},{} in ({},{})",
+        "{}={},{} in ({})",
         labels::MANAGED_BY,
         labels::MANAGER,
         labels::COMPONENT,
-        Component::Record.as_str(),
-        Component::Pin.as_str()
+        MIRRORED.map(Component::as_str).join(",")
     );
     let (lists, listed) = watch::channel(0);
     let memory_secrets = watcher::Config::default().labels(&memory_secrets);
     let (secrets, secret_events) = mirrored::<Secret>(&client, memory_secrets, lists.clone());
+    let (claims, claim_events) =
+        mirrored::<PersistentVolumeClaim>(&client, ours.clone(), lists.clone());
     let (jobs, job_events) = mirrored::<Job>(&client, ours.clone(), lists.clone());
     let (pods, pod_events) = mirrored::<Pod>(&client, ours, lists);
     let (resources, resource_events) = resources(&client);
-    let mirrors = (secrets, jobs, pods, listed.clone());
+    let mirrors = Mirrors {
+        secrets: Mirror::new(secrets),
+        claims: Mirror::new(claims),
+        jobs: Mirror::new(jobs),
+        pods: Mirror::new(pods),
+        listed: listed.clone(),
+    };
     let cx = Arc::new(context(client.clone(), config, wake, mirrors)?);
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
@@ -108,6 +121,7 @@ async fn control(
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, |secret| owner(&secret))
+        .watches_stream(claim_events, |claim| owner(&claim))
         .watches_stream(job_events, move |job| whom(&of_job, &job, &job.name_any()))
         .watches_stream(pod_events, move |pod| {
             let job = pod.labels().get("batch.kubernetes.io/job-name").cloned();
@@ -133,6 +147,7 @@ async fn control(
     let mut looks = std::pin::pin!(looks);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
     tokio::spawn(ready(listed, health.clone()));
+    tokio::spawn(sweep(cx.git.clone()));
     loop {
         tokio::select! {
             look = looks.next() => match look {
@@ -146,6 +161,21 @@ async fn control(
     }
 }
 
+/// Repositories that nobody asks for any more do not fill the disk.
+async fn sweep(git: Arc<GitCache>) {
+    let mut hours = tokio::time::interval(Duration::from_hours(1));
+    loop {
+        hours.tick().await;
+        let git = git.clone();
+        match tokio::task::spawn_blocking(move || git.sweep(IDLE_REPOSITORY)).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(removed)) => info!(removed, "swept the git cache"),
+            Ok(Err(error)) => warn!(error = with_causes(&error), "could not sweep the git cache"),
+            Err(error) => warn!(%error, "could not sweep the git cache"),
+        }
+    }
+}
+
 async fn ready(mut listed: watch::Receiver<usize>, health: Health) {
     if listed.wait_for(|lists| *lists >= MIRRORS).await.is_ok() {
         health.set_ready();
@@ -156,12 +186,7 @@ fn context(
     client: Client,
     config: &Config,
     wake: mpsc::UnboundedSender<Ref>,
-    (secrets, jobs, pods, listed): (
-        Store<Secret>,
-        Store<Job>,
-        Store<Pod>,
-        watch::Receiver<usize>,
-    ),
+    mirrors: Mirrors,
 ) -> Result<Context> {
     let reporter = Reporter {
         controller: "alustan".to_owned(),
@@ -183,10 +208,7 @@ fn context(
         settings,
         registry,
         dispatcher: Dispatcher::new(config.max_concurrent_runs, wake.clone()),
-        secrets: Mirror::new(secrets),
-        jobs: Mirror::new(jobs),
-        pods: Mirror::new(pods),
-        listed,
+        mirrors,
         git: Arc::new(git),
         contexts: Arc::new(contexts),
         answers: Answers {
@@ -242,7 +264,7 @@ fn resources(
         .combine(predicates::annotations);
     let events = watcher(
         Api::<Guarded>::all(client.clone()),
-        watcher::Config::default().any_semantic(),
+        watcher::Config::default(),
     )
     .default_backoff()
     .modify(|object| object.managed_fields_mut().clear())
@@ -250,6 +272,12 @@ fn resources(
     .applied_objects()
     .predicate_filter(news, kube::runtime::PredicateConfig::default());
     (store, events)
+}
+
+/// Whether the mirror has Secrets like this one.
+pub(crate) fn is_mirrored(secret: &Secret) -> bool {
+    let component = secret.labels().get(labels::COMPONENT);
+    component.is_some_and(|component| MIRRORED.iter().any(|of| of.as_str() == component))
 }
 
 /// The resource that an object of ours belongs to.

@@ -8,8 +8,8 @@ use alustan_api::run::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use crate::objects::secrets;
-use crate::seen::{JobSeen, OutputsSeen, RecordSeen, Seen};
+use crate::objects::{run_job, secrets};
+use crate::seen::{IMAGE_PULL, JobSeen, OutputsSeen, RecordSeen, Seen};
 use crate::step::{Keep, Object, Step, Swap};
 
 /// How many reports are kept.
@@ -17,6 +17,9 @@ const REPORTS: usize = 10;
 
 /// The key under which failures of destroy are counted.
 pub const DESTROY: &str = "destroy";
+
+/// How kubelet says that a container took more memory than it may.
+const OUT_OF_MEMORY: &str = "OOMKilled";
 
 /// A report that was taken into the memory.
 #[derive(Clone)]
@@ -43,17 +46,21 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         None => (lost(current, run, seen.job.as_ref(), now)?, None),
     };
     let mut steps = Vec::new();
+    let mut handed_on = None;
     let wanted = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
     if let Some(outputs) = outputs.filter(|_| wanted) {
         match hand_on(tf, outputs, seen.outputs) {
-            Ok(step) => steps.push(step),
+            Ok(step) => {
+                steps.push(step);
+                handed_on = Some(secrets::outputs_name(tf));
+            }
             Err(failure) => fail(&mut report, failure),
         }
     }
     report.trigger = run.trigger.to_string();
     report.job.clone_from(&run.job);
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
-    let history = fold(&current.history, run, report, uid, now);
+    let history = fold(&current.history, run, report, handed_on, uid, now);
     let record = RunRecord {
         phase: RunPhase::Recorded,
         lock: None,
@@ -129,18 +136,21 @@ fn lost(
     job: Option<&JobSeen>,
     now: Timestamp,
 ) -> Option<RunReport> {
-    let claimed = current.record.claimed_by.is_some();
-    let (gone, cancelled) = match job {
-        Some(job) => (job.finished && !job.pods_alive, false),
-        None => (
-            claimed || current.record.cancel,
-            !claimed && current.record.cancel,
-        ),
+    let record = &current.record;
+    let claimed = record.claimed_by.is_some();
+    let gone = match job {
+        Some(job) => job.finished && !job.pods_alive,
+        None => claimed || record.cancel,
+    };
+    let failure = if record.cancel && !claimed {
+        record.given_up.clone()
+    } else {
+        Some(loss(record, run, job))
     };
     gone.then(|| RunReport {
-        number: current.record.number,
+        number: record.number,
         kind: run.kind,
-        result: if cancelled {
+        result: if failure.is_none() {
             RunResult::Cancelled
         } else {
             RunResult::Failed
@@ -148,13 +158,15 @@ fn lost(
         trigger: String::new(),
         job: String::new(),
         changes: None,
-        failure: (!cancelled).then(|| loss(&current.record, run, job)),
+        failure,
         state_address: None,
         started_at: run.started_at,
         finished_at: now,
     })
 }
 
+/// A run that takes more memory than there is would do so again: it costs a retry, unlike every
+/// other way in which a pod is lost.
 fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let how = job
         .and_then(|job| job.ended.as_deref())
@@ -173,8 +185,14 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
             "it was applying; what it changed last may be missing in the state",
         ),
     };
+    let (class, reason, how) = if how.starts_with(OUT_OF_MEMORY) {
+        let how = format!("{how}; it may use {}", run_job::MEMORY);
+        (FailureClass::Module, "OutOfMemory", how)
+    } else {
+        (FailureClass::World, reason, how.to_owned())
+    };
     Failure {
-        class: FailureClass::World,
+        class,
         reason: reason.to_owned(),
         message: format!(
             "run {} ({}) ended without a report: {pod} of Job {}: {how}; {consequence}",
@@ -188,10 +206,13 @@ fn fold(
     history: &History,
     run: &RunSpec,
     report: RunReport,
+    outputs: Option<String>,
     job_uid: Option<String>,
     now: Timestamp,
 ) -> History {
     let mut next = history.clone();
+    let unpulled = report.failure.as_ref().filter(|it| it.reason == IMAGE_PULL);
+    next.lost_image = unpulled.map(|_| run.image.clone());
     match (run.kind, report.result) {
         (kind, RunResult::Failed) => {
             let of = if kind == RunKind::Destroy {
@@ -207,6 +228,7 @@ fn fold(
                 context: run.context.clone(),
                 config_hash: run.config_hash.clone(),
                 at: now,
+                outputs,
             });
             next.failures = Failures::default();
             next.drift = None;

@@ -1,24 +1,28 @@
 //! From the answers of repository and registry to the runner image, or to what stands in its way.
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{Failures, History};
+use alustan_api::run::{Failures, History, Pin};
 use alustan_api::{State, Terraform};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::absorb;
+use crate::decide::Case;
+use crate::digest;
 use crate::image::ImagePlan;
 use crate::objects::build_job::{self, Build};
-use crate::objects::{cache_pvc, secrets};
+use crate::objects::secrets;
 use crate::retry;
-use crate::seen::{Answer, BuildState, Seen, SourceSeen};
-use crate::settings::Settings;
+use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, SourceSeen};
 use crate::start;
-use crate::status::Situation;
+use crate::status::{Situation, logs};
 use crate::step::{Object, Step};
+
+/// How long a registry may take to tell the digest of what was pushed.
+const PUSHED: SignedDuration = SignedDuration::from_mins(1);
 
 /// Where the image is.
 #[derive(Clone)]
-pub enum Image {
+pub(crate) enum Image {
     /// In the registry, by this digest.
     Ready(String),
     /// Not yet, or not at all: what is done about it.
@@ -27,13 +31,13 @@ pub enum Image {
 
 /// What is done about an image that is not there.
 #[derive(Clone)]
-pub struct Missing {
+pub(crate) struct Missing {
     /// The writes.
-    pub steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     /// What goes on.
-    pub situation: Situation,
+    pub(crate) situation: Situation,
     /// The controller's memory, where a failed build changed it.
-    pub history: Option<History>,
+    pub(crate) history: Option<History>,
 }
 
 fn missing(steps: Vec<Step>, situation: Situation) -> Image {
@@ -44,23 +48,23 @@ fn missing(steps: Vec<Step>, situation: Situation) -> Image {
     }))
 }
 
+/// The digest of the image tagged `tag`, where the pin knows it: the registry need not be asked,
+/// unless the image could not be pulled from it.
+pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
+    let lost = history.and_then(|history| history.lost_image.as_ref());
+    let pin = pin.filter(|pin| pin.tag == tag && lost != Some(&pin.image))?;
+    pin.image.split_once('@').map(|(_, digest)| digest)
+}
+
 /// The image for `plan`: found, being built, or to be built.
-pub fn image(
-    tf: &Terraform,
-    seen: &Seen,
-    source: &SourceSeen,
-    plan: &ImagePlan,
-    history: &History,
-    settings: &Settings,
-    now: Timestamp,
-) -> Image {
-    let pinned = seen.pin.as_ref().filter(|pin| pin.tag == plan.tag);
-    if let Some((_, digest)) = pinned.and_then(|pin| pin.image.split_once('@')) {
+pub(crate) fn image(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+    let (seen, history) = (case.seen, Some(&case.history));
+    if let Some(digest) = pinned(&plan.tag, seen.pin.as_ref(), history) {
         return Image::Ready(digest.to_owned());
     }
     match &seen.image {
         Answer::Known(Some(digest)) => Image::Ready(digest.clone()),
-        Answer::Known(None) => build(tf, seen, source, plan, history, settings, now),
+        Answer::Known(None) => build(case, source, plan),
         Answer::Pending => missing(
             Vec::new(),
             Situation::busy(
@@ -71,8 +75,18 @@ pub fn image(
         ),
         Answer::Failed {
             failure, retry_at, ..
-        } => missing(Vec::new(), unanswered(failure, *retry_at)),
+        } => match &seen.build {
+            Some(build) if failure.reason == IMAGE_MISSING && is_overdue(build, case.now) => {
+                broken(case, plan, build, failure, case.now)
+            }
+            _ => missing(Vec::new(), unanswered(failure, *retry_at)),
+        },
     }
+}
+
+/// Whether `build` is done for so long that what it pushed must be there.
+fn is_overdue(build: &BuildSeen, now: Timestamp) -> bool {
+    matches!(build.state, BuildState::Done(at) if now > at + PUSHED)
 }
 
 /// What goes on while a question has only a failure for an answer.
@@ -94,35 +108,34 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp) -> Situation {
     }
 }
 
-fn build(
-    tf: &Terraform,
-    seen: &Seen,
-    source: &SourceSeen,
-    plan: &ImagePlan,
-    history: &History,
-    settings: &Settings,
-    now: Timestamp,
-) -> Image {
-    if start::asked(tf, history) && history.failures.of == plan.tag {
-        return again(tf, history);
+/// Under what the failures of the build of `plan` are counted: another docker configuration is
+/// worth a try of its own.
+fn counted_as(case: &Case<'_>, plan: &ImagePlan) -> String {
+    let inputs = case.seen.inputs.as_ref().ok();
+    let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
+    let credentials = digest::keyed(&case.record.key, &docker);
+    let short: String = credentials.chars().take(12).collect();
+    format!("{} with {short}", plan.tag)
+}
+
+fn build(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+    let failures = &case.history.failures;
+    if start::asked(case.tf, &case.history) && failures.of == counted_as(case, plan) {
+        return again(case);
     }
-    let Some(build) = &seen.build else {
-        return begin(tf, seen, source, plan, history, settings, now);
+    let Some(build) = &case.seen.build else {
+        return begin(case, source, plan);
     };
-    let logs = format!("kubectl logs job/{} --all-containers", build.job);
     match &build.state {
-        BuildState::Active(stuck) => {
-            let stuck = stuck
-                .as_ref()
-                .map(|why| format!("; waiting: {why}"))
-                .unwrap_or_default();
-            let message = format!("building the runner image{stuck}; to follow: {logs}");
-            missing(
-                Vec::new(),
-                Situation::busy(State::Building, "Building", message),
-            )
+        BuildState::Active(None) => missing(Vec::new(), building(&logs_of_build(case, &build.job))),
+        BuildState::Active(Some(waiting)) => {
+            let logs = logs_of_build(case, &build.job);
+            let message =
+                format!("the build of the runner image cannot start: {waiting}; to follow: {logs}");
+            let stuck = Situation::blocked(State::Building, &waiting.reason, message);
+            missing(Vec::new(), stuck)
         }
-        BuildState::Done => missing(
+        BuildState::Done(_) => missing(
             Vec::new(),
             Situation::busy(
                 State::Building,
@@ -130,34 +143,58 @@ fn build(
                 "built; asking the registry for its digest",
             ),
         ),
-        BuildState::Failed(failure, at) => {
-            let counted = history.failures.job_uid.as_deref() == Some(&build.uid);
-            let failures = if counted {
-                history.failures.clone()
-            } else {
-                let uid = Some(build.uid.clone());
-                absorb::count(&history.failures, &plan.tag, Some(failure), uid, *at)
-            };
-            let verdict = retry::verdict(&failures, &plan.tag, &tf.spec.retry, now);
-            let steps = match verdict {
-                retry::Verdict::Go => vec![Step::DeleteJob(build.job.clone())],
-                retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled => Vec::new(),
-            };
-            Image::Missing(Box::new(Missing {
-                steps,
-                situation: failed(tf, &failures, verdict, &logs),
-                history: (!counted).then(|| History {
-                    failures,
-                    ..history.clone()
-                }),
-            }))
-        }
+        BuildState::Failed(failure, at) => broken(case, plan, build, failure, *at),
     }
+}
+
+fn logs_of_build(case: &Case<'_>, job: &str) -> String {
+    format!("{} --all-containers", logs(case.tf, job))
+}
+
+fn building(logs: &str) -> Situation {
+    let message = format!("building the runner image; to follow: {logs}");
+    Situation::busy(State::Building, "Building", message)
+}
+
+/// `build` came to nothing with `failure`: it counts once, and is done again when its time comes.
+fn broken(
+    case: &Case<'_>,
+    plan: &ImagePlan,
+    build: &BuildSeen,
+    failure: &Failure,
+    at: Timestamp,
+) -> Image {
+    let history = &case.history;
+    let of = counted_as(case, plan);
+    let counted = history.failures.job_uid.as_deref() == Some(&build.uid);
+    let failures = if counted {
+        history.failures.clone()
+    } else {
+        let uid = Some(build.uid.clone());
+        absorb::count(&history.failures, &of, Some(failure), uid, at)
+    };
+    let verdict = retry::verdict(&failures, &of, &case.tf.spec.retry, case.now);
+    let steps = match verdict {
+        retry::Verdict::Go => vec![Step::DeleteJob {
+            name: build.job.clone(),
+            uid: build.uid.clone(),
+        }],
+        retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled => Vec::new(),
+    };
+    let see = format!("; see {}", logs_of_build(case, &build.job));
+    Image::Missing(Box::new(Missing {
+        steps,
+        situation: failed(case.tf, &failures, verdict, &see),
+        history: (!counted).then(|| History {
+            failures,
+            ..history.clone()
+        }),
+    }))
 }
 
 /// A person asked for another try: the failures so far are forgotten, but not which Job was
 /// counted last.
-fn again(tf: &Terraform, history: &History) -> Image {
+fn again(case: &Case<'_>) -> Image {
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),
         situation: Situation::busy(
@@ -166,53 +203,39 @@ fn again(tf: &Terraform, history: &History) -> Image {
             "building again, since a person asked for it",
         ),
         history: Some(History {
-            reconcile_at: start::requested(tf),
+            reconcile_at: start::requested(case.tf),
             failures: Failures {
-                job_uid: history.failures.job_uid.clone(),
+                job_uid: case.history.failures.job_uid.clone(),
                 ..Failures::default()
             },
-            ..history.clone()
+            ..case.history.clone()
         }),
     }))
 }
 
 /// No build yet: the context goes to the registry first, since the build pod takes it from there.
-fn begin(
-    tf: &Terraform,
-    seen: &Seen,
-    source: &SourceSeen,
-    plan: &ImagePlan,
-    history: &History,
-    settings: &Settings,
-    now: Timestamp,
-) -> Image {
-    match retry::verdict(&history.failures, &plan.tag, &tf.spec.retry, now) {
+fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+    let (tf, seen) = (case.tf, case.seen);
+    let failures = &case.history.failures;
+    let of = counted_as(case, plan);
+    match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
         retry::Verdict::Go => {}
-        verdict => return missing(Vec::new(), failed(tf, &history.failures, verdict, "")),
+        verdict => return missing(Vec::new(), failed(tf, failures, verdict, "")),
     }
     let artifact = match &seen.artifact {
-        None => {
-            let pushing = Situation::busy(
-                State::Building,
-                "PushingContext",
-                "pushing the module to the registry",
-            );
-            return missing(vec![Step::PushContext], pushing);
-        }
-        Some(Answer::Pending) => {
-            let pushing = Situation::busy(
-                State::Building,
-                "PushingContext",
-                "pushing the module to the registry",
-            );
-            return missing(Vec::new(), pushing);
-        }
+        Some(Answer::Known(artifact)) => artifact,
         Some(Answer::Failed {
             failure, retry_at, ..
-        }) => {
-            return missing(Vec::new(), unanswered(failure, *retry_at));
+        }) => return missing(Vec::new(), unanswered(failure, *retry_at)),
+        asked @ (None | Some(Answer::Pending)) => {
+            let push = asked.is_none().then_some(Step::PushContext);
+            let pushing = Situation::busy(
+                State::Building,
+                "PushingContext",
+                "pushing the module to the registry",
+            );
+            return missing(push.into_iter().collect(), pushing);
         }
-        Some(Answer::Known(artifact)) => artifact,
     };
     let pull = start::pull_secret(tf, seen);
     let inputs = seen.inputs.as_ref().ok();
@@ -223,41 +246,30 @@ fn begin(
         registry_key: inputs.and_then(|inputs| inputs.registry_key.as_deref()),
         pull_secret: pull.as_deref(),
     };
-    let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     let derived = inputs.and_then(|inputs| inputs.pull_config.as_deref());
-    let objects = claim
-        .into_iter()
-        .chain(derived.map(|config| Object::Secret(secrets::pull(tf, config))));
-    let mut steps: Vec<Step> = objects
-        .map(|object| Step::Ensure(Box::new(object)))
-        .collect();
-    let job = build_job::job(tf, &build, settings);
+    let derived = derived.map(|config| Object::Secret(secrets::pull(tf, config)));
+    let mut steps = start::cache(tf, seen);
+    steps.extend(derived.map(|object| Step::Ensure(Box::new(object))));
+    let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
     steps.push(Step::CreateJob(Box::new(job)));
-    let message =
-        format!("building the runner image; to follow: kubectl logs job/{name} --all-containers");
-    missing(steps, Situation::busy(State::Building, "Building", message))
+    missing(steps, building(&logs_of_build(case, &name)))
 }
 
-fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, logs: &str) -> Situation {
-    let see = if logs.is_empty() {
-        String::new()
-    } else {
-        format!("; see {logs}")
-    };
+fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, see: &str) -> Situation {
     match verdict {
         retry::Verdict::Go => Situation::busy(
             State::Building,
             "Retrying",
             format!("building again after: {}", failures.message),
         ),
-        retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, &see),
-        retry::Verdict::Stalled => exhausted(tf, failures, &see),
+        retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, see),
+        retry::Verdict::Stalled => exhausted(tf, failures, see),
     }
 }
 
 /// A failure that is tried again by itself.
-pub fn waiting(
+pub(crate) fn waiting(
     failures: &Failures,
     retry: &alustan_api::Retry,
     next: Timestamp,
@@ -283,7 +295,7 @@ pub fn waiting(
 }
 
 /// A failure whose budget is used up.
-pub fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Situation {
+pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Situation {
     let name = tf.metadata.name.as_deref().unwrap_or_default();
     let namespace = tf.metadata.namespace.as_deref().unwrap_or_default();
     let tries = if failures.count == u32::MAX {
@@ -303,7 +315,7 @@ pub fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Situation {
 }
 
 /// What a person must mend is no retry's business.
-pub fn refused(failure: &Failure) -> Situation {
+pub(crate) fn refused(failure: &Failure) -> Situation {
     match failure.class {
         FailureClass::User => Situation::stalled(&failure.reason, &failure.message),
         FailureClass::World | FailureClass::Module => {
@@ -313,7 +325,7 @@ pub fn refused(failure: &Failure) -> Situation {
 }
 
 /// A moment as people read it: to the second, in UTC.
-pub fn clock(at: Timestamp) -> String {
+pub(crate) fn clock(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second())
         .unwrap_or(at)
         .to_string()

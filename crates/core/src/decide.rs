@@ -12,10 +12,10 @@ use crate::build::{self, Image};
 use crate::digest;
 use crate::image::{self, ImagePlan};
 use crate::objects::secrets;
-use crate::seen::{Answer, RecordSeen, Seen, SourceSeen};
+use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
-use crate::status::{ImageView, Situation, View, differences};
+use crate::status::{ImageView, Situation, View, differences, logs};
 use crate::step::{Decision, Keep, Start, Step, Swap};
 use crate::{absorb, delete, inputs, retry};
 
@@ -106,22 +106,35 @@ fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     if !has_finalizer(tf) && tf.metadata.deletion_timestamp.is_none() {
         steps.push(Step::AddFinalizer);
     }
-    if seen.record.is_none() {
-        // A pin without a record: whether anything was applied is unknown, so destroy will run.
+    let running = seen.jobs.values().find(|job| !job.finished);
+    let mut situation =
+        Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+    if let (None, Some(job)) = (&seen.record, running) {
+        // Somebody removed the record of a run that goes on: no other may begin beside it.
+        let message = format!(
+            "the run record is gone, but its last run goes on; waiting for Job {} to end",
+            job.name
+        );
+        situation = Situation::busy(State::Pending, "RecordLost", message);
+    } else if seen.record.is_none() {
+        // A pin without a record: whether anything was applied is unknown, so destroy will run,
+        // and so is whether there is a state. Numbers go on after those of the Jobs that are left.
+        let last = seen.jobs.keys().next_back().copied().unwrap_or_default();
+        let pinned = seen.pin.as_ref().map_or(0, |pin| pin.number);
         let record = RunRecord {
-            attempted: seen.pin.is_some(),
+            number: last.max(pinned),
+            attempted: pinned,
+            state_made: pinned > 0,
             ..RunRecord::default()
         };
         steps.push(Step::CreateRecord(Box::new(secrets::record(
             tf, &record, &history,
         ))));
     }
-    let view = unrecorded(tf, &history, seen);
-    let situation = Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
     Decision {
         steps,
         start: None,
-        status: view.status(&situation, now),
+        status: unrecorded(tf, &history, seen).status(&situation, now),
         requeue_at: None,
     }
 }
@@ -138,22 +151,26 @@ fn unrecorded<'a>(tf: &'a Terraform, history: &'a History, seen: &'a Seen) -> Vi
 
 /// Finished Jobs beyond the last few: their reports stand in the status.
 fn old_jobs(seen: &Seen, current: &RunRecord) -> Vec<Step> {
-    seen.finished_jobs
+    seen.jobs
         .iter()
+        .filter(|(_, job)| job.finished)
         .filter(|(number, _)| **number < current.number || current.phase == RunPhase::Recorded)
         .rev()
         .skip(KEPT_JOBS)
-        .map(|(_, name)| Step::DeleteJob(name.clone()))
+        .map(|(_, job)| Step::DeleteJob {
+            name: job.name.clone(),
+            uid: job.uid.clone(),
+        })
         .collect()
 }
 
 /// What is to be applied.
-struct Target {
+pub(crate) struct Target {
     source: SourceSeen,
     base: PinnedImage,
-    plan: ImagePlan,
+    pub(crate) plan: ImagePlan,
     inputs: RunInputs,
-    hash: String,
+    pub(crate) hash: String,
 }
 
 /// What is wanted next for a resource whose image and inputs are known.
@@ -177,15 +194,7 @@ impl Case<'_> {
         };
         self.remember_base(target.base.clone());
         let (source, plan) = (&target.source, &target.plan);
-        match build::image(
-            self.tf,
-            self.seen,
-            source,
-            plan,
-            &self.history,
-            self.settings,
-            self.now,
-        ) {
+        match build::image(&self, source, plan) {
             Image::Ready(digest) => self.with_image(target, digest),
             Image::Missing(missing) => self.without_image(plan, *missing),
         }
@@ -193,6 +202,9 @@ impl Case<'_> {
 
     /// What is wanted, or why nobody can tell.
     fn target(&self) -> Result<Target, Situation> {
+        if let Some(invalid) = &self.seen.invalid {
+            return Err(build::refused(invalid));
+        }
         let seen = self.seen.inputs.as_ref().map_err(missing_input)?;
         let source = self.source()?;
         let base = match &self.seen.base {
@@ -265,66 +277,9 @@ impl Case<'_> {
         }
     }
 
-    /// A run goes on: it is helped along, and a changed spec waits for it.
-    fn active(mut self, target: Result<Target, Situation>) -> Decision {
-        self.steps
-            .extend(start::help(self.tf, self.seen, self.settings));
-        let run = self.current.run.clone();
-        let same = target.as_ref().is_ok_and(|target| {
-            run.as_ref()
-                .is_some_and(|run| run.config_hash == target.hash)
-        });
-        let quiet = run
-            .as_ref()
-            .is_some_and(|run| self.is_quiet(run.kind, &run.trigger, &run.config_hash));
-        let situation = match &target {
-            Err(problem) if quiet && run.as_ref().is_some_and(|run| run.kind == RunKind::Drift) => {
-                problem.clone()
-            }
-            Ok(_) | Err(_) => self.running(quiet && same),
-        };
-        let plan = target.ok().map(|target| target.plan);
-        let plan = plan.filter(|plan| run.as_ref().is_some_and(|run| run.tag == plan.tag));
-        let digest = run
-            .as_ref()
-            .and_then(|run| run.image.split_once('@'))
-            .filter(|_| plan.is_some())
-            .map(|(_, digest)| digest.to_owned());
-        self.done(&situation, plan.as_ref(), digest)
-    }
-
-    /// What is said while a run goes on. One that is about drift alone, and for what is still
-    /// wanted, leaves `Ready` as it is (rule 7).
-    fn running(&self, quiet: bool) -> Situation {
-        let Some(run) = &self.current.run else {
-            return Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
-        };
-        if quiet && run.kind == RunKind::Drift {
-            return self.at_rest();
-        }
-        let follow = format!("to follow: kubectl logs -f job/{}", run.job);
-        let waiting = self.seen.job.as_ref().and_then(|job| job.waiting.as_ref());
-        let (state, what) = match (run.kind, self.current.phase) {
-            (RunKind::Destroy, _) => (State::Destroying, "destroying"),
-            (_, RunPhase::Applying) => (State::Applying, "applying"),
-            (_, _) => (State::Planning, "planning"),
-        };
-        let message = match waiting {
-            Some(why) => format!("run {} ({}) waits: {why}", self.current.number, run.trigger),
-            None => format!(
-                "{what}, run {} ({}); {follow}",
-                self.current.number, run.trigger
-            ),
-        };
-        if quiet {
-            return Situation::ready(state, "Applied", message);
-        }
-        Situation::busy(state, "Running", message)
-    }
-
     /// Whether a run is about drift alone: what it is for is applied, and nothing failed since.
-    fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
-        (kind == RunKind::Drift || *trigger == Trigger::Drift)
+    pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
+        (kind == RunKind::Drift || matches!(trigger, Trigger::Drift | Trigger::Outputs))
             && self.applied(hash).is_some()
             && !self.has_failed(hash)
     }
@@ -456,8 +411,20 @@ impl Case<'_> {
             (Some(_), true) if correct => Want::Run(RunKind::Apply, retry),
             (Some(_), true) => Want::Run(RunKind::Drift, retry),
             (Some(_), false) if correct => Want::Run(RunKind::Apply, Trigger::Drift),
+            (Some(applied), false) if self.lacks_outputs(applied) => {
+                Want::Run(RunKind::Apply, Trigger::Outputs)
+            }
             (Some(_), false) => self.rest(),
         }
+    }
+
+    /// Whether the outputs are no longer where they belong. Only an apply hands them on, and that
+    /// would correct drift, too.
+    fn lacks_outputs(&self, applied: &Applied) -> bool {
+        let name = secrets::outputs_name(self.tf);
+        let moved = applied.outputs.as_ref().is_some_and(|at| *at != name);
+        let removed = applied.outputs.is_some() && self.seen.outputs != OutputsSeen::Ours;
+        self.tf.spec.drift_detection.mode == DriftMode::Correct && (moved || removed)
     }
 
     /// What changed since the last apply.
@@ -494,7 +461,7 @@ impl Case<'_> {
     }
 
     /// Applied, and nothing stands against it.
-    fn at_rest(&self) -> Situation {
+    pub(crate) fn at_rest(&self) -> Situation {
         let drift = self.history.drift.as_ref().and_then(|drift| {
             self.history
                 .reports
@@ -516,11 +483,11 @@ impl Case<'_> {
         }
     }
 
-    fn last_logs(&self) -> String {
+    pub(crate) fn last_logs(&self) -> String {
         self.history
             .reports
             .first()
-            .map(|report| format!("; see kubectl logs job/{}", report.job))
+            .map(|report| format!("; see {}", logs(self.tf, &report.job)))
             .unwrap_or_default()
     }
 
@@ -601,8 +568,8 @@ impl Case<'_> {
             (Answer::Failed { failure, .. }, _, _)
             | (_, Some(Answer::Failed { failure, .. }), _) => Some(problem(failure)),
             (_, _, Some(build)) => match &build.state {
-                crate::seen::BuildState::Failed(failure, _) => Some(problem(failure)),
-                crate::seen::BuildState::Active(_) | crate::seen::BuildState::Done => None,
+                BuildState::Failed(failure, _) => Some(problem(failure)),
+                BuildState::Active(_) | BuildState::Done(_) => None,
             },
             _ => None,
         }

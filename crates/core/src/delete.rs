@@ -92,9 +92,9 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
             ..case.done(&situation, None, None)
         };
     }
-    if destroyed(&case) || !(case.current.attempted || case.history.applied.is_some()) {
+    if destroyed(&case) || (case.current.attempted == 0 && case.history.applied.is_none()) {
         let_go(&mut case, true);
-        let message = if case.current.attempted {
+        let message = if case.current.attempted > 0 {
             "everything is destroyed"
         } else {
             "nothing was applied"
@@ -113,7 +113,7 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
     ) {
         retry::Verdict::Go => destroy(case),
         retry::Verdict::WaitUntil(next) => {
-            let see = logs(&case);
+            let see = case.last_logs();
             let waiting = build::waiting(&case.history.failures, &case.tf.spec.retry, next, &see);
             case.done(&waiting, None, None)
         }
@@ -125,14 +125,8 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
     }
 }
 
-fn logs(case: &Case<'_>) -> String {
-    let last = case.history.reports.first();
-    last.map(|report| format!("; see kubectl logs job/{}", report.job))
-        .unwrap_or_default()
-}
-
 fn abandon_hint(case: &Case<'_>) -> String {
-    format!("{}{}", logs(case), how_to_abandon(case.tf))
+    format!("{}{}", case.last_logs(), how_to_abandon(case.tf))
 }
 
 fn how_to_abandon(tf: &Terraform) -> String {
@@ -148,9 +142,9 @@ fn abandon(mut case: Case<'_>) -> Decision {
     let run = absorb::open_run(&case.current).cloned();
     let message = if let Some(run) = run {
         if case.current.phase < RunPhase::Applying {
-            cancel(&mut case, &run.job);
-        } else if case.seen.job.as_ref().is_some_and(|job| !job.finished) {
-            case.steps.push(Step::DeleteJob(run.job.clone()));
+            case.cancel(&run.job, None);
+        } else {
+            case.delete_job(&run.job);
         }
         format!(
             "abandoning once the pod of run {} has ended; see kubectl get pods -n {} -l job-name={}",
@@ -180,29 +174,14 @@ fn under_way(mut case: Case<'_>) -> Decision {
     let number = case.current.number;
     let job = &run.job;
     let message = match (run.kind, case.current.phase) {
-        (RunKind::Destroy, _) => {
-            case.steps
-                .extend(start::help(case.tf, case.seen, case.settings));
-            match case
-                .seen
-                .job
-                .as_ref()
-                .and_then(|seen| seen.waiting.as_ref())
-            {
-                Some(why) => format!(
-                    "destroying, run {number} waits: {why}{}",
-                    how_to_abandon(case.tf)
-                ),
-                None => format!("destroying, run {number}; to follow: kubectl logs -f job/{job}"),
-            }
-        }
+        (RunKind::Destroy, _) => return going_on(case),
         (_, RunPhase::Applying | RunPhase::Reported | RunPhase::Recorded) => {
             case.steps
                 .extend(start::help(case.tf, case.seen, case.settings));
             format!("run {number} is applying and is not cut short; destroying once it is done")
         }
         (_, RunPhase::Starting | RunPhase::Planning) => {
-            cancel(&mut case, job);
+            case.cancel(job, None);
             format!("cancelling run {number}, which has not changed anything")
         }
     };
@@ -213,17 +192,23 @@ fn under_way(mut case: Case<'_>) -> Decision {
     )
 }
 
-/// Swaps `cancel` in, from where on the run cannot begin to change anything. Then its pod is told
-/// to end: a plan may take long, and one that cannot start would take for ever.
-fn cancel(case: &mut Case<'_>, job: &str) {
-    if !case.current.cancel {
-        case.current.cancel = true;
-        let swap = Swap::unchanged(&case.current);
-        case.steps.push(Step::SwapRecord(Box::new(swap)));
-    }
-    if case.seen.job.as_ref().is_some_and(|job| !job.finished) {
-        case.steps.push(Step::DeleteJob(job.to_owned()));
-    }
+/// A destroy goes on, if it can.
+fn going_on(mut case: Case<'_>) -> Decision {
+    let help = start::help(case.tf, case.seen, case.settings);
+    case.steps.extend(help);
+    let abandon = how_to_abandon(case.tf);
+    let situation = match case.stuck(false) {
+        Some(stuck) => Situation {
+            state: State::Destroying,
+            message: format!("{}{abandon}", stuck.message),
+            ..stuck
+        },
+        None => Situation {
+            look_at: case.pod_due(),
+            ..Situation::busy(State::Destroying, "Destroying", case.what_runs())
+        },
+    };
+    case.done(&situation, None, None)
 }
 
 /// Whether the status says that something is applied.
@@ -244,7 +229,7 @@ fn destroyed(case: &Case<'_>) -> bool {
 }
 
 fn destroy(case: Case<'_>) -> Decision {
-    let Some(pin) = case.seen.pin.clone() else {
+    let Some(pin) = case.seen.pin.as_ref() else {
         let message = format!(
             "the Secret {} is gone, and with it what destroy needs{}",
             alustan_api::names::pin(&case.tf.name_any()),
@@ -252,6 +237,7 @@ fn destroy(case: Case<'_>) -> Decision {
         );
         return case.done(&Situation::stalled("PinLost", message), None, None);
     };
+    let pin = pin.of_what_exists(case.current.attempted).clone();
     let run = Plan {
         kind: RunKind::Destroy,
         trigger: if start::asked(case.tf, &case.history) {

@@ -25,6 +25,12 @@ pub fn run_inputs(
     Ok(RunInputs {
         path: source.path.clone(),
         variables: variables(tf),
+        secret_environment: seen
+            .runner
+            .values()
+            .flat_map(BTreeMap::keys)
+            .cloned()
+            .collect(),
         scripts: seen.scripts.clone(),
         backend: backend(tf, source.backend.as_deref(), seen, slots_wanted)?,
         timeouts: time_limits(tf),

@@ -11,6 +11,7 @@ pub mod events;
 pub mod image;
 pub mod inputs;
 pub mod objects;
+mod ongoing;
 pub mod retry;
 pub mod schedule;
 pub mod seen;

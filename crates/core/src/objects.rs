@@ -1,5 +1,6 @@
 //! Objects that belong to a resource, built from nothing.
 
+pub mod budget;
 pub mod build_job;
 pub mod cache_pvc;
 pub mod pod;

@@ -1,6 +1,7 @@
 //! What `observe` saw: the only input of `decide` besides the resource, the settings and the time.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use alustan_api::report::{Failure, RunReport};
 use alustan_api::run::{History, Outputs, Pin, PinnedImage, RunInputs, RunRecord, ScriptTexts};
@@ -46,6 +47,8 @@ pub struct Seen {
     pub nothing_left: Option<NothingLeft>,
     /// The uid of the resource's namespace.
     pub namespace_uid: String,
+    /// What is wrong with the spec itself, whatever the world is like.
+    pub invalid: Option<Failure>,
     /// Values of the Secrets and `ConfigMap`s that the spec names.
     pub inputs: Result<InputsSeen, Failure>,
     /// The commit and its context.
@@ -60,10 +63,37 @@ pub struct Seen {
     pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
-    /// Finished runner Jobs of this resource: run number and name.
-    pub finished_jobs: BTreeMap<i64, String>,
-    /// Whose the outputs Secret is. Looked at only while a report waits to be recorded.
+    /// Runner Jobs of this resource, by run number.
+    pub jobs: BTreeMap<i64, OwnJob>,
+    /// The claim of the cache volume.
+    pub cache: CacheSeen,
+    /// Whose the outputs Secret is. Somebody else's is told from none only while outputs wait to
+    /// be handed on.
     pub outputs: OutputsSeen,
+}
+
+/// A runner Job that was made, perhaps long ago.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnJob {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Whether it carries the `Complete` or the `Failed` condition.
+    pub finished: bool,
+}
+
+/// The claim of the cache volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSeen {
+    /// There is none.
+    Absent,
+    /// It has no volume yet.
+    Pending,
+    /// It has its volume.
+    Bound,
+    /// Its volume is gone.
+    Lost,
 }
 
 /// Neither record nor pin exist.
@@ -103,6 +133,8 @@ pub struct InputsSeen {
     pub runner: BTreeMap<String, BTreeMap<String, String>>,
     /// The key of the registry's Secret that holds the docker configuration.
     pub registry_key: Option<String>,
+    /// The docker configuration; only its digest is used.
+    pub docker_config: Option<String>,
     /// The docker configuration, where the registry's Secret cannot be a pull secret itself.
     pub pull_config: Option<String>,
 }
@@ -135,9 +167,9 @@ pub struct BuildSeen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildState {
     /// Going on; what it waits for, if it is stuck.
-    Active(Option<String>),
-    /// The builder ended with exit code 0.
-    Done,
+    Active(Option<Waiting>),
+    /// The builder ended with exit code 0 at this moment.
+    Done(Timestamp),
     /// It failed at this moment.
     Failed(Failure, Timestamp),
 }
@@ -149,13 +181,36 @@ pub struct JobSeen {
     pub uid: String,
     /// Whether it carries the `Complete` or the `Failed` condition.
     pub finished: bool,
+    /// Whether there is a pod of it.
+    pub has_pod: bool,
     /// Whether a pod of it may still run.
     pub pods_alive: bool,
-    /// What its pod waits for, if it is stuck: `ImagePullBackOff: …`, `Unschedulable: …`.
-    pub waiting: Option<String>,
+    /// What its pod waits for, if it is stuck.
+    pub waiting: Option<Waiting>,
     /// How its pod ended, where it says so: `OOMKilled`, `Evicted: …`.
     pub ended: Option<String>,
 }
+
+/// What keeps a pod from starting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// In one word, mostly Kubernetes' own: [`IMAGE_PULL`], `Unschedulable`, …
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
+}
+
+/// The reason of a pod whose image cannot be pulled.
+pub const IMAGE_PULL: &str = "ImagePullBackOff";
+
+/// The reason of an image that is not in the registry, although it was built.
+pub const IMAGE_MISSING: &str = "ImageMissing";
 
 /// Whose the outputs Secret is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

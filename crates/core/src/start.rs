@@ -3,16 +3,16 @@
 use alustan_api::Terraform;
 use alustan_api::names;
 use alustan_api::run::{
-    Failures, History, ManagedState, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
+    Failures, History, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
 };
 use kube::ResourceExt;
 
 use crate::decide::Case;
 use crate::digest;
 use crate::inputs::managed_state;
-use crate::objects::{cache_pvc, rbac, run_job, secrets};
+use crate::objects::{budget, cache_pvc, rbac, run_job, secrets};
 use crate::schedule::Class;
-use crate::seen::{JobSeen, RecordSeen, Seen};
+use crate::seen::{CacheSeen, JobSeen, RecordSeen, Seen};
 use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
 
@@ -79,6 +79,7 @@ impl Plan {
             run: Some(run.clone()),
             phase: RunPhase::Starting,
             attempted: previous.attempted,
+            state_made: previous.state_made || self.inputs.backend.managed.is_some(),
             slots_wanted: previous.slots_wanted,
             ..RunRecord::default()
         };
@@ -87,30 +88,48 @@ impl Plan {
         if self.trigger == Trigger::Requested {
             history.failures = Failures::default();
         }
-        let mut steps = surroundings(tf, seen, &self.inputs);
+        let mut steps = surroundings(tf, seen, previous, self.kind, &self.inputs);
         steps.push(Step::SwapRecord(Box::new(Swap {
             record: next.clone(),
             history: Some(history),
             inputs: Keep::Set(Box::new(self.inputs.clone())),
             drop_report: true,
         })));
-        steps.extend(pin(tf, seen, &run, &self.inputs));
+        steps.extend(pin(tf, seen, &next, &self.inputs));
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
 }
 
-/// What it takes to destroy what `run` may make.
-fn pin(tf: &Terraform, seen: &Seen, run: &RunSpec, inputs: &RunInputs) -> Option<Step> {
+/// What it takes to destroy what the run of `record` may make. The pin of what exists already stays
+/// in it until this run has begun to change anything.
+fn pin(tf: &Terraform, seen: &Seen, record: &RunRecord, inputs: &RunInputs) -> Option<Step> {
+    let run = record
+        .run
+        .as_ref()
+        .filter(|run| run.kind == RunKind::Apply)?;
+    let before = seen
+        .pin
+        .as_ref()
+        .map(|pin| pin.of_what_exists(record.attempted))
+        .filter(|pin| pin.number <= record.attempted)
+        .cloned();
     let pin = Pin {
+        number: record.number,
         pull_secret: pull_secret(tf, seen),
         image: run.image.clone(),
         tag: run.tag.clone(),
         revision: run.revision.clone(),
         context: run.context.clone(),
         inputs: inputs.clone(),
+        before: before.map(|pin| {
+            Box::new(Pin {
+                before: None,
+                ..pin
+            })
+        }),
     };
-    (run.kind == RunKind::Apply).then(|| ensure(Object::Secret(secrets::pin(tf, &pin))))
+    Some(ensure(Object::Secret(secrets::pin(tf, &pin))))
 }
 
 /// The value of the annotation that asks for a run.
@@ -131,29 +150,50 @@ pub fn again(failures: &Failures) -> Trigger {
     }
 }
 
-/// Everything a runner pod needs, applied anew before each run: what somebody removed is back.
-fn surroundings(tf: &Terraform, seen: &Seen, inputs: &RunInputs) -> Vec<Step> {
+/// Everything a runner pod needs, applied anew before each run: what somebody removed is back. But
+/// not the pointer at the state: an empty one in the place of one that is lost would have
+/// everything made twice.
+fn surroundings(
+    tf: &Terraform,
+    seen: &Seen,
+    previous: &RunRecord,
+    kind: RunKind,
+    inputs: &RunInputs,
+) -> Vec<Step> {
     let state = inputs.backend.managed.as_ref();
-    let mut objects: Vec<Object> = cache_pvc::claim(tf)
-        .map(Box::new)
-        .map(Object::Claim)
-        .into_iter()
-        .collect();
-    objects.push(Object::Account(rbac::account(tf)));
-    objects.push(Object::Role(rbac::role(tf, state)));
-    objects.push(Object::Binding(rbac::binding(tf)));
-    objects.extend(state.into_iter().flat_map(|state| state_secrets(tf, state)));
+    let mut objects = vec![
+        Object::Account(rbac::account(tf)),
+        Object::Role(rbac::role(tf, state)),
+        Object::Binding(rbac::binding(tf)),
+    ];
+    if kind.changes() {
+        objects.push(Object::Budget(budget::budget(tf)));
+    }
+    if let Some(state) = state {
+        let pointer = (!previous.state_made).then(|| secrets::pointer(tf, state));
+        let slots = secrets::slots(tf, state);
+        objects.extend(pointer.into_iter().chain(slots).map(Object::Secret));
+    }
     let pull = seen
         .inputs
         .as_ref()
         .ok()
         .and_then(|inputs| inputs.pull_config.as_deref());
     objects.extend(pull.map(|config| Object::Secret(secrets::pull(tf, config))));
-    objects.into_iter().map(ensure).collect()
+    let mut steps = cache(tf, seen);
+    steps.extend(objects.into_iter().map(ensure));
+    steps
 }
 
-fn state_secrets(tf: &Terraform, state: &ManagedState) -> impl Iterator<Item = Object> {
-    secrets::state(tf, state).into_iter().map(Object::Secret)
+/// The claim of the cache volume. One whose volume is gone is replaced: it held nothing that
+/// cannot be made again (rule 2).
+pub(crate) fn cache(tf: &Terraform, seen: &Seen) -> Vec<Step> {
+    let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
+    match (claim, seen.cache) {
+        (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
+        (Some(claim), CacheSeen::Absent) => vec![ensure(claim)],
+        (Some(claim), CacheSeen::Lost) => vec![Step::DeleteClaim, ensure(claim)],
+    }
 }
 
 fn ensure(object: Object) -> Step {
@@ -171,8 +211,10 @@ fn job(
 ) -> Step {
     let digest = digest::keyed(&record.key, inputs);
     let pull = pull_secret(tf, seen);
+    // Nothing is in a new volume, and making one takes the cluster longer than the run itself.
+    let cache = run.trigger != Trigger::Created || seen.cache == CacheSeen::Bound;
     Step::CreateJob(Box::new(run_job::job(
-        tf, number, run, &digest, pull, settings,
+        tf, number, run, &digest, pull, cache, settings,
     )))
 }
 
@@ -205,7 +247,7 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let begun = current.record.claimed_by.is_some() || current.record.cancel;
     if seen.job.is_none() && !begun {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
-        steps.extend(pin(tf, seen, run, inputs));
+        steps.extend(pin(tf, seen, &current.record, inputs));
         steps.push(job(
             tf,
             seen,
@@ -227,7 +269,10 @@ fn more_slots(tf: &Terraform, current: &RecordSeen, inputs: &RunInputs) -> Vec<S
     if have.slots.len() >= wanted.slots.len() {
         return Vec::new();
     }
-    let mut steps: Vec<Step> = state_secrets(tf, &wanted).map(ensure).collect();
+    let mut steps: Vec<Step> = secrets::slots(tf, &wanted)
+        .map(Object::Secret)
+        .map(ensure)
+        .collect();
     steps.push(ensure(Object::Role(rbac::role(tf, Some(&wanted)))));
     let mut inputs = inputs.clone();
     inputs.backend.managed = Some(wanted);

@@ -9,6 +9,7 @@ use alustan_api::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 
 use crate::image::ImagePlan;
 use crate::objects::secrets;
@@ -70,6 +71,14 @@ impl Situation {
             ..Self::busy(state, reason, message)
         }
     }
+}
+
+/// The command that shows what `job` prints.
+pub(crate) fn logs(tf: &Terraform, job: &str) -> String {
+    format!(
+        "kubectl logs -n {} job/{job}",
+        tf.namespace().unwrap_or_default()
+    )
 }
 
 /// The runner image, as far as it is known.
@@ -285,7 +294,7 @@ impl View<'_> {
             .map(|run| &run.config_hash)
             .into_iter()
             .chain(self.image.plan.map(|plan| &plan.tag))
-            .any(|of| *of == failures.of && failures.at.is_some())
+            .any(|of| failures.of.starts_with(of) && failures.at.is_some())
             && situation.ready != Some(true);
         let count = match failures.count {
             _ if !present => 0,

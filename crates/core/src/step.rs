@@ -4,6 +4,7 @@ use alustan_api::TerraformStatus;
 use alustan_api::run::{History, RunInputs, RunRecord};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
 
@@ -24,8 +25,15 @@ pub enum Step {
     PushContext,
     /// Create a Job; one that is there already is the same one.
     CreateJob(Box<Job>),
-    /// Delete a Job and its pods.
-    DeleteJob(String),
+    /// Delete a Job and its pods, unless it is another one by now.
+    DeleteJob {
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+    /// Delete the claim of the cache volume, which lost its volume.
+    DeleteClaim,
     /// Delete what is left of the resource's own objects, state included or not.
     CleanUp {
         /// Whether the state goes, too.
@@ -85,6 +93,8 @@ pub enum Object {
     Role(Role),
     /// The binding of the two.
     Binding(RoleBinding),
+    /// What keeps its pod from being evicted.
+    Budget(PodDisruptionBudget),
 }
 
 /// What is to be done, and what is said about it.

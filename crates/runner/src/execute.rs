@@ -199,7 +199,10 @@ impl Session {
                 return Ok(Update::Keep(false));
             }
             record.phase = RunPhase::Applying;
-            record.attempted = true;
+            let kind = record.run.as_ref().map(|run| run.kind);
+            if kind == Some(RunKind::Apply) {
+                record.attempted = record.number;
+            }
             Ok(Update::Write(true, Changes::new()))
         });
         if go.await? {

@@ -55,6 +55,12 @@ struct RegistrySecret {
     pulls: bool,
 }
 
+impl RegistrySecret {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.config.to_dockerconfigjson()).into_owned()
+    }
+}
+
 struct Reader<'a> {
     cx: &'a Context,
     namespace: String,
@@ -187,9 +193,10 @@ impl Reader<'_> {
         let mut seen = InputsSeen {
             scripts: found!(self.scripts(tf).await?),
             registry_key: registry.map(|registry| registry.key.clone()),
-            pull_config: registry.filter(|registry| !registry.pulls).map(|registry| {
-                String::from_utf8_lossy(&registry.config.to_dockerconfigjson()).into_owned()
-            }),
+            docker_config: registry.map(RegistrySecret::text),
+            pull_config: registry
+                .filter(|registry| !registry.pulls)
+                .map(RegistrySecret::text),
             ..InputsSeen::default()
         };
         if let Some(reference) = tf

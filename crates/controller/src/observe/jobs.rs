@@ -8,8 +8,8 @@ use alustan_api::labels::{self, Component};
 use alustan_api::report::{Failure, FailureClass, PrepareReport};
 use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
-use alustan_core::seen::{BuildSeen, BuildState, JobSeen};
-use k8s_openapi::api::batch::v1::Job;
+use alustan_core::seen::{BuildSeen, BuildState, IMAGE_PULL, JobSeen, OwnJob, Waiting};
+use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -30,7 +30,7 @@ pub(super) async fn run(
     let namespace = tf.namespace().unwrap_or_default();
     let pods = pods(cx, &namespace, name);
     let pods_alive = pods.iter().any(|pod| alive(pod));
-    let mut job = cx.jobs.get(&namespace, name);
+    let mut job = cx.mirrors.jobs.get(&namespace, name);
     if job.is_none() && claimed {
         let api: Api<Job> = Api::namespaced(cx.client.clone(), &namespace);
         job = call(&format!("read job {name}"), api.get_opt(name))
@@ -41,6 +41,7 @@ pub(super) async fn run(
         return Ok(pods_alive.then(|| JobSeen {
             uid: String::new(),
             finished: true,
+            has_pod: true,
             pods_alive,
             waiting: None,
             ended: None,
@@ -49,18 +50,20 @@ pub(super) async fn run(
     Ok(Some(JobSeen {
         uid: job.uid().unwrap_or_default(),
         finished: finished(&job),
+        has_pod: !pods.is_empty(),
         pods_alive,
         waiting: pods.iter().find_map(|pod| stuck(pod)),
         ended: pods.iter().find_map(|pod| ended(pod)),
     }))
 }
 
-/// Finished runner Jobs of `tf` by run number.
-pub(super) fn old(cx: &Context, tf: &Terraform) -> BTreeMap<i64, String> {
+/// Runner Jobs of `tf` by run number.
+pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
     let uid = tf.uid();
-    let jobs = cx.jobs.filter(|job| {
-        job.labels().get(labels::UID) == uid.as_ref() && is(job, Component::Run) && finished(job)
-    });
+    let jobs = cx
+        .mirrors
+        .jobs
+        .filter(|job| job.labels().get(labels::UID) == uid.as_ref() && is(job, Component::Run));
     jobs.iter()
         .filter_map(|job| {
             let name = job.name_any();
@@ -72,7 +75,12 @@ pub(super) fn old(cx: &Context, tf: &Terraform) -> BTreeMap<i64, String> {
                 RunKind::Destroy,
             ];
             let ours = |kind| names::run_job(&tf.name_any(), kind, number) == name;
-            kinds.into_iter().any(ours).then_some((number, name))
+            let own = || OwnJob {
+                uid: job.uid().unwrap_or_default(),
+                finished: finished(job),
+                name: name.clone(),
+            };
+            kinds.into_iter().any(ours).then(|| (number, own()))
         })
         .collect()
 }
@@ -91,21 +99,24 @@ pub(super) struct Build {
 
 /// The build Job `name`.
 pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> {
-    let job = cx.jobs.get(namespace, name)?;
+    let job = cx.mirrors.jobs.get(namespace, name)?;
     let pods = pods(cx, namespace, name);
     let pod = pods.first();
     let built = pod.and_then(|pod| terminated(pod, "build"));
     let prepared = pod.and_then(|pod| terminated(pod, "prepare").filter(|end| end.exit_code != 0));
     let mut log_of = None;
     let state = match (built, prepared) {
-        (Some(end), _) if end.exit_code == 0 => BuildState::Done,
+        (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
         (Some(end), _) => {
             log_of = pod.map(|pod| pod.name_any());
             BuildState::Failed(builder_failure(end), ended_at(end))
         }
         (None, Some(end)) => BuildState::Failed(prepare_failure(end), ended_at(end)),
-        (None, None) if finished(&job) => BuildState::Failed(lost(name), ended_job(&job)),
-        (None, None) => BuildState::Active(pod.and_then(|pod| stuck(pod))),
+        (None, None) => match over(&job) {
+            Some(end) if end.type_ == "Complete" => BuildState::Done(since(end)),
+            Some(end) => BuildState::Failed(lost(name, end), since(end)),
+            None => BuildState::Active(pod.and_then(|pod| stuck(pod))),
+        },
     };
     let seen = BuildSeen {
         job: name.to_owned(),
@@ -146,11 +157,23 @@ fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
     )
 }
 
-fn lost(name: &str) -> Failure {
+/// The failure of a build whose containers say nothing of it.
+fn lost(name: &str, end: &JobCondition) -> Failure {
+    let (reason, what) = if end.reason.as_deref() == Some("DeadlineExceeded") {
+        (
+            "BuildTimedOut",
+            "took longer than it may: it was stuck, or its builder is too slow",
+        )
+    } else {
+        (
+            "PodLost",
+            "ended without a word: its pod is gone or was never started",
+        )
+    };
     Failure {
         class: FailureClass::World,
-        reason: "PodLost".to_owned(),
-        message: format!("build {name} ended without a word: its pod is gone or was never started"),
+        reason: reason.to_owned(),
+        message: format!("build {name} {what}"),
     }
 }
 
@@ -160,30 +183,26 @@ fn ended_at(end: &ContainerStateTerminated) -> Timestamp {
         .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-fn ended_job(job: &Job) -> Timestamp {
-    let conditions = job
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let last = conditions
-        .filter_map(|condition| condition.last_transition_time.as_ref())
-        .max();
-    last.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+fn since(end: &JobCondition) -> Timestamp {
+    end.last_transition_time
+        .as_ref()
+        .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// Complete or failed.
-fn finished(job: &Job) -> bool {
-    let conditions = job
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| {
+/// The condition of a Job that is over: `Complete` or `Failed`.
+fn over(job: &Job) -> Option<&JobCondition> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| {
         condition.status == "True" && matches!(condition.type_.as_str(), "Complete" | "Failed")
     })
 }
 
+fn finished(job: &Job) -> bool {
+    over(job).is_some()
+}
+
 fn pods(cx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
-    cx.pods.filter(|pod| {
+    cx.mirrors.pods.filter(|pod| {
         pod.metadata.namespace.as_deref() == Some(namespace)
             && pod
                 .labels()
@@ -216,14 +235,20 @@ fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTer
         .as_ref()
 }
 
-/// What a pod that does not start waits for. That its first container is being made is no news.
-fn stuck(pod: &Pod) -> Option<String> {
+/// What a pod that does not start waits for. That its first container is being made is no news,
+/// and kubelet goes back and forth between two words for an image that it cannot pull.
+fn stuck(pod: &Pod) -> Option<Waiting> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
-        let reason = waiting.reason.as_deref()?;
-        let usual = matches!(reason, "ContainerCreating" | "PodInitializing");
-        let message = waiting.message.as_deref().unwrap_or_default();
-        (!usual).then(|| format!("{reason}: {message}"))
+        let reason = match waiting.reason.as_deref()? {
+            "ContainerCreating" | "PodInitializing" => return None,
+            "ErrImagePull" => IMAGE_PULL,
+            reason => reason,
+        };
+        Some(Waiting {
+            reason: reason.to_owned(),
+            message: waiting.message.clone().unwrap_or_default(),
+        })
     });
     waiting.or_else(|| {
         let conditions = pod.status.as_ref()?.conditions.as_ref()?;
@@ -231,10 +256,10 @@ fn stuck(pod: &Pod) -> Option<String> {
             .iter()
             .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
         let reason = unscheduled.reason.as_deref().unwrap_or("Unschedulable");
-        Some(format!(
-            "{reason}: {}",
-            unscheduled.message.as_deref().unwrap_or_default()
-        ))
+        Some(Waiting {
+            reason: reason.to_owned(),
+            message: unscheduled.message.clone().unwrap_or_default(),
+        })
     })
 }
 

@@ -26,11 +26,13 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let (record, pin) = (names::record(&tf.name_any()), names::pin(&tf.name_any()));
     let found = cx
+        .mirrors
         .secrets
         .get(&namespace, &record)
         .filter(|secret| ours(tf, secret));
     if found.is_some() || tf.metadata.deletion_timestamp.is_none() {
         let pin = cx
+            .mirrors
             .secrets
             .get(&namespace, &pin)
             .filter(|secret| ours(tf, secret));

@@ -36,9 +36,10 @@ pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
     })
 }
 
-/// The cache as a pod's volume: scratch space where the resource wants none.
-pub(crate) fn volume(tf: &Terraform) -> Volume {
-    if !tf.spec.cache.enabled {
+/// The cache as a pod's volume: scratch space where the resource wants none, or the pod does not
+/// wait for it.
+pub(crate) fn volume(tf: &Terraform, waited_for: bool) -> Volume {
+    if !tf.spec.cache.enabled || !waited_for {
         return pod::scratch(VOLUME);
     }
     Volume {

@@ -16,18 +16,22 @@ use super::{cache_pvc, meta, pod};
 use crate::image::ARCHITECTURE;
 use crate::settings::Settings;
 
+/// How much memory a runner may take.
+pub(crate) const MEMORY: &str = "2Gi";
 /// How long a runner gets to end an apply in good order, in seconds (rule 8).
 const GRACE_CHANGING: i64 = 600;
 /// The same where nothing is changed.
 const GRACE_READING: i64 = 30;
 
-/// The Job of run `number`. It runs one pod once: what is to be tried again is tried by us.
+/// The Job of run `number`, with the `cache` volume or without. It runs one pod once: what is to be
+/// tried again is tried by us.
 pub fn job(
     tf: &Terraform,
     number: i64,
     run: &RunSpec,
     inputs_digest: &str,
     pull_secret: Option<String>,
+    cache: bool,
     settings: &Settings,
 ) -> Job {
     let mut metadata = meta(tf, run.job.clone(), Component::Run);
@@ -41,7 +45,7 @@ pub fn job(
             pod_replacement_policy: Some("Failed".to_owned()),
             template: PodTemplateSpec {
                 metadata: Some(pod_metadata(&metadata, run)),
-                spec: Some(pod_spec(tf, number, run, pull_secret, settings)),
+                spec: Some(pod_spec(tf, number, run, pull_secret, cache, settings)),
             },
             ..JobSpec::default()
         }),
@@ -50,14 +54,18 @@ pub fn job(
     }
 }
 
-/// Autoscalers leave pods alone that may change real objects (rule 8).
+/// Autoscalers and drains leave pods alone that may change real objects (rule 8).
 fn pod_metadata(job: &ObjectMeta, run: &RunSpec) -> ObjectMeta {
     let keep = [
         ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
         ("karpenter.sh/do-not-disrupt", "true"),
     ];
+    let mut labels = job.labels.clone().unwrap_or_default();
+    if run.kind.changes() {
+        labels.insert(labels::CHANGES.to_owned(), "true".to_owned());
+    }
     ObjectMeta {
-        labels: job.labels.clone(),
+        labels: Some(labels),
         annotations: run.kind.changes().then(|| {
             keep.map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into_iter()
@@ -72,6 +80,7 @@ fn pod_spec(
     number: i64,
     run: &RunSpec,
     pull_secret: Option<String>,
+    cache: bool,
     settings: &Settings,
 ) -> PodSpec {
     let grace = if run.kind.changes() {
@@ -93,7 +102,7 @@ fn pod_spec(
         service_account_name: Some(names::runner(&tf.name_any())),
         termination_grace_period_seconds: Some(grace),
         volumes: Some(vec![
-            cache_pvc::volume(tf),
+            cache_pvc::volume(tf, cache),
             pod::scratch("work"),
             pod::scratch("tmp"),
         ]),
@@ -151,7 +160,7 @@ fn container(
                 })
                 .collect(),
         ),
-        resources: Some(pod::resources("100m", "128Mi", "2Gi")),
+        resources: Some(pod::resources("50m", "128Mi", MEMORY)),
         security_context: Some(pod::restricted()),
         volume_mounts: Some(vec![
             pod::mount("cache", paths::CACHE),

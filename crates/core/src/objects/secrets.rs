@@ -33,17 +33,23 @@ pub fn pin(tf: &Terraform, pin: &Pin) -> Secret {
     )
 }
 
-/// Empty Secrets for the managed state. Applying one again leaves its data alone: the runner
-/// owns the data, we own the labels.
-pub fn state(tf: &Terraform, state: &ManagedState) -> Vec<Secret> {
-    std::iter::once(&state.pointer)
-        .chain(&state.slots)
-        .map(|name| Secret {
-            metadata: meta(tf, name.clone(), Component::State),
-            type_: Some("Opaque".to_owned()),
-            ..Secret::default()
-        })
-        .collect()
+/// The Secret that points at the managed state, still at none.
+pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
+    empty(tf, &state.pointer)
+}
+
+/// The Secrets that hold its parts, still empty. Applying one again leaves its data alone: the
+/// runner owns the data, we own the labels.
+pub fn slots(tf: &Terraform, state: &ManagedState) -> impl Iterator<Item = Secret> {
+    state.slots.iter().map(|name| empty(tf, name))
+}
+
+fn empty(tf: &Terraform, name: &str) -> Secret {
+    Secret {
+        metadata: meta(tf, name.to_owned(), Component::State),
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
 }
 
 /// The module's outputs: strings as they are, everything else as JSON.

@@ -54,6 +54,10 @@ fn comes_to_rest(world: &mut World) {
     world.regcred = true;
     world.cloud = world.cloud.or(Some(0));
     world.room = true;
+    if world.is_deleted() {
+        // Only what is still to be applied is built again.
+        world.images.append(&mut world.vanished);
+    }
     let end = world.run_until_rest();
     if end.stalled {
         assert!(

@@ -13,6 +13,7 @@ mod nothing_left;
 mod objects;
 mod pod_security;
 mod runs;
+mod stuck;
 
 use alustan_api::run::RunKind;
 use alustan_core::step::{Object, Step};
@@ -33,7 +34,8 @@ fn word(step: &Step) -> String {
         Step::Ensure(object) => format!("Ensure {}", object_name(object)),
         Step::PushContext => "PushContext".to_owned(),
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
-        Step::DeleteJob(name) => format!("DeleteJob {name}"),
+        Step::DeleteJob { name, .. } => format!("DeleteJob {name}"),
+        Step::DeleteClaim => "DeleteClaim".to_owned(),
         Step::CleanUp { state: true } => "CleanUp with state".to_owned(),
         Step::CleanUp { state: false } => "CleanUp".to_owned(),
         Step::RemoveFinalizer => "RemoveFinalizer".to_owned(),
@@ -47,6 +49,7 @@ fn object_name(object: &Object) -> String {
         Object::Account(account) => format!("Account {}", account.name_any()),
         Object::Role(role) => format!("Role {}", role.name_any()),
         Object::Binding(binding) => format!("Binding {}", binding.name_any()),
+        Object::Budget(budget) => format!("Budget {}", budget.name_any()),
     }
 }
 

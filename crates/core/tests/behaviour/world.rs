@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::run::Pin;
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::seen::{BuildState, OutputsSeen, RecordSeen};
+use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen};
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -62,6 +62,10 @@ pub(crate) struct Job {
     pub(crate) uid: String,
     pub(crate) number: i64,
     pub(crate) image: String,
+    /// The labels of its pod.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Whether its pod waits for the cache volume.
+    pub(crate) volume: bool,
     pub(crate) spawned: bool,
 }
 
@@ -109,9 +113,15 @@ pub(crate) struct World {
     pub(crate) builds: BTreeMap<String, Build>,
     /// Digests by repository and tag.
     pub(crate) images: BTreeMap<(String, String), String>,
+    /// Those that somebody removed from the registry.
+    pub(crate) vanished: BTreeMap<(String, String), String>,
     /// Names of other objects that were made.
     pub(crate) objects: BTreeSet<String>,
     pub(crate) outputs: OutputsSeen,
+    /// How pods end that are killed.
+    pub(crate) ended: Option<String>,
+    /// The claim of the cache volume.
+    pub(crate) cache: CacheSeen,
     pub(crate) real: Real,
     /// What the tag of the base image points at.
     pub(crate) base_digest: u32,
@@ -121,7 +131,9 @@ pub(crate) struct World {
     pub(crate) registry_up: bool,
     /// The Secret `regcred`.
     pub(crate) regcred: bool,
-    /// The docker configuration in it, where it cannot be a pull secret itself.
+    /// The docker configuration in it.
+    pub(crate) docker_config: String,
+    /// The same, where it cannot be a pull secret itself.
     pub(crate) pull_config: Option<String>,
     /// The type of the module's own backend.
     pub(crate) module_backend: Option<String>,
@@ -150,14 +162,18 @@ impl World {
             pods: Vec::new(),
             builds: BTreeMap::new(),
             images: BTreeMap::new(),
+            vanished: BTreeMap::new(),
             objects: BTreeSet::new(),
             outputs: OutputsSeen::Absent,
+            ended: None,
+            cache: CacheSeen::Absent,
             real: Real::default(),
             base_digest: 1,
             head: (0, 0),
             git_up: true,
             registry_up: true,
             regcred: true,
+            docker_config: "{}".to_owned(),
             pull_config: None,
             module_backend: None,
             cloud: Some(0),

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use crate::fixtures::Edit as _;
 use crate::world::{Act, World};
+use alustan_core::seen::CacheSeen;
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub(super) enum Event {
     Pod(u8, Act),
     Builds(Option<FailureClass>),
     BuildsExpire,
+    ImagesVanish,
+    CacheIsLost,
     Commit(u32),
     CommitOutside,
     Size(u8),
@@ -66,6 +69,8 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::Builds(None)),
         5 => class().prop_map(|class| Event::Builds(Some(class))),
         1 => Just(Event::BuildsExpire),
+        1 => Just(Event::ImagesVanish),
+        1 => Just(Event::CacheIsLost),
         4 => (0..3_u32).prop_map(Event::Commit),
         1 => Just(Event::CommitOutside),
         4 => (0..3_u8).prop_map(Event::Size),
@@ -103,6 +108,11 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         Event::Pod(which, act) => drop(world.act(usize::from(which), act)),
         Event::Builds(fail) => drop(world.advance_builds(fail)),
         Event::BuildsExpire => world.expire_builds(),
+        Event::ImagesVanish => {
+            let images = std::mem::take(&mut world.images);
+            world.vanished.extend(images);
+        }
+        Event::CacheIsLost if world.cache == CacheSeen::Bound => world.cache = CacheSeen::Lost,
         Event::Commit(context) => drop(world.commit(context)),
         Event::CommitOutside => drop(world.commit_outside()),
         Event::Size(size) => drop(world.edit(|tf| tf.with_variable("size", size))),
@@ -128,7 +138,7 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         Event::Abandon if world.is_deleted() => {
             world.edit(|tf| tf.annotated(ABANDON, "true"));
         }
-        Event::Abandon => {}
+        Event::CacheIsLost | Event::Abandon => {}
         Event::ReconcileAt(value) => {
             world.edit(|tf| tf.annotated(RECONCILE_AT, &value.to_string()));
         }

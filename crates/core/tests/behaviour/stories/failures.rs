@@ -53,7 +53,11 @@ fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
             .message
             .contains("failure 1 of 2; tried again at 2026-01-01T00:00:10Z")
     );
-    assert!(status.message.contains("see kubectl logs job/web-apply-1"));
+    assert!(
+        status
+            .message
+            .contains("see kubectl logs -n team job/web-apply-1")
+    );
     assert_eq!(status.retry.unwrap().next_at.unwrap().0, at(10));
     assert!(is_quiet(&world.look_once()), "not before its time");
     world
@@ -223,7 +227,7 @@ fn a_failed_build_counts_once_however_often_it_is_seen() {
         world
             .status()
             .message
-            .contains("kubectl logs job/alustan-build-")
+            .contains("kubectl logs -n team job/alustan-build-")
     );
     world.pass(10).fail_build(FailureClass::Module);
     assert!(world.is_stalled());

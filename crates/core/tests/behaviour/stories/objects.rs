@@ -209,6 +209,7 @@ fn nothing_that_destroy_needs_has_an_owner() {
             Object::Account(account) => &account.metadata,
             Object::Role(role) => &role.metadata,
             Object::Binding(binding) => &binding.metadata,
+            Object::Budget(budget) => &budget.metadata,
         };
         assert!(meta.owner_references.is_none(), "{meta:?}");
         let labels = meta.labels.as_ref().unwrap();

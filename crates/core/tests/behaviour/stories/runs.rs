@@ -57,10 +57,10 @@ fn what_a_pod_needs_is_there_before_the_swap_and_the_pin_before_the_job() {
     assert_eq!(
         words(&start.steps),
         [
-            "Ensure Claim web-cache",
             "Ensure Account web-runner",
             "Ensure Role web-runner",
             "Ensure Binding web-runner",
+            "Ensure Budget web-runner",
             "Ensure Secret web-state",
             "Ensure Secret web-state-slot-0",
             "Ensure Secret web-state-slot-1",

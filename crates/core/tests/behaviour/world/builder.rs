@@ -26,7 +26,7 @@ impl World {
             let Some(class) = fail.or(forbidden) else {
                 let digest = format!("sha256:{}", build.destination.1);
                 self.images.insert(build.destination.clone(), digest);
-                build.state = BuildState::Done;
+                build.state = BuildState::Done(now);
                 continue;
             };
             self.ledger.class(Class::BuildFailed);

@@ -104,8 +104,9 @@ impl World {
 
     /// Whether a run was asked for, goes on for something else, or failed.
     fn is_disturbed(&self, record: &RecordSeen) -> bool {
-        let about_drift =
-            |run: &RunSpec| run.kind == RunKind::Drift || run.trigger == Trigger::Drift;
+        let about_drift = |run: &RunSpec| {
+            run.kind == RunKind::Drift || matches!(run.trigger, Trigger::Drift | Trigger::Outputs)
+        };
         let last = record.report.iter().chain(&record.history.reports);
         let mut applies = last.filter(|report| report.kind == RunKind::Apply);
         start::asked(self.tf(), &record.history)

@@ -4,7 +4,7 @@ use alustan_api::names;
 use alustan_api::run::{Pin, RunRecord, key};
 use alustan_core::decide::decide;
 use alustan_core::objects::secrets;
-use alustan_core::seen::{BuildState, OutputsSeen, RecordSeen, Seen};
+use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen};
 use alustan_core::step::{Keep, Object, Step, Swap};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, Secret};
@@ -111,7 +111,17 @@ impl World {
                 self.memory.asked |= self.memory.pushed.insert(place);
             }
             Step::CreateJob(job) => self.create_job(job),
-            Step::DeleteJob(name) => self.delete_job(name),
+            Step::DeleteJob { name, uid } => {
+                let job = self.jobs.get(name).map(|job| &job.uid);
+                let build = self.builds.get(name).map(|build| &build.uid);
+                if job.or(build) == Some(uid) {
+                    self.delete_job(name);
+                }
+            }
+            Step::DeleteClaim => {
+                self.cache = CacheSeen::Absent;
+                self.objects.remove(&names::cache(&self.name()));
+            }
             Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
                 Ledger::released(&self.real, self.tf());
@@ -197,11 +207,15 @@ impl World {
             Object::Account(account) => account.name_any(),
             Object::Role(role) => role.name_any(),
             Object::Binding(binding) => binding.name_any(),
+            Object::Budget(budget) => budget.name_any(),
         };
         if let (Object::Secret(secret), true) = (object, name == names::pin(&self.name())) {
             let pin: Pin =
                 serde_json::from_slice(&secret.data.as_ref().unwrap()[secrets::PIN].0).unwrap();
             self.pin = Some(pin);
+        }
+        if matches!(object, Object::Claim(_)) && self.cache == CacheSeen::Absent {
+            self.cache = CacheSeen::Pending;
         }
         if name == secrets::outputs_name(self.tf()) {
             assert!(
@@ -216,7 +230,8 @@ impl World {
     fn create_job(&mut self, job: &batch::Job) {
         let name = job.name_any();
         let uid = format!("job-{}", self.fresh());
-        let pod = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+        let template = &job.spec.as_ref().unwrap().template;
+        let pod = template.spec.as_ref().unwrap();
         let container = &pod.containers[0];
         if job.labels().contains_key(alustan_api::labels::IMAGE_TAG) {
             let named = self.tf().spec.container_registry.secret_ref.is_some();
@@ -229,6 +244,7 @@ impl World {
             });
             return;
         }
+        let volumes = pod.volumes.iter().flatten();
         let mut env = container.env.iter().flatten();
         let number = env.find(|env| env.name == "ALUSTAN_RUN").unwrap();
         let number = number.value.as_ref().unwrap().parse().unwrap();
@@ -237,6 +253,10 @@ impl World {
             uid,
             number,
             image: container.image.clone().unwrap(),
+            labels: template.metadata.clone().unwrap().labels.unwrap(),
+            volume: volumes
+                .into_iter()
+                .any(|it| it.persistent_volume_claim.is_some()),
             spawned: false,
         });
     }
@@ -269,6 +289,7 @@ impl World {
                 self.ledger.forget_runs();
             } else {
                 self.pin = None;
+                self.cache = CacheSeen::Absent;
             }
         }
         Ok(())

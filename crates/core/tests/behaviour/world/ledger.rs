@@ -79,8 +79,11 @@ impl Ledger {
 
     /// A run is started.
     pub(crate) fn decide(&mut self, record: &RunRecord, wanted: Option<&Config>) {
-        let next = self.decided.keys().last().map_or(1, |last| last + 1);
-        assert_eq!(record.number, next, "runs are counted one by one");
+        let last = self.decided.keys().last();
+        assert!(
+            last.is_none_or(|last| record.number == last + 1),
+            "runs are counted one by one"
+        );
         let run = record.run.as_ref().unwrap();
         let (of, count) = &self.streak;
         assert!(

@@ -7,12 +7,13 @@ use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{Script, names};
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::seen::{
-    Answer, BuildSeen, InputsSeen, JobSeen, NothingLeft, RecordSeen, Seen, SourceSeen,
+    Answer, BuildSeen, BuildState, IMAGE_MISSING, InputsSeen, JobSeen, NothingLeft, OwnJob,
+    RecordSeen, Seen, SourceSeen, Waiting,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Class, Config, World};
+use super::{Class, Config, Stage, World};
 use crate::fixtures::failure;
 
 /// Answers that the controller has got since it started.
@@ -61,7 +62,9 @@ impl World {
                 .map_or(Answer::Pending, |plan| self.image(plan)),
             artifact: plan.as_ref().and_then(|plan| self.artifact(&plan.context)),
             job: record.as_ref().and_then(|record| self.job(record)),
-            finished_jobs: self.finished_jobs(),
+            jobs: self.own_jobs(),
+            cache: self.cache,
+            invalid: None,
             outputs: self.outputs,
             pin: self.pin.clone(),
             record,
@@ -137,7 +140,19 @@ impl World {
         if !self.registry_up {
             return self.registry_down(None);
         }
-        Answer::Known(self.images.get(&place).cloned())
+        let digest = self.images.get(&place).cloned();
+        let done = self
+            .builds
+            .get(&names::build_job(&plan.tag))
+            .is_some_and(|build| matches!(build.state, BuildState::Done(_)));
+        if digest.is_none() && done {
+            return Answer::Failed {
+                failure: failure(FailureClass::World, IMAGE_MISSING, "it is not there"),
+                last: None,
+                retry_at: self.next_minute(),
+            };
+        }
+        Answer::Known(digest)
     }
 
     fn artifact(&mut self, context: &str) -> Option<Answer<String>> {
@@ -185,6 +200,7 @@ impl World {
             runner: BTreeMap::from([("cloud".to_owned(), value)]),
             registry_key: named.then(|| ".dockerconfigjson".to_owned()),
             scripts: self.scripts(),
+            docker_config: named.then(|| self.docker_config.clone()),
             pull_config: self.pull_config.clone(),
             ..InputsSeen::default()
         })
@@ -223,9 +239,10 @@ impl World {
         (job.is_some() || pods_alive).then(|| JobSeen {
             uid: job.map_or_else(String::new, |job| job.uid.clone()),
             finished: self.is_finished(name),
+            has_pod: job.is_none_or(|job| job.spawned),
             pods_alive,
-            waiting: None,
-            ended: None,
+            waiting: self.waiting(name),
+            ended: self.ended.clone(),
         })
     }
 
@@ -240,11 +257,23 @@ impl World {
         job.spawned && !alive
     }
 
-    fn finished_jobs(&self) -> BTreeMap<i64, String> {
-        let finished = self.jobs.iter().filter(|(name, _)| self.is_finished(name));
-        finished
-            .map(|(name, job)| (job.number, name.clone()))
-            .collect()
+    /// What the pod of the Job `name` waits for.
+    fn waiting(&self, name: &str) -> Option<Waiting> {
+        let mut pods = self.pods.iter();
+        let pod = pods.find(|pod| pod.job == *name && pod.stage == Stage::Created)?;
+        self.obstacle(&pod.image)
+    }
+
+    fn own_jobs(&self) -> BTreeMap<i64, OwnJob> {
+        let own = |(name, job): (&String, &super::Job)| {
+            let own = OwnJob {
+                name: name.clone(),
+                uid: job.uid.clone(),
+                finished: self.is_finished(name),
+            };
+            (job.number, own)
+        };
+        self.jobs.iter().map(own).collect()
     }
 
     /// What is wanted, as the controller can know it from `seen`.

@@ -6,6 +6,7 @@ use alustan_core::absorb::open_run;
 
 use super::{Ledger, World};
 use crate::fixtures::failure;
+use alustan_core::seen::{CacheSeen, IMAGE_PULL, Waiting};
 
 /// How far a runner pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,12 +125,7 @@ impl World {
     }
 
     fn claim(&mut self, pod: &Pod) -> Stage {
-        if !self
-            .images
-            .values()
-            .any(|digest| pod.image.ends_with(digest))
-            || self.cloud.is_none()
-        {
+        if self.obstacle(&pod.image).is_some() {
             return Stage::Created;
         }
         let (now, pod) = (self.now, pod.clone());
@@ -149,6 +145,7 @@ impl World {
             free
         });
         if claimed {
+            self.cache = CacheSeen::Bound;
             Stage::Planning
         } else {
             Stage::Dead
@@ -180,7 +177,9 @@ impl World {
             cancelled = record.cancel;
             if !cancelled && is_ours(record, pod) {
                 record.phase = RunPhase::Applying;
-                record.attempted = true;
+                if kind == RunKind::Apply {
+                    record.attempted = record.number;
+                }
                 return true;
             }
             false
@@ -216,6 +215,26 @@ impl World {
             }
         };
         self.report(pod, RunResult::Done, None)
+    }
+
+    /// What keeps a pod with `image` from starting.
+    pub(super) fn obstacle(&self, image: &str) -> Option<Waiting> {
+        let why = |reason: &str, message: &str| {
+            Some(Waiting {
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            })
+        };
+        if !self.images.values().any(|digest| image.ends_with(digest)) {
+            return why(IMAGE_PULL, "Back-off pulling image");
+        }
+        match (self.cloud, self.cache) {
+            (None, _) => why("CreateContainerConfigError", "secret \"cloud\" not found"),
+            (_, CacheSeen::Absent | CacheSeen::Lost) => {
+                why("Unschedulable", "the claim web-cache has no volume")
+            }
+            (Some(_), CacheSeen::Pending | CacheSeen::Bound) => None,
+        }
     }
 
     /// The kind of the run of `pod`, if it still is its own.

@@ -1,0 +1,181 @@
+//! A run that goes on: what is said of it, and what is done about one that cannot start.
+
+use alustan_api::State;
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::build;
+use crate::decide::{Case, Target};
+use crate::seen::Waiting;
+use crate::start;
+use crate::status::{Situation, logs};
+use crate::step::{Decision, Step, Swap};
+
+/// How long a Job may be without a pod before people are told.
+const NO_POD: SignedDuration = SignedDuration::from_secs(30);
+/// How long a run may be unable to start before it is given up.
+const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
+
+impl Case<'_> {
+    /// A run goes on: it is helped along, and a changed spec waits for it.
+    pub(crate) fn active(mut self, target: Result<Target, Situation>) -> Decision {
+        self.steps
+            .extend(start::help(self.tf, self.seen, self.settings));
+        let run = self.current.run.clone();
+        let hash = run.as_ref().map(|run| &run.config_hash);
+        let same = target
+            .as_ref()
+            .ok()
+            .map(|target| hash == Some(&target.hash));
+        let quiet = run
+            .as_ref()
+            .is_some_and(|run| self.is_quiet(run.kind, &run.trigger, &run.config_hash));
+        let situation = match &target {
+            Err(problem) if quiet && run.as_ref().is_some_and(|run| run.kind == RunKind::Drift) => {
+                problem.clone()
+            }
+            Ok(_) | Err(_) => match self.stuck(same == Some(false)) {
+                Some(stuck) if !quiet => stuck,
+                Some(_) | None => Situation {
+                    look_at: self.pod_due(),
+                    ..self.running(quiet && same == Some(true))
+                },
+            },
+        };
+        let plan = target.ok().map(|target| target.plan);
+        let plan = plan.filter(|plan| run.as_ref().is_some_and(|run| run.tag == plan.tag));
+        let digest = run
+            .as_ref()
+            .and_then(|run| run.image.split_once('@'))
+            .filter(|_| plan.is_some())
+            .map(|(_, digest)| digest.to_owned());
+        self.done(&situation, plan.as_ref(), digest)
+    }
+
+    /// What is said while a run goes on. One that is about drift alone, and for what is still
+    /// wanted, leaves `Ready` as it is (rule 7).
+    pub(crate) fn running(&self, quiet: bool) -> Situation {
+        let Some(run) = &self.current.run else {
+            return Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+        };
+        if quiet && run.kind == RunKind::Drift {
+            return self.at_rest();
+        }
+        let state = match self.current.phase {
+            RunPhase::Applying => State::Applying,
+            _ => State::Planning,
+        };
+        if quiet {
+            return Situation::ready(state, "Applied", self.what_runs());
+        }
+        Situation::busy(state, "Running", self.what_runs())
+    }
+
+    /// The run that goes on, in words.
+    pub(crate) fn what_runs(&self) -> String {
+        let Some(run) = &self.current.run else {
+            return String::new();
+        };
+        let what = match (run.kind, self.current.phase) {
+            (RunKind::Destroy, _) => "destroying",
+            (_, RunPhase::Applying) => "applying",
+            (_, _) => "planning",
+        };
+        let follow = logs(self.tf, &run.job);
+        format!(
+            "{what}, run {} ({}); to follow: {follow} -f",
+            self.current.number, run.trigger
+        )
+    }
+
+    /// The current run, if no pod has claimed it yet.
+    fn starting(&self) -> Option<&RunSpec> {
+        let RunRecord {
+            phase,
+            claimed_by,
+            run,
+            ..
+        } = &self.current;
+        let unclaimed = *phase == RunPhase::Starting && claimed_by.is_none();
+        run.as_ref().filter(|_| unclaimed)
+    }
+
+    /// When to look whether the pod of a run that is starting is there.
+    pub(crate) fn pod_due(&self) -> Option<Timestamp> {
+        let due = self.starting()?.started_at + NO_POD;
+        (self.now < due).then_some(due)
+    }
+
+    /// What keeps the pod of the current run from starting.
+    fn obstacle(&self, run: &RunSpec) -> Option<Waiting> {
+        let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
+        let unborn = || !job.has_pod && self.now >= run.started_at + NO_POD;
+        job.waiting.clone().or_else(|| {
+            unborn().then(|| Waiting {
+                reason: "PodNotCreated".to_owned(),
+                message: format!(
+                    "Job {} has no pod yet; see kubectl describe -n {} job/{0}",
+                    run.job,
+                    self.tf.namespace().unwrap_or_default()
+                ),
+            })
+        })
+    }
+
+    /// A run that cannot start is waited for only so long, and no longer at all once what it is
+    /// for has `changed`: then it is cancelled, which it cannot object to, and tried again like
+    /// after any other fault of the world.
+    pub(crate) fn stuck(&mut self, changed: bool) -> Option<Situation> {
+        let run = self.starting()?.clone();
+        let (number, trigger) = (self.current.number, &run.trigger);
+        if self.current.cancel {
+            self.cancel(&run.job, None);
+            let message = format!("run {number} ({trigger}) could not start and is cancelled");
+            return Some(Situation::busy(State::Planning, "Cancelling", message));
+        }
+        let why = self.obstacle(&run)?;
+        let given_up_at = run.started_at + GIVE_UP;
+        let message = format!("run {number} ({trigger}) cannot start: {why}");
+        if changed {
+            self.cancel(&run.job, None);
+        } else if self.now >= given_up_at {
+            let failure = Failure {
+                class: FailureClass::World,
+                reason: why.reason.clone(),
+                message: message.clone(),
+            };
+            self.cancel(&run.job, Some(failure));
+        }
+        let message = format!(
+            "{message}; waited for until {}, then it is started anew",
+            build::clock(given_up_at)
+        );
+        Some(Situation {
+            look_at: Some(given_up_at),
+            ..Situation::blocked(State::Planning, &why.reason, message)
+        })
+    }
+
+    /// Swaps `cancel` in, from where on the run cannot begin to change anything. Then its pod is
+    /// told to end: a plan may take long, and one that cannot start would take for ever.
+    pub(crate) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
+        if !self.current.cancel {
+            self.current.cancel = true;
+            self.current.given_up = given_up;
+            let swap = Swap::unchanged(&self.current);
+            self.steps.push(Step::SwapRecord(Box::new(swap)));
+        }
+        self.delete_job(job);
+    }
+
+    /// Ends the pod of the current run, gently.
+    pub(crate) fn delete_job(&mut self, name: &str) {
+        let job = self.seen.job.as_ref().filter(|job| !job.finished);
+        self.steps.extend(job.map(|job| Step::DeleteJob {
+            name: name.to_owned(),
+            uid: job.uid.clone(),
+        }));
+    }
+}

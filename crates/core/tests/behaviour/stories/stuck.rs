@@ -1,0 +1,325 @@
+//! What cannot start is told, waited for, and tried again (rule 10); what was lost is replaced
+//! where it can be (rule 2), and never where it cannot (rule 12).
+
+use alustan_api::State;
+use alustan_api::report::FailureClass;
+use alustan_api::run::{RunKind, RunPhase};
+use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen};
+
+use super::words;
+use crate::fixtures::Edit as _;
+use crate::world::{Act, Stage, World, condition};
+
+impl World {
+    /// The pod of a new run finds no image.
+    fn unpulled() -> Self {
+        let mut world = Self::applied();
+        world.images.clear();
+        world.builds.clear();
+        world.edit(|tf| tf.with_variable("size", 1));
+        world.look_once();
+        world.spawn();
+        world
+    }
+}
+
+#[test]
+fn a_pod_that_cannot_start_is_told_with_its_own_reason() {
+    let mut world = World::unpulled();
+    world.look_once();
+    let status = world.status();
+    assert_eq!(condition(&status, "Ready"), "False");
+    assert_eq!(world.reason(), "ImagePullBackOff");
+    assert!(
+        status
+            .message
+            .contains("cannot start: ImagePullBackOff: Back-off pulling image; waited for until"),
+        "{}",
+        status.message
+    );
+}
+
+#[test]
+fn after_five_minutes_it_is_given_up_and_costs_no_retry() {
+    let mut world = World::unpulled();
+    let looked = world.next_look();
+    assert_eq!(
+        words(&looked.decision.steps),
+        ["SwapRecord Starting", "DeleteJob web-apply-2"]
+    );
+    world.look_once();
+    let status = world.status();
+    assert_eq!(status.runs[0].reason.as_deref(), Some("ImagePullBackOff"));
+    assert_eq!(world.record.as_ref().unwrap().history.failures.count, 0);
+}
+
+#[test]
+fn what_it_was_for_has_changed_and_it_is_not_waited_for() {
+    let mut world = World::unpulled();
+    world.edit(|tf| tf.with_variable("size", 2));
+    let looked = world.look_once();
+    assert_eq!(
+        words(&looked.decision.steps),
+        ["SwapRecord Starting", "DeleteJob web-apply-2"]
+    );
+    world.settle();
+    assert_eq!(world.run_number(), 3);
+    assert_eq!(world.status().runs[0].result, "Cancelled");
+}
+
+#[test]
+fn an_image_that_is_gone_from_the_registry_is_built_again() {
+    let mut world = World::unpulled();
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.builds.len(), 1);
+    assert_eq!(world.real.config, Some(world.wanted_now()));
+    assert!(world.record.as_ref().unwrap().history.lost_image.is_none());
+}
+
+#[test]
+fn an_image_that_was_pushed_and_is_not_there_is_built_again() {
+    let mut world = World::until(|world| {
+        let done = |state: &BuildState| matches!(state, BuildState::Done(_));
+        world.builds.values().any(|build| done(&build.state))
+    });
+    world.images.clear();
+    world.memory.asked = false;
+    world.look_once();
+    assert_eq!(world.reason(), "ImageMissing");
+    world.look_once();
+    assert_eq!(world.builds.len(), 1, "the registry may be slow");
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+}
+
+#[test]
+fn a_job_without_a_pod_is_told() {
+    let mut world = World::new();
+    world.run_to(Stage::Created);
+    world.pods.clear();
+    for job in world.jobs.values_mut() {
+        job.spawned = false;
+    }
+    world.look_once();
+    assert_eq!(world.reason(), "Running");
+    world.next_look();
+    assert_eq!(world.reason(), "PodNotCreated");
+    assert!(
+        world
+            .status()
+            .message
+            .contains("see kubectl describe -n team job/web-apply-1")
+    );
+    world.settle();
+    assert!(world.is_ready(), "the Job controller is back");
+}
+
+#[test]
+fn a_destroy_that_cannot_start_says_so_and_how_to_give_up() {
+    let mut world = World::applied();
+    world.images.clear();
+    world.delete();
+    world.look_once();
+    world.spawn();
+    world.look_once();
+    let status = world.status();
+    assert_eq!(
+        (status.state, world.reason().as_str()),
+        (State::Destroying, "ImagePullBackOff")
+    );
+    assert!(status.message.contains("alustan.io/abandon=true"));
+    let looked = world.next_look();
+    assert_eq!(
+        words(&looked.decision.steps),
+        ["SwapRecord Starting", "DeleteJob web-destroy-2"]
+    );
+    world.images = World::applied().images;
+    world.run_until_rest();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn a_cache_volume_that_is_gone_is_replaced() {
+    let mut world = World::applied();
+    world.cache = CacheSeen::Lost;
+    world.edit(|tf| tf.with_variable("size", 1));
+    let start = world.look_once().decision.start.unwrap();
+    assert_eq!(
+        words(&start.steps)[..2],
+        ["DeleteClaim", "Ensure Claim web-cache"]
+    );
+    world.settle();
+    assert!(world.is_ready());
+}
+
+/// Making a volume takes a cluster seconds, and there is nothing in it yet.
+#[test]
+fn the_first_run_does_not_wait_for_a_new_volume() {
+    for (cache, waits) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
+        let mut world = World::until(|world| !world.images.is_empty());
+        world.cache = cache;
+        world.run_to(Stage::Created);
+        assert_eq!(world.jobs["web-apply-1"].volume, waits, "{cache:?}");
+    }
+    let mut world = World::applied();
+    world.cache = CacheSeen::Pending;
+    world.edit(|tf| tf.with_variable("size", 1)).look_once();
+    assert!(world.jobs["web-apply-2"].volume);
+}
+
+#[test]
+fn a_state_that_is_lost_is_not_made_anew() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    let start = world.look_once().decision.start.unwrap();
+    let made = words(&start.steps);
+    assert!(!made.contains(&"Ensure Secret web-state".to_owned()));
+    assert!(made.contains(&"Ensure Secret web-state-slot-0".to_owned()));
+}
+
+#[test]
+fn the_first_run_with_the_managed_backend_makes_its_state() {
+    let mut world = World::with(crate::fixtures::terraform().with(
+        "/backend",
+        serde_json::json!({ "provider": "aws", "s3": "states", "region": "eu-west-1" }),
+    ));
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world.edit(|tf| tf.with("/backend", serde_json::Value::Null));
+    world.run_to(Stage::Created);
+    assert!(world.objects.contains("web-state"));
+}
+
+#[test]
+fn outputs_that_are_gone_or_belong_elsewhere_are_handed_on_again() {
+    let mut world = World::applied();
+    world.outputs = OutputsSeen::Absent;
+    world.settle();
+    assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
+    assert_eq!(world.outputs, OutputsSeen::Ours);
+    assert!(world.is_ready());
+    world.edit(|tf| tf.with("/outputs", serde_json::json!({ "secretName": "shared" })));
+    world.settle();
+    assert_eq!((world.run_number(), world.is_ready()), (3, true));
+    assert!(world.objects.contains("shared"));
+    assert!(super::is_quiet(&world.look_once()));
+}
+
+/// An apply would correct drift that is only to be reported.
+#[test]
+fn who_does_not_want_drift_corrected_asks_for_outputs() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
+    world.settle();
+    world.outputs = OutputsSeen::Absent;
+    world.settle();
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn an_apply_that_changed_nothing_does_not_decide_what_destroy_runs_with() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 7));
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::User));
+    world.settle();
+    let pin = world.pin.clone().unwrap();
+    assert_eq!(
+        (pin.number, pin.inputs.variables["size"].clone()),
+        (2, 7.into())
+    );
+    let attempted = world.record.as_ref().unwrap().record.attempted;
+    let exists = pin.of_what_exists(attempted);
+    assert_eq!(
+        (exists.number, exists.inputs.variables["size"].clone()),
+        (1, 0.into())
+    );
+    // Once it changes something, it does.
+    world.edit(|tf| tf.with_variable("size", 8));
+    world.run_to(Stage::Applying);
+    let attempted = world.record.as_ref().unwrap().record.attempted;
+    let pin = world.pin.clone().unwrap();
+    assert_eq!(pin.of_what_exists(attempted).number, 3);
+    assert_eq!(pin.before.unwrap().number, 1);
+}
+
+#[test]
+fn no_run_begins_beside_one_whose_record_somebody_removed() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Applying);
+    world.record = None;
+    let looked = world.look_once();
+    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    assert_eq!(world.reason(), "RecordLost");
+    world.act(0, Act::Kill);
+    world.look_once();
+    let record = world.record.clone().unwrap().record;
+    assert_eq!(
+        (record.number, record.attempted, record.state_made),
+        (2, 2, true)
+    );
+    assert_eq!(record.phase, RunPhase::Starting);
+    world.settle();
+    assert_eq!((world.run_number(), world.is_ready()), (3, true));
+}
+
+#[test]
+fn a_run_that_takes_too_much_memory_costs_a_retry() {
+    let mut world = World::new();
+    world.run_to(Stage::Planning);
+    world.ended = Some("OOMKilled, exit code 137".to_owned());
+    world.act(0, Act::Kill);
+    world.look_once();
+    let status = world.status();
+    assert_eq!(world.reason(), "OutOfMemory");
+    assert!(
+        status.message.contains("it may use 2Gi"),
+        "{}",
+        status.message
+    );
+    assert_eq!(status.retry.unwrap().failures, 1);
+}
+
+#[test]
+fn a_build_goes_on_by_itself_once_its_credentials_are_mended() {
+    let mut world = World::until(|world| !world.builds.is_empty());
+    world.advance_builds(Some(FailureClass::User));
+    world.settle();
+    assert!(world.is_stalled());
+    world.docker_config = "{\"auths\":{}}".to_owned();
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+}
+
+#[test]
+fn a_build_that_cannot_start_is_told_with_its_own_reason() {
+    let mut world = World::until(|world| !world.builds.is_empty());
+    for build in world.builds.values_mut() {
+        build.state = BuildState::Active(Some(alustan_core::seen::Waiting {
+            reason: "Unschedulable".to_owned(),
+            message: "0/1 nodes are available".to_owned(),
+        }));
+    }
+    world.look_once();
+    assert_eq!(condition(&world.status(), "Ready"), "False");
+    assert_eq!(world.reason(), "Unschedulable");
+}
+
+#[test]
+fn only_pods_that_change_something_are_kept_from_eviction() {
+    let mut world = World::new();
+    world.run_to(Stage::Created);
+    let start = world.jobs["web-apply-1"].labels.clone();
+    assert_eq!(
+        start.get("alustan.io/changes").map(String::as_str),
+        Some("true")
+    );
+    assert!(world.objects.contains("web-runner"));
+    world.settle();
+    world.pass(4 * 3_600);
+    world.run_to(Stage::Created);
+    let (name, job) = world.jobs.iter().next_back().unwrap();
+    assert!(name.contains("drift") && !job.labels.contains_key("alustan.io/changes"));
+}
