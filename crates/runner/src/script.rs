@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alustan_api::run::ScriptTexts;
+
 use crate::workspace::write_private;
 
 /// A script that is ready to run.
@@ -13,6 +15,43 @@ pub struct Script {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+}
+
+/// The user's scripts, written and ready.
+#[derive(Default)]
+pub struct Scripts {
+    /// In place of `init`.
+    pub init: Option<Script>,
+    /// In place of `plan`.
+    pub plan: Option<Script>,
+    /// In place of `apply`.
+    pub apply: Option<Script>,
+    /// In place of `destroy`.
+    pub destroy: Option<Script>,
+}
+
+impl Scripts {
+    /// Writes the scripts that there are.
+    pub fn write(work: &Path, texts: &ScriptTexts) -> io::Result<Self> {
+        let script = |name: &str, text: &Option<String>| {
+            text.as_deref()
+                .map(|text| write_script(work, name, text))
+                .transpose()
+        };
+        Ok(Self {
+            init: script("init", &texts.init)?,
+            plan: script("plan", &texts.plan)?,
+            apply: script("apply", &texts.apply)?,
+            destroy: script("destroy", &texts.destroy)?,
+        })
+    }
+
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        [&self.init, &self.plan, &self.apply, &self.destroy]
+            .into_iter()
+            .any(Option::is_some)
+    }
 }
 
 /// Writes the script `name`. One without a `#!` line is run by `bash -e`.

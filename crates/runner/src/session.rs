@@ -1,5 +1,10 @@
 //! A claimed run, ready to call the engine: its workspace, its environment, its state server.
 
+mod ending;
+mod files;
+mod secret_values;
+mod state;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,28 +12,27 @@ use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
 use alustan_api::run::{RunInputs, StateLock};
-use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::backend;
 use crate::cache;
 use crate::certificates;
 use crate::claim::Claimed;
-use crate::command::{Cause, Commands, Ending, Finished, Show, Task};
-use crate::engine::{Engine, Mirror, cli_config, environment};
-use crate::failure::{Step, classify, failure, module, user, world};
+use crate::command::{Commands, Ending, Finished, Show, Task};
+use crate::engine::{Engine, environment};
+use crate::failure::{Step, module, user};
 use crate::layout::{Layout, Vars};
 use crate::processes::Scope;
-use crate::record::{Record, to_json};
+use crate::record::Record;
 use crate::redact::Redactor;
-use crate::script::{Script, write_script};
+use crate::script::{Script, Scripts};
 use crate::secrets::Secrets;
-use crate::state_server::{SlotsOfRecord, StateServer};
-use crate::state_store::{StateError, StateStore};
-use crate::variables::{self, Declared};
-use crate::workspace::{module_directory, write_private};
+use crate::state_server::StateServer;
+use crate::variables;
+use crate::workspace::module_directory;
 
-/// The file with the values of the module's variables; its name puts it after the user's own.
-const TFVARS: &str = "zzz-alustan.auto.tfvars.json";
+use ending::judge;
+pub(crate) use ending::stopped;
+use files::{backend_argument, for_scripts, trusted, write_files};
 
 /// What a session is made from.
 pub struct Parts {
@@ -44,19 +48,6 @@ pub struct Parts {
     pub commands: Commands,
     /// When the runner began.
     pub started: Instant,
-}
-
-/// The user's scripts, written and ready.
-#[derive(Default)]
-pub struct Scripts {
-    /// In place of `init`.
-    pub init: Option<Script>,
-    /// In place of `plan`.
-    pub plan: Option<Script>,
-    /// In place of `apply`.
-    pub apply: Option<Script>,
-    /// In place of `destroy`.
-    pub destroy: Option<Script>,
 }
 
 /// A claimed run, ready to call the engine.
@@ -114,14 +105,14 @@ impl Session {
                 "the image has no program `terraform` on its PATH",
             )
         })?;
-        let server = start_server(&inputs, &secrets, &record).await?;
+        let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = variables::read_declared(&directory, engine.opentofu);
         let server_vars = server
             .as_ref()
             .map(StateServer::environment)
             .unwrap_or_default();
-        commands.redactor = Redactor::new(secret_values(
+        commands.redactor = Redactor::new(secret_values::of_run(
             &inputs,
             &vars,
             &server_vars,
@@ -306,205 +297,4 @@ impl Session {
         })?;
         judge(Step::Script(name), &finished, good).map_err(|failure| self.with_holder(failure))
     }
-}
-
-impl Scripts {
-    fn any(&self) -> bool {
-        [&self.init, &self.plan, &self.apply, &self.destroy]
-            .into_iter()
-            .any(Option::is_some)
-    }
-}
-
-/// The exit code when it is a good one, else the failure.
-fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32, Failure> {
-    match (finished.code, finished.cause) {
-        (Some(code), _) if good.contains(&code) => Ok(code),
-        (code, Some(cause)) => Err(interrupted(step, code, cause, &finished.stderr)),
-        (Some(code), None) => Err(classify(step, code, &said(step, finished))),
-        (None, None) => Err(world("Interrupted", "the command did not start")),
-    }
-}
-
-/// What a command said of its failure. Many scripts say it on standard output.
-fn said(step: Step, finished: &Finished) -> String {
-    let silent = finished.stderr.trim().is_empty() && matches!(step, Step::Script(_));
-    if silent {
-        String::from_utf8_lossy(&finished.stdout).into_owned()
-    } else {
-        finished.stderr.clone()
-    }
-}
-
-fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Failure {
-    let how = match code {
-        Some(code) => classify(step, code, stderr).message,
-        None if stderr.is_empty() => "it was not started".to_owned(),
-        None => "it had not ended when the pod had to".to_owned(),
-    };
-    match cause {
-        Cause::Stopped => world("Interrupted", format!("the pod was stopped: {how}")),
-        Cause::Deadline => module("TimedOut", format!("the time limit passed: {how}")),
-    }
-}
-
-fn trusted(vars: &Vars, layout: &Layout) -> Result<Vars, Failure> {
-    certificates::write_bundle(vars, &layout.work.join("trusted.crt")).map_err(|error| {
-        world(
-            "WorkspaceFailed",
-            format!("write the certificates: {error}"),
-        )
-    })
-}
-
-async fn start_server(
-    inputs: &RunInputs,
-    secrets: &Arc<dyn Secrets>,
-    record: &Record,
-) -> Result<Option<StateServer>, Failure> {
-    let Some(managed) = &inputs.backend.managed else {
-        return Ok(None);
-    };
-    let more = Arc::new(SlotsOfRecord(record.clone()));
-    let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
-    let store = StateStore::open(secrets.clone(), pointer, slots, more)
-        .await
-        .map_err(|error| unreadable(&error))?;
-    let server = StateServer::start(Arc::new(store), record.clone(), password());
-    let server = server
-        .await
-        .map_err(|error| world("StateUnavailable", format!("state server: {error}")))?;
-    Ok(Some(server))
-}
-
-fn unreadable(error: &StateError) -> Failure {
-    match error {
-        StateError::Corrupt(_) | StateError::Pointer(..) => user("StateDamaged", error.to_string()),
-        StateError::Store(_) | StateError::Moved | StateError::NoRoom { .. } => {
-            world("StateUnavailable", error.to_string())
-        }
-    }
-}
-
-fn password() -> String {
-    let mut bytes = [0; 24];
-    // Without random bytes nothing of a run could be trusted; ring then fails everywhere.
-    let _ = SystemRandom::new().fill(&mut bytes);
-    hex::encode(bytes)
-}
-
-fn write_files(
-    layout: &Layout,
-    directory: &std::path::Path,
-    inputs: &RunInputs,
-    values: &variables::Values,
-    declared: &std::collections::BTreeMap<String, Declared>,
-) -> Result<(Scripts, Option<PathBuf>), Failure> {
-    let write = || {
-        let block = inputs
-            .backend
-            .kind
-            .as_deref()
-            .filter(|_| inputs.backend.write_block);
-        backend::write_block(directory, block)?;
-        let tfvars = variables::tfvars(values, declared);
-        if !tfvars.is_empty() {
-            write_private(&directory.join(TFVARS), &to_json(&tfvars), 0o600)?;
-        }
-        let mirrors = [
-            Mirror::read(&layout.providers),
-            Mirror::read(&layout.base_providers),
-        ];
-        write_private(&layout.cli_config(), cli_config(&mirrors).as_bytes(), 0o644)?;
-        let script = |name: &str, text: &Option<String>| {
-            text.as_deref()
-                .map(|text| write_script(&layout.work, name, text))
-                .transpose()
-        };
-        let scripts = Scripts {
-            init: script("init", &inputs.scripts.init)?,
-            plan: script("plan", &inputs.scripts.plan)?,
-            apply: script("apply", &inputs.scripts.apply)?,
-            destroy: script("destroy", &inputs.scripts.destroy)?,
-        };
-        Ok::<_, std::io::Error>((
-            scripts,
-            backend::write_config(&layout.work, &inputs.backend)?,
-        ))
-    };
-    write().map_err(|error| {
-        world(
-            "WorkspaceFailed",
-            format!("the workspace could not be written: {error}"),
-        )
-    })
-}
-
-fn for_scripts(layout: &Layout, backend_config: Option<&std::path::Path>) -> Vars {
-    let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let mut vars = Vars::from([
-        ("ALUSTAN_PLAN_FILE".to_owned(), text(layout.plan_file())),
-        (
-            "ALUSTAN_OUTPUTS_FILE".to_owned(),
-            text(layout.outputs_file()),
-        ),
-    ]);
-    if let Some(config) = backend_config {
-        let argument = backend_argument(config).to_string_lossy().into_owned();
-        vars.insert("TF_CLI_ARGS_init".to_owned(), argument);
-    }
-    vars
-}
-
-fn backend_argument(config: &std::path::Path) -> OsString {
-    let mut argument = OsString::from("-backend-config=");
-    argument.push(config);
-    argument
-}
-
-/// Everything known to be secret: credentials of the backend and of the pod, the password of
-/// the state server, values of variables that the module marks as sensitive.
-fn secret_values(
-    inputs: &RunInputs,
-    container: &Vars,
-    server: &Vars,
-    values: &variables::Values,
-    declared: &std::collections::BTreeMap<String, Declared>,
-) -> Vec<String> {
-    let mut secrets: Vec<String> = inputs.backend.environment.values().cloned().collect();
-    secrets.extend(server.get("TF_HTTP_PASSWORD").cloned());
-    secrets.extend(
-        container
-            .iter()
-            .filter(|(name, value)| looks_secret(name, value))
-            .map(|(_, it)| it.clone()),
-    );
-    secrets.extend(variables::sensitive_texts(values, declared));
-    secrets
-}
-
-/// Whether an environment variable of the container is likely to hold a credential.
-fn looks_secret(name: &str, value: &str) -> bool {
-    const WORDS: &[&str] = &[
-        "SECRET",
-        "TOKEN",
-        "PASSWORD",
-        "PASSWD",
-        "PRIVATE_KEY",
-        "CREDENTIAL",
-        "API_KEY",
-        "ACCESS_KEY",
-    ];
-    let name = name.to_ascii_uppercase();
-    let named = WORDS.iter().any(|word| name.contains(word)) && !name.ends_with("_FILE");
-    named && value.len() >= 8 && !value.starts_with('/')
-}
-
-/// The failure of a run whose time was up before it began to change anything.
-pub fn stopped() -> Failure {
-    failure(
-        alustan_api::report::FailureClass::World,
-        "Interrupted",
-        "the pod was stopped before anything was changed",
-    )
 }

@@ -1,0 +1,47 @@
+//! How a command ended: well, or with which failure.
+
+use alustan_api::report::{Failure, FailureClass};
+
+use crate::command::{Cause, Finished};
+use crate::failure::{Step, classify, failure, module, world};
+
+/// The exit code when it is a good one, else the failure.
+pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32, Failure> {
+    match (finished.code, finished.cause) {
+        (Some(code), _) if good.contains(&code) => Ok(code),
+        (code, Some(cause)) => Err(interrupted(step, code, cause, &finished.stderr)),
+        (Some(code), None) => Err(classify(step, code, &said(step, finished))),
+        (None, None) => Err(world("Interrupted", "the command did not start")),
+    }
+}
+
+/// What a command said of its failure. Many scripts say it on standard output.
+fn said(step: Step, finished: &Finished) -> String {
+    let silent = finished.stderr.trim().is_empty() && matches!(step, Step::Script(_));
+    if silent {
+        String::from_utf8_lossy(&finished.stdout).into_owned()
+    } else {
+        finished.stderr.clone()
+    }
+}
+
+fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Failure {
+    let how = match code {
+        Some(code) => classify(step, code, stderr).message,
+        None if stderr.is_empty() => "it was not started".to_owned(),
+        None => "it had not ended when the pod had to".to_owned(),
+    };
+    match cause {
+        Cause::Stopped => world("Interrupted", format!("the pod was stopped: {how}")),
+        Cause::Deadline => module("TimedOut", format!("the time limit passed: {how}")),
+    }
+}
+
+/// The failure of a run whose time was up before it began to change anything.
+pub(crate) fn stopped() -> Failure {
+    failure(
+        FailureClass::World,
+        "Interrupted",
+        "the pod was stopped before anything was changed",
+    )
+}
