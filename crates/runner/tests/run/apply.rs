@@ -49,7 +49,8 @@ fn a_module_is_applied_once_and_then_has_no_changes() {
         "the inputs are still in the record"
     );
     assert_eq!(world.record().phase, RunPhase::Reported);
-    assert!(world.record().attempted && world.record().lock.is_none());
+    assert_eq!(world.record().attempted, 1);
+    assert!(world.record().lock.is_none());
     assert_eq!(world.read("count"), "applied\n");
     assert!(
         ran.stdout.contains("Apply complete!") && ran.stdout.contains("\u{1b}["),
@@ -138,7 +139,7 @@ fn a_module_with_a_syntax_error_is_the_users_to_mend() {
         .expect_failure(FailureClass::User, "ModuleInvalid")
         .to_owned();
     assert!(message.contains("main.tf line 1"), "{message}");
-    assert!(!world.record().attempted);
+    assert_eq!(world.record().attempted, 0);
 }
 
 #[test]

@@ -42,3 +42,16 @@ fn an_empty_state_of_a_backend_is_success() {
         ran.logs()
     );
 }
+
+#[test]
+fn the_number_of_the_last_apply_outlives_a_destroy() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    world.run(RunKind::Drift).expect(RunResult::Changes);
+    assert_eq!(world.record().attempted, 0, "a look is no apply");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    assert_eq!(world.record().attempted, 2, "the last one changed nothing");
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    let record = world.record();
+    assert_eq!((record.number, record.attempted), (4, 2));
+}

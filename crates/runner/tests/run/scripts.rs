@@ -38,7 +38,7 @@ fn an_apply_script_alone_applies_without_a_plan() {
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     let ran = world.run(RunKind::Apply);
     assert!(ran.expect(RunResult::Done).changes.is_none());
-    assert!(world.record().attempted);
+    assert_eq!(world.record().attempted, 1);
     world.run(RunKind::Drift).expect(RunResult::NoChanges);
 }
 

@@ -1,6 +1,6 @@
 //! What a runner lives in: a module, volumes, Secrets, and a pod for each run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -69,6 +69,7 @@ impl World {
         let inputs = RunInputs {
             path: String::new(),
             variables: BTreeMap::new(),
+            secret_environment: BTreeSet::new(),
             scripts: ScriptTexts::default(),
             backend: BackendInputs {
                 kind: Some("http".into()),
