@@ -98,7 +98,7 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
         scene
             .wait("web", "what the run waits for", |tf| {
                 let message = tf.status.as_ref().map(|status| status.message.as_str());
-                message.is_some_and(|text| text.contains("run 1") && text.contains("waits: "))
+                message.is_some_and(|text| text.contains("run 1 (created) cannot start: "))
             })
             .await;
         scene.delete("web", &DeleteParams::foreground()).await;

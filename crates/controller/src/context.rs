@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use alustan_api::TerraformStatus;
+use alustan_api::{TerraformStatus, names};
 use alustan_core::seen::SourceSeen;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
@@ -42,6 +42,16 @@ pub(crate) struct Mirrors {
     pub(crate) pods: Mirror<Pod>,
     /// How many mirrors have listed everything once.
     pub(crate) listed: tokio::sync::watch::Receiver<usize>,
+}
+
+impl Mirrors {
+    /// Everything that belongs to the resource `name` was deleted.
+    pub(crate) fn forget(&self, namespace: &str, name: &str) {
+        for secret in [names::record(name), names::pin(name), names::outputs(name)] {
+            self.secrets.forget(namespace, &secret);
+        }
+        self.claims.forget(namespace, &names::cache(name));
+    }
 }
 
 /// Answers by kind of question.

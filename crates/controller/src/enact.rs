@@ -394,6 +394,7 @@ impl<'a> Pass<'a> {
     /// Not before the last pod that names it is gone; until then the next claim is in its way.
     async fn delete_claim(&self) -> Result<(), Error> {
         let name = alustan_api::names::cache(&self.tf.name_any());
+        self.cx.mirrors.claims.forget(&self.namespace(), &name);
         let api = self.api::<PersistentVolumeClaim>();
         self.not_taken(&api, &name).await?;
         let what = format!("delete PersistentVolumeClaim {name}");
@@ -426,8 +427,9 @@ impl<'a> Pass<'a> {
         self.delete_all::<ServiceAccount>(&ours).await?;
         self.delete_all::<PersistentVolumeClaim>(&ours).await?;
         self.delete_all::<Secret>(&secrets).await?;
-        let record = alustan_api::names::record(&self.tf.name_any());
-        self.cx.mirrors.secrets.forget(&self.namespace(), &record);
+        self.cx
+            .mirrors
+            .forget(&self.namespace(), &self.tf.name_any());
         Ok(())
     }
 

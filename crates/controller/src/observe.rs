@@ -248,11 +248,15 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The claim of the cache volume.
+    /// The claim of the cache volume. One that is being deleted is as good as gone.
     fn cache(&self) -> CacheSeen {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
-        let Some(claim) = self.cx.mirrors.claims.get(&namespace, &claim) else {
+        let claim = self.cx.mirrors.claims.get(&namespace, &claim).filter(|it| {
+            let ours = it.labels().get(labels::UID) == self.tf.uid().as_ref();
+            ours && it.metadata.deletion_timestamp.is_none()
+        });
+        let Some(claim) = claim else {
             return CacheSeen::Absent;
         };
         let status = claim.status.as_ref();

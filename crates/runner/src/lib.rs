@@ -13,6 +13,7 @@ pub mod failure;
 pub mod fake;
 pub mod layout;
 pub mod leftover;
+pub mod lock_file;
 pub mod module_files;
 pub mod outputs;
 pub mod plan_file;

@@ -21,6 +21,7 @@ use crate::command::{Commands, Ending, Finished, Show, Task};
 use crate::engine::{Engine, environment};
 use crate::failure::{Step, module, user};
 use crate::layout::{Layout, Vars};
+use crate::lock_file;
 use crate::processes::Scope;
 use crate::record::Record;
 use crate::redact::Redactor;
@@ -168,9 +169,24 @@ impl Session {
                 .await?;
             return Ok(());
         }
-        if backend::is_prepared(&self.directory, &self.inputs.backend) {
-            return Ok(());
+        if !backend::is_prepared(&self.directory, &self.inputs.backend) {
+            self.run_init(deadline).await?;
         }
+        self.trust_image();
+        Ok(())
+    }
+
+    /// A script may call `init` itself, which wants the lock file as it was.
+    fn trust_image(&self) {
+        if self.scripts.any() {
+            return;
+        }
+        if let Err(error) = lock_file::trust_image(&self.directory, &self.layout) {
+            crate::say!("the checksums of the providers are compared each time: {error}");
+        }
+    }
+
+    async fn run_init(&self, deadline: Instant) -> Result<(), Failure> {
         let mut arguments = vec!["init".into(), "-input=false".into()];
         if backend::has_resolved(&self.directory) {
             arguments.push("-reconfigure".into());

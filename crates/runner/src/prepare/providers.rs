@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::engine::packages;
 use crate::workspace::{copy_tree, replace_link};
 
 /// The folders that matter.
@@ -35,22 +36,4 @@ impl Providers {
         }
         Ok(())
     }
-}
-
-/// Paths of the packages below `root`: everything at a depth of five.
-fn packages(root: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut level = vec![PathBuf::new()];
-    for _ in 0..5 {
-        let mut next = Vec::new();
-        for path in level {
-            let folder = root.join(&path);
-            if folder.is_dir() {
-                for entry in fs::read_dir(folder)? {
-                    next.push(path.join(entry?.file_name()));
-                }
-            }
-        }
-        level = next;
-    }
-    Ok(level)
 }

@@ -46,12 +46,14 @@ pub(super) fn write_files(
         let config = backend::write_config(&layout.work, &inputs.backend)?;
         Ok::<_, std::io::Error>((Scripts::write(&layout.work, &inputs.scripts)?, config))
     };
-    write().map_err(|error| {
-        world(
-            "WorkspaceFailed",
-            format!("the workspace could not be written: {error}"),
-        )
-    })
+    write().map_err(|error| unwritten(&error))
+}
+
+fn unwritten(error: &std::io::Error) -> Failure {
+    world(
+        "WorkspaceFailed",
+        format!("the workspace could not be written: {error}"),
+    )
 }
 
 pub(super) fn for_scripts(layout: &Layout, backend_config: Option<&Path>) -> Vars {
@@ -77,10 +79,6 @@ pub(super) fn backend_argument(config: &Path) -> OsString {
 }
 
 pub(super) fn trusted(vars: &Vars, layout: &Layout) -> Result<Vars, Failure> {
-    certificates::write_bundle(vars, &layout.work.join("trusted.crt")).map_err(|error| {
-        world(
-            "WorkspaceFailed",
-            format!("write the certificates: {error}"),
-        )
-    })
+    certificates::write_bundle(vars, &layout.work.join("trusted.crt"))
+        .map_err(|error| unwritten(&error))
 }
