@@ -1,0 +1,127 @@
+//! The checksums of providers, where the image vouches for them already.
+//!
+//! While the lock file has checksums, each command of the engine reads every provider once more
+//! to compare them: half a gigabyte of the largest ones, three times in an apply. `init` compared
+//! them when the image was built, and the image is named by its digest.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use hcl_edit::structure::Body;
+
+use crate::engine::packages;
+use crate::layout::Layout;
+use crate::workspace::write_private;
+
+/// The engine's lock file of providers.
+const FILE: &str = ".terraform.lock.hcl";
+/// Where the engine finds the packages of a module.
+const INSTALLED: &str = ".terraform/providers";
+
+/// Takes the checksums out of the lock file of the module in `directory`, if all of its providers
+/// lie in the image. The versions stay.
+pub fn trust_image(directory: &Path, layout: &Layout) -> io::Result<()> {
+    let file = directory.join(FILE);
+    if !file.is_file() || !all_in_image(&directory.join(INSTALLED), layout)? {
+        return Ok(());
+    }
+    let text = fs::read_to_string(&file)?;
+    match without_checksums(&text) {
+        Some(text) => write_private(&file, text.as_bytes(), 0o644),
+        None => Ok(()),
+    }
+}
+
+fn all_in_image(installed: &Path, layout: &Layout) -> io::Result<bool> {
+    let roots: Vec<_> = [&layout.providers, &layout.base_providers]
+        .into_iter()
+        .filter_map(|root| fs::canonicalize(root).ok())
+        .collect();
+    let packages = packages(installed)?;
+    let in_image = |package| {
+        fs::canonicalize(installed.join(package))
+            .is_ok_and(|real| roots.iter().any(|root| real.starts_with(root)))
+    };
+    Ok(packages.iter().all(in_image))
+}
+
+/// `None` for what is no lock file that we know.
+fn without_checksums(text: &str) -> Option<String> {
+    let mut body: Body = text.parse().ok()?;
+    for provider in body.get_blocks_mut("provider") {
+        provider.body.remove_attribute("hashes");
+    }
+    Some(body.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Vars;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    const LOCKED: &str = r#"# This file is maintained automatically by "terraform init".
+
+provider "registry.terraform.io/hashicorp/null" {
+  version     = "3.2.0"
+  constraints = "~> 3.2"
+  hashes = [
+    "h1:one",
+    "zh:two",
+  ]
+}
+"#;
+
+    /// A module that uses a package in `home`, and the layout of its image.
+    fn module(root: &Path, home: &str) -> (PathBuf, Layout) {
+        let package = "registry.terraform.io/hashicorp/null/3.2.0/linux_amd64";
+        let real = root.join(home).join(package);
+        fs::create_dir_all(&real).unwrap();
+        let directory = root.join("module");
+        let link = directory.join(INSTALLED).join(package);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(real, link).unwrap();
+        fs::write(directory.join(FILE), LOCKED).unwrap();
+        let mut layout = Layout::from_vars(&Vars::new());
+        layout.providers = root.join("providers");
+        layout.base_providers = root.join("base");
+        (directory, layout)
+    }
+
+    fn lock_file_of(home: &str) -> String {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, layout) = module(root.path(), home);
+        trust_image(&directory, &layout).unwrap();
+        fs::read_to_string(directory.join(FILE)).unwrap()
+    }
+
+    #[test]
+    fn providers_of_the_image_need_no_checksums() {
+        for home in ["providers", "base"] {
+            let wanted = r#"# This file is maintained automatically by "terraform init".
+
+provider "registry.terraform.io/hashicorp/null" {
+  version     = "3.2.0"
+  constraints = "~> 3.2"
+}
+"#;
+            assert_eq!(lock_file_of(home), wanted);
+        }
+    }
+
+    #[test]
+    fn a_provider_from_elsewhere_keeps_them_all() {
+        assert_eq!(lock_file_of("cache"), LOCKED);
+    }
+
+    #[test]
+    fn a_module_without_providers_has_nothing_to_forget() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::from_vars(&Vars::new());
+        trust_image(root.path(), &layout).unwrap();
+        assert!(!root.path().join(FILE).exists());
+        assert_eq!(without_checksums("provider {"), None);
+    }
+}
