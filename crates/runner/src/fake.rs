@@ -51,6 +51,11 @@ impl FakeSecrets {
             .insert(name.to_owned(), Snapshot { version, data });
     }
 
+    /// Takes a Secret away.
+    pub fn remove(&self, name: &str) {
+        self.memory().secrets.remove(name);
+    }
+
     /// A Secret as it is.
     pub fn get(&self, name: &str) -> Option<Snapshot> {
         self.memory().secrets.get(name).cloned()

@@ -69,6 +69,21 @@ pub enum StateError {
     /// The pointer is no pointer.
     #[error("pointer of the state in secret {0} is unreadable")]
     Pointer(String, #[source] serde_json::Error),
+    /// The Secret that says where the state is does not exist.
+    #[error("secret {0}, which says where the state is, does not exist")]
+    NoPointer(String),
+    /// A Secret that the pointer names does not exist, or is empty.
+    #[error(
+        "secret {slot} with a part of version {version} of the state is gone or empty; {advice}"
+    )]
+    NoSlot {
+        /// The Secret.
+        slot: String,
+        /// The version that it is a part of.
+        version: u64,
+        /// What is left.
+        advice: String,
+    },
     /// The stored state is damaged.
     #[error("{0}")]
     Corrupt(String),
@@ -112,7 +127,8 @@ pub struct StateStore {
 }
 
 impl StateStore {
-    /// Reads the state that the Secret `pointer` names, and checks it.
+    /// Reads the state that the Secret `pointer` names, and checks it. No state is what an empty
+    /// pointer says; one that is missing is a loss.
     pub async fn open(
         secrets: Arc<dyn Secrets>,
         pointer: String,
@@ -131,17 +147,21 @@ impl StateStore {
         chunk: usize,
     ) -> Result<Self, StateError> {
         let names: BTreeSet<&String> = slots.iter().collect();
-        let all = try_join_all(names.into_iter().map(|slot| read_named(&*secrets, slot)));
+        let all = try_join_all(names.into_iter().map(|slot| read_slot(&*secrets, slot)));
         let (found, read) =
-            futures::future::try_join(read_with_patience(&*secrets, &pointer), all).await?;
+            futures::future::try_join(read_pointer(&*secrets, &pointer), all).await?;
         let parsed = parse_pointer(&pointer, &found)?;
-        let snapshots = BTreeMap::from_iter(read);
+        let snapshots: BTreeMap<_, _> = read.into_iter().flatten().collect();
         let state = match &parsed.current {
             None => None,
             Some(current) => Some(Arc::new(
                 join(&*secrets, current, &parsed, &snapshots).await?,
             )),
         };
+        let slots = slots
+            .into_iter()
+            .filter(|slot| snapshots.contains_key(slot))
+            .collect();
         let slot_versions = snapshots
             .into_iter()
             .map(|(slot, snapshot)| (slot, snapshot.version))
@@ -254,8 +274,10 @@ impl StateStore {
 
     async fn add_slots(&self, memory: &mut Memory, wanted: usize) -> Result<(), StateError> {
         for slot in self.more.more_slots(wanted).await {
-            if !memory.slots.contains(&slot) {
-                let snapshot = read_with_patience(&*self.secrets, &slot).await?;
+            if memory.slots.contains(&slot) {
+                continue;
+            }
+            if let Some((slot, snapshot)) = read_slot(&*self.secrets, &slot).await? {
                 memory.slot_versions.insert(slot.clone(), snapshot.version);
                 memory.slots.push(slot);
             }
@@ -353,8 +375,23 @@ fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError>
     }
 }
 
-async fn read_named(secrets: &dyn Secrets, name: &str) -> Result<(String, Snapshot), StoreError> {
-    Ok((name.to_owned(), read_with_patience(secrets, name).await?))
+async fn read_pointer(secrets: &dyn Secrets, name: &str) -> Result<Snapshot, StateError> {
+    match read_with_patience(secrets, name).await {
+        Err(StoreError::Missing(name)) => Err(StateError::NoPointer(name)),
+        other => Ok(other?),
+    }
+}
+
+/// A slot with its name. One that does not exist cannot be written; whether it held anything, the
+/// pointer knows.
+async fn read_slot(
+    secrets: &dyn Secrets,
+    name: &str,
+) -> Result<Option<(String, Snapshot)>, StateError> {
+    match read_with_patience(secrets, name).await {
+        Err(StoreError::Missing(_)) => Ok(None),
+        other => Ok(Some((name.to_owned(), other?))),
+    }
 }
 
 async fn read_with_patience(secrets: &dyn Secrets, name: &str) -> Result<Snapshot, StoreError> {
@@ -370,6 +407,14 @@ async fn read_with_patience(secrets: &dyn Secrets, name: &str) -> Result<Snapsho
     }
 }
 
+/// What is wrong with a version.
+enum Fault {
+    /// This slot of it does not exist, or is empty.
+    Gone(String),
+    /// Its slots hold something else.
+    Damaged(String),
+}
+
 /// The current state, checked; or an error that says whether the version before is intact.
 async fn join(
     secrets: &dyn Secrets,
@@ -377,20 +422,26 @@ async fn join(
     pointer: &Pointer,
     known: &BTreeMap<String, Snapshot>,
 ) -> Result<Vec<u8>, StateError> {
-    match unpack(secrets, current, known).await? {
-        Ok(state) => Ok(state),
-        Err(fault) => {
-            let advice = match &pointer.previous {
-                None => "there is no version before it".to_owned(),
-                Some(previous) => advice(previous, unpack(secrets, previous, known).await?.is_ok()),
-            };
-            Err(StateError::Corrupt(format!(
-                "version {} of the state (in {}) is damaged: {fault}; {advice}",
-                current.version,
-                current.slots.join(", "),
-            )))
-        }
-    }
+    let fault = match unpack(secrets, current, known).await? {
+        Ok(state) => return Ok(state),
+        Err(fault) => fault,
+    };
+    let advice = match &pointer.previous {
+        None => "there is no version before it".to_owned(),
+        Some(previous) => advice(previous, unpack(secrets, previous, known).await?.is_ok()),
+    };
+    Err(match fault {
+        Fault::Gone(slot) => StateError::NoSlot {
+            slot,
+            version: current.version,
+            advice,
+        },
+        Fault::Damaged(why) => StateError::Corrupt(format!(
+            "version {} of the state (in {}) is damaged: {why}; {advice}",
+            current.version,
+            current.slots.join(", "),
+        )),
+    })
 }
 
 fn advice(previous: &Version, intact: bool) -> String {
@@ -402,7 +453,7 @@ fn advice(previous: &Version, intact: bool) -> String {
             previous.version
         )
     } else {
-        format!("version {} before it is damaged as well", previous.version)
+        format!("version {} before it is lost as well", previous.version)
     }
 }
 
@@ -410,19 +461,21 @@ async fn unpack(
     secrets: &dyn Secrets,
     version: &Version,
     known: &BTreeMap<String, Snapshot>,
-) -> Result<Result<Vec<u8>, String>, StateError> {
+) -> Result<Result<Vec<u8>, Fault>, StateError> {
     let mut packed = Vec::new();
     for slot in &version.slots {
-        let read = match known.get(slot) {
-            Some(snapshot) => Ok(snapshot.clone()),
-            None => read_with_patience(secrets, slot).await,
+        let found = match known.get(slot) {
+            Some(snapshot) => snapshot.data.get(DATA).cloned(),
+            None => read_slot(secrets, slot)
+                .await?
+                .and_then(|(_, mut snapshot)| snapshot.data.remove(DATA)),
         };
-        match read {
-            Err(StoreError::Missing(name)) => return Ok(Err(format!("secret {name} is gone"))),
-            other => packed.extend(other?.data.remove(DATA).unwrap_or_default()),
+        match found {
+            Some(chunk) if !chunk.is_empty() => packed.extend(chunk),
+            Some(_) | None => return Ok(Err(Fault::Gone(slot.clone()))),
         }
     }
-    Ok(verify(version, &packed))
+    Ok(verify(version, &packed).map_err(Fault::Damaged))
 }
 
 fn verify(version: &Version, packed: &[u8]) -> Result<Vec<u8>, String> {

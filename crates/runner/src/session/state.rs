@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use alustan_api::ABANDON;
 use alustan_api::report::Failure;
-use alustan_api::run::RunInputs;
+use alustan_api::run::{ManagedState, RunInputs};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::failure::{user, world};
@@ -25,7 +26,7 @@ pub(super) async fn start_server(
     let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
     let store = StateStore::open(secrets.clone(), pointer, slots, more)
         .await
-        .map_err(|error| unreadable(&error))?;
+        .map_err(|error| unreadable(&error, managed, &record.identity().namespace))?;
     let server = StateServer::start(Arc::new(store), record.clone(), password());
     let server = server
         .await
@@ -33,13 +34,38 @@ pub(super) async fn start_server(
     Ok(Some(server))
 }
 
-fn unreadable(error: &StateError) -> Failure {
+fn unreadable(error: &StateError, managed: &ManagedState, namespace: &str) -> Failure {
+    let pointer = &managed.pointer;
     match error {
         StateError::Corrupt(_) | StateError::Pointer(..) => user("StateDamaged", error.to_string()),
+        StateError::NoPointer(_) => {
+            let empty = format!("kubectl create secret generic {pointer} -n {namespace}");
+            lost(error, &empty)
+        }
+        StateError::NoSlot { .. } => {
+            let patch = r#"--type merge -p '{"data":null}'"#;
+            lost(
+                error,
+                &format!("kubectl patch secret {pointer} -n {namespace} {patch}"),
+            )
+        }
         StateError::Store(_) | StateError::Moved | StateError::NoRoom { .. } => {
             world("StateUnavailable", error.to_string())
         }
     }
+}
+
+/// State that is lost is not empty: with an empty one everything would be made a second time, and
+/// nothing be destroyed. That is for a person to say, by the command that makes it `empty`.
+fn lost(error: &StateError, empty: &str) -> Failure {
+    user(
+        "StateLost",
+        format!(
+            "{error}. Nothing was changed. Restore it from a backup; or, to begin with an empty \
+             state on purpose, run `{empty}` (what exists then stays, and everything is made \
+             again); or let go of everything with the annotation {ABANDON}: \"true\""
+        ),
+    )
 }
 
 fn password() -> String {

@@ -240,3 +240,67 @@ async fn a_deleted_state_is_gone_but_kept_as_the_previous_one() {
     assert_eq!(open(&secrets).await.get().await, None);
     assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(1));
 }
+
+#[tokio::test]
+async fn a_pointer_that_is_gone_is_a_loss_and_an_empty_one_is_no_state() {
+    let secrets = Arc::new(FakeSecrets::new());
+    for slot in names(3) {
+        secrets.put(&slot, []);
+    }
+    let error = open_with(&secrets, 3, 3).await.err().unwrap();
+    assert!(
+        matches!(&error, StateError::NoPointer(name) if name == "state"),
+        "{error}"
+    );
+    secrets.put("state", []);
+    assert_eq!(open(&secrets).await.get().await, None);
+    assert!(secrets.writes().is_empty());
+}
+
+#[rstest]
+#[case::empty(&["slot-0", "slot-1"], true)]
+#[case::missing(&["slot-0"], false)]
+#[tokio::test]
+async fn a_slot_of_the_current_version_without_its_chunk_is_a_loss(
+    #[case] slots: &[&str],
+    #[case] previous_intact: bool,
+) {
+    let all = cluster(3);
+    let store = open(&all).await;
+    store.put(state(1, 10)).await.unwrap();
+    store.put(state(2, 10)).await.unwrap();
+    // As after a restore of some of the Secrets only.
+    let secrets = FakeSecrets::new();
+    let data = |name: &str| all.get(name).unwrap().data;
+    secrets.put("state", [(POINTER, data("state")[POINTER].clone())]);
+    for slot in slots {
+        let kept = *slot == "slot-0" && previous_intact;
+        secrets.put(slot, kept.then(|| (DATA, data(slot)[DATA].clone())));
+    }
+    let error = open_with(&Arc::new(secrets), 3, 3).await.err().unwrap();
+    let StateError::NoSlot {
+        slot,
+        version,
+        advice,
+    } = error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((slot.as_str(), version), ("slot-1", 2));
+    assert_eq!(advice.contains("is intact"), previous_intact, "{advice}");
+}
+
+#[tokio::test]
+async fn a_missing_slot_that_no_version_names_is_not_used() {
+    let secrets = FakeSecrets::new();
+    for name in ["state", "slot-0", "slot-2"] {
+        secrets.put(name, []);
+    }
+    let secrets = Arc::new(secrets);
+    let store = open(&secrets).await;
+    for serial in 1..=3 {
+        store.put(state(serial, 10)).await.unwrap();
+    }
+    assert_eq!(*open(&secrets).await.get().await.unwrap(), state(3, 10));
+    assert!(!secrets.writes().contains(&"slot-1".to_owned()));
+}

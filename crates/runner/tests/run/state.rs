@@ -121,3 +121,54 @@ fn a_state_of_several_mebibytes_gets_the_slots_that_it_asks_for() {
     world.run(RunKind::Drift).expect(RunResult::NoChanges);
     world.run(RunKind::Destroy).expect(RunResult::Done);
 }
+
+/// Runs of every kind fail and start nothing; gives the message of the last.
+fn fails_as_lost(world: &mut World) -> String {
+    let started = world.path("started");
+    world.program(
+        "terraform",
+        &format!("#!/bin/sh\ntouch {}\n", started.display()),
+    );
+    let mut message = String::new();
+    for kind in [RunKind::Apply, RunKind::Drift, RunKind::Destroy] {
+        let attempted = world.record().attempted;
+        let ran = world.run(kind);
+        ran.expect_failure(FailureClass::User, "StateLost")
+            .clone_into(&mut message);
+        assert!(!started.exists(), "{kind}: {}", ran.logs());
+        assert_eq!(world.record().attempted, attempted);
+    }
+    std::fs::remove_file(world.path("bin/terraform")).unwrap();
+    message
+}
+
+#[test]
+fn a_lost_state_is_not_an_empty_one() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.secrets.remove("web-state");
+    let message = fails_as_lost(&mut world);
+    let command = "kubectl create secret generic web-state -n team";
+    assert!(message.contains(command), "{message}");
+    // As that command does.
+    world.secrets.put("web-state", []);
+    let report = world.run(RunKind::Apply);
+    let changes = report.expect(RunResult::Done).changes.clone();
+    assert_eq!(changes.unwrap().add, 1);
+}
+
+#[test]
+fn a_lost_part_of_the_state_is_a_lost_state() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let slot = world.pointer().current.unwrap().slots[0].clone();
+    // The controller makes slots that are missing, without what was in them.
+    world.secrets.put(&slot, []);
+    let message = fails_as_lost(&mut world);
+    assert!(
+        message.contains(&slot) && message.contains("kubectl patch secret web-state -n team"),
+        "{message}"
+    );
+    world.secrets.remove(&slot);
+    fails_as_lost(&mut world);
+}
