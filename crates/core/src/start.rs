@@ -211,8 +211,10 @@ fn job(
 ) -> Step {
     let digest = digest::keyed(&record.key, inputs);
     let pull = pull_secret(tf, seen);
-    // Nothing is in a new volume, and making one takes the cluster longer than the run itself.
-    let cache = run.trigger != Trigger::Created || seen.cache == CacheSeen::Bound;
+    // Nothing is in a new volume, and making one takes the cluster longer than the run itself: who
+    // waits for a first apply or for the end of everything need not wait for that.
+    let waits = run.trigger != Trigger::Created && run.kind != RunKind::Destroy;
+    let cache = waits || seen.cache == CacheSeen::Bound;
     Step::CreateJob(Box::new(run_job::job(
         tf, number, run, &digest, pull, cache, settings,
     )))

@@ -155,7 +155,7 @@ fn a_cache_volume_that_is_gone_is_replaced() {
 
 /// Making a volume takes a cluster seconds, and there is nothing in it yet.
 #[test]
-fn the_first_run_does_not_wait_for_a_new_volume() {
+fn neither_the_first_run_nor_the_last_waits_for_a_new_volume() {
     for (cache, waits) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
         let mut world = World::until(|world| !world.images.is_empty());
         world.cache = cache;
@@ -166,6 +166,10 @@ fn the_first_run_does_not_wait_for_a_new_volume() {
     world.cache = CacheSeen::Pending;
     world.edit(|tf| tf.with_variable("size", 1)).look_once();
     assert!(world.jobs["web-apply-2"].volume);
+    world.settle();
+    world.cache = CacheSeen::Pending;
+    world.delete().look_once();
+    assert!(!world.jobs["web-destroy-3"].volume);
 }
 
 #[test]
