@@ -28,6 +28,7 @@ pub mod run;
 pub mod say;
 pub mod script;
 pub mod seal;
+pub mod secret_values;
 pub mod secrets;
 pub mod session;
 pub mod signals;

@@ -1,5 +1,6 @@
 //! `alustan-runner`: see the library.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use alustan_runner::record::Identity;
 use alustan_runner::redact::Redactor;
 use alustan_runner::run::{Context, run};
 use alustan_runner::say;
+use alustan_runner::secret_values::of_environment;
 use alustan_runner::secrets::KubeSecrets;
 use alustan_runner::signals::listen;
 use clap::{Parser, Subcommand};
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn complain(error: &dyn std::error::Error) -> ExitCode {
-    say!("{error}");
+    say!("{}", redactor(&process_vars()).text(&error.to_string()));
     ExitCode::FAILURE
 }
 
@@ -76,18 +78,7 @@ fn print_version() -> Done {
 async fn start_run() -> Done {
     let vars = process_vars();
     let identity = identity(&vars)?;
-    let processes = Arc::new(Processes::adopt_orphans());
-    let stop = listen(&processes)?;
-    let grace = vars
-        .get("ALUSTAN_GRACE")
-        .and_then(|it| it.parse().ok())
-        .unwrap_or(590);
-    let commands = Commands {
-        processes,
-        stop,
-        grace: Duration::from_secs(grace),
-        redactor: Redactor::default(),
-    };
+    let commands = commands(&vars)?;
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
     let layout = Layout::from_vars(&vars);
@@ -119,8 +110,13 @@ fn commands(vars: &Vars) -> std::io::Result<Commands> {
         processes,
         stop,
         grace,
-        redactor: Redactor::default(),
+        redactor: redactor(vars),
     })
+}
+
+/// What of the environment must not be printed, as far as it is known by itself.
+fn redactor(vars: &Vars) -> Redactor {
+    Redactor::new(of_environment(vars, &BTreeSet::new()))
 }
 
 /// In a pod the environment names the API server by address, so no DNS is needed.
@@ -132,6 +128,8 @@ async fn client_config(vars: &Vars) -> Result<kube::Config, Box<dyn std::error::
     } else {
         kube::Config::incluster_env()?
     };
+    // The proxies are for the module's providers: the cluster itself is near.
+    config.proxy_url = None;
     // Our own retries know how long a call is worth waiting for.
     config.default_retry = false;
     Ok(config)

@@ -76,9 +76,11 @@ impl Request {
 
 /// Prepares the context; a failure stands in the termination message.
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
+    let redactor = commands.redactor.clone();
     match try_prepare(layout, vars, commands).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let failure = redactor.failure(failure);
             crate::say!("{}: {}", failure.reason, failure.message);
             write_failure(&layout.termination_log, &failure, |failure| PrepareReport {
                 failure,

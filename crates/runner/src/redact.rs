@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use alustan_api::report::Failure;
+
 /// What stands in the place of a secret value.
 pub const MASK: &str = "(redacted)";
 
@@ -49,6 +51,14 @@ impl Redactor {
         let mut bytes = stream.push(text.as_bytes());
         bytes.extend(stream.finish());
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The failure without the secret values.
+    pub fn failure(&self, failure: Failure) -> Failure {
+        Failure {
+            message: self.text(&failure.message),
+            ..failure
+        }
     }
 
     /// A redactor for one stream of bytes.

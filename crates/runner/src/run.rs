@@ -13,8 +13,10 @@ use crate::execute::{Ended, Findings};
 use crate::failure::world;
 use crate::layout::{Layout, Vars};
 use crate::record::{Identity, Record, RecordError};
+use crate::redact::Redactor;
 use crate::report;
 use crate::retry::Patience;
+use crate::secret_values::of_environment;
 use crate::secrets::Secrets;
 use crate::session::{Parts, Session};
 use crate::workspace::copy_tree;
@@ -45,8 +47,9 @@ pub async fn run(context: Context) -> ExitCode {
     };
     let claimed = match claimed {
         Ok(claimed) => claimed,
-        Err(error) => return refused(&error),
+        Err(error) => return refused(&context, &error),
     };
+    let redactor = redactor(&context, &claimed);
     let (number, kind) = (context.identity.number, claimed.run.kind);
     crate::say!("run {number} of {}: {kind}", context.identity.record);
     let mut findings = Findings::default();
@@ -61,8 +64,8 @@ pub async fn run(context: Context) -> ExitCode {
     let (result, failure) = match ended {
         Ok(result) => (result, None),
         Err(Ended::Cancelled) => (RunResult::Cancelled, None),
-        Err(Ended::Failed(failure)) => (RunResult::Failed, Some(failure)),
-        Err(Ended::NotOurs(why)) => return refused(&RecordError::NotOurs(why)),
+        Err(Ended::Failed(failure)) => (RunResult::Failed, Some(redactor.failure(failure))),
+        Err(Ended::NotOurs(why)) => return refused(&context, &RecordError::NotOurs(why)),
     };
     let report = RunReport {
         number,
@@ -79,15 +82,22 @@ pub async fn run(context: Context) -> ExitCode {
     finish(&context, &record, &report, &findings).await
 }
 
+/// What is known to be secret before the run has a session.
+fn redactor(context: &Context, claimed: &Claimed) -> Redactor {
+    let from_secrets = &claimed.inputs.secret_environment;
+    Redactor::new(of_environment(&context.vars, from_secrets))
+}
+
 /// Why nothing was run.
-fn refused(error: &RecordError) -> ExitCode {
+fn refused(context: &Context, error: &RecordError) -> ExitCode {
     match error {
         RecordError::NotOurs(why) => {
             crate::say!("{why}");
             ExitCode::SUCCESS
         }
         RecordError::Store(_) | RecordError::Unreadable { .. } | RecordError::Incomplete { .. } => {
-            crate::say!("the run could not be claimed: {error}");
+            let text = context.commands.redactor.text(&error.to_string());
+            crate::say!("the run could not be claimed: {text}");
             ExitCode::FAILURE
         }
     }

@@ -2,7 +2,6 @@
 
 mod ending;
 mod files;
-mod secret_values;
 mod state;
 
 use std::ffi::OsString;
@@ -26,6 +25,7 @@ use crate::processes::Scope;
 use crate::record::Record;
 use crate::redact::Redactor;
 use crate::script::{Script, Scripts};
+use crate::secret_values;
 use crate::secrets::Secrets;
 use crate::state_server::StateServer;
 use crate::variables;

@@ -218,6 +218,46 @@ fn known_secrets_are_not_printed() {
 }
 
 #[test]
+fn what_comes_from_secrets_or_stands_in_a_proxys_url_is_not_printed() {
+    let mut world = World::new(
+        r#"
+        resource "terraform_data" "a" {
+          provisioner "local-exec" {
+            command = "echo one $SUPERUSER of $PLACE; echo two $HTTPS_PROXY; echo three $INSECURE; exit 1"
+          }
+        }
+        "#,
+    );
+    let vars = [
+        ("SUPERUSER", "alice-of-the-base"),
+        ("PLACE", "north"),
+        ("HTTPS_PROXY", "http://me:pass-of-proxy@127.0.0.1:9"),
+        ("INSECURE", "false"),
+    ];
+    world
+        .vars
+        .extend(vars.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let from_secrets = ["SUPERUSER", "INSECURE", "NOT_THERE"].map(String::from);
+    world.inputs.secret_environment.extend(from_secrets);
+    let ran = world.run(RunKind::Apply);
+    let report = serde_json::to_string(ran.expect(RunResult::Failed)).unwrap();
+    let message = world.read("termination-log");
+    for text in [&ran.logs(), &report, &message] {
+        assert!(
+            !text.contains("alice-of-the-base") && !text.contains("pass-of-proxy"),
+            "{text}"
+        );
+    }
+    for line in [
+        "one (redacted) of north",
+        "two http://(redacted)@127.0.0.1:9",
+        "three false",
+    ] {
+        assert!(ran.stdout.contains(line), "{line}: {}", ran.logs());
+    }
+}
+
+#[test]
 fn a_backend_block_is_configured_by_a_file_and_resolved() {
     let mut world = World::with_local_backend("output \"x\" { value = 1 }\n");
     let state = world.path("local.tfstate");

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -12,6 +13,7 @@ use alustan_runner::layout::{Layout, Vars, process_vars};
 use alustan_runner::prepare::{Request, prepare_context};
 use alustan_runner::processes::Processes;
 use alustan_runner::redact::Redactor;
+use alustan_runner::secret_values::of_environment;
 use alustan_runner::signals::Stop;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -300,4 +302,68 @@ fn a_failure_stands_in_the_termination_message() {
         report.failure.message
     );
     assert_eq!(report.failure.class, FailureClass::World);
+}
+
+#[test]
+fn the_password_of_a_proxy_is_not_printed_when_a_module_is_prepared() {
+    let world = World::new("");
+    let complains = "#!/bin/sh\necho \"Error: proxy $HTTPS_PROXY refused\" >&2\nexit 1\n";
+    world.program("terraform", complains);
+    let search = std::env::var("PATH").unwrap();
+    let vars = Vars::from([
+        (
+            "PATH".to_owned(),
+            format!("{}:{search}", world.path("bin").display()),
+        ),
+        ("HTTPS_PROXY".to_owned(), "http://me:hidden@proxy:1".into()),
+    ]);
+    let (_sender, stop) = Stop::channel();
+    let commands = Commands {
+        processes: Arc::new(Processes::default()),
+        stop,
+        grace: Duration::from_secs(5),
+        redactor: Redactor::new(of_environment(&vars, &BTreeSet::new())),
+    };
+    let failure = runtime()
+        .block_on(prepare_context(
+            &layout(&world, "build"),
+            &vars,
+            &commands,
+            &request("", None),
+            &context(&[("main.tf", PLAIN)]),
+        ))
+        .unwrap_err();
+    assert!(
+        failure
+            .message
+            .contains("proxy http://(redacted)@proxy:1 refused"),
+        "{}",
+        failure.message
+    );
+}
+
+#[test]
+fn a_proxy_that_cannot_be_reached_is_told_without_its_password() {
+    let world = World::new("");
+    let log = world.path("log");
+    let digest = "0".repeat(64);
+    let done = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
+        .arg("prepare")
+        .env(
+            "ALUSTAN_CONTEXT",
+            format!("registry.test/team/web@sha256:{digest}"),
+        )
+        .env("ALUSTAN_DOCKERFILE", "FROM base")
+        .env("ALUSTAN_TERMINATION_LOG", &log)
+        .env("ALUSTAN_BUILD_DIR", world.path("build"))
+        .env("HTTPS_PROXY", "http://me:hidden@127.0.0.1:1")
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    let said = [done.stdout, done.stderr, fs::read(log).unwrap()].concat();
+    let said = String::from_utf8(said).unwrap();
+    assert!(
+        said.contains("RegistryUnreachable") && !said.contains("hidden"),
+        "{said}"
+    );
 }

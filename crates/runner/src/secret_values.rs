@@ -1,0 +1,196 @@
+//! Which values are secret, and never printed (rule 15).
+//!
+//! They are known by where they come from: a Secret, the backend's credentials, a variable that the
+//! module marks, the user's part of a URL. What the operator's settings put into the environment
+//! has no such origin, so there the name decides.
+//!
+//! Masked is what has at least four bytes and is no word like `true`: anything shorter would mask
+//! the whole log, and tell what is behind the masks. Of a URL's user and password, both together
+//! are masked as well, so that a short password does not show there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::run::RunInputs;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::layout::Vars;
+use crate::variables::{self, Declared};
+
+/// Words that are settings, also where a Secret holds them.
+const PLAIN: &[&str] = &["true", "false", "null", "none"];
+
+/// From this length on a URL's user without a password is a token rather than a name.
+const SHORTEST_TOKEN: usize = 8;
+
+/// Everything known to be secret: credentials of the backend and of the pod, the password of
+/// the state server, values of variables that the module marks as sensitive.
+pub fn of_run(
+    inputs: &RunInputs,
+    container: &Vars,
+    server: &Vars,
+    values: &variables::Values,
+    declared: &BTreeMap<String, Declared>,
+) -> Vec<String> {
+    let mut secrets: Vec<String> = inputs.backend.environment.values().cloned().collect();
+    secrets.extend(server.get("TF_HTTP_PASSWORD").cloned());
+    secrets.extend(of_environment(container, &inputs.secret_environment));
+    secrets.extend(variables::sensitive_texts(values, declared));
+    secrets
+}
+
+/// What is secret in the environment of a container: the values of the variables in `from_secrets`,
+/// of those with a telling name, and what URLs say of their users.
+pub fn of_environment(container: &Vars, from_secrets: &BTreeSet<String>) -> Vec<String> {
+    let mut secrets = Vec::new();
+    for (name, value) in container {
+        let from_secret = from_secrets.contains(name) && !is_plain(value);
+        if from_secret || looks_secret(name, value) {
+            secrets.push(value.clone());
+        }
+        secrets.extend(of_urls(name, value));
+    }
+    secrets
+}
+
+fn is_plain(value: &str) -> bool {
+    PLAIN
+        .iter()
+        .any(|word| value.trim().eq_ignore_ascii_case(word))
+}
+
+/// Whether an environment variable of the container is likely to hold a credential.
+fn looks_secret(name: &str, value: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "SECRET",
+        "TOKEN",
+        "PASSWORD",
+        "PASSWD",
+        "PRIVATE_KEY",
+        "CREDENTIAL",
+        "API_KEY",
+        "ACCESS_KEY",
+    ];
+    let name = name.to_ascii_uppercase();
+    let named = WORDS.iter().any(|word| name.contains(word)) && !name.ends_with("_FILE");
+    named && value.len() >= 8 && !value.starts_with('/')
+}
+
+/// The users of all URLs in `value`. A proxy may be named without a scheme.
+fn of_urls(name: &str, value: &str) -> Vec<String> {
+    let proxy = name.to_ascii_uppercase().ends_with("_PROXY");
+    let skipped = usize::from(!proxy || value.contains("://"));
+    value
+        .split("://")
+        .skip(skipped)
+        .filter_map(|rest| {
+            let end = rest.find(['/', '?', '#', ' ', '\n', '"', '\'']);
+            let (user, _) = rest.get(..end.unwrap_or(rest.len()))?.rsplit_once('@')?;
+            Some(of_user(user))
+        })
+        .flatten()
+        .collect()
+}
+
+/// `user:password` as it stands in a URL, as it is meant, and as a program sends it.
+fn of_user(user: &str) -> Vec<String> {
+    let Some((_, password)) = user.split_once(':') else {
+        let token = Some(user).filter(|it| it.len() >= SHORTEST_TOKEN);
+        return token.map(str::to_owned).into_iter().collect();
+    };
+    let decoded = without_escapes(user);
+    vec![
+        user.to_owned(),
+        STANDARD.encode(&decoded),
+        decoded,
+        password.to_owned(),
+        without_escapes(password),
+    ]
+}
+
+/// The text without `%XX`.
+fn without_escapes(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let byte = part.get(..2).and_then(|it| u8::from_str_radix(it, 16).ok());
+        match (byte, part.get(2..)) {
+            (Some(byte), Some(rest)) => {
+                bytes.push(byte);
+                bytes.extend(rest.as_bytes());
+            }
+            _ => bytes.extend(format!("%{part}").into_bytes()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redact::Redactor;
+    use rstest::rstest;
+
+    /// What is printed of `text` where `name` has `value`.
+    fn printed(name: &str, value: &str, from_secret: bool, text: &str) -> String {
+        let vars = Vars::from([(name.to_owned(), value.to_owned())]);
+        let named = from_secret.then(|| name.to_owned()).into_iter().collect();
+        Redactor::new(of_environment(&vars, &named)).text(text)
+    }
+
+    #[rstest]
+    #[case("PGUSER", "alice", true, "as (redacted)")]
+    #[case("PGUSER", "alice", false, "as alice")]
+    #[case("PIN", "1234", true, "as (redacted)")]
+    #[case("PIN", "123", true, "as 123")]
+    #[case("KUBE_INSECURE", "true", true, "as true")]
+    #[case("DB_PASSWORD", "long-enough", false, "as (redacted)")]
+    #[case("DB_PASSWORD_FILE", "long-enough", false, "as long-enough")]
+    #[case("DB_PASSWORD_FILE", "long-enough", true, "as (redacted)")]
+    fn a_value_from_a_secret_is_masked_whatever_its_name(
+        #[case] name: &str,
+        #[case] value: &str,
+        #[case] from_secret: bool,
+        #[case] wanted: &str,
+    ) {
+        assert_eq!(
+            printed(name, value, from_secret, &format!("as {value}")),
+            wanted
+        );
+    }
+
+    #[rstest]
+    #[case::as_it_is("http://me:p%40ssword@proxy:3128", "http://(redacted)@proxy:3128")]
+    #[case::password("refused: p%40ssword", "refused: (redacted)")]
+    #[case::decoded("refused: p@ssword", "refused: (redacted)")]
+    #[case::sent("Basic bWU6cEBzc3dvcmQ=", "Basic (redacted)")]
+    #[case::user("me at proxy:3128", "me at proxy:3128")]
+    fn the_password_of_a_proxy_is_masked_in_every_form(#[case] text: &str, #[case] wanted: &str) {
+        for value in [
+            "http://me:p%40ssword@proxy:3128",
+            "me:p%40ssword@proxy:3128",
+        ] {
+            assert_eq!(printed("https_proxy", value, false, text), wanted);
+        }
+    }
+
+    #[rstest]
+    #[case("HTTP_PROXY", "http://proxy:3128", "http://proxy:3128")]
+    #[case("HTTP_PROXY", "http://me:pw@proxy", "http://(redacted)@proxy")]
+    #[case("REPOSITORY", "ssh://git@host/x", "ssh://git@host/x")]
+    #[case("REPOSITORY", "https://ghp_0123@host/x", "https://(redacted)@host/x")]
+    #[case(
+        "MIRRORS",
+        "https://a/b@c,https://u:pass@d/",
+        "https://a/b@c,https://(redacted)@d/"
+    )]
+    #[case("ADDRESS", "me:word@host", "me:word@host")]
+    #[case("BROKEN", "http://u:%zz%4@h", "http://(redacted)@h")]
+    fn users_of_urls_are_masked_where_they_are_more_than_a_name(
+        #[case] name: &str,
+        #[case] value: &str,
+        #[case] wanted: &str,
+    ) {
+        assert_eq!(printed(name, value, false, value), wanted);
+    }
+}
