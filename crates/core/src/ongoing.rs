@@ -104,8 +104,9 @@ impl Case<'_> {
 
     /// When to look whether the pod of a run that is starting is there.
     pub(crate) fn pod_due(&self) -> Option<Timestamp> {
-        let due = self.starting()?.started_at + NO_POD;
-        (self.now < due).then_some(due)
+        let started = self.starting()?.started_at;
+        let mut due = [started + NO_POD, started + GIVE_UP].into_iter();
+        due.find(|due| self.now < *due)
     }
 
     /// What keeps the pod of the current run from starting.

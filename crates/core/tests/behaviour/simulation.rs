@@ -82,6 +82,7 @@ fn comes_to_rest(world: &mut World) {
         world.status()
     );
     assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
+    world.images.append(&mut world.vanished);
     stays_at_rest(world);
 }
 

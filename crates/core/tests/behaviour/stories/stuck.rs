@@ -5,6 +5,7 @@ use alustan_api::State;
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen};
+use k8s_openapi::jiff::SignedDuration;
 
 use super::words;
 use crate::fixtures::Edit as _;
@@ -51,6 +52,27 @@ fn after_five_minutes_it_is_given_up_and_costs_no_retry() {
     let status = world.status();
     assert_eq!(status.runs[0].reason.as_deref(), Some("ImagePullBackOff"));
     assert_eq!(world.record.as_ref().unwrap().history.failures.count, 0);
+}
+
+/// Nobody waits for it, so nobody is told before it failed; but it is not forgotten.
+#[test]
+fn a_look_for_drift_that_cannot_start_is_given_up_too() {
+    let mut world = World::applied();
+    world.images.clear();
+    world.next_look();
+    world.spawn();
+    world.look_once();
+    assert!(world.is_ready());
+    let began = world.now;
+    world.next_look();
+    assert!(world.is_ready());
+    world.next_look();
+    assert_eq!(world.now, began + SignedDuration::from_mins(5));
+    world.look_once();
+    assert_eq!(
+        world.status().runs[0].reason.as_deref(),
+        Some("ImagePullBackOff")
+    );
 }
 
 #[test]
