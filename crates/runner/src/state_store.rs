@@ -5,14 +5,15 @@
 //! writes the pointer names a version that is complete. Each slot is written by compare-and-swap
 //! against the version that we saw: a second writer fails instead of destroying anything.
 
+mod read;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,9 @@ use tokio::sync::Mutex;
 
 use crate::record::to_json;
 use crate::retry::{Patience, pause_between_tries};
-use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
+use crate::secrets::{Changes, Secrets, StoreError};
+
+use read::{join, parse_pointer, read_pointer, read_slot, read_with_patience};
 
 /// Key of the pointer Secret's data.
 pub const POINTER: &str = "pointer";
@@ -363,130 +366,6 @@ impl Memory {
             .filter(|slot| !used.contains(slot))
             .cloned()
             .collect()
-    }
-}
-
-fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {
-    match snapshot.data.get(POINTER) {
-        None => Ok(Pointer::default()),
-        Some(bytes) if bytes.is_empty() => Ok(Pointer::default()),
-        Some(bytes) => serde_json::from_slice(bytes)
-            .map_err(|source| StateError::Pointer(name.to_owned(), source)),
-    }
-}
-
-async fn read_pointer(secrets: &dyn Secrets, name: &str) -> Result<Snapshot, StateError> {
-    match read_with_patience(secrets, name).await {
-        Err(StoreError::Missing(name)) => Err(StateError::NoPointer(name)),
-        other => Ok(other?),
-    }
-}
-
-/// A slot with its name. One that does not exist cannot be written; whether it held anything, the
-/// pointer knows.
-async fn read_slot(
-    secrets: &dyn Secrets,
-    name: &str,
-) -> Result<Option<(String, Snapshot)>, StateError> {
-    match read_with_patience(secrets, name).await {
-        Err(StoreError::Missing(_)) => Ok(None),
-        other => Ok(Some((name.to_owned(), other?))),
-    }
-}
-
-async fn read_with_patience(secrets: &dyn Secrets, name: &str) -> Result<Snapshot, StoreError> {
-    let patience = Patience::lasting(PATIENCE);
-    let mut pauses = pause_between_tries();
-    loop {
-        match secrets.read(name).await {
-            Err(error) if error.is_passing() && !patience.is_over() => {
-                tokio::time::sleep(pauses.next().unwrap_or_default()).await;
-            }
-            other => return other,
-        }
-    }
-}
-
-/// What is wrong with a version.
-enum Fault {
-    /// This slot of it does not exist, or is empty.
-    Gone(String),
-    /// Its slots hold something else.
-    Damaged(String),
-}
-
-/// The current state, checked; or an error that says whether the version before is intact.
-async fn join(
-    secrets: &dyn Secrets,
-    current: &Version,
-    pointer: &Pointer,
-    known: &BTreeMap<String, Snapshot>,
-) -> Result<Vec<u8>, StateError> {
-    let fault = match unpack(secrets, current, known).await? {
-        Ok(state) => return Ok(state),
-        Err(fault) => fault,
-    };
-    let advice = match &pointer.previous {
-        None => "there is no version before it".to_owned(),
-        Some(previous) => advice(previous, unpack(secrets, previous, known).await?.is_ok()),
-    };
-    Err(match fault {
-        Fault::Gone(slot) => StateError::NoSlot {
-            slot,
-            version: current.version,
-            advice,
-        },
-        Fault::Damaged(why) => StateError::Corrupt(format!(
-            "version {} of the state (in {}) is damaged: {why}; {advice}",
-            current.version,
-            current.slots.join(", "),
-        )),
-    })
-}
-
-fn advice(previous: &Version, intact: bool) -> String {
-    let serial = previous.serial.unwrap_or_default();
-    if intact {
-        format!(
-            "version {} before it (serial {serial}) is intact: to go back to it, make `previous` \
-             of the pointer Secret its `current`, after looking at what was applied since",
-            previous.version
-        )
-    } else {
-        format!("version {} before it is lost as well", previous.version)
-    }
-}
-
-async fn unpack(
-    secrets: &dyn Secrets,
-    version: &Version,
-    known: &BTreeMap<String, Snapshot>,
-) -> Result<Result<Vec<u8>, Fault>, StateError> {
-    let mut packed = Vec::new();
-    for slot in &version.slots {
-        let found = match known.get(slot) {
-            Some(snapshot) => snapshot.data.get(DATA).cloned(),
-            None => read_slot(secrets, slot)
-                .await?
-                .and_then(|(_, mut snapshot)| snapshot.data.remove(DATA)),
-        };
-        match found {
-            Some(chunk) if !chunk.is_empty() => packed.extend(chunk),
-            Some(_) | None => return Ok(Err(Fault::Gone(slot.clone()))),
-        }
-    }
-    Ok(verify(version, &packed).map_err(Fault::Damaged))
-}
-
-fn verify(version: &Version, packed: &[u8]) -> Result<Vec<u8>, String> {
-    let mut state = Vec::new();
-    GzDecoder::new(packed)
-        .read_to_end(&mut state)
-        .map_err(|error| error.to_string())?;
-    if sha256_hex(&state) == version.sha256 {
-        Ok(state)
-    } else {
-        Err("its checksum does not match".to_owned())
     }
 }
 

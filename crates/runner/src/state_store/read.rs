@@ -1,0 +1,140 @@
+//! Reads a version of the state, and tells what is lost from what is damaged.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+
+use super::{DATA, PATIENCE, POINTER, Pointer, StateError, Version, sha256_hex};
+use crate::retry::{Patience, pause_between_tries};
+use crate::secrets::{Secrets, Snapshot, StoreError};
+
+pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {
+    match snapshot.data.get(POINTER) {
+        None => Ok(Pointer::default()),
+        Some(bytes) if bytes.is_empty() => Ok(Pointer::default()),
+        Some(bytes) => serde_json::from_slice(bytes)
+            .map_err(|source| StateError::Pointer(name.to_owned(), source)),
+    }
+}
+
+pub(super) async fn read_pointer(
+    secrets: &dyn Secrets,
+    name: &str,
+) -> Result<Snapshot, StateError> {
+    match read_with_patience(secrets, name).await {
+        Err(StoreError::Missing(name)) => Err(StateError::NoPointer(name)),
+        other => Ok(other?),
+    }
+}
+
+/// A slot with its name. One that does not exist cannot be written; whether it held anything, the
+/// pointer knows.
+pub(super) async fn read_slot(
+    secrets: &dyn Secrets,
+    name: &str,
+) -> Result<Option<(String, Snapshot)>, StateError> {
+    match read_with_patience(secrets, name).await {
+        Err(StoreError::Missing(_)) => Ok(None),
+        other => Ok(Some((name.to_owned(), other?))),
+    }
+}
+
+pub(super) async fn read_with_patience(
+    secrets: &dyn Secrets,
+    name: &str,
+) -> Result<Snapshot, StoreError> {
+    let patience = Patience::lasting(PATIENCE);
+    let mut pauses = pause_between_tries();
+    loop {
+        match secrets.read(name).await {
+            Err(error) if error.is_passing() && !patience.is_over() => {
+                tokio::time::sleep(pauses.next().unwrap_or_default()).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// What is wrong with a version.
+enum Fault {
+    /// This slot of it does not exist, or is empty.
+    Gone(String),
+    /// Its slots hold something else.
+    Damaged(String),
+}
+
+/// The current state, checked; or an error that says whether the version before is intact.
+pub(super) async fn join(
+    secrets: &dyn Secrets,
+    current: &Version,
+    pointer: &Pointer,
+    known: &BTreeMap<String, Snapshot>,
+) -> Result<Vec<u8>, StateError> {
+    let fault = match unpack(secrets, current, known).await? {
+        Ok(state) => return Ok(state),
+        Err(fault) => fault,
+    };
+    let advice = match &pointer.previous {
+        None => "there is no version before it".to_owned(),
+        Some(previous) => advice(previous, unpack(secrets, previous, known).await?.is_ok()),
+    };
+    Err(match fault {
+        Fault::Gone(slot) => StateError::NoSlot {
+            slot,
+            version: current.version,
+            advice,
+        },
+        Fault::Damaged(why) => StateError::Corrupt(format!(
+            "version {} of the state (in {}) is damaged: {why}; {advice}",
+            current.version,
+            current.slots.join(", "),
+        )),
+    })
+}
+
+fn advice(previous: &Version, intact: bool) -> String {
+    let serial = previous.serial.unwrap_or_default();
+    if intact {
+        format!(
+            "version {} before it (serial {serial}) is intact: to go back to it, make `previous` \
+             of the pointer Secret its `current`, after looking at what was applied since",
+            previous.version
+        )
+    } else {
+        format!("version {} before it is lost as well", previous.version)
+    }
+}
+
+async fn unpack(
+    secrets: &dyn Secrets,
+    version: &Version,
+    known: &BTreeMap<String, Snapshot>,
+) -> Result<Result<Vec<u8>, Fault>, StateError> {
+    let mut packed = Vec::new();
+    for slot in &version.slots {
+        let found = match known.get(slot) {
+            Some(snapshot) => snapshot.data.get(DATA).cloned(),
+            None => read_slot(secrets, slot)
+                .await?
+                .and_then(|(_, mut snapshot)| snapshot.data.remove(DATA)),
+        };
+        match found {
+            Some(chunk) if !chunk.is_empty() => packed.extend(chunk),
+            Some(_) | None => return Ok(Err(Fault::Gone(slot.clone()))),
+        }
+    }
+    Ok(verify(version, &packed).map_err(Fault::Damaged))
+}
+
+fn verify(version: &Version, packed: &[u8]) -> Result<Vec<u8>, String> {
+    let mut state = Vec::new();
+    GzDecoder::new(packed)
+        .read_to_end(&mut state)
+        .map_err(|error| error.to_string())?;
+    if sha256_hex(&state) == version.sha256 {
+        Ok(state)
+    } else {
+        Err("its checksum does not match".to_owned())
+    }
+}
