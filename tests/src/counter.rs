@@ -122,4 +122,19 @@ impl Counter {
             self.command(path)
         )
     }
+
+    /// HCL of a resource whose making asks for `/made`, and whose destruction for `/destroyed`.
+    pub fn life(&self, name: &str) -> String {
+        let destroyed = format!(
+            "provisioner \"local-exec\" {{\n    when = destroy\n    interpreter = [\"bash\", \"-c\"]\n    \
+             command = \"{}\"\n  }}",
+            self.command("/destroyed")
+        );
+        self.resource(name, "/made", &destroyed)
+    }
+
+    /// How often `/made` and `/destroyed` were asked for.
+    pub fn lives(&self) -> (usize, usize) {
+        (self.count("/made"), self.count("/destroyed"))
+    }
 }

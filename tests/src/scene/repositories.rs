@@ -83,6 +83,29 @@ impl Scene {
             .await;
     }
 
+    /// Takes the scene's image `name` out of the registry and off the node, as a clean-up of the one
+    /// and a new one of the other would.
+    pub async fn lose_image(&self, name: &str, digest: &str) {
+        let url = format!("{REGISTRY}/{}/{name}/manifests/{digest}", self.namespace);
+        self.curl(&["-X", "DELETE", &url]).await;
+        let socket = self.cluster.folder.join("containerd/containerd.sock");
+        let image = format!(
+            "registry.alustan.test:5000/{}/{name}@{digest}",
+            self.namespace
+        );
+        let arguments = [
+            "-a",
+            socket.to_str().expect("a path"),
+            "-n",
+            "k8s.io",
+            "images",
+            "rm",
+            "--sync",
+            &image,
+        ];
+        self.cluster.run("ctr", &arguments).await;
+    }
+
     async fn put_blob(&self, upload: &str, text: &str) -> String {
         let (_, sum) = self.cluster.output("sha256sum", &[], Some(text)).await;
         let digest = format!("sha256:{}", sum.split_whitespace().next().expect("a sum"));

@@ -3,7 +3,8 @@
 use alustan_api::Terraform;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{Api, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::Scene;
@@ -65,6 +66,36 @@ impl Scene {
             "metadata": {"name": name, "namespace": self.namespace}, "stringData": data,
         });
         put(&self.api::<Secret>(), name, &secret).await;
+    }
+
+    /// Deletes a Secret, as somebody with too many rights may do; what it was.
+    pub async fn remove_secret(&self, name: &str) -> Secret {
+        let api = self.api::<Secret>();
+        let secret = api.get(name).await.expect("a Secret");
+        api.delete(name, &DeleteParams::default())
+            .await
+            .expect("delete the Secret");
+        secret
+    }
+
+    /// Makes a Secret again, as a backup would.
+    pub async fn restore_secret(&self, mut secret: Secret) {
+        let ObjectMeta {
+            name,
+            labels,
+            annotations,
+            ..
+        } = secret.metadata;
+        secret.metadata = ObjectMeta {
+            name,
+            labels,
+            annotations,
+            ..ObjectMeta::default()
+        };
+        let api = self.api::<Secret>();
+        api.create(&PostParams::default(), &secret)
+            .await
+            .expect("restore the Secret");
     }
 
     /// A Secret with the environment that lets the kubectl provider manage ConfigMaps here, for

@@ -70,6 +70,15 @@ impl Scene {
         .await
     }
 
+    /// Waits until the status of the resource `name` says `text`.
+    pub async fn said(&self, name: &str, text: &str) -> Terraform {
+        self.wait(name, text, |tf| {
+            let status = tf.status.as_ref();
+            status.is_some_and(|status| status.message.contains(text))
+        })
+        .await
+    }
+
     /// Waits until `Ready` carries `reason`; its message.
     pub async fn reason(&self, name: &str, reason: &str) -> String {
         let tf = self
