@@ -1,34 +1,24 @@
 //! Deletion in all the moments that it can come at.
 
 use alustan_api::State;
-use alustan_tests::{Counter, scene};
-use kube::api::DeleteParams;
+use alustan_tests::{Counter, condition, scene};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, DeleteParams};
 use serde_json::json;
 
-/// A module whose object is counted when it is made and when it is destroyed.
-fn counted(counter: &Counter) -> String {
-    let destroyed = format!(
-        "provisioner \"local-exec\" {{\n    when = destroy\n    interpreter = [\"bash\", \"-c\"]\n    \
-         command = \"{}\"\n  }}",
-        counter.command("/destroyed")
-    );
-    counter.resource("a", "/made", &destroyed)
-}
+use crate::drift;
 
 #[tokio::test]
 async fn a_deleted_resource_is_destroyed_whichever_way_it_is_deleted() {
     scene("delete", |scene| async move {
         let counter = Counter::start().await;
         scene
-            .commit("web", &[("main.tf", &counted(&counter))])
+            .commit("web", &[("main.tf", &counter.life("a"))])
             .await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
         scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(
-            (counter.count("/made"), counter.count("/destroyed")),
-            (1, 1)
-        );
+        assert_eq!(counter.lives(), (1, 1));
         scene.nothing_left().await;
 
         // The same content again: its image is in the registry, so no build comes before the run.
@@ -36,10 +26,7 @@ async fn a_deleted_resource_is_destroyed_whichever_way_it_is_deleted() {
         scene.ready("web").await;
         assert!(scene.jobs("build").await.is_empty(), "nothing was built");
         scene.delete("web", &DeleteParams::background()).await;
-        assert_eq!(
-            (counter.count("/made"), counter.count("/destroyed")),
-            (2, 2)
-        );
+        assert_eq!(counter.lives(), (2, 2));
         scene.nothing_left().await;
     })
     .await;
@@ -62,12 +49,7 @@ async fn what_was_never_applied_goes_at_once() {
         scene.delete("quick", &DeleteParams::background()).await;
         scene.reason("lost", "BranchNotFound").await;
         scene.delete("lost", &DeleteParams::foreground()).await;
-        let building = scene
-            .wait("stuck", "what the build waits for", |tf| {
-                let message = tf.status.as_ref().map(|status| status.message.as_str());
-                message.is_some_and(|message| message.contains("ImagePull"))
-            })
-            .await;
+        let building = scene.said("stuck", "ImagePull").await;
         assert_eq!(building.status.unwrap().state, State::Building);
         scene.delete("stuck", &DeleteParams::foreground()).await;
         assert!(scene.jobs("run").await.is_empty(), "nothing was run");
@@ -84,23 +66,13 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
         web["spec"]["containerRegistry"]["builder"] =
             json!({"image": "registry.alustan.test:5000/no/such-builder"});
         scene.apply(&web).await;
-        let tf = scene
-            .wait("web", "a build that waits", |tf| {
-                let message = tf.status.as_ref().map(|status| status.message.as_str());
-                message.is_some_and(|message| message.contains("ImagePull"))
-            })
-            .await;
+        let tf = scene.said("web", "ImagePull").await;
         let tag = tf.status.unwrap().image.unwrap().tag;
         scene.delete("web", &DeleteParams::background()).await;
         // What stands in the registry under this tag can be resolved, but no node can run it.
         scene.spoil("web", &tag).await;
         scene.apply(&web).await;
-        scene
-            .wait("web", "what the run waits for", |tf| {
-                let message = tf.status.as_ref().map(|status| status.message.as_str());
-                message.is_some_and(|text| text.contains("run 1 (created) cannot start: "))
-            })
-            .await;
+        scene.said("web", "run 1 (created) cannot start: ").await;
         scene.delete("web", &DeleteParams::foreground()).await;
         scene.nothing_left().await;
     })
@@ -113,7 +85,7 @@ async fn a_run_that_plans_is_cancelled_by_deletion() {
         let counter = Counter::start().await;
         counter.hold("/planning");
         scene
-            .commit("web", &[("main.tf", &counted(&counter))])
+            .commit("web", &[("main.tf", &counter.life("a"))])
             .await;
         let mut web = scene.resource("web");
         let plan = format!(
@@ -138,26 +110,125 @@ async fn a_run_that_applies_is_waited_for_and_then_destroyed() {
         let counter = Counter::start().await;
         counter.hold("/made");
         scene
-            .commit("web", &[("main.tf", &counted(&counter))])
+            .commit("web", &[("main.tf", &counter.life("a"))])
             .await;
         scene.apply(&scene.resource("web")).await;
         counter.reached("/made").await;
         let uid = scene
             .begin_to_delete("web", &DeleteParams::foreground())
             .await;
-        scene
-            .wait("web", "to be told that the apply goes on", |tf| {
-                let message = tf.status.as_ref().map(|status| status.message.as_str());
-                message.is_some_and(|message| message.contains("is applying and is not cut short"))
-            })
-            .await;
+        scene.said("web", "is applying and is not cut short").await;
         counter.release("/made");
         scene.deleted("web", &uid).await;
-        assert_eq!(
-            (counter.count("/made"), counter.count("/destroyed")),
-            (1, 1)
-        );
+        assert_eq!(counter.lives(), (1, 1));
         scene.nothing_left().await;
+    })
+    .await;
+}
+
+/// Why the destroy scripts here fail.
+const LOCKED: &str = "echo 'the gate is locked' >&2\nexit 3\n";
+/// What they are mended with.
+const OPEN: &str = "terraform destroy -auto-approve\n";
+
+#[tokio::test]
+async fn a_destroy_script_that_fails_is_tried_again_until_it_is_mended() {
+    scene("mended", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        let mut web = scene.resource("web");
+        web["spec"]["scripts"] = json!({"destroy": {"inline": LOCKED}});
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::foreground())
+            .await;
+        let tf = scene.said("web", "failure 2 of 5").await;
+        let ready = condition(&tf, "Ready").unwrap();
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_str()),
+            ("False", "ScriptFailed")
+        );
+        let message = &ready.message;
+        for part in [
+            "scripts.destroy ended with exit code 3",
+            "the gate is locked",
+            "tried again at",
+            "job/web-destroy-3",
+        ] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        scene.event("web", "ScriptFailed").await;
+        assert_eq!(counter.lives(), (1, 0));
+        web["spec"]["scripts"]["destroy"]["inline"] = json!(OPEN);
+        scene.apply(&web).await;
+        scene.deleted("web", &uid).await;
+        assert_eq!(counter.lives(), (1, 1));
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_abandoned_resource_goes_and_leaves_its_objects_and_its_state() {
+    scene("abandon", |scene| async move {
+        scene.provider_credentials("credentials").await;
+        scene
+            .commit("greeting", &[("main.tf", drift::MODULE)])
+            .await;
+        let mut web = drift::resource(&scene, "web", "Ignore");
+        web["spec"]["retry"]["limit"] = json!(1);
+        web["spec"]["scripts"] = json!({"destroy": {"inline": LOCKED}});
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        let state = scene.data("web-state").await;
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::foreground())
+            .await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "ScriptFailed", "{message}");
+        scene.annotate("web", alustan_api::ABANDON, "true").await;
+        scene.deleted("web", &uid).await;
+        let text = drift::text(&scene, "web").await;
+        assert_eq!(text.as_deref(), Some("hello"));
+        scene
+            .until("everything but the state to go", async || {
+                let (_, left) = scene.ours(&["-o", "name"]).await;
+                let mut left: Vec<_> = left.lines().map(str::to_owned).collect();
+                left.sort_unstable();
+                let slot = |slot: u32| format!("secret/web-state-slot-{slot}");
+                (left == ["secret/web-state".to_owned(), slot(0), slot(1), slot(2)]).then_some(())
+            })
+            .await;
+        assert_eq!(scene.data("web-state").await, state);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_deleted_does_not_hang() {
+    scene("namespace", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        scene.apply(&scene.resource("web")).await;
+        scene.ready("web").await;
+        let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
+        namespaces
+            .delete(&scene.namespace, &DeleteParams::background())
+            .await
+            .unwrap();
+        scene
+            .until("the namespace to go", async || {
+                let found = namespaces.get_opt(&scene.namespace).await.ok()?;
+                found.is_none().then_some(())
+            })
+            .await;
+        // Nothing can be started in it any more.
+        assert_eq!(counter.lives(), (1, 0));
     })
     .await;
 }

@@ -1,11 +1,13 @@
 //! Real objects that somebody changed.
 
-use alustan_api::State;
+use alustan_api::run::RunKind;
+use alustan_api::{State, Terraform};
 use alustan_tests::{Scene, condition, scene};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
-const MODULE: &str = r#"
+/// A module with one real object.
+pub(crate) const MODULE: &str = r#"
 terraform {
   required_providers {
     kubectl = { source = "gavinbunney/kubectl" }
@@ -23,7 +25,8 @@ resource "kubectl_manifest" "greeting" {
 }
 "#;
 
-fn resource(scene: &Scene, name: &str, mode: &str) -> Value {
+/// A resource for that module, with an object of its own name.
+pub(crate) fn resource(scene: &Scene, name: &str, mode: &str) -> Value {
     let mut resource = scene.resource_of(name, "greeting");
     let spec = &mut resource["spec"];
     spec["variables"] = json!({"name": name, "namespace": scene.namespace});
@@ -32,7 +35,8 @@ fn resource(scene: &Scene, name: &str, mode: &str) -> Value {
     resource
 }
 
-async fn text(scene: &Scene, name: &str) -> Option<String> {
+/// What the object says, if it is there.
+pub(crate) async fn text(scene: &Scene, name: &str) -> Option<String> {
     let map = scene.api::<ConfigMap>().get(name).await.ok()?;
     map.data?.remove("text")
 }
@@ -91,6 +95,44 @@ async fn drift_is_corrected_or_only_reported_as_the_resource_says() {
                     && condition(tf, "InSync").is_some_and(|it| it.status == "True")
             })
             .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn drift_that_is_ignored_is_not_even_looked_for() {
+    scene("ignore", |scene| async move {
+        scene.provider_credentials("credentials").await;
+        scene.commit("greeting", &[("main.tf", MODULE)]).await;
+        // The one that reports is the clock: each of its looks is an interval of both.
+        scene.apply(&resource(&scene, "ignore", "Ignore")).await;
+        scene.apply(&resource(&scene, "report", "Report")).await;
+        for name in ["ignore", "report"] {
+            scene.ready(name).await;
+            let change = "{\"data\":{\"text\":\"changed\"}}";
+            scene
+                .kubectl(&["patch", "configmap", name, "--type=merge", "-p", change])
+                .await;
+        }
+        let look = |tf: &Terraform| {
+            let run = tf.status.as_ref()?.runs.first()?;
+            (run.kind == RunKind::Drift).then_some(run.number)
+        };
+        let first = scene.wait("report", "drift", |tf| look(tf).is_some()).await;
+        let third = look(&first).map(|number| number + 2);
+        scene
+            .wait("report", "two more looks", |tf| look(tf) >= third)
+            .await;
+        assert_eq!(text(&scene, "ignore").await.as_deref(), Some("changed"));
+        let jobs = scene.jobs("run").await;
+        let own: Vec<_> = jobs
+            .iter()
+            .filter(|job| job.starts_with("ignore-"))
+            .collect();
+        assert_eq!(own, ["ignore-apply-1"]);
+        let tf = scene.ready("ignore").await;
+        let status = tf.status.unwrap();
+        assert_eq!((status.run, status.state), (Some(1), State::Success));
     })
     .await;
 }
