@@ -12,6 +12,7 @@ mod cache;
 mod commits;
 mod deletion;
 mod drift;
+mod losses;
 mod main_job;
 mod names;
 mod registry;
