@@ -2,6 +2,7 @@
 
 use alustan_tests::{Counter, scene};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt;
 use kube::api::PostParams;
 use serde_json::json;
@@ -80,6 +81,49 @@ async fn a_killed_controller_loses_nothing_and_applies_nothing_twice() {
         assert_eq!((counter.count("/made"), status.run), (1, Some(1)));
         assert_eq!(status.runs.len(), 1, "{:?}", status.runs);
         assert_eq!(scene.jobs("run").await, ["web-apply-1"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_that_applies_is_not_evicted() {
+    scene("evicted", |scene| async move {
+        let counter = Counter::start().await;
+        counter.hold("/made");
+        scene
+            .commit("web", &[("main.tf", &counter.resource("a", "/made", ""))])
+            .await;
+        scene.apply(&scene.resource("web")).await;
+        counter.reached("/made").await;
+        scene
+            .until("the disruption budget to know the pod", async || {
+                let budget = scene
+                    .api::<PodDisruptionBudget>()
+                    .get("web-runner")
+                    .await
+                    .ok()?;
+                (budget.status?.current_healthy == 1).then_some(())
+            })
+            .await;
+        // As a drain does.
+        let pod = scene.pod_of("web-apply-1").await.name_any();
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", scene.namespace);
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": scene.namespace},
+        });
+        let arguments = ["create", "--raw", &path, "-f", "-"];
+        let (evicted, said) = scene
+            .cluster
+            .output("kubectl", &arguments, Some(&eviction.to_string()))
+            .await;
+        assert!(!evicted, "{said}");
+        for part in ["TooManyRequests", "disruption budget"] {
+            assert!(said.contains(part), "no {part:?} in {said}");
+        }
+        counter.release("/made");
+        let status = scene.ready("web").await.status.unwrap();
+        assert_eq!((counter.count("/made"), status.run), (1, Some(1)));
     })
     .await;
 }
