@@ -129,3 +129,25 @@ async fn a_secret_is_nowhere_to_be_read_after_a_run() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_secret_under_an_innocent_name_is_redacted() {
+    scene("innocent", |scene| async move {
+        scene.commit("web", &[("main.tf", "")]).await;
+        scene
+            .secret("paint", "Opaque", &[("COLOUR", MARKER)])
+            .await;
+        let mut web = scene.resource("web");
+        web["spec"]["runner"] = json!({"envFromSecrets": [{"name": "paint"}]});
+        web["spec"]["scripts"]["apply"]["inline"] = json!(
+            "echo \"painted in $COLOUR\"\necho \"and again in $COLOUR\" >&2\nterraform apply -auto-approve\n"
+        );
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        scene.log("web-apply-1", "painted in (redacted)").await;
+        scene.log("web-apply-1", "and again in (redacted)").await;
+        let all = scene.all_that_can_be_read().await;
+        assert!(!all.contains(MARKER), "{}", around(&all, MARKER));
+    })
+    .await;
+}
