@@ -434,3 +434,27 @@ async fn what_the_schema_can_tell_is_refused_at_once() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_module_that_means_nothing_is_told_by_file_and_line_and_not_tried_again() {
+    scene("meaning", |scene| async move {
+        let module = "locals { a = 1 }\n\noutput \"a\" { value = var.nowhere }\n";
+        scene.commit("web", &[("main.tf", module)]).await;
+        scene.apply(&scene.resource("web")).await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "ModuleInvalid", "{message}");
+        for part in ["main.tf line 3", "nowhere", "no retry would help"] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        scene.event("web", "ModuleInvalid").await;
+        let window = Duration::from_secs(5);
+        let writes = scene.writes_during(window).await;
+        assert!(writes.is_empty(), "in {window:?}: {writes:?}");
+        assert_eq!(scene.jobs("run").await, ["web-apply-1"]);
+
+        let mended = module.replace("var.nowhere", "local.a");
+        scene.commit("web", &[("main.tf", &mended)]).await;
+        scene.ready_after_run("web", 2).await;
+    })
+    .await;
+}
