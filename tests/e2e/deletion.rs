@@ -172,6 +172,41 @@ async fn a_destroy_script_that_fails_is_tried_again_until_it_is_mended() {
 }
 
 #[tokio::test]
+async fn a_destroy_script_whose_budget_is_used_up_is_tried_again_once_it_is_mended() {
+    scene("budget", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        let mut web = scene.resource("web");
+        web["spec"]["retry"]["limit"] = json!(1);
+        web["spec"]["scripts"] = json!({"destroy": {"inline": LOCKED}});
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::foreground())
+            .await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "ScriptFailed", "{message}");
+        for part in [
+            "the gate is locked",
+            "failed 1 times in a row",
+            "change the module or the resource",
+            "alustan.io/abandon=true",
+        ] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        assert_eq!(scene.jobs("run").await, ["web-apply-1", "web-destroy-2"]);
+        web["spec"]["scripts"]["destroy"]["inline"] = json!(OPEN);
+        scene.apply(&web).await;
+        scene.deleted("web", &uid).await;
+        assert_eq!(counter.lives(), (1, 1));
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_abandoned_resource_goes_and_leaves_its_objects_and_its_state() {
     scene("abandon", |scene| async move {
         scene.provider_credentials("credentials").await;
