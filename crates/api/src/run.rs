@@ -34,6 +34,9 @@ pub mod key {
     pub const HISTORY: &str = "history";
     /// 32 random bytes of this resource: key of its hashes and of its plans on the cache volume.
     pub const KEY: &str = "key";
+    /// State that the engine could not save, compressed and sealed with [`KEY`]; written by the
+    /// runner, and removed once a later run has pushed it. No other write may touch it.
+    pub const LEFTOVER: &str = "leftover";
 }
 
 /// What a run does.

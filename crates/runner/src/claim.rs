@@ -20,6 +20,8 @@ pub struct Claimed {
     pub inputs: RunInputs,
     /// The resource's key.
     pub key: Vec<u8>,
+    /// State that an earlier run could not save, as it is sealed in the record.
+    pub leftover: Option<Vec<u8>>,
 }
 
 /// Claims the run. [`RecordError::NotOurs`] says in one line why it must be left alone.
@@ -65,6 +67,7 @@ fn read(record: &Record, found: &RunRecord, snapshot: &Snapshot) -> Result<Claim
             .get(key::KEY)
             .cloned()
             .ok_or_else(|| missing(key::KEY))?,
+        leftover: snapshot.data.get(key::LEFTOVER).cloned(),
     })
 }
 

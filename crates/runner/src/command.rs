@@ -202,11 +202,14 @@ impl Commands {
         let now = Instant::now();
         match ending {
             Ending::Quick | Ending::Persistent => now + QUICK_END,
-            Ending::Graceful => {
-                let from = self.stop.asked_at().unwrap_or(now);
-                from + self.grace.saturating_sub(FOR_THE_REPORT)
-            }
+            Ending::Graceful => self.end_of_grace(),
         }
+    }
+
+    /// When the report must be written, if the pod was asked to stop at the latest now.
+    pub(crate) fn end_of_grace(&self) -> Instant {
+        let from = self.stop.asked_at().unwrap_or_else(Instant::now);
+        from + self.grace.saturating_sub(FOR_THE_REPORT)
     }
 
     /// What changes things is never killed by us: kubelet ends it with the pod.

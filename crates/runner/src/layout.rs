@@ -26,6 +26,8 @@ pub struct Layout {
     pub base_providers: PathBuf,
     /// The cache volume.
     pub cache: PathBuf,
+    /// Whether the cache volume is one that stays when the pod goes.
+    pub cache_kept: bool,
     /// Scratch space that ends with the pod.
     pub work: PathBuf,
     /// Scratch space of a build pod.
@@ -45,6 +47,9 @@ impl Layout {
             providers: path("ALUSTAN_PROVIDERS_DIR", paths::PROVIDERS),
             base_providers: path("ALUSTAN_BASE_PROVIDERS_DIR", paths::BASE_PROVIDERS),
             cache: path("ALUSTAN_CACHE_DIR", paths::CACHE),
+            cache_kept: vars
+                .get("ALUSTAN_CACHE_KEPT")
+                .is_some_and(|it| it == "true"),
             work: path("ALUSTAN_WORK_DIR", paths::WORK),
             build: path("ALUSTAN_BUILD_DIR", paths::BUILD),
             termination_log: path("ALUSTAN_TERMINATION_LOG", "/dev/termination-log"),

@@ -1,33 +1,137 @@
-//! State that the engine could not save: kept on the cache volume, and pushed by the next run
-//! before anything else (rule 8).
+//! State that the engine could not save, kept for the next run, which pushes it before anything
+//! else (rules 2 and 8): in the run record, and on the cache volume where that one stays.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use alustan_api::run::key;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+
+use crate::record::{Record, RecordError, Update};
+use crate::retry::Patience;
 use crate::seal::Seal;
+use crate::secrets::{self, Changes};
 
 /// The file that the engine leaves when it cannot save the state.
 pub const FILE: &str = "errored.tfstate";
+/// How many sealed bytes the run record takes.
+pub const LARGEST: usize = 700 * 1024;
+/// What the record's Secret keeps free for reports and the history.
+const RESERVE: usize = 64 * 1024;
 
-/// Where the copy is kept.
+/// Why a state is not kept in the run record.
+#[derive(Debug, thiserror::Error)]
+pub enum Unkept {
+    /// It could not be read or sealed.
+    #[error(transparent)]
+    Unsealed(#[from] io::Error),
+    /// There is no room.
+    #[error("there is no room for the {0} bytes of the compressed state")]
+    NoRoom(usize),
+    /// The record could not be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+impl Unkept {
+    /// Whether a later try may succeed.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Record(RecordError::Store(error)) if error.is_passing())
+    }
+}
+
+/// Compresses a state and seals it for the run record.
+pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(state)?;
+    let packed = encoder.finish()?;
+    Seal::new(key, "leftover")
+        .and_then(|seal| seal.seal(packed))
+        .ok_or_else(unsealed)
+}
+
+/// The state that [`seal`] sealed with the same `key`.
+pub fn open(sealed: &[u8], key: &[u8]) -> Option<Vec<u8>> {
+    let packed = Seal::new(key, "leftover")?.open(sealed)?;
+    let mut state = Vec::new();
+    GzDecoder::new(packed.as_slice())
+        .read_to_end(&mut state)
+        .ok()?;
+    Some(state)
+}
+
+/// Writes what was sealed into the run record, in the place of what was there.
+pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), Unkept> {
+    if sealed.len() > LARGEST {
+        return Err(Unkept::NoRoom(sealed.len()));
+    }
+    let fits = record.update_ours(patience, |_, snapshot| {
+        let found = snapshot.data.get(key::LEFTOVER);
+        if found.is_some_and(|found| found == sealed) {
+            return Ok(Update::Keep(true));
+        }
+        let changes = Changes::from([(key::LEFTOVER.to_owned(), Some(sealed.to_vec()))]);
+        if snapshot.size_with(&changes) + RESERVE > secrets::LARGEST {
+            return Ok(Update::Keep(false));
+        }
+        Ok(Update::Write(true, changes))
+    });
+    if fits.await? {
+        Ok(())
+    } else {
+        Err(Unkept::NoRoom(sealed.len()))
+    }
+}
+
+/// Takes it out of the run record.
+pub async fn remove(record: &Record, patience: Patience) -> Result<(), RecordError> {
+    record
+        .update_ours(patience, |_, snapshot| {
+            if !snapshot.data.contains_key(key::LEFTOVER) {
+                return Ok(Update::Keep(()));
+            }
+            let changes = Changes::from([(key::LEFTOVER.to_owned(), None)]);
+            Ok(Update::Write((), changes))
+        })
+        .await
+}
+
+/// Where the copy on the cache volume is.
 fn copy_path(cache: &Path) -> PathBuf {
     cache.join("errored.tfstate.sealed")
 }
 
-/// Keeps `file` on the cache volume.
-pub fn keep(cache: &Path, file: &Path, key: &[u8]) -> io::Result<()> {
+/// Keeps `state` on the cache volume.
+pub fn keep(cache: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
+    keep_as(cache, &copy_path(cache), state, key)
+}
+
+/// Keeps `state` on the cache volume as one that run `number` found to be older than the stored
+/// one: no run pushes it again.
+pub fn keep_old(cache: &Path, number: i64, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
+    let target = cache.join(format!("errored.tfstate.{number}.old"));
+    keep_as(cache, &target, state, key)
+}
+
+fn keep_as(cache: &Path, target: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     let sealed = Seal::new(key, "errored state")
-        .and_then(|seal| seal.seal(fs::read(file).ok()?))
-        .ok_or_else(|| io::Error::other("the state could not be sealed"))?;
-    let (part, target) = (cache.join("errored.tfstate.part"), copy_path(cache));
+        .and_then(|seal| seal.seal(state))
+        .ok_or_else(unsealed)?;
+    let part = cache.join("errored.tfstate.part");
     let mut opened = fs::File::create(&part)?;
-    io::Write::write_all(&mut opened, &sealed)?;
+    opened.write_all(&sealed)?;
     opened.sync_all()?;
     fs::rename(part, target)
 }
 
-/// The state that an earlier run kept, if there is any that our key opens.
+fn unsealed() -> io::Error {
+    io::Error::other("the state could not be sealed")
+}
+
+/// The state that an earlier run kept on the cache volume, if there is any that our key opens.
 pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(copy_path(cache)).ok()?;
     let opened = Seal::new(key, "errored state").and_then(|seal| seal.open(&sealed));
@@ -40,33 +144,135 @@ pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     opened
 }
 
-/// Forgets what was pushed.
+/// Takes it from the cache volume.
 pub fn forget(cache: &Path) {
     let _ = fs::remove_file(copy_path(cache));
-}
-
-/// Puts aside what is older than the state that is stored now.
-pub fn put_aside(cache: &Path, number: i64) {
-    let _ = fs::rename(
-        copy_path(cache),
-        cache.join(format!("errored.tfstate.{number}.old")),
-    );
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::{FakeSecrets, Fault};
+    use crate::record::{Identity, to_json};
+    use alustan_api::run::{Claim, RunPhase, RunRecord};
+    use k8s_openapi::jiff::Timestamp;
+    use rstest::rstest;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn record(secrets: &Arc<FakeSecrets>, pod_uid: &str) -> Record {
+        let identity = Identity {
+            namespace: "team".into(),
+            record: "web-run".into(),
+            number: 7,
+            pod_uid: pod_uid.into(),
+            pod: "pod".into(),
+        };
+        Record::new(secrets.clone(), identity)
+    }
+
+    /// A record that the pod `uid` applies in, with so many bytes of inputs.
+    fn cluster(inputs: usize) -> Arc<FakeSecrets> {
+        let record = RunRecord {
+            number: 7,
+            phase: RunPhase::Applying,
+            claimed_by: Some(Claim {
+                pod_uid: "uid".into(),
+                pod: "pod".into(),
+                at: Timestamp::UNIX_EPOCH,
+            }),
+            ..RunRecord::default()
+        };
+        let secrets = Arc::new(FakeSecrets::new());
+        let data = [
+            (key::RECORD, to_json(&record)),
+            (key::INPUTS, vec![0; inputs]),
+        ];
+        secrets.put("web-run", data);
+        secrets
+    }
+
+    fn kept(secrets: &FakeSecrets) -> Option<Vec<u8>> {
+        let data = secrets.get("web-run")?.data;
+        open(data.get(key::LEFTOVER)?, b"key")
+    }
+
+    fn patience() -> Patience {
+        Patience::lasting(Duration::from_secs(30))
+    }
+
+    #[rstest]
+    #[case(None)]
+    #[case(Some(Fault::Lost))]
+    #[case(Some(Fault::AnswerLost))]
+    #[tokio::test(start_paused = true)]
+    async fn the_record_keeps_a_state_until_it_is_removed(#[case] fault: Option<Fault>) {
+        let secrets = cluster(0);
+        if let Some(fault) = fault {
+            secrets.fail(0, fault);
+        }
+        let record = record(&secrets, "uid");
+        let sealed = seal(b"state", b"key").unwrap();
+        put(&record, &sealed, patience()).await.unwrap();
+        assert_eq!(kept(&secrets).unwrap(), b"state");
+        let other = seal(b"another", b"key").unwrap();
+        put(&record, &other, patience()).await.unwrap();
+        assert_eq!(kept(&secrets).unwrap(), b"another");
+        for _ in 0..2 {
+            remove(&record, patience()).await.unwrap();
+            assert_eq!(kept(&secrets), None);
+        }
+        assert!(
+            secrets
+                .get("web-run")
+                .unwrap()
+                .data
+                .contains_key(key::INPUTS)
+        );
+    }
+
+    #[rstest]
+    #[case::too_large(LARGEST + 1, 0)]
+    #[case::too_little_room(LARGEST, 300 * 1024)]
+    #[tokio::test]
+    async fn what_does_not_fit_is_not_written(#[case] size: usize, #[case] inputs: usize) {
+        let secrets = cluster(inputs);
+        let (record, sealed) = (record(&secrets, "uid"), vec![0; size]);
+        let error = put(&record, &sealed, patience()).await.unwrap_err();
+        assert!(matches!(error, Unkept::NoRoom(_)) && !error.is_passing());
+        assert!(secrets.writes().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_record_of_another_pod_is_left_alone() {
+        let secrets = cluster(0);
+        let record = record(&secrets, "other");
+        let error = put(&record, b"sealed", patience()).await.unwrap_err();
+        assert!(!error.is_passing(), "{error}");
+        assert!(remove(&record, patience()).await.is_err());
+        assert!(secrets.writes().is_empty());
+    }
 
     #[test]
-    fn a_kept_state_is_found_by_the_next_run_and_unreadable_to_others() {
+    fn a_sealed_state_is_small_and_unreadable_to_others() {
+        let state = b"state".repeat(100_000);
+        let sealed = seal(&state, b"key").unwrap();
+        assert!(sealed.len() < 10_000);
+        assert_eq!(open(&sealed, b"other"), None);
+        assert_eq!(open(b"anything", b"key"), None);
+        assert_eq!(open(&sealed, b"key").unwrap(), state);
+    }
+
+    #[test]
+    fn a_state_on_the_cache_is_found_by_the_next_run_and_unreadable_to_others() {
         let directory = tempfile::tempdir().unwrap();
         let cache = directory.path();
-        let file = cache.join(FILE);
-        fs::write(&file, "state").unwrap();
         assert_eq!(take(cache, b"key"), None);
-        keep(cache, &file, b"key").unwrap();
+        keep(cache, b"state".to_vec(), b"key").unwrap();
         assert_eq!(take(cache, b"other"), None);
         assert_eq!(take(cache, b"key").unwrap(), b"state");
+        keep_old(cache, 7, b"state".to_vec(), b"key").unwrap();
+        assert!(cache.join("errored.tfstate.7.old").is_file());
         forget(cache);
         assert_eq!(take(cache, b"key"), None);
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::failure::{cut, world};
 use crate::record::{Record, RecordError, Update, to_json};
 use crate::retry::Patience;
-use crate::secrets::Changes;
+use crate::secrets::{Changes, LARGEST, Snapshot};
 
 /// Kubelet's limit of a termination message.
 const LARGEST_MESSAGE: usize = 4096;
@@ -54,7 +54,8 @@ pub async fn record(
             {
                 found.lock = None;
             }
-            let changes = changes(&report, outputs);
+            let mut changes = changes(&report, outputs);
+            make_room(snapshot, &mut changes);
             Ok(Update::Write(report, changes))
         })
         .await
@@ -69,6 +70,13 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
         changes.insert(key::OUTPUTS.to_owned(), Some(to_json(outputs)));
     }
     changes
+}
+
+/// A leftover beside outputs is older than the stored state; it gives way to them.
+fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
+    if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
+        changes.insert(key::LEFTOVER.to_owned(), None);
+    }
 }
 
 fn as_cancelled(report: &RunReport) -> RunReport {
@@ -135,6 +143,27 @@ mod tests {
     use alustan_api::report::{ChangeSet, FailureClass, MAX_TEXT, ResourceChange};
     use alustan_api::run::RunKind;
     use k8s_openapi::jiff::Timestamp;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::outputs_that_need_its_room(Some(700), 600, true)]
+    #[case::outputs_beside_it(Some(300), 600, false)]
+    #[case::no_outputs(None, 1100, false)]
+    fn an_old_leftover_gives_way_to_outputs_only(
+        #[case] outputs: Option<usize>,
+        #[case] leftover: usize,
+        #[case] gone: bool,
+    ) {
+        let kib = |size: usize| vec![0; size * 1024];
+        let snapshot = Snapshot {
+            data: [(key::LEFTOVER.to_owned(), kib(leftover))].into(),
+            ..Snapshot::default()
+        };
+        let mut changes = Changes::new();
+        changes.extend(outputs.map(|size| (key::OUTPUTS.to_owned(), Some(kib(size)))));
+        make_room(&snapshot, &mut changes);
+        assert_eq!(changes.get(key::LEFTOVER) == Some(&None), gone);
+    }
 
     #[test]
     fn the_copy_for_people_fits_into_a_termination_message() {

@@ -5,15 +5,30 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::{Failure, MAX_TEXT};
+use alustan_api::run::key;
 
 use crate::command::Ending;
+use crate::execute::Ended;
 use crate::failure::{Step, cut, world};
-use crate::leftover;
+use crate::leftover::{self, Unkept};
+use crate::record::RecordError;
+use crate::retry::Patience;
 use crate::session::Session;
 use crate::workspace::write_private;
 
 /// How long a push may take.
 const PUSH: Duration = Duration::from_mins(2);
+/// How long the record may take before the state is pushed without it.
+const FIRST_TRY: Duration = Duration::from_secs(30);
+/// How long the record may take to forget what was pushed.
+const FORGET: Duration = Duration::from_mins(2);
+
+/// A place where an earlier run may have kept a state.
+#[derive(Clone, Copy)]
+enum Place {
+    Record,
+    Cache,
+}
 
 impl Session {
     /// Saves what the engine could not save. The result stays what it was.
@@ -23,44 +38,115 @@ impl Session {
             return result;
         }
         crate::say!("the engine could not save the state");
-        let kept = leftover::keep(&self.layout.cache, &file, &self.key);
-        let note = match (self.push(&file).await, kept) {
-            (Ok(()), _) => {
-                leftover::forget(&self.layout.cache);
-                let _ = fs::remove_file(&file);
-                return result;
-            }
-            (Err(push), Ok(())) => format!(
-                "the state is not saved ({}); it is kept on the cache volume, and the next run \
-                 pushes it before anything else",
-                push.message
-            ),
-            (Err(push), Err(error)) => format!(
-                "the state is LOST unless it is taken from this pod's {} now: {}; cache volume: {error}",
-                file.display(),
-                push.message
-            ),
+        let Some(note) = self.rescue(&file).await else {
+            let _ = fs::remove_file(&file);
+            return result;
         };
+        let note = self.commands.redactor.text(&note);
         crate::say!("{note}");
-        let before = result.err();
-        let text = before
-            .as_ref()
-            .map_or("", |failure| failure.message.as_str());
-        Err(match &before {
-            Some(failure) => Failure {
-                message: cut(&format!("{note}\n{text}"), MAX_TEXT),
-                ..failure.clone()
+        Err(match result {
+            Err(failure) => Failure {
+                message: cut(&format!("{note}\n{}", failure.message), MAX_TEXT),
+                ..failure
             },
-            None => world("StateNotSaved", note),
+            Ok(()) => world("StateNotSaved", note),
         })
     }
 
-    /// Pushes what an earlier run could not save.
-    pub(crate) async fn push_leftover(&self) -> Result<(), Failure> {
-        let Some(state) = leftover::take(&self.layout.cache, &self.key) else {
-            return Ok(());
+    /// Pushes the state, which is kept before: the pod may end at any time. Where that is in vain,
+    /// says what became of it.
+    async fn rescue(&self, file: &Path) -> Option<String> {
+        let on_cache = self.keep_on_cache(file);
+        let mut in_record = self.keep_in_record(file, self.within(FIRST_TRY)).await;
+        let Err(push) = self.push(file).await else {
+            if let Err(error) = self.forget_leftover().await {
+                crate::say!("the next run pushes the state once more: {error}");
+            }
+            return None;
         };
-        crate::say!("pushing the state that an earlier run could not save");
+        if on_cache.is_err() && in_record.as_ref().is_err_and(Unkept::is_passing) {
+            let end = self.commands.end_of_grace();
+            in_record = self.keep_in_record(file, Patience::until(end)).await;
+        }
+        Some(self.what_became_of(file, in_record, on_cache, &push))
+    }
+
+    fn keep_on_cache(&self, file: &Path) -> Result<(), String> {
+        if !self.layout.cache_kept {
+            return Err("the cache volume goes with the pod".to_owned());
+        }
+        fs::read(file)
+            .and_then(|state| leftover::keep(&self.layout.cache, state, &self.key))
+            .map_err(|error| format!("cache volume: {error}"))
+    }
+
+    async fn keep_in_record(&self, file: &Path, patience: Patience) -> Result<(), Unkept> {
+        let sealed = leftover::seal(&fs::read(file)?, &self.key)?;
+        leftover::put(&self.record, &sealed, patience).await
+    }
+
+    fn what_became_of(
+        &self,
+        file: &Path,
+        in_record: Result<(), Unkept>,
+        on_cache: Result<(), String>,
+        push: &Failure,
+    ) -> String {
+        let secret = &self.record.identity().record;
+        let place = match (in_record, on_cache) {
+            (Ok(()), _) => format!("in Secret {secret}"),
+            (Err(_), Ok(())) => "on the cache volume".to_owned(),
+            (Err(record), Err(cache)) => {
+                return format!(
+                    "the state is LOST unless it is taken from this pod's {} now: Secret {secret}: \
+                     {record}; {cache}; {}",
+                    file.display(),
+                    push.message
+                );
+            }
+        };
+        format!(
+            "the state is not saved; it is kept {place}, and the next run pushes it before \
+             anything else: {}",
+            push.message
+        )
+    }
+
+    /// Pushes what an earlier run could not save.
+    pub(crate) async fn push_leftover(&self) -> Result<(), Ended> {
+        for place in [Place::Record, Place::Cache] {
+            let Some(state) = self.leftover_in(place) else {
+                continue;
+            };
+            crate::say!("pushing the state that an earlier run could not save");
+            if self.push_found(&state).await? {
+                return Ok(self.forget_leftover().await?);
+            }
+            self.put_aside(place, state).await?;
+        }
+        Ok(())
+    }
+
+    fn leftover_in(&self, place: Place) -> Option<Vec<u8>> {
+        match place {
+            Place::Record => {
+                let sealed = self.leftover.as_ref()?;
+                let opened = leftover::open(sealed, &self.key);
+                if opened.is_none() {
+                    let secret = &self.record.identity().record;
+                    crate::say!(
+                        "{} of Secret {secret} cannot be opened and is left alone",
+                        key::LEFTOVER
+                    );
+                }
+                opened
+            }
+            Place::Cache => leftover::take(&self.layout.cache, &self.key),
+        }
+    }
+
+    /// Whether it is pushed: what is older than the stored state is not.
+    async fn push_found(&self, state: &[u8]) -> Result<bool, Failure> {
         let file = self.layout.work.join(leftover::FILE);
         let unwritten = |error| {
             world(
@@ -68,18 +154,49 @@ impl Session {
                 format!("write {}: {error}", file.display()),
             )
         };
-        write_private(&file, &state, 0o600).map_err(unwritten)?;
+        write_private(&file, state, 0o600).map_err(unwritten)?;
         let pushed = self.push(&file).await;
         let _ = fs::remove_file(&file);
         match pushed {
-            Ok(()) => leftover::forget(&self.layout.cache),
+            Ok(()) => Ok(true),
             Err(failure) if failure.message.contains("cannot import state with serial") => {
-                crate::say!("the stored state is newer: the old one is put aside");
-                leftover::put_aside(&self.layout.cache, self.record.identity().number);
+                Ok(false)
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Puts aside what is older than the stored state. Without a volume that stays it is left in
+    /// the record, for people to look at, until the outputs need the room.
+    async fn put_aside(&self, place: Place, state: Vec<u8>) -> Result<(), RecordError> {
+        let cache = &self.layout.cache;
+        if matches!(place, Place::Record) && !self.layout.cache_kept {
+            let secret = &self.record.identity().record;
+            crate::say!("the stored state is newer: the old one stays in Secret {secret}");
+            return Ok(());
+        }
+        crate::say!("the stored state is newer: the old one is put aside on the cache volume");
+        let number = self.record.identity().number;
+        match (leftover::keep_old(cache, number, state, &self.key), place) {
+            (Ok(()), Place::Record) => {
+                leftover::remove(&self.record, self.within(FORGET)).await?;
+            }
+            (Ok(()), Place::Cache) => leftover::forget(cache),
+            (Err(error), _) => crate::say!("it stays where it is: {error}"),
         }
         Ok(())
+    }
+
+    /// Forgets what was pushed.
+    async fn forget_leftover(&self) -> Result<(), RecordError> {
+        leftover::remove(&self.record, self.within(FORGET)).await?;
+        leftover::forget(&self.layout.cache);
+        Ok(())
+    }
+
+    /// For `time`, but no longer than the pod lives.
+    fn within(&self, time: Duration) -> Patience {
+        Patience::until((Instant::now() + time).min(self.commands.end_of_grace()))
     }
 
     async fn push(&self, file: &Path) -> Result<(), Failure> {

@@ -16,6 +16,9 @@ use crate::failure::chain;
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How many bytes of data the API server takes in one Secret.
+pub const LARGEST: usize = 1024 * 1024;
+
 /// A Secret as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -27,6 +30,19 @@ pub struct Snapshot {
 
 /// Keys to set, or with `None` to remove; other keys stay as they are.
 pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
+
+impl Snapshot {
+    /// How many bytes of data it has after `changes`.
+    pub fn size_with(&self, changes: &Changes) -> usize {
+        let kept = self
+            .data
+            .iter()
+            .filter(|(key, _)| !changes.contains_key(*key));
+        let kept: usize = kept.map(|(_, value)| value.len()).sum();
+        let set: usize = changes.values().flatten().map(Vec::len).sum();
+        kept + set
+    }
+}
 
 /// Why a Secret could not be read or written.
 #[derive(Debug, thiserror::Error)]

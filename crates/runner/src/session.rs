@@ -61,6 +61,8 @@ pub struct Session {
     pub inputs: RunInputs,
     /// The resource's key.
     pub key: Vec<u8>,
+    /// State that an earlier run could not save, as it is sealed in the record.
+    pub leftover: Option<Vec<u8>>,
     /// The working directory: the module.
     pub directory: PathBuf,
     /// How commands are run.
@@ -143,6 +145,7 @@ impl Session {
             record,
             inputs,
             key: claimed.key,
+            leftover: claimed.leftover,
             directory,
             commands,
             server,

@@ -12,6 +12,7 @@ mod apply;
 mod claim;
 mod destroy;
 mod interruption;
+mod leftover;
 mod prepare;
 mod scripts;
 mod state;

@@ -36,42 +36,6 @@ fn a_lock_of_somebody_else_is_shown_and_respected() {
 }
 
 #[test]
-fn state_that_cannot_be_saved_is_kept_and_pushed_by_the_next_run() {
-    let mut world = World::with_local_backend("resource \"terraform_data\" \"a\" {}\n");
-    // The engine finds its state's place taken when it wants to write.
-    let place = world.path("local.tfstate");
-    world.inputs.backend.config.insert(
-        "path".into(),
-        place.join("sub/x").display().to_string().into(),
-    );
-    world.inputs.scripts.apply = Some(format!(
-        "terraform apply -auto-approve -state=$PWD/made.tfstate -lock=false >/dev/null 2>&1 || true
-         echo '{{\"version\":4,\"terraform_version\":\"1.11.4\",\"serial\":7,\"lineage\":\"lost\",\"outputs\":{{\"x\":{{\"value\":\"saved\",\"type\":\"string\"}}}},\"resources\":[]}}' > errored.tfstate
-         touch {}
-         exit 1",
-        place.display()
-    ));
-    let ran = world.run(RunKind::Apply);
-    let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");
-    assert!(message.contains("the next run pushes it"), "{message}");
-    assert!(world.path("cache/errored.tfstate.sealed").is_file());
-
-    std::fs::remove_file(&place).unwrap();
-    world.inputs.scripts.apply = None;
-    world.write_module("main.tf", "");
-    let ran = world.run(RunKind::Drift);
-    assert!(
-        ran.stderr
-            .contains("pushing the state that an earlier run could not save"),
-        "{}",
-        ran.logs()
-    );
-    let saved = std::fs::read_to_string(place.join("sub/x")).unwrap();
-    assert!(saved.contains("saved"), "{saved}");
-    assert!(!world.path("cache/errored.tfstate.sealed").exists());
-}
-
-#[test]
 fn an_engine_whose_state_was_moved_by_another_does_not_overwrite_it() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     let gate = world.gate("gate");

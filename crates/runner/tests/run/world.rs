@@ -22,6 +22,7 @@ use tempfile::TempDir;
 use crate::api;
 
 pub(crate) const RECORD: &str = "web-run";
+pub(crate) const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 /// How long a test waits for anything before it fails.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -166,14 +167,25 @@ impl World {
             attempted: before.attempted,
             ..RunRecord::default()
         };
-        self.secrets.put(
-            RECORD,
-            [
-                (key::RECORD, serde_json::to_vec(&record).unwrap()),
-                (key::INPUTS, serde_json::to_vec(&self.inputs).unwrap()),
-                (key::KEY, b"0123456789abcdef0123456789abcdef".to_vec()),
-            ],
-        );
+        let leftover = self.leftover().map(|it| (key::LEFTOVER, it));
+        let data = [
+            (key::RECORD, serde_json::to_vec(&record).unwrap()),
+            (key::INPUTS, serde_json::to_vec(&self.inputs).unwrap()),
+            (key::KEY, KEY.to_vec()),
+        ];
+        self.secrets.put(RECORD, data.into_iter().chain(leftover));
+    }
+
+    /// What a run left in the record, sealed.
+    pub(crate) fn leftover(&self) -> Option<Vec<u8>> {
+        let snapshot = self.secrets.get(RECORD)?;
+        snapshot.data.get(key::LEFTOVER).cloned()
+    }
+
+    /// As a run leaves `state` in the record.
+    pub(crate) fn leave(&self, state: &str) {
+        let sealed = alustan_runner::leftover::seal(state.as_bytes(), KEY).unwrap();
+        self.secrets.put(RECORD, [(key::LEFTOVER, sealed)]);
     }
 
     /// The pod of the current run. Its temporary volumes are new.

@@ -1,0 +1,235 @@
+//! State that the engine cannot save: where it is kept, and that the next run pushes it.
+
+use std::path::PathBuf;
+
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::RunKind;
+use serde_json::{Value, json};
+
+use crate::world::{KEY, Ran, World};
+
+const SEALED: &str = "cache/errored.tfstate.sealed";
+const PUSHING: &str = "pushing the state that an earlier run could not save";
+
+/// A state with one output.
+fn state(serial: u64, lineage: &str, output: &str) -> String {
+    json!({
+        "version": 4, "terraform_version": "1.11.4", "serial": serial, "lineage": lineage,
+        "outputs": {"x": {"value": output, "type": "string"}}, "resources": []
+    })
+    .to_string()
+}
+
+/// A world whose engine finds the place of its state taken when it wants to write `lost`.
+struct Unsaved {
+    world: World,
+    place: PathBuf,
+}
+
+impl Unsaved {
+    fn new(lost: &str) -> Self {
+        let mut world = World::with_local_backend("");
+        let place = world.path("local.tfstate");
+        let path = place.join("sub/x").display().to_string();
+        world
+            .inputs
+            .backend
+            .config
+            .insert("path".into(), path.into());
+        let file = world.path("lost.tfstate");
+        std::fs::write(&file, lost).unwrap();
+        world.inputs.scripts.apply = Some(format!(
+            "cp {} errored.tfstate; touch {}; exit 1",
+            file.display(),
+            place.display()
+        ));
+        Self { world, place }
+    }
+
+    fn with_kept_cache(mut self) -> Self {
+        self.world
+            .vars
+            .insert("ALUSTAN_CACHE_KEPT".into(), "true".into());
+        self
+    }
+
+    /// An apply that cannot save its state; gives what it says.
+    fn fail(&mut self) -> String {
+        let ran = self.world.run(RunKind::Apply);
+        ran.expect_failure(FailureClass::Module, "ScriptFailed")
+            .to_owned()
+    }
+
+    /// A run of another kind after the place is free.
+    fn look(&mut self) -> Ran {
+        if self.place.is_file() {
+            std::fs::remove_file(&self.place).unwrap();
+        }
+        self.world.inputs.scripts.apply = None;
+        self.world.run(RunKind::Drift)
+    }
+
+    fn saved(&self) -> Value {
+        let text = std::fs::read(self.place.join("sub/x")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+}
+
+/// Text that no compression makes smaller than 700 KiB.
+fn noise() -> String {
+    let mut seed = 1_u64;
+    let mut next = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        format!("{seed:016x}")
+    };
+    (0..100_000).map(|_| next()).collect()
+}
+
+#[test]
+fn a_run_without_a_cache_volume_leaves_its_state_in_the_record() {
+    let mut unsaved = Unsaved::new(&state(7, "lost", "of value"));
+    let message = unsaved.fail();
+    assert!(
+        message.contains("it is kept in Secret web-run, and the next run pushes it"),
+        "{message}"
+    );
+    assert!(!unsaved.world.path(SEALED).exists());
+    let sealed = unsaved.world.leftover().unwrap();
+    assert!(!String::from_utf8_lossy(&sealed).contains("of value"));
+
+    // The next push fails as well: nothing else is done, and nothing is forgotten.
+    unsaved.world.inputs.scripts.init = Some("rm $place; terraform init; touch $place".into());
+    let place = unsaved.place.display().to_string();
+    unsaved
+        .world
+        .inputs
+        .variables
+        .insert("place".into(), json!(place));
+    let ran = unsaved.world.run(RunKind::Drift);
+    ran.expect_failure(FailureClass::World, "StateLocked");
+    assert_eq!(unsaved.world.leftover(), Some(sealed));
+    unsaved.world.inputs.scripts.init = None;
+
+    // The scratch volume of a new pod is empty.
+    std::fs::remove_dir_all(unsaved.world.path("cache")).unwrap();
+    let ran = unsaved.look();
+    assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());
+    assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "of value");
+    assert_eq!(unsaved.world.leftover(), None);
+    let ran = unsaved.look();
+    assert!(!ran.stderr.contains(PUSHING), "{}", ran.logs());
+}
+
+#[test]
+fn a_pushed_state_is_forgotten_in_the_record_and_on_the_cache_volume() {
+    let mut unsaved = Unsaved::new(&state(7, "lost", "of value")).with_kept_cache();
+    let message = unsaved.fail();
+    assert!(message.contains("kept in Secret web-run"), "{message}");
+    assert!(unsaved.world.leftover().is_some() && unsaved.world.path(SEALED).is_file());
+    unsaved.look();
+    assert_eq!(unsaved.saved()["lineage"], "lost");
+    assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
+}
+
+#[test]
+fn a_state_that_is_too_large_for_the_record_is_kept_on_a_cache_volume_that_stays() {
+    let mut unsaved = Unsaved::new(&state(7, "lost", &noise())).with_kept_cache();
+    let message = unsaved.fail();
+    assert!(
+        message.contains("it is kept on the cache volume, and the next run pushes it"),
+        "{message}"
+    );
+    assert_eq!(unsaved.world.leftover(), None);
+    unsaved.look();
+    assert_eq!(unsaved.saved()["lineage"], "lost");
+    assert!(!unsaved.world.path(SEALED).exists());
+}
+
+#[test]
+fn a_state_that_nothing_takes_is_called_lost() {
+    let mut unsaved = Unsaved::new(&state(7, "lost", &noise()));
+    let message = unsaved.fail();
+    for part in [
+        "the state is LOST unless it is taken from this pod's",
+        "Secret web-run: there is no room for the",
+        "the cache volume goes with the pod",
+    ] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert!(!message.contains("is kept"), "{message}");
+    assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
+    let ran = unsaved.look();
+    assert!(!ran.stderr.contains(PUSHING), "{}", ran.logs());
+}
+
+#[test]
+fn a_state_that_the_record_does_not_take_is_kept_on_the_cache_volume() {
+    let mut unsaved = Unsaved::new(&state(7, "lost", "x")).with_kept_cache();
+    // Inputs that leave no room.
+    unsaved
+        .world
+        .inputs
+        .variables
+        .insert("big".into(), json!("v".repeat(1_000_000)));
+    let message = unsaved.fail();
+    assert!(message.contains("kept on the cache volume"), "{message}");
+    assert_eq!(unsaved.world.leftover(), None);
+}
+
+#[test]
+fn a_state_that_can_be_pushed_after_all_is_not_kept() {
+    let mut unsaved = Unsaved::new(&state(7, "lost", "x")).with_kept_cache();
+    let script = unsaved.world.inputs.scripts.apply.take().unwrap();
+    let script = script.replace("touch", "true");
+    unsaved.world.inputs.scripts.apply = Some(script);
+    assert_eq!(unsaved.fail(), "scripts.apply ended with exit code 1");
+    assert_eq!(unsaved.saved()["lineage"], "lost");
+    assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
+}
+
+#[test]
+fn a_state_older_than_the_stored_one_is_put_aside() {
+    let old = state(7, "same", "old");
+    let mut unsaved = Unsaved::new("").with_kept_cache();
+    std::fs::create_dir_all(unsaved.place.join("sub")).unwrap();
+    std::fs::write(unsaved.place.join("sub/x"), state(8, "same", "new")).unwrap();
+    unsaved.world.leave(&old);
+    unsaved.look();
+    assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "new");
+    assert_eq!(unsaved.world.leftover(), None);
+    let aside = unsaved.world.path("cache/errored.tfstate.1.old");
+    assert!(aside.is_file());
+}
+
+#[test]
+fn an_older_state_stays_in_the_record_of_a_resource_without_a_volume() {
+    let mut unsaved = Unsaved::new("");
+    std::fs::create_dir_all(unsaved.place.join("sub")).unwrap();
+    std::fs::write(unsaved.place.join("sub/x"), state(8, "same", "new")).unwrap();
+    unsaved.world.leave(&state(7, "same", "old"));
+    let ran = unsaved.look();
+    assert!(
+        ran.stderr.contains("the old one stays in Secret web-run"),
+        "{}",
+        ran.logs()
+    );
+    assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "new");
+    let sealed = unsaved.world.leftover().unwrap();
+    let kept = alustan_runner::leftover::open(&sealed, KEY).unwrap();
+    assert_eq!(kept, state(7, "same", "old").into_bytes());
+}
+
+#[test]
+fn the_managed_state_takes_what_was_left_in_the_record() {
+    let mut world = World::new("output \"x\" { value = \"first\" }\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let lineage = world.pointer().current.unwrap().lineage.unwrap();
+    world.leave(&state(7, &lineage, "of value"));
+    let ran = world.run(RunKind::Drift);
+    ran.expect(RunResult::Changes);
+    assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());
+    assert!(world.pointer().current.unwrap().serial >= Some(7));
+    assert_eq!(world.leftover(), None);
+}
