@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use alustan_api::names;
 use alustan_api::run::{RunInputs, RunPhase, RunRecord, StateLock, key};
 use serde::de::DeserializeOwned;
 
@@ -26,6 +27,15 @@ pub struct Identity {
     pub pod_uid: String,
     /// The name of our pod.
     pub pod: String,
+}
+
+impl Identity {
+    /// The name of the resource.
+    pub fn resource(&self) -> &str {
+        let suffix = names::record("");
+        let name = self.record.strip_suffix(&suffix);
+        name.unwrap_or(&self.record)
+    }
 }
 
 /// Why the record could not be read or written.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use alustan_api::ABANDON;
+use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::report::Failure;
-use alustan_api::run::{ManagedState, RunInputs};
+use alustan_api::run::RunInputs;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::failure::{user, world};
-use crate::record::Record;
+use crate::record::{Identity, Record};
 use crate::secrets::Secrets;
 use crate::state_server::{SlotsOfRecord, StateServer};
 use crate::state_store::{StateError, StateStore};
@@ -26,7 +27,7 @@ pub(super) async fn start_server(
     let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
     let store = StateStore::open(secrets.clone(), pointer, slots, more)
         .await
-        .map_err(|error| unreadable(&error, managed, &record.identity().namespace))?;
+        .map_err(|error| unreadable(&error, record))?;
     let server = StateServer::start(Arc::new(store), record.clone(), password());
     let server = server
         .await
@@ -34,21 +35,10 @@ pub(super) async fn start_server(
     Ok(Some(server))
 }
 
-fn unreadable(error: &StateError, managed: &ManagedState, namespace: &str) -> Failure {
-    let pointer = &managed.pointer;
+fn unreadable(error: &StateError, record: &Record) -> Failure {
     match error {
         StateError::Corrupt(_) | StateError::Pointer(..) => user("StateDamaged", error.to_string()),
-        StateError::NoPointer(_) => {
-            let empty = format!("kubectl create secret generic {pointer} -n {namespace}");
-            lost(error, &empty)
-        }
-        StateError::NoSlot { .. } => {
-            let patch = r#"--type merge -p '{"data":null}'"#;
-            lost(
-                error,
-                &format!("kubectl patch secret {pointer} -n {namespace} {patch}"),
-            )
-        }
+        StateError::NoPointer(_) | StateError::NoSlot { .. } => lost(error, record.identity()),
         StateError::Store(_) | StateError::Moved | StateError::NoRoom { .. } => {
             world("StateUnavailable", error.to_string())
         }
@@ -56,14 +46,18 @@ fn unreadable(error: &StateError, managed: &ManagedState, namespace: &str) -> Fa
 }
 
 /// State that is lost is not empty: with an empty one everything would be made a second time, and
-/// nothing be destroyed. That is for a person to say, by the command that makes it `empty`.
-fn lost(error: &StateError, empty: &str) -> Failure {
+/// nothing be destroyed. That is for a person to say, by making the resource a new one.
+fn lost(error: &StateError, identity: &Identity) -> Failure {
+    let (name, namespace) = (identity.resource(), &identity.namespace);
+    let component = Component::State.as_str();
     user(
         "StateLost",
         format!(
-            "{error}. Nothing was changed. Restore it from a backup; or, to begin with an empty \
-             state on purpose, run `{empty}` (what exists then stays, and everything is made \
-             again); or let go of everything with the annotation {ABANDON}: \"true\""
+            "{error}. Nothing was changed. Restore it from a backup. Or begin anew with nothing \
+             (what exists stays, and is made a second time): abandon the resource (`kubectl \
+             annotate tf {name} -n {namespace} {ABANDON}=true`), delete it, remove what is left \
+             of its state (`kubectl delete secret -n {namespace} -l \
+             {NAME}={name},{COMPONENT}={component}`), and create it again"
         ),
     )
 }

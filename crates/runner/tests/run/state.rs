@@ -1,33 +1,14 @@
 use alustan_api::report::FailureClass;
 use alustan_api::report::RunResult;
-use alustan_api::run::{RunKind, RunPhase, RunRecord, StateLock, key};
-use k8s_openapi::jiff::Timestamp;
+use alustan_api::run::{RunKind, RunPhase};
 
-use crate::world::{RECORD, World, until};
+use crate::world::{World, until};
 
 #[test]
 fn a_lock_of_somebody_else_is_shown_and_respected() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.start(RunKind::Apply);
-    let lock = StateLock {
-        id: "of-somebody".into(),
-        operation: "OperationTypeApply".into(),
-        who: "somebody@elsewhere".into(),
-        at: Timestamp::UNIX_EPOCH,
-    };
-    let record = RunRecord {
-        lock: Some(lock.clone()),
-        ..world.record()
-    };
-    let data = world.secrets.get(RECORD).unwrap().data;
-    world.secrets.put(
-        RECORD,
-        [
-            (key::RECORD, serde_json::to_vec(&record).unwrap()),
-            (key::INPUTS, data[key::INPUTS].clone()),
-            (key::KEY, data[key::KEY].clone()),
-        ],
-    );
+    let lock = world.lock_by("somebody@elsewhere");
     let ran = world.finish(world.pod());
     let message = ran.expect_failure(FailureClass::World, "StateLocked");
     assert!(message.contains("somebody@elsewhere"), "{message}");
@@ -106,15 +87,19 @@ fn fails_as_lost(world: &mut World) -> String {
     message
 }
 
+/// How a person begins anew: what the operator made goes, and nothing is made by hand.
+const WAY_OUT: &str = "abandon the resource (`kubectl annotate tf web -n team \
+    alustan.io/abandon=true`), delete it, remove what is left of its state (`kubectl delete secret \
+    -n team -l alustan.io/terraform=web,app.kubernetes.io/component=state`), and create it again";
+
 #[test]
 fn a_lost_state_is_not_an_empty_one() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.secrets.remove("web-state");
     let message = fails_as_lost(&mut world);
-    let command = "kubectl create secret generic web-state -n team";
-    assert!(message.contains(command), "{message}");
-    // As that command does.
+    assert!(message.contains(WAY_OUT), "{message}");
+    // As the controller does for a resource that is new.
     world.secrets.put("web-state", []);
     let report = world.run(RunKind::Apply);
     let changes = report.expect(RunResult::Done).changes.clone();
@@ -130,7 +115,7 @@ fn a_lost_part_of_the_state_is_a_lost_state() {
     world.secrets.put(&slot, []);
     let message = fails_as_lost(&mut world);
     assert!(
-        message.contains(&slot) && message.contains("kubectl patch secret web-state -n team"),
+        message.contains(&slot) && message.contains(WAY_OUT),
         "{message}"
     );
     world.secrets.remove(&slot);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
     BackendInputs, ManagedState, Outputs, RunInputs, RunKind, RunPhase, RunRecord, RunSpec,
-    ScriptTexts, TimeLimits, Trigger, key,
+    ScriptTexts, StateLock, TimeLimits, Trigger, key,
 };
 use alustan_runner::fake::FakeSecrets;
 use alustan_runner::state_store::Pointer;
@@ -294,8 +294,26 @@ impl World {
     pub(crate) fn cancel(&self) {
         let mut record = self.record();
         record.cancel = true;
+        self.write_record(&record);
+    }
+
+    /// As somebody else takes the lock of the state.
+    pub(crate) fn lock_by(&self, who: &str) -> StateLock {
+        let lock = StateLock {
+            id: "of-somebody".into(),
+            operation: "OperationTypeApply".into(),
+            who: who.into(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let mut record = self.record();
+        record.lock = Some(lock.clone());
+        self.write_record(&record);
+        lock
+    }
+
+    fn write_record(&self, record: &RunRecord) {
         let mut data = self.secrets.get(RECORD).unwrap().data;
-        data.insert(key::RECORD.into(), serde_json::to_vec(&record).unwrap());
+        data.insert(key::RECORD.into(), serde_json::to_vec(record).unwrap());
         let known = [key::RECORD, key::INPUTS, key::KEY];
         self.secrets
             .put(RECORD, known.map(|key| (key, data[key].clone())));
