@@ -11,10 +11,11 @@ use alustan_api::run::{Outputs, RunKind, RunPhase};
 use crate::backend;
 use crate::changes::change_set;
 use crate::command::Ending;
-use crate::failure::{Step, module, user, world};
+use crate::failure::{Step, module, place_in_json, user, world};
 use crate::outputs;
 use crate::plan_file;
 use crate::record::{RecordError, Update, to_json};
+use crate::redact::Redactor;
 use crate::retry::Patience;
 use crate::secrets::Changes;
 use crate::session::{Session, stopped};
@@ -30,6 +31,17 @@ pub(crate) enum Ended {
     Cancelled,
     /// It is not ours any more.
     NotOurs(String),
+}
+
+impl Ended {
+    /// The same without the secret values.
+    pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
+        match self {
+            Self::Failed(failure) => Self::Failed(redactor.failure(failure)),
+            Self::Cancelled => Self::Cancelled,
+            Self::NotOurs(why) => Self::NotOurs(redactor.text(&why)),
+        }
+    }
 }
 
 impl From<Failure> for Ended {
@@ -225,7 +237,8 @@ impl Session {
         match shown.map(|shown| change_set(&shown, &self.key)) {
             Ok(Ok(changes)) => Some(changes),
             Ok(Err(error)) => {
-                crate::say!("the plan could not be summed up: {error}");
+                let place = place_in_json(&error);
+                crate::say!("the plan could not be summed up: {place}");
                 None
             }
             Err(failure) => {
@@ -250,7 +263,10 @@ impl Session {
             Ok(json) => outputs::from_json(&json).map_err(|error| {
                 user(
                     "OutputsUnreadable",
-                    format!("ALUSTAN_OUTPUTS_FILE is no output of `output -json`: {error}"),
+                    format!(
+                        "ALUSTAN_OUTPUTS_FILE is not JSON as of `terraform output -json`: {}",
+                        place_in_json(&error)
+                    ),
                 )
             })?,
             Err(_) => self.engine_outputs().await?,
@@ -269,7 +285,8 @@ impl Session {
 
     async fn engine_outputs(&self) -> Result<Outputs, Ended> {
         let unreadable = |error: serde_json::Error| {
-            module("OutputsUnreadable", format!("read the outputs: {error}"))
+            let place = place_in_json(&error);
+            module("OutputsUnreadable", format!("read the outputs: {place}"))
         };
         if let Some(server) = &self.server {
             return match server.store().get().await {

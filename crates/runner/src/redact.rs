@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use alustan_api::report::Failure;
+use alustan_api::report::{ChangeSet, Failure, MAX_TEXT};
+
+use crate::failure::cut;
 
 /// What stands in the place of a secret value.
 pub const MASK: &str = "(redacted)";
@@ -56,9 +58,17 @@ impl Redactor {
     /// The failure without the secret values.
     pub fn failure(&self, failure: Failure) -> Failure {
         Failure {
-            message: self.text(&failure.message),
+            message: cut(&self.text(&failure.message), MAX_TEXT),
             ..failure
         }
+    }
+
+    /// The change set without the secret values: a resource may be named by one.
+    pub fn changes(&self, mut changes: ChangeSet) -> ChangeSet {
+        for resource in &mut changes.resources {
+            resource.address = self.text(&resource.address);
+        }
+        changes
     }
 
     /// A redactor for one stream of bytes.

@@ -1,5 +1,6 @@
 //! One run from claim to report.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,9 +17,10 @@ use crate::record::{Identity, Record, RecordError};
 use crate::redact::Redactor;
 use crate::report;
 use crate::retry::Patience;
-use crate::secret_values::of_environment;
+use crate::secret_values::of_run;
 use crate::secrets::Secrets;
 use crate::session::{Parts, Session};
+use crate::variables::Values;
 use crate::workspace::copy_tree;
 
 /// What a run needs from outside.
@@ -82,10 +84,11 @@ pub async fn run(context: Context) -> ExitCode {
     finish(&context, &record, &report, &findings).await
 }
 
-/// What is known to be secret before the run has a session.
+/// What is known to be secret before the run has a session, which knows the module as well.
 fn redactor(context: &Context, claimed: &Claimed) -> Redactor {
-    let from_secrets = &claimed.inputs.secret_environment;
-    Redactor::new(of_environment(&context.vars, from_secrets))
+    let (server, values, declared) = (Vars::new(), Values::default(), BTreeMap::new());
+    let secrets = of_run(&claimed.inputs, &context.vars, &server, &values, &declared);
+    Redactor::new(secrets)
 }
 
 /// Why nothing was run.
@@ -122,7 +125,9 @@ async fn carry_out(
     let session = Session::open(parts, claimed).await?;
     let ended = session.execute(kind, findings).await;
     findings.abandoned_lock = session.abandoned_lock();
-    ended
+    let redactor = &session.commands.redactor;
+    findings.changes = findings.changes.take().map(|it| redactor.changes(it));
+    ended.map_err(|ended| ended.redacted(redactor))
 }
 
 async fn finish(
@@ -144,8 +149,12 @@ async fn finish(
     let recorded = match report::record(record, report, outputs, lock, patience).await {
         Ok(recorded) => recorded,
         Err(error) => {
-            crate::say!("{error}");
-            let failure = Some(report::unrecorded(&error));
+            let failure = context
+                .commands
+                .redactor
+                .failure(report::unrecorded(&error));
+            crate::say!("{}", failure.message);
+            let failure = Some(failure);
             RunReport {
                 result: RunResult::Failed,
                 failure,

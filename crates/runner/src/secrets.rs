@@ -11,7 +11,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::failure::chain;
+use crate::failure::{chain, place_in_json};
 
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -171,6 +171,10 @@ fn store_error(name: &str, error: &kube::Error) -> StoreError {
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => StoreError::Refused {
             name,
             text: status.message.clone(),
+        },
+        kube::Error::SerdeError(error) => StoreError::Unavailable {
+            name,
+            text: format!("the answer is no Secret: {}", place_in_json(error)),
         },
         other => StoreError::Unavailable {
             name,

@@ -192,3 +192,17 @@ fn a_long_text_keeps_its_beginning_and_its_end() {
     assert_eq!(message.chars().count(), MAX_TEXT);
     assert!(message.contains("Error: first") && message.ends_with("last"));
 }
+
+#[rstest]
+#[case("\"hunter2\"")]
+#[case("{\"a\": {\"value\": 1, \"sensitive\": \"hunter2\"}}")]
+#[case("hunter2")]
+#[case("{\"hunter2\"")]
+fn a_place_in_json_says_nothing_of_its_content(#[case] json: &str) {
+    let error = crate::outputs::from_json(json.as_bytes()).err().unwrap();
+    let place = place_in_json(&error);
+    assert!(
+        place.contains(" at line 1, column ") && !place.contains("hunter2"),
+        "{place}"
+    );
+}

@@ -218,6 +218,37 @@ fn known_secrets_are_not_printed() {
 }
 
 #[test]
+fn a_value_that_only_the_module_calls_secret_is_in_no_report() {
+    let mut world = World::new(
+        r#"
+        variable "password" { sensitive = true }
+        resource "terraform_data" "a" { for_each = toset([nonsensitive(var.password)]) }
+        "#,
+    );
+    world
+        .inputs
+        .variables
+        .insert("password".into(), json!("hunter22-long"));
+    let ran = world.run(RunKind::Drift);
+    let changes = ran.expect(RunResult::Changes).changes.clone().unwrap();
+    assert_eq!(
+        changes.resources[0].address,
+        "terraform_data.a[\"(redacted)\"]"
+    );
+
+    // The engine did not say this, so nothing of it was redacted on the way.
+    world.start(RunKind::Apply);
+    world.lock_by("hunter22-long@host");
+    let ran = world.finish(world.pod());
+    let message = ran.expect_failure(FailureClass::World, "StateLocked");
+    assert!(message.contains("locked by (redacted)@host"), "{message}");
+    let copy = world.read("termination-log");
+    for text in [ran.logs(), copy] {
+        assert!(!text.contains("hunter22-long"), "{text}");
+    }
+}
+
+#[test]
 fn what_comes_from_secrets_or_stands_in_a_proxys_url_is_not_printed() {
     let mut world = World::new(
         r#"

@@ -59,10 +59,29 @@ fn a_script_may_say_what_the_outputs_are() {
     world.run(RunKind::Apply).expect(RunResult::Done);
     let outputs = world.outputs().unwrap();
     assert!(outputs["a"].sensitive && outputs["a"].value == json!([1]));
-    world.inputs.scripts.apply = Some("echo nonsense > $ALUSTAN_OUTPUTS_FILE".into());
-    world
-        .run(RunKind::Apply)
-        .expect_failure(FailureClass::User, "OutputsUnreadable");
+}
+
+#[test]
+fn outputs_that_are_none_are_told_by_their_place_and_never_quoted() {
+    let mut world = World::new("");
+    for (content, place) in [
+        (r#""hunter2""#, "unexpected value at line 1, column 9"),
+        (
+            r#"{"a": {"value": 1, "sensitive": "hunter2"}}"#,
+            "unexpected value at line 1, column 41",
+        ),
+        ("hunter2", "no JSON at line 1, column 1"),
+        (r#"{"hunter2""#, "unexpected end at line 2, column 0"),
+    ] {
+        world.inputs.scripts.apply = Some(format!("echo '{content}' > $ALUSTAN_OUTPUTS_FILE"));
+        let ran = world.run(RunKind::Apply);
+        let message = ran.expect_failure(FailureClass::User, "OutputsUnreadable");
+        assert_eq!(
+            message,
+            format!("ALUSTAN_OUTPUTS_FILE is not JSON as of `terraform output -json`: {place}")
+        );
+        assert!(!ran.logs().contains("hunter2"), "{}", ran.logs());
+    }
 }
 
 #[test]
