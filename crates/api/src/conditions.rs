@@ -99,6 +99,23 @@ pub fn merge(
         .collect()
 }
 
+/// `conditions` with those of `verdicts` in their places, and the others as they are.
+pub fn update(
+    conditions: Vec<Condition>,
+    previous: &[Condition],
+    verdicts: &[Verdict],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let new = merge(previous, verdicts, generation, now);
+    let replaced = |old: &Condition| new.iter().any(|new| new.type_ == old.type_);
+    let others: Vec<_> = conditions
+        .into_iter()
+        .filter(|old| !replaced(old))
+        .collect();
+    new.into_iter().chain(others).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -319,11 +319,13 @@ pub struct History {
     pub checked_at: Option<Timestamp>,
     /// The drift found by the last look, if any.
     pub drift: Option<DriftFound>,
-    /// Failures since the last success, for one configuration.
+    /// Failures of runs since the last success, for one configuration.
     pub failures: Failures,
+    /// Failures of builds since the last success, for one image.
+    pub build_failures: Failures,
     /// The base image as it was resolved, so that a moved tag rebuilds nothing.
     pub base: Option<PinnedImage>,
-    /// The image that the last run could not pull: the registry is asked for it again.
+    /// The last image that could not be pulled: where the pin has it, the registry is asked again.
     pub lost_image: Option<String>,
     /// The value of [`crate::RECONCILE_AT`] that was acted upon last.
     pub reconcile_at: Option<String>,
@@ -362,7 +364,8 @@ pub struct DriftFound {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failures {
-    /// The configuration that failed: the config hash of a run, the tag of a build.
+    /// What failed: the config hash of a run; the tag of a build and a digest of the credentials it
+    /// was built with; `destroy`.
     pub of: String,
     /// Failures that count against the budget.
     pub count: u32,

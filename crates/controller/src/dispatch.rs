@@ -18,6 +18,8 @@ pub(crate) struct Dispatcher {
 
 #[derive(Default)]
 struct State {
+    /// Whether the runs that went on before this process are counted.
+    begun: bool,
     running: HashSet<Key>,
     queue: HashMap<Key, Waiting>,
 }
@@ -29,6 +31,14 @@ impl Dispatcher {
             limit,
             state: Mutex::default(),
             wake,
+        }
+    }
+
+    /// Counts the runs that went on before this process, once: nobody else may take their places.
+    pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut state.begun, true) {
+            state.running.extend(running());
         }
     }
 
@@ -116,6 +126,18 @@ mod tests {
         assert_eq!(woken.try_recv().unwrap().name, "c");
         assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Ok(()));
+    }
+
+    #[test]
+    fn runs_from_before_a_restart_keep_their_places() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(1, wake);
+        dispatcher.begin(|| vec![key("a")]);
+        dispatcher.begin(|| unreachable!("it began already"));
+        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(1));
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Ok(()));
     }
 
     #[test]

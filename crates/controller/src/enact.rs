@@ -79,9 +79,12 @@ impl<'a> Pass<'a> {
         while let Some((step, after)) = rest.split_first() {
             let objects: Vec<&Object> = rest
                 .iter()
-                .map_while(|step| match step {
-                    Step::Ensure(object) => Some(&**object),
-                    _ => None,
+                .map_while(|step| {
+                    if let Step::Ensure(object) = step {
+                        Some(&**object)
+                    } else {
+                        None
+                    }
                 })
                 .collect();
             if objects.is_empty() {
@@ -114,6 +117,7 @@ impl<'a> Pass<'a> {
             }
             Step::CreateJob(job) => self.create_job(job).await,
             Step::DeleteJob { name, uid } => self.delete_job(name, uid).await,
+            Step::DeleteOutputs(name) => self.delete_outputs(name).await,
             Step::DeleteClaim => self.delete_claim().await,
             Step::CleanUp { state } => self.clean_up(*state).await,
         }
@@ -389,6 +393,17 @@ impl<'a> Pass<'a> {
             Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(()),
             other => gone(other),
         }
+    }
+
+    async fn delete_outputs(&self, name: &str) -> Result<(), Error> {
+        self.cx.mirrors.secrets.forget(&self.namespace(), name);
+        let api = self.api::<Secret>();
+        match self.not_taken(&api, name).await {
+            Err(Error::NameTaken { .. }) => return Ok(()),
+            other => other?,
+        };
+        let what = format!("delete Secret {name}");
+        gone(call(&what, api.delete(name, &DeleteParams::default())).await)
     }
 
     /// Not before the last pod that names it is gone; until then the next claim is in its way.

@@ -18,8 +18,11 @@ pub(crate) enum Error {
     /// The run record is no longer what was seen.
     #[error("the run record changed meanwhile")]
     Conflict,
-    /// A Job of this name belongs to something else and is going away.
-    #[error("job {0} of an earlier resource is still there")]
+    /// A Job of this name belongs to something else.
+    #[error(
+        "Job {0} exists and is another one; waiting for it to go; if it was not made for this \
+         resource, remove it"
+    )]
     JobInTheWay(String),
     /// A claim of this name is going away.
     #[error("PersistentVolumeClaim {0} is being deleted; waiting for the last pod that uses it")]
@@ -33,7 +36,8 @@ pub(crate) enum Error {
     /// A run record or pin that this version cannot read.
     #[error(
         "Secret {secret}: key {key} cannot be read by this version of the operator; restore the \
-         Secret, or run the version that wrote it: nothing is done until then"
+         Secret, or run the version that wrote it: nothing is done until then; a resource that is \
+         deleted can be given up with the annotation alustan.io/abandon=true"
     )]
     Unreadable {
         /// The Secret.
@@ -139,6 +143,7 @@ pub(crate) fn name(step: &Step) -> String {
             )
         }
         Step::DeleteJob { name, .. } => format!("delete job {name}"),
+        Step::DeleteOutputs(name) => format!("delete the outputs in Secret {name}"),
         Step::DeleteClaim => "delete the claim of the cache volume".to_owned(),
         Step::CleanUp { .. } => "clean up".to_owned(),
         Step::RemoveFinalizer => "remove the finalizer".to_owned(),

@@ -2,7 +2,7 @@
 //! answers come by themselves.
 
 mod inputs;
-mod jobs;
+pub(crate) mod jobs;
 mod record;
 
 use std::collections::HashSet;

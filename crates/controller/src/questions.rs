@@ -17,7 +17,8 @@ use kube::api::{Api, LogParams};
 
 use crate::context::Context;
 use crate::contexts::Contexts;
-use crate::error::{cause, with_causes};
+use crate::enact::call;
+use crate::error::{Error, with_causes};
 use crate::lookups::Ask;
 
 /// When something that cannot be asked is looked at again: its Secret may have changed.
@@ -329,10 +330,8 @@ pub(crate) fn namespace_uid(client: Client, namespace: String) -> Ask<String> {
         let api: Api<Namespace> = Api::all(client.clone());
         let namespace = namespace.clone();
         Box::pin(async move {
-            let found = api
-                .get_metadata(&namespace)
-                .await
-                .map_err(|error| cluster(&error))?;
+            let found = call("read the namespace", api.get_metadata(&namespace)).await;
+            let found = found.map_err(|error| cluster(&error))?;
             Ok(found.uid().unwrap_or_default())
         })
     })
@@ -349,18 +348,17 @@ pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String>
                 tail_lines: Some(LOG_LINES),
                 ..LogParams::default()
             };
-            api.logs(&pod, &parameters)
-                .await
-                .map_err(|error| cluster(&error))
+            let log = call("read the build's log", api.logs(&pod, &parameters)).await;
+            log.map_err(|error| cluster(&error))
         })
     })
 }
 
-fn cluster(error: &kube::Error) -> Failure {
+fn cluster(error: &Error) -> Failure {
     Failure {
         class: FailureClass::World,
         reason: "ApiUnavailable".to_owned(),
-        message: format!("the API server: {}", cause(error)),
+        message: format!("the API server: {}", error.chain()),
     }
 }
 
@@ -373,7 +371,7 @@ pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
         .rev()
         .find(said)
         .or_else(|| log.lines().rev().find(|line| !line.is_empty()));
-    let Some(line) = line else {
+    let Some(line) = line.filter(|_| failure.class != FailureClass::World) else {
         return failure.clone();
     };
     let (class, reason) = classify(line);

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::{FINALIZER, Terraform, TerraformStatus};
+use alustan_api::{FINALIZER, Terraform, TerraformStatus, labels};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
 use alustan_core::events::Event;
 use alustan_core::schedule::{Class, Key};
 use alustan_core::seen::Seen;
 use alustan_core::start::occupied;
+use alustan_core::status::troubled;
 use alustan_core::step::{Decision, Start};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::runtime::controller::Action;
@@ -21,7 +22,7 @@ use tracing::{debug, error, info, warn};
 use crate::context::Context;
 use crate::enact::Pass;
 use crate::error::Error;
-use crate::observe::Session;
+use crate::observe::{Session, jobs};
 use crate::report::{publish, report};
 use crate::run::MIRRORS;
 use crate::{Guarded, Ref};
@@ -54,16 +55,17 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         .clone()
         .wait_for(|lists| *lists >= MIRRORS)
         .await;
+    cx.dispatcher.begin(|| running(&cx));
     let session = Session::new(&cx, &tf, &who);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
-        forget(&cx, &who, &tf);
+        forget(&cx, &who);
         return Ok(Action::await_change());
     }
     let seen = match session.observe().await {
         Ok(seen) => seen,
         Err(error) => {
             let status = tf.status.clone().unwrap_or_default();
-            report(&cx, &who, &tf, troubled(&tf, status, &error)).await?;
+            report(&cx, &who, &tf, trouble(&tf, status, &error)).await?;
             return Err(error);
         }
     };
@@ -102,7 +104,7 @@ async fn act(
     seen: &Seen,
     decision: Decision,
 ) -> Result<(), Error> {
-    let key = key(tf);
+    let key = key(who);
     let Decision {
         steps,
         start,
@@ -140,31 +142,43 @@ async fn act(
     }
     if leaving && done.is_ok() {
         info!(resource = %who, "let go: {}", status.message);
-        forget(cx, who, tf);
+        forget(cx, who);
         return Ok(());
     }
     match done {
         Ok(()) => report(cx, who, tf, status).await,
         Err(error) if error.is_conflict() => Err(error),
         Err(error) => {
-            report(cx, who, tf, troubled(tf, status, &error)).await?;
+            report(cx, who, tf, trouble(tf, status, &error)).await?;
             Err(error)
         }
     }
 }
 
 /// Nobody asks, waits or runs for a resource that is gone, or that only others keep.
-fn forget(cx: &Context, who: &Ref, tf: &Terraform) {
-    cx.dispatcher.idle(&key(tf), Timestamp::now());
+pub(crate) fn forget(cx: &Context, who: &Ref) {
+    cx.dispatcher.idle(&key(who), Timestamp::now());
     cx.answers.keep(who, &HashSet::new());
     cx.memory.forget(who);
 }
 
-fn key(tf: &Terraform) -> Key {
+fn key(who: &Ref) -> Key {
     Key {
-        namespace: tf.namespace().unwrap_or_default(),
-        name: tf.name_any(),
+        namespace: who.namespace.clone().unwrap_or_default(),
+        name: who.name.clone(),
     }
+}
+
+/// Who has a run that goes on, as after a restart of the operator.
+fn running(cx: &Context) -> Vec<Key> {
+    let jobs = cx.mirrors.jobs.filter(jobs::is_running);
+    let keys = jobs.iter().filter_map(|job| {
+        Some(Key {
+            namespace: job.namespace()?,
+            name: job.labels().get(labels::NAME)?.clone(),
+        })
+    });
+    keys.collect()
 }
 
 /// A run goes on, or its pod still lives.
@@ -181,21 +195,13 @@ fn queued(status: &mut TerraformStatus, position: usize) {
     status.queue = Some(alustan_api::QueueStatus { position: place });
 }
 
-/// The status when a write failed: what stands in the way is said, and tried again.
-fn troubled(tf: &Terraform, mut status: TerraformStatus, error: &Error) -> TerraformStatus {
-    let reason = error.reason();
-    if reason == "ApiUnavailable" {
-        return tf.status.clone().unwrap_or(status);
+/// The status when a read or a write failed: what stands in the way is said, and tried again. An
+/// API server that is out of reach cannot be told anything.
+fn trouble(tf: &Terraform, status: TerraformStatus, error: &Error) -> TerraformStatus {
+    match error.reason() {
+        "ApiUnavailable" => tf.status.clone().unwrap_or(status),
+        reason => troubled(tf, status, reason, &error.chain(), Timestamp::now()),
     }
-    status.message = error.chain();
-    for condition in &mut status.conditions {
-        if condition.type_ == "Ready" {
-            "False".clone_into(&mut condition.status);
-            reason.clone_into(&mut condition.reason);
-            condition.message.clone_from(&status.message);
-        }
-    }
-    status
 }
 
 /// What to do when a look failed: look again, later and later.

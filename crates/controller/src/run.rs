@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{Controller, Predicate, WatchStreamExt, predicates, watcher};
+use kube::runtime::{Controller, Predicate, WatchStreamExt, controller, predicates, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -29,7 +29,7 @@ use crate::error::with_causes;
 use crate::http::{self, Health};
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
-use crate::reconcile::{reconcile, retry};
+use crate::reconcile::{forget, reconcile, retry};
 use crate::{Guarded, Ref};
 
 /// Secrets, claims, Jobs, pods: nobody acts before all of them have listed once.
@@ -106,7 +106,7 @@ async fn control(
         mirrored::<PersistentVolumeClaim>(&client, ours.clone(), lists.clone());
     let (jobs, job_events) = mirrored::<Job>(&client, ours.clone(), lists.clone());
     let (pods, pod_events) = mirrored::<Pod>(&client, ours, lists);
-    let (resources, resource_events) = resources(&client);
+    let (resources, resource_events) = resources(&client, wake.clone());
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         claims: Mirror::new(claims),
@@ -152,6 +152,10 @@ async fn control(
         tokio::select! {
             look = looks.next() => match look {
                 Some(Ok(_)) => {}
+                // Whoever let it go, it was not us.
+                Some(Err(controller::Error::ObjectNotFound(who))) => {
+                    forget(&cx, &Ref::new(&who.name).within(who.namespace.as_deref().unwrap_or_default()));
+                }
                 Some(Err(error)) => debug!(%error, "look"),
                 None => return Ok(()),
             },
@@ -251,9 +255,11 @@ where
     (store, events)
 }
 
-/// The resources. Their own status is no news to us.
+/// The resources. Their own status is no news to us. One that is gone is looked at once more, so
+/// that nothing of it is remembered.
 fn resources(
     client: &Client,
+    wake: mpsc::UnboundedSender<Ref>,
 ) -> (
     Store<Guarded>,
     impl Stream<Item = Events<Guarded>> + Send + 'static,
@@ -269,6 +275,12 @@ fn resources(
     .default_backoff()
     .modify(|object| object.managed_fields_mut().clear())
     .reflect(writer)
+    .inspect_ok(move |event| {
+        if let watcher::Event::Delete(gone) = event {
+            // The receiver lives as long as the controller.
+            let _ = wake.send(ObjectRef::from_obj(gone));
+        }
+    })
     .applied_objects()
     .predicate_filter(news, kube::runtime::PredicateConfig::default());
     (store, events)

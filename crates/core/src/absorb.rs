@@ -15,9 +15,6 @@ use crate::step::{Keep, Object, Step, Swap};
 /// How many reports are kept.
 const REPORTS: usize = 10;
 
-/// The key under which failures of destroy are counted.
-pub const DESTROY: &str = "destroy";
-
 /// How kubelet says that a container took more memory than it may.
 const OUT_OF_MEMORY: &str = "OOMKilled";
 
@@ -51,8 +48,11 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     if let Some(outputs) = outputs.filter(|_| wanted) {
         match hand_on(tf, outputs, seen.outputs) {
             Ok(step) => {
+                let (name, before) = (secrets::outputs_name(tf), &current.history.applied);
+                let before = before.as_ref().and_then(|applied| applied.outputs.clone());
                 steps.push(step);
-                handed_on = Some(secrets::outputs_name(tf));
+                steps.extend(before.filter(|it| *it != name).map(Step::DeleteOutputs));
+                handed_on = Some(name);
             }
             Err(failure) => fail(&mut report, failure),
         }
@@ -212,15 +212,13 @@ fn fold(
 ) -> History {
     let mut next = history.clone();
     let unpulled = report.failure.as_ref().filter(|it| it.reason == IMAGE_PULL);
-    next.lost_image = unpulled.map(|_| run.image.clone());
+    if unpulled.is_some() {
+        next.lost_image = Some(run.image.clone());
+    }
     match (run.kind, report.result) {
-        (kind, RunResult::Failed) => {
-            let of = if kind == RunKind::Destroy {
-                DESTROY
-            } else {
-                &run.config_hash
-            };
-            next.failures = count(&history.failures, of, report.failure.as_ref(), job_uid, now);
+        (_, RunResult::Failed) => {
+            let failure = report.failure.as_ref();
+            next.failures = count(&history.failures, &run.config_hash, failure, job_uid, now);
         }
         (RunKind::Apply, RunResult::Done | RunResult::NoChanges) => {
             next.applied = Some(Applied {
@@ -231,6 +229,7 @@ fn fold(
                 outputs,
             });
             next.failures = Failures::default();
+            next.build_failures = Failures::default();
             next.drift = None;
             next.checked_at = Some(now);
         }

@@ -11,8 +11,9 @@ use crate::digest;
 use crate::image::ImagePlan;
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
+use crate::ongoing::{self, GIVE_UP, NO_POD};
 use crate::retry;
-use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, SourceSeen};
+use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, SourceSeen, Waiting};
 use crate::start;
 use crate::status::{Situation, logs};
 use crate::step::{Object, Step};
@@ -48,6 +49,11 @@ fn missing(steps: Vec<Step>, situation: Situation) -> Image {
     }))
 }
 
+/// The runner image of `tf` with `digest`.
+pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
+    format!("{}@{digest}", tf.spec.container_registry.image_name)
+}
+
 /// The digest of the image tagged `tag`, where the pin knows it: the registry need not be asked,
 /// unless the image could not be pulled from it.
 pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
@@ -79,7 +85,7 @@ pub(crate) fn image(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> I
             Some(build) if failure.reason == IMAGE_MISSING && is_overdue(build, case.now) => {
                 broken(case, plan, build, failure, case.now)
             }
-            _ => missing(Vec::new(), unanswered(failure, *retry_at)),
+            _ => missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
         },
     }
 }
@@ -93,7 +99,7 @@ fn is_overdue(build: &BuildSeen, now: Timestamp) -> bool {
 ///
 /// No time is told: questions are asked again within a minute, and a status that changed with
 /// each try would cost every resource of a repository a write.
-pub fn unanswered(failure: &Failure, retry_at: Timestamp) -> Situation {
+pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Situation {
     if failure.class == FailureClass::User {
         let message = format!(
             "{}; once that is mended, this goes on by itself",
@@ -102,8 +108,9 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp) -> Situation {
         return Situation::stalled(&failure.reason, message);
     }
     let message = format!("{}; asked again within a minute", failure.message);
+    // One that is being asked right now wakes by its answer.
     Situation {
-        look_at: Some(retry_at),
+        look_at: Some(retry_at).filter(|at| *at > now),
         ..Situation::blocked(State::Failed, &failure.reason, message)
     }
 }
@@ -119,7 +126,7 @@ fn counted_as(case: &Case<'_>, plan: &ImagePlan) -> String {
 }
 
 fn build(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
-    let failures = &case.history.failures;
+    let failures = &case.history.build_failures;
     if start::asked(case.tf, &case.history) && failures.of == counted_as(case, plan) {
         return again(case);
     }
@@ -127,14 +134,7 @@ fn build(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         return begin(case, source, plan);
     };
     match &build.state {
-        BuildState::Active(None) => missing(Vec::new(), building(&logs_of_build(case, &build.job))),
-        BuildState::Active(Some(waiting)) => {
-            let logs = logs_of_build(case, &build.job);
-            let message =
-                format!("the build of the runner image cannot start: {waiting}; to follow: {logs}");
-            let stuck = Situation::blocked(State::Building, &waiting.reason, message);
-            missing(Vec::new(), stuck)
-        }
+        BuildState::Active(waiting) => going_on(case, plan, build, waiting.as_ref()),
         BuildState::Done(_) => missing(
             Vec::new(),
             Situation::busy(
@@ -145,6 +145,46 @@ fn build(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         ),
         BuildState::Failed(failure, at) => broken(case, plan, build, failure, *at),
     }
+}
+
+/// A build goes on, or cannot start: then it is waited for only so long.
+fn going_on(
+    case: &Case<'_>,
+    plan: &ImagePlan,
+    build: &BuildSeen,
+    waiting: Option<&Waiting>,
+) -> Image {
+    let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
+        .then(|| ongoing::no_pod(case.tf, &build.job));
+    let logs = logs_of_build(case, &build.job);
+    let Some(why) = waiting.cloned().or(unborn) else {
+        let due = build.created_at + NO_POD;
+        let look_at = Some(due).filter(|due| !build.has_pod && case.now < *due);
+        let going_on = Situation {
+            look_at,
+            ..building(&logs)
+        };
+        return missing(Vec::new(), going_on);
+    };
+    let given_up_at = build.created_at + GIVE_UP;
+    let message = format!("the build of the runner image cannot start: {why}");
+    if case.now >= given_up_at {
+        let failure = Failure {
+            class: FailureClass::World,
+            reason: why.reason,
+            message,
+        };
+        return broken(case, plan, build, &failure, case.now);
+    }
+    let message = format!(
+        "{message}; waited for until {}, then it is started anew; to follow: {logs}",
+        clock(given_up_at)
+    );
+    let stuck = Situation {
+        look_at: Some(given_up_at),
+        ..Situation::blocked(State::Building, &why.reason, message)
+    };
+    missing(Vec::new(), stuck)
 }
 
 fn logs_of_build(case: &Case<'_>, job: &str) -> String {
@@ -166,12 +206,13 @@ fn broken(
 ) -> Image {
     let history = &case.history;
     let of = counted_as(case, plan);
-    let counted = history.failures.job_uid.as_deref() == Some(&build.uid);
+    let before = &history.build_failures;
+    let counted = before.job_uid.as_deref() == Some(&build.uid);
     let failures = if counted {
-        history.failures.clone()
+        before.clone()
     } else {
         let uid = Some(build.uid.clone());
-        absorb::count(&history.failures, &of, Some(failure), uid, at)
+        absorb::count(before, &of, Some(failure), uid, at)
     };
     let verdict = retry::verdict(&failures, &of, &case.tf.spec.retry, case.now);
     let steps = match verdict {
@@ -186,7 +227,7 @@ fn broken(
         steps,
         situation: failed(case.tf, &failures, verdict, &see),
         history: (!counted).then(|| History {
-            failures,
+            build_failures: failures,
             ..history.clone()
         }),
     }))
@@ -204,8 +245,8 @@ fn again(case: &Case<'_>) -> Image {
         ),
         history: Some(History {
             reconcile_at: start::requested(case.tf),
-            failures: Failures {
-                job_uid: case.history.failures.job_uid.clone(),
+            build_failures: Failures {
+                job_uid: case.history.build_failures.job_uid.clone(),
                 ..Failures::default()
             },
             ..case.history.clone()
@@ -216,7 +257,7 @@ fn again(case: &Case<'_>) -> Image {
 /// No build yet: the context goes to the registry first, since the build pod takes it from there.
 fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let (tf, seen) = (case.tf, case.seen);
-    let failures = &case.history.failures;
+    let failures = &case.history.build_failures;
     let of = counted_as(case, plan);
     match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
         retry::Verdict::Go => {}
@@ -226,7 +267,7 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         Some(Answer::Known(artifact)) => artifact,
         Some(Answer::Failed {
             failure, retry_at, ..
-        }) => return missing(Vec::new(), unanswered(failure, *retry_at)),
+        }) => return missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
         asked @ (None | Some(Answer::Pending)) => {
             let push = asked.is_none().then_some(Step::PushContext);
             let pushing = Situation::busy(

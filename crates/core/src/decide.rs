@@ -1,5 +1,6 @@
 //! What to do with a resource, given what was seen of its world: the operator's behaviour.
 
+use alustan_api::conditions::{Verdict, update};
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{
     Applied, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
@@ -17,7 +18,7 @@ use crate::settings::Settings;
 use crate::start::{self, Plan};
 use crate::status::{ImageView, Situation, View, differences, logs};
 use crate::step::{Decision, Keep, Start, Step, Swap};
-use crate::{absorb, delete, inputs, retry};
+use crate::{absorb, delete, inputs, retry, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
@@ -39,19 +40,7 @@ pub(crate) struct Case<'a> {
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
-        // Deleted or not: only a record that was written can tell whether anything was applied.
-        if deleting && !has_finalizer(tf) {
-            return let_go(tf, seen, now);
-        }
-        if let Some(nothing) = seen.nothing_left.filter(|_| deleting) {
-            return delete::unrecorded(
-                tf,
-                nothing,
-                &unrecorded(tf, &History::default(), seen),
-                now,
-            );
-        }
-        return begin(tf, seen, now);
+        return unrecorded::decide(tf, seen, now);
     };
     let mut case = Case {
         tf,
@@ -72,81 +61,16 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         return delete::decide(case);
     }
     if !has_finalizer(tf) {
-        return begin(tf, seen, now);
+        return unrecorded::begin(tf, seen, now);
     }
     case.steps.extend(old_jobs(seen, &case.current));
     case.decide()
 }
 
-/// A deleted resource that others still keep: it is no longer our business.
-fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
-    let history = History::default();
-    let situation = Situation::busy(State::Destroying, "Destroyed", "nothing is left");
-    Decision {
-        steps: Vec::new(),
-        start: None,
-        status: unrecorded(tf, &history, seen).status(&situation, now),
-        requeue_at: None,
-    }
-}
-
-fn has_finalizer(tf: &Terraform) -> bool {
+pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
     tf.finalizers()
         .iter()
         .any(|finalizer| finalizer == alustan_api::FINALIZER)
-}
-
-/// A resource nobody has looked at yet: first of all it is kept from vanishing.
-fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
-    let history = History {
-        reconcile_at: start::requested(tf),
-        ..History::default()
-    };
-    let mut steps = Vec::new();
-    if !has_finalizer(tf) && tf.metadata.deletion_timestamp.is_none() {
-        steps.push(Step::AddFinalizer);
-    }
-    let running = seen.jobs.values().find(|job| !job.finished);
-    let mut situation =
-        Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
-    if let (None, Some(job)) = (&seen.record, running) {
-        // Somebody removed the record of a run that goes on: no other may begin beside it.
-        let message = format!(
-            "the run record is gone, but its last run goes on; waiting for Job {} to end",
-            job.name
-        );
-        situation = Situation::busy(State::Pending, "RecordLost", message);
-    } else if seen.record.is_none() {
-        // A pin without a record: whether anything was applied is unknown, so destroy will run,
-        // and so is whether there is a state. Numbers go on after those of the Jobs that are left.
-        let last = seen.jobs.keys().next_back().copied().unwrap_or_default();
-        let pinned = seen.pin.as_ref().map_or(0, |pin| pin.number);
-        let record = RunRecord {
-            number: last.max(pinned),
-            attempted: pinned,
-            state_made: pinned > 0,
-            ..RunRecord::default()
-        };
-        steps.push(Step::CreateRecord(Box::new(secrets::record(
-            tf, &record, &history,
-        ))));
-    }
-    Decision {
-        steps,
-        start: None,
-        status: unrecorded(tf, &history, seen).status(&situation, now),
-        requeue_at: None,
-    }
-}
-
-fn unrecorded<'a>(tf: &'a Terraform, history: &'a History, seen: &'a Seen) -> View<'a> {
-    View {
-        tf,
-        history,
-        record: None,
-        source: &seen.source,
-        image: ImageView::default(),
-    }
 }
 
 /// Finished Jobs beyond the last few: their reports stand in the status.
@@ -166,7 +90,7 @@ fn old_jobs(seen: &Seen, current: &RunRecord) -> Vec<Step> {
 
 /// What is to be applied.
 pub(crate) struct Target {
-    source: SourceSeen,
+    pub(crate) source: SourceSeen,
     base: PinnedImage,
     pub(crate) plan: ImagePlan,
     inputs: RunInputs,
@@ -201,7 +125,7 @@ impl Case<'_> {
     }
 
     /// What is wanted, or why nobody can tell.
-    fn target(&self) -> Result<Target, Situation> {
+    pub(crate) fn target(&self) -> Result<Target, Situation> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(build::refused(invalid));
         }
@@ -223,7 +147,7 @@ impl Case<'_> {
                 failure,
                 retry_at,
                 last: None,
-            } => return Err(build::unanswered(failure, *retry_at)),
+            } => return Err(build::unanswered(failure, *retry_at, self.now)),
         };
         let plan = image::plan(
             self.tf,
@@ -244,10 +168,19 @@ impl Case<'_> {
         })
     }
 
-    /// The repository was asked and has not answered yet, as after a restart: what was ready is
-    /// ready until somebody knows better.
+    /// The repository has not answered yet, as after a restart, and may be out of reach: what was
+    /// ready is ready until somebody knows better.
     fn unchanged(&self) -> Option<TerraformStatus> {
-        let pending = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
+        let unknown = match &self.seen.source {
+            Answer::Pending => true,
+            Answer::Failed {
+                failure,
+                last: None,
+                ..
+            } => failure.class == FailureClass::World,
+            Answer::Known(_) | Answer::Failed { .. } => false,
+        };
+        let pending = unknown && self.seen.inputs.is_ok();
         let quiet = match absorb::open_run(&self.current) {
             Some(run) => self.is_quiet(run.kind, &run.trigger, &run.config_hash),
             None => self.history.applied.as_ref().is_some_and(|applied| {
@@ -261,7 +194,19 @@ impl Case<'_> {
             .iter()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let current = status.observed_generation == self.tf.metadata.generation;
-        (ready && current).then(|| status.clone())
+        (ready && current).then(|| {
+            let asked = [self.view(None, None).source_ready()];
+            let before = &status.conditions;
+            let verdicts: &[Verdict] = match self.seen.source {
+                Answer::Pending => &[],
+                Answer::Known(_) | Answer::Failed { .. } => &asked,
+            };
+            let generation = status.observed_generation;
+            TerraformStatus {
+                conditions: update(before.clone(), before, verdicts, generation, self.now),
+                ..status.clone()
+            }
+        })
     }
 
     fn said(mut self, status: TerraformStatus) -> Decision {
@@ -287,11 +232,10 @@ impl Case<'_> {
     /// The last apply, if it was of `hash`. An apply that failed since then may have changed
     /// anything.
     fn applied(&self, hash: &str) -> Option<&Applied> {
-        let last = self
-            .history
-            .reports
-            .iter()
-            .find(|report| report.kind == RunKind::Apply);
+        let last =
+            self.history.reports.iter().find(|report| {
+                report.kind == RunKind::Apply && report.result != RunResult::Cancelled
+            });
         let failed = last.is_some_and(|report| report.result == RunResult::Failed);
         self.history
             .applied
@@ -314,7 +258,7 @@ impl Case<'_> {
             } if failure.class == FailureClass::World => Ok(last.clone()),
             Answer::Failed {
                 failure, retry_at, ..
-            } => Err(build::unanswered(failure, *retry_at)),
+            } => Err(build::unanswered(failure, *retry_at, self.now)),
             Answer::Pending => Err(Situation::busy(
                 State::Pending,
                 "Fetching",
@@ -331,7 +275,7 @@ impl Case<'_> {
         }
     }
 
-    fn without_image(mut self, plan: &ImagePlan, missing: build::Missing) -> Decision {
+    pub(crate) fn without_image(mut self, plan: &ImagePlan, missing: build::Missing) -> Decision {
         let build::Missing {
             steps,
             situation,
@@ -367,7 +311,7 @@ impl Case<'_> {
                 let run = Plan {
                     kind,
                     trigger,
-                    image: format!("{}@{digest}", self.tf.spec.container_registry.image_name),
+                    image: build::image_by_digest(self.tf, &digest),
                     tag: target.plan.tag.clone(),
                     revision: Some(target.source.revision),
                     context: Some(target.source.context),

@@ -1,19 +1,20 @@
 //! Deletion (rule 13): destroy with what the pin holds, clean up, let go.
 
+use std::collections::BTreeMap;
+
 use alustan_api::report::RunResult;
 use alustan_api::run::{Pin, RunInputs, RunKind, RunPhase, RunRecord, Trigger};
 use alustan_api::{ABANDON, State, Terraform, names};
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::absorb::{self, DESTROY};
-use crate::build;
-use crate::decide::Case;
+use crate::absorb;
+use crate::build::{self, Image, image_by_digest};
+use crate::decide::{Case, Target};
 use crate::inputs;
 use crate::retry;
-use crate::seen::NothingLeft;
+use crate::seen::InputsSeen;
 use crate::start::{self, Plan};
-use crate::status::{Situation, View};
+use crate::status::Situation;
 use crate::step::{Decision, Step, Swap};
 
 /// Before anything is removed, the record is swapped for itself: somebody who looks at an old
@@ -25,51 +26,8 @@ fn let_go(case: &mut Case<'_>, state: bool) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// What to do with a deleted resource that has neither record nor pin. The status remembers
-/// whether anything is applied; it forgets once that is destroyed.
-pub(crate) fn unrecorded(
-    tf: &Terraform,
-    nothing: NothingLeft,
-    view: &View<'_>,
-    now: Timestamp,
-) -> Decision {
-    let applied = says_applied(tf);
-    let abandoned = abandoned(tf);
-    let (steps, situation) = if applied && !abandoned && !nothing.namespace_terminating {
-        let message = format!(
-            "the Secrets {} and {} are gone, and with them what destroy needs; restore them{}",
-            names::record(&tf.name_any()),
-            names::pin(&tf.name_any()),
-            how_to_abandon(tf),
-        );
-        (Vec::new(), Situation::stalled("PinLost", message))
-    } else {
-        let message = if applied {
-            "its state and pin are gone: what it applied is left as it is"
-        } else {
-            "nothing is applied"
-        };
-        let situation = Situation::busy(State::Destroying, "Destroyed", message);
-        (
-            vec![Step::CleanUp { state: !abandoned }, Step::RemoveFinalizer],
-            situation,
-        )
-    };
-    let mut status = view.status(&situation, now);
-    if steps.is_empty() {
-        // The only one that still remembers must not forget.
-        let before = tf.status.as_ref();
-        status.last_applied = before.and_then(|status| status.last_applied.clone());
-    }
-    Decision {
-        steps,
-        start: None,
-        status,
-        requeue_at: None,
-    }
-}
-
-fn abandoned(tf: &Terraform) -> bool {
+/// Whether a person gave `tf` up: nothing is destroyed.
+pub fn is_abandoned(tf: &Terraform) -> bool {
     tf.annotations()
         .get(ABANDON)
         .is_some_and(|value| value == "true")
@@ -77,7 +35,7 @@ fn abandoned(tf: &Terraform) -> bool {
 
 /// What to do with a deleted resource.
 pub(crate) fn decide(mut case: Case<'_>) -> Decision {
-    if abandoned(case.tf) {
+    if is_abandoned(case.tf) {
         return abandon(case);
     }
     if absorb::open_run(&case.current).is_some() {
@@ -105,19 +63,27 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
             None,
         );
     }
+    let Some(run) = destruction(&case) else {
+        let message = format!(
+            "the Secret {} is gone, and with it what destroy needs{}",
+            names::pin(&case.tf.name_any()),
+            abandon_hint(&case)
+        );
+        return case.done(&Situation::stalled("PinLost", message), None, None);
+    };
     match retry::verdict(
         &case.history.failures,
-        DESTROY,
+        &run.config_hash,
         &case.tf.spec.retry,
         case.now,
     ) {
-        retry::Verdict::Go => destroy(case),
+        retry::Verdict::Go => destroy(case, run),
         retry::Verdict::WaitUntil(next) => {
             let see = case.last_logs();
             let waiting = build::waiting(&case.history.failures, &case.tf.spec.retry, next, &see);
             case.done(&waiting, None, None)
         }
-        retry::Verdict::Stalled if start::asked(case.tf, &case.history) => destroy(case),
+        retry::Verdict::Stalled if start::asked(case.tf, &case.history) => destroy(case, run),
         retry::Verdict::Stalled => {
             let stalled = build::exhausted(case.tf, &case.history.failures, &abandon_hint(&case));
             case.done(&stalled, None, None)
@@ -129,7 +95,7 @@ fn abandon_hint(case: &Case<'_>) -> String {
     format!("{}{}", case.last_logs(), how_to_abandon(case.tf))
 }
 
-fn how_to_abandon(tf: &Terraform) -> String {
+pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
     format!(
         "; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
         tf.name_any(),
@@ -212,7 +178,7 @@ fn going_on(mut case: Case<'_>) -> Decision {
 }
 
 /// Whether the status says that something is applied.
-fn says_applied(tf: &Terraform) -> bool {
+pub(crate) fn says_applied(tf: &Terraform) -> bool {
     tf.status
         .as_ref()
         .is_some_and(|status| status.last_applied.is_some())
@@ -228,36 +194,53 @@ fn destroyed(case: &Case<'_>) -> bool {
     })
 }
 
-fn destroy(case: Case<'_>) -> Decision {
-    let Some(pin) = case.seen.pin.as_ref() else {
-        let message = format!(
-            "the Secret {} is gone, and with it what destroy needs{}",
-            alustan_api::names::pin(&case.tf.name_any()),
-            abandon_hint(&case)
-        );
-        return case.done(&Situation::stalled("PinLost", message), None, None);
-    };
+/// The run that destroys what exists, if the pin is there.
+fn destruction(case: &Case<'_>) -> Option<Plan> {
+    let pin = case.seen.pin.as_ref()?;
     let pin = pin.of_what_exists(case.current.attempted).clone();
-    let run = Plan {
+    let inputs = live(case, &pin);
+    let none = InputsSeen::default();
+    let seen = case.seen.inputs.as_ref().unwrap_or(&none);
+    let hash = inputs::config_hash(&case.record.key, &pin.tag, &inputs, seen);
+    let config_hash = format!("destroy {hash}");
+    let trigger = if start::asked(case.tf, &case.history) {
+        Trigger::Requested
+    } else {
+        trigger(case, &config_hash)
+    };
+    Some(Plan {
         kind: RunKind::Destroy,
-        trigger: if start::asked(case.tf, &case.history) {
-            Trigger::Requested
-        } else {
-            trigger(&case)
-        },
-        inputs: live(&case, &pin),
+        trigger,
+        inputs,
         image: pin.image,
         tag: pin.tag,
         revision: pin.revision,
         context: pin.context,
-        config_hash: DESTROY.to_owned(),
-    };
+        config_hash,
+    })
+}
+
+fn destroy(case: Case<'_>, mut run: Plan) -> Decision {
+    if let Some(target) = rebuilt(&case, &run) {
+        match build::image(&case, &target.source, &target.plan) {
+            Image::Ready(digest) => run.image = image_by_digest(case.tf, &digest),
+            Image::Missing(missing) => return case.without_image(&target.plan, *missing),
+        }
+    }
     case.run(&run, None, None)
 }
 
-fn trigger(case: &Case<'_>) -> Trigger {
+/// What the image of `run` is built from, where it can no longer be pulled and the repository still
+/// has the very same.
+fn rebuilt(case: &Case<'_>, run: &Plan) -> Option<Target> {
+    let lost = case.history.lost_image.as_ref() == Some(&run.image);
+    let target = case.target().ok().filter(|_| lost)?;
+    (target.plan.tag == run.tag).then_some(target)
+}
+
+fn trigger(case: &Case<'_>, config_hash: &str) -> Trigger {
     let failures = &case.history.failures;
-    if failures.of == DESTROY && failures.at.is_some() {
+    if failures.of == config_hash && failures.at.is_some() {
         start::again(failures)
     } else {
         Trigger::Deleted
@@ -269,6 +252,8 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
     inputs.variables.extend(inputs::variables(case.tf));
     if let Ok(seen) = &case.seen.inputs {
+        let secret = seen.runner.values().flat_map(BTreeMap::keys);
+        inputs.secret_environment.extend(secret.cloned());
         inputs.scripts.clone_from(&seen.scripts);
         inputs.backend.environment.clone_from(&seen.backend);
     }

@@ -19,3 +19,4 @@ pub mod settings;
 pub mod start;
 pub mod status;
 pub mod step;
+mod unrecorded;

@@ -1,8 +1,8 @@
 //! A run that goes on: what is said of it, and what is done about one that cannot start.
 
-use alustan_api::State;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
+use alustan_api::{State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -14,9 +14,13 @@ use crate::status::{Situation, logs};
 use crate::step::{Decision, Step, Swap};
 
 /// How long a Job may be without a pod before people are told.
-const NO_POD: SignedDuration = SignedDuration::from_secs(30);
-/// How long a run may be unable to start before it is given up.
-const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
+pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
+/// How long a pod may take to start before people are told: its image may be large.
+const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
+/// How long a pod may be unable to start before it is given up.
+pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
+/// The same where nobody says what keeps it.
+const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
 
 impl Case<'_> {
     /// A run goes on: it is helped along, and a changed spec waits for it.
@@ -32,11 +36,11 @@ impl Case<'_> {
         let quiet = run
             .as_ref()
             .is_some_and(|run| self.is_quiet(run.kind, &run.trigger, &run.config_hash));
+        let look = run.as_ref().is_some_and(|run| run.kind == RunKind::Drift);
+        let stuck = self.stuck(same == Some(false));
         let situation = match &target {
-            Err(problem) if quiet && run.as_ref().is_some_and(|run| run.kind == RunKind::Drift) => {
-                problem.clone()
-            }
-            Ok(_) | Err(_) => match self.stuck(same == Some(false)) {
+            Err(problem) if quiet && look => problem.clone(),
+            Ok(_) | Err(_) => match stuck {
                 Some(stuck) if !quiet => stuck,
                 Some(_) | None => Situation {
                     look_at: self.pod_due(),
@@ -105,23 +109,28 @@ impl Case<'_> {
     /// When to look whether the pod of a run that is starting is there.
     pub(crate) fn pod_due(&self) -> Option<Timestamp> {
         let started = self.starting()?.started_at;
-        let mut due = [started + NO_POD, started + GIVE_UP].into_iter();
-        due.find(|due| self.now < *due)
+        let dues = [NO_POD, SLOW_POD, GIVE_UP, GIVE_UP_SLOWLY];
+        dues.map(|wait| started + wait)
+            .into_iter()
+            .find(|due| self.now < *due)
     }
 
-    /// What keeps the pod of the current run from starting.
-    fn obstacle(&self, run: &RunSpec) -> Option<Waiting> {
+    /// What keeps the pod of the current run from starting, and until when that is waited for.
+    fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
         let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
-        let unborn = || !job.has_pod && self.now >= run.started_at + NO_POD;
-        job.waiting.clone().or_else(|| {
-            unborn().then(|| Waiting {
-                reason: "PodNotCreated".to_owned(),
-                message: format!(
-                    "Job {} has no pod yet; see kubectl describe -n {} job/{0}",
-                    run.job,
-                    self.tf.namespace().unwrap_or_default()
-                ),
-            })
+        let waited = self.now.duration_since(run.started_at);
+        let told = match &job.waiting {
+            Some(waiting) => Some(waiting.clone()),
+            None if !job.has_pod && waited >= NO_POD => Some(no_pod(self.tf, &run.job)),
+            None => None,
+        };
+        if let Some(told) = told {
+            return Some((told, run.started_at + GIVE_UP));
+        }
+        let slow = job.pods_alive && waited >= SLOW_POD;
+        slow.then(|| {
+            let given_up_at = run.started_at + GIVE_UP_SLOWLY;
+            (slow_pod(self.tf, &run.job), given_up_at)
         })
     }
 
@@ -136,8 +145,7 @@ impl Case<'_> {
             let message = format!("run {number} ({trigger}) could not start and is cancelled");
             return Some(Situation::busy(State::Planning, "Cancelling", message));
         }
-        let why = self.obstacle(&run)?;
-        let given_up_at = run.started_at + GIVE_UP;
+        let (why, given_up_at) = self.obstacle(&run)?;
         let message = format!("run {number} ({trigger}) cannot start: {why}");
         if changed {
             self.cancel(&run.job, None);
@@ -178,5 +186,28 @@ impl Case<'_> {
             name: name.to_owned(),
             uid: job.uid.clone(),
         }));
+    }
+}
+
+/// Nobody has made a pod for `job`: its namespace does not admit it, or has no room.
+pub(crate) fn no_pod(tf: &Terraform, job: &str) -> Waiting {
+    Waiting {
+        reason: "PodNotCreated".to_owned(),
+        message: format!(
+            "Job {job} has no pod yet; see kubectl describe -n {} job/{job}",
+            tf.namespace().unwrap_or_default()
+        ),
+    }
+}
+
+/// The pod of `job` is there and does not come to run: a volume, a network, its node.
+fn slow_pod(tf: &Terraform, job: &str) -> Waiting {
+    Waiting {
+        reason: "PodNotStarted".to_owned(),
+        message: format!(
+            "the pod of Job {job} is there but does not run; see kubectl describe pods -n {} -l \
+             job-name={job}",
+            tf.namespace().unwrap_or_default()
+        ),
     }
 }

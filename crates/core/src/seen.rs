@@ -159,6 +159,10 @@ pub struct BuildSeen {
     pub job: String,
     /// The Job's uid.
     pub uid: String,
+    /// When the Job was made.
+    pub created_at: Timestamp,
+    /// Whether there is a pod of it.
+    pub has_pod: bool,
     /// How far it is.
     pub state: BuildState,
 }

@@ -214,7 +214,7 @@ fn job(
     // Nothing is in a new volume, and making one takes the cluster longer than the run itself: who
     // waits for a first apply or for the end of everything need not wait for that.
     let waits = run.trigger != Trigger::Created && run.kind != RunKind::Destroy;
-    let cache = waits || seen.cache == CacheSeen::Bound;
+    let cache = tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound);
     Step::CreateJob(Box::new(run_job::job(
         tf, number, run, &digest, pull, cache, settings,
     )))

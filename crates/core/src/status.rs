@@ -12,7 +12,6 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::image::ImagePlan;
-use crate::objects::secrets;
 use crate::seen::{Answer, SourceSeen};
 
 /// What goes on with a resource, for people and for `kubectl wait`.
@@ -70,6 +69,43 @@ impl Situation {
             ready: Some(true),
             ..Self::busy(state, reason, message)
         }
+    }
+}
+
+/// `status` where a read or a write failed with `reason` and `message`: it is tried again.
+pub fn troubled(
+    tf: &Terraform,
+    status: TerraformStatus,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> TerraformStatus {
+    let verdicts = [
+        Verdict::new(Kind::Ready, false, reason, message),
+        Verdict::new(Kind::Reconciling, true, reason, message),
+        Verdict::new(Kind::Stalled, false, reason, ""),
+    ];
+    let before = tf
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice());
+    let generation = tf.metadata.generation;
+    TerraformStatus {
+        observed_generation: generation,
+        state: match status.state {
+            State::Destroying => State::Destroying,
+            _ if tf.metadata.deletion_timestamp.is_some() => State::Destroying,
+            _ => State::Failed,
+        },
+        message: message.to_owned(),
+        conditions: conditions::update(
+            status.conditions,
+            before.unwrap_or_default(),
+            &verdicts,
+            generation,
+            now,
+        ),
+        ..status
     }
 }
 
@@ -142,38 +178,54 @@ impl View<'_> {
                 change: changes.change,
                 destroy: changes.destroy,
             }),
-            last_applied: self.history.applied.as_ref().map(|applied| AppliedStatus {
-                revision: applied.revision.clone(),
-                config_hash: applied.config_hash.clone(),
-                time: Time(applied.at),
-            }),
+            last_applied: self.last_applied(),
             drift: self.drift(),
             retry: self.retry(situation),
             // The dispatcher knows it.
             queue: None,
-            outputs: self.history.applied.as_ref().map(|_| OutputsStatus {
-                secret_name: secrets::outputs_name(self.tf),
+            outputs: self.history.applied.as_ref().and_then(|applied| {
+                Some(OutputsStatus {
+                    secret_name: applied.outputs.clone()?,
+                })
             }),
             state_address: self
                 .history
                 .reports
                 .iter()
                 .find_map(|report| report.state_address.clone()),
-            run: self
-                .history
-                .reports
-                .first()
-                .map(|report| report.number)
-                .max(self.active_run()),
+            run: self.run_number(),
             runs: self.history.reports.iter().map(run).collect(),
         }
     }
 
-    /// The number of the run that goes on; looks for drift do not count until they find some.
-    fn active_run(&self) -> Option<i64> {
-        let record = self.record?;
-        let run = record.run.as_ref()?;
-        run.kind.changes().then_some(record.number)
+    /// Where the memory is lost, the status is the only one that still knows.
+    fn last_applied(&self) -> Option<AppliedStatus> {
+        let History {
+            applied, reports, ..
+        } = self.history;
+        if applied.is_none() && reports.is_empty() {
+            return self.tf.status.as_ref()?.last_applied.clone();
+        }
+        applied.as_ref().map(|applied| AppliedStatus {
+            revision: applied.revision.clone(),
+            config_hash: applied.config_hash.clone(),
+            time: Time(applied.at),
+        })
+    }
+
+    /// The number of the last run; looks for drift do not count until they find some.
+    fn run_number(&self) -> Option<i64> {
+        let told = self.history.reports.first().map(|report| report.number);
+        let record = self.record.filter(|record| record.number > 0);
+        let current = record.filter(|record| {
+            let run = record.run.as_ref();
+            run.is_none_or(|run| run.kind.changes())
+        });
+        let before = match (self.record, self.tf.status.as_ref()) {
+            (None, Some(status)) => status.run,
+            _ => None,
+        };
+        told.max(current.map(|record| record.number)).max(before)
     }
 
     fn verdicts(&self, situation: &Situation) -> Vec<Verdict> {
@@ -203,7 +255,7 @@ impl View<'_> {
         ]
     }
 
-    fn source_ready(&self) -> Verdict {
+    pub(crate) fn source_ready(&self) -> Verdict {
         let kind = Kind::SourceReady;
         match self.source {
             Answer::Pending => Verdict::new(kind, None, "Fetching", "asking the repository"),
@@ -288,20 +340,21 @@ impl View<'_> {
     /// Failures of what was run or built last; those of something else are history. A failure
     /// that no retry helps counts as one.
     fn retry(&self, situation: &Situation) -> Option<RetryStatus> {
-        let failures = &self.history.failures;
         let run = self.record.and_then(|record| record.run.as_ref());
-        let present = run
-            .map(|run| &run.config_hash)
+        let built = self.image.plan.filter(|_| self.image.digest.is_none());
+        let of_build = built.map(|plan| (&self.history.build_failures, plan.tag.as_str()));
+        let of_run = run.map(|run| (&self.history.failures, run.config_hash.as_str()));
+        let failures = [of_build, of_run]
             .into_iter()
-            .chain(self.image.plan.map(|plan| &plan.tag))
-            .any(|of| failures.of.starts_with(of) && failures.at.is_some())
-            && situation.ready != Some(true);
-        let count = match failures.count {
-            _ if !present => 0,
-            u32::MAX => 1,
-            count => i32::try_from(count).unwrap_or(i32::MAX),
+            .flatten()
+            .find(|(failures, of)| failures.of.starts_with(of) && failures.at.is_some())
+            .filter(|_| situation.ready != Some(true));
+        let count = match failures.map(|(failures, _)| failures.count) {
+            None => 0,
+            Some(u32::MAX) => 1,
+            Some(count) => i32::try_from(count).unwrap_or(i32::MAX),
         };
-        (present || situation.retry_at.is_some()).then(|| RetryStatus {
+        (failures.is_some() || situation.retry_at.is_some()).then(|| RetryStatus {
             failures: count,
             next_at: situation.retry_at.map(Time),
         })

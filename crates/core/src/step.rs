@@ -32,6 +32,8 @@ pub enum Step {
         /// Its uid.
         uid: String,
     },
+    /// Delete the Secret of this name with outputs that are handed on elsewhere by now.
+    DeleteOutputs(String),
     /// Delete the claim of the cache volume, which lost its volume.
     DeleteClaim,
     /// Delete what is left of the resource's own objects, state included or not.

@@ -19,6 +19,10 @@ use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
 
+/// The label by which the Job controller marks the pods of a Job
+/// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
+const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+
 /// The Job `name` of the current run. `claimed`: a pod has claimed it, so a Job that the mirror
 /// does not have is looked up once more before anybody believes that it is gone.
 pub(super) async fn run(
@@ -85,6 +89,11 @@ pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
         .collect()
 }
 
+/// Whether `job` is a run that is not over.
+pub(crate) fn is_running(job: &Job) -> bool {
+    is(job, Component::Run) && !finished(job)
+}
+
 fn is(job: &Job, component: Component) -> bool {
     job.labels()
         .get(labels::COMPONENT)
@@ -100,7 +109,10 @@ pub(super) struct Build {
 /// The build Job `name`.
 pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> {
     let job = cx.mirrors.jobs.get(namespace, name)?;
-    let pods = pods(cx, namespace, name);
+    let uid = job.uid().unwrap_or_default();
+    let mut pods = pods(cx, namespace, name);
+    // A build that is done again has the name of the last one, whose pod may still be going away.
+    pods.retain(|pod| pod.labels().get(CONTROLLER_UID) == Some(&uid));
     let pod = pods.first();
     let built = pod.and_then(|pod| terminated(pod, "build"));
     let prepared = pod.and_then(|pod| terminated(pod, "prepare").filter(|end| end.exit_code != 0));
@@ -109,9 +121,13 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
         (Some(end), _) => {
             log_of = pod.map(|pod| pod.name_any());
-            BuildState::Failed(builder_failure(end), ended_at(end))
+            let failure = cut_off(pod, end).unwrap_or_else(|| builder_failure(end));
+            BuildState::Failed(failure, ended_at(end))
         }
-        (None, Some(end)) => BuildState::Failed(prepare_failure(end), ended_at(end)),
+        (None, Some(end)) => {
+            let failure = cut_off(pod, end).unwrap_or_else(|| prepare_failure(end));
+            BuildState::Failed(failure, ended_at(end))
+        }
         (None, None) => match over(&job) {
             Some(end) if end.type_ == "Complete" => BuildState::Done(since(end)),
             Some(end) => BuildState::Failed(lost(name, end), since(end)),
@@ -120,10 +136,31 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     };
     let seen = BuildSeen {
         job: name.to_owned(),
-        uid: job.uid().unwrap_or_default(),
+        created_at: job
+            .creation_timestamp()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        has_pod: pod.is_some(),
+        uid,
         state,
     };
     Some(Build { seen, log_of })
+}
+
+/// The failure of a container that was ended from outside: by a drain, an eviction, its node.
+fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Failure> {
+    let status = pod?.status.as_ref()?;
+    let mut conditions = status.conditions.iter().flatten();
+    let disrupted = conditions
+        .find(|condition| condition.type_ == "DisruptionTarget" && condition.status == "True")
+        .map(|condition| condition.reason.clone().unwrap_or_default());
+    let killed = (matches!(end.exit_code, 137 | 143) && end.reason.as_deref() != Some("OOMKilled"))
+        .then(|| format!("ended by signal, exit code {}", end.exit_code));
+    let why = status.reason.clone().or(disrupted).or(killed)?;
+    Some(Failure {
+        class: FailureClass::World,
+        reason: "PodLost".to_owned(),
+        message: format!("the pod of the build was ended from outside: {why}"),
+    })
 }
 
 fn builder_failure(end: &ContainerStateTerminated) -> Failure {

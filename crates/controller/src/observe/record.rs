@@ -1,7 +1,10 @@
 //! The run record and the pin, as the mirror has them.
 
+use std::sync::Arc;
+
 use alustan_api::run::{Pin, key};
 use alustan_api::{Terraform, labels, names};
+use alustan_core::delete::is_abandoned;
 use alustan_core::objects::secrets;
 use alustan_core::seen::{NothingLeft, RecordSeen};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -21,47 +24,38 @@ pub(super) struct Kept {
 }
 
 /// The run record and the pin of `tf`. Where a deleted resource seems to have no record, the API
-/// server is asked itself.
+/// server is asked itself. What cannot be read is as good as gone for one that is abandoned.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let (record, pin) = (names::record(&tf.name_any()), names::pin(&tf.name_any()));
-    let found = cx
-        .mirrors
-        .secrets
-        .get(&namespace, &record)
-        .filter(|secret| ours(tf, secret));
-    if found.is_some() || tf.metadata.deletion_timestamp.is_none() {
-        let pin = cx
-            .mirrors
-            .secrets
-            .get(&namespace, &pin)
-            .filter(|secret| ours(tf, secret));
-        return Ok(Kept {
-            record: found.map(|secret| decode(&secret)).transpose()?,
-            pin: pin
-                .map(|secret| required(&secret, secrets::PIN))
-                .transpose()?,
-            nothing_left: None,
-        });
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    let mirrored = |name: &str| {
+        let found = cx.mirrors.secrets.get(&namespace, name);
+        found.filter(|secret| ours(tf, secret))
+    };
+    let mut found = (mirrored(&record), mirrored(&pin));
+    if found.0.is_none() && deleting {
+        let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
+        let live = |found: Option<Secret>| found.filter(|secret| ours(tf, secret)).map(Arc::new);
+        found = (
+            live(call("read the run record", api.get_opt(&record)).await?),
+            live(call("read the pin", api.get_opt(&pin)).await?),
+        );
     }
-    let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
-    let record = call("read the run record", api.get_opt(&record)).await?;
-    let pin = call("read the pin", api.get_opt(&pin)).await?;
-    let record = record.filter(|secret| ours(tf, secret));
-    let pin = pin.filter(|secret| ours(tf, secret));
-    let record = record.map(|secret| decode(&secret)).transpose()?;
-    let pin = pin
+    let read_record = found.0.map(|secret| decode(&secret)).transpose();
+    let read_pin = found
+        .1
         .map(|secret| required(&secret, secrets::PIN))
-        .transpose()?;
-    let nothing_left = if record.is_none() && pin.is_none() {
-        let api: Api<Namespace> = Api::all(cx.client.clone());
-        let namespace = call("read the namespace", api.get_metadata_opt(&namespace)).await?;
-        let alive = |namespace: &PartialObjectMeta<Namespace>| {
-            namespace.metadata.deletion_timestamp.is_none()
-        };
-        Some(NothingLeft {
-            namespace_terminating: !namespace.as_ref().is_some_and(alive),
-        })
+        .transpose();
+    let given_up = deleting && is_abandoned(tf) && (read_record.is_err() || read_pin.is_err());
+    let (record, pin) = if given_up {
+        (None, None)
+    } else {
+        (read_record?, read_pin?)
+    };
+    let nothing = deleting && record.is_none() && pin.is_none();
+    let nothing_left = if nothing {
+        Some(nothing_left(cx, &namespace).await?)
     } else {
         None
     };
@@ -69,6 +63,16 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         record,
         pin,
         nothing_left,
+    })
+}
+
+async fn nothing_left(cx: &Context, namespace: &str) -> Result<NothingLeft, Error> {
+    let api: Api<Namespace> = Api::all(cx.client.clone());
+    let namespace = call("read the namespace", api.get_metadata_opt(namespace)).await?;
+    let alive =
+        |namespace: &PartialObjectMeta<Namespace>| namespace.metadata.deletion_timestamp.is_none();
+    Ok(NothingLeft {
+        namespace_terminating: !namespace.as_ref().is_some_and(alive),
     })
 }
 

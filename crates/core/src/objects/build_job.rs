@@ -66,7 +66,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
 
 fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     let mut volumes = vec![
-        cache_pvc::volume(tf, true),
+        cache_pvc::volume(tf, tf.spec.cache.enabled),
         pod::scratch("build"),
         pod::scratch("tmp"),
     ];

@@ -36,10 +36,9 @@ pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
     })
 }
 
-/// The cache as a pod's volume: scratch space where the resource wants none, or the pod does not
-/// wait for it.
-pub(crate) fn volume(tf: &Terraform, waited_for: bool) -> Volume {
-    if !tf.spec.cache.enabled || !waited_for {
+/// The cache as a pod's volume: scratch space where there is none, or the pod does not wait for it.
+pub(crate) fn volume(tf: &Terraform, kept: bool) -> Volume {
+    if !kept {
         return pod::scratch(VOLUME);
     }
     Volume {

@@ -90,7 +90,7 @@ fn pod_spec(
     };
     PodSpec {
         automount_service_account_token: Some(true),
-        containers: vec![container(tf, number, run, grace, settings)],
+        containers: vec![container(tf, number, run, grace, cache, settings)],
         enable_service_links: Some(false),
         image_pull_secrets: pull_secret.map(|name| vec![LocalObjectReference { name }]),
         node_selector: Some(BTreeMap::from([(
@@ -115,9 +115,11 @@ fn container(
     number: i64,
     run: &RunSpec,
     grace: i64,
+    cache: bool,
     settings: &Settings,
 ) -> Container {
     let mut env = vec![
+        pod::env("ALUSTAN_CACHE_KEPT", cache.to_string()),
         pod::env("ALUSTAN_RECORD", names::record(&tf.name_any())),
         pod::env("ALUSTAN_RUN", number.to_string()),
         pod::env("ALUSTAN_GRACE", (grace - 10).to_string()),

@@ -35,6 +35,7 @@ fn word(step: &Step) -> String {
         Step::PushContext => "PushContext".to_owned(),
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
         Step::DeleteJob { name, .. } => format!("DeleteJob {name}"),
+        Step::DeleteOutputs(name) => format!("DeleteOutputs {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
         Step::CleanUp { state: true } => "CleanUp with state".to_owned(),
         Step::CleanUp { state: false } => "CleanUp".to_owned(),

@@ -75,6 +75,9 @@ pub(crate) struct Build {
     pub(crate) uid: String,
     pub(crate) destination: (String, String),
     pub(crate) credentials: bool,
+    pub(crate) created_at: Timestamp,
+    /// Whether nobody makes a pod for it.
+    pub(crate) unborn: bool,
     pub(crate) state: BuildState,
 }
 

@@ -295,8 +295,8 @@ fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
         reason: "BranchNotFound".to_owned(),
         message: "branch `nope` does not exist".to_owned(),
     };
-    let situation = build::unanswered(&failure, at(60));
+    let situation = build::unanswered(&failure, at(60), at(0));
     assert!(situation.stalled && situation.retry_at.is_none());
     assert!(situation.message.ends_with("this goes on by itself"));
-    assert_eq!(situation, build::unanswered(&failure, at(120)));
+    assert_eq!(situation, build::unanswered(&failure, at(120), at(0)));
 }

@@ -118,6 +118,7 @@ impl World {
                     self.delete_job(name);
                 }
             }
+            Step::DeleteOutputs(name) => drop(self.objects.remove(name)),
             Step::DeleteClaim => {
                 self.cache = CacheSeen::Absent;
                 self.objects.remove(&names::cache(&self.name()));
@@ -175,6 +176,13 @@ impl World {
         if swap.record.cancel && !next.record.cancel {
             self.ledger.class(Class::Cancelled);
         }
+        if let (Some(_), None, Some(run)) = (
+            &swap.record.given_up,
+            &next.record.given_up,
+            &swap.record.run,
+        ) {
+            self.ledger.lost(swap.record.number, run.kind);
+        }
         let before = next.record.number;
         next.record = swap.record.clone();
         if let Some(history) = &swap.history {
@@ -229,7 +237,7 @@ impl World {
 
     fn create_job(&mut self, job: &batch::Job) {
         let name = job.name_any();
-        let uid = format!("job-{}", self.fresh());
+        let (uid, now) = (format!("job-{}", self.fresh()), self.now);
         let template = &job.spec.as_ref().unwrap().template;
         let pod = template.spec.as_ref().unwrap();
         let container = &pod.containers[0];
@@ -240,6 +248,8 @@ impl World {
                 uid,
                 destination: destination(container),
                 credentials: !named || volumes.into_iter().any(|volume| volume.name == "docker"),
+                created_at: now,
+                unborn: false,
                 state: BuildState::Active(None),
             });
             return;

@@ -60,6 +60,8 @@ pub(crate) struct Ledger {
     pub(crate) classes: BTreeSet<Class>,
     decided: BTreeMap<i64, Option<Config>>,
     jobs: BTreeMap<i64, String>,
+    /// The config hashes of destroys: what they run with is not what is wanted.
+    destroys: BTreeMap<i64, String>,
     /// What failed last, and how often in a row.
     streak: (String, u32),
     /// What each thing's failures have cost, in a row or not.
@@ -85,12 +87,15 @@ impl Ledger {
             "runs are counted one by one"
         );
         let run = record.run.as_ref().unwrap();
+        self.decided.insert(record.number, wanted.cloned());
+        if run.kind == RunKind::Destroy {
+            self.destroys.insert(record.number, run.config_hash.clone());
+        }
         let (of, count) = &self.streak;
         assert!(
-            *of != subject(run.kind, wanted) || *count < LIMIT,
+            *of != self.subject(record.number, run.kind) || *count < LIMIT,
             "{of} is tried again, although its budget is used up"
         );
-        self.decided.insert(record.number, wanted.cloned());
     }
 
     /// The record is gone: runs are counted anew.
@@ -145,7 +150,7 @@ impl Ledger {
         match result {
             RunResult::Failed => {
                 self.class(Class::RunFailed);
-                let of = subject(kind, self.decided(number));
+                let of = self.subject(number, kind);
                 self.failed(&of, failure.unwrap().class);
             }
             RunResult::Cancelled => {}
@@ -162,8 +167,18 @@ impl Ledger {
     /// A pod of the current run died without a word.
     pub(crate) fn lost(&mut self, number: i64, kind: RunKind) {
         self.class(Class::Lost);
-        let of = subject(kind, self.decided(number));
+        let of = self.subject(number, kind);
         self.failed(&of, FailureClass::World);
+    }
+
+    /// What the failures of run `number` count against.
+    fn subject(&self, number: i64, kind: RunKind) -> String {
+        match kind {
+            RunKind::Destroy => format!("destroy {:?}", self.destroys.get(&number)),
+            RunKind::Apply | RunKind::Drift | RunKind::Plan => {
+                format!("{:?}", self.decided(number))
+            }
+        }
     }
 
     /// `of` failed. The budget must have had room for it.
@@ -232,13 +247,5 @@ impl Ledger {
             real.is_empty() || abandoned,
             "let go, and {real:?} stays behind"
         );
-    }
-}
-
-/// What the failures of a run count against.
-fn subject(kind: RunKind, config: Option<&Config>) -> String {
-    match kind {
-        RunKind::Destroy => "destroy".to_owned(),
-        RunKind::Apply | RunKind::Drift | RunKind::Plan => format!("{config:?}"),
     }
 }

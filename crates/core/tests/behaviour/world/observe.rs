@@ -224,6 +224,8 @@ impl World {
         Some(BuildSeen {
             job,
             uid: build.uid.clone(),
+            created_at: build.created_at,
+            has_pod: !build.unborn,
             state: build.state.clone(),
         })
     }

@@ -1,0 +1,152 @@
+//! A resource without a run record: a new one, one whose record somebody removed, one that is gone
+//! but for others.
+
+use alustan_api::run::{History, RunRecord};
+use alustan_api::{State, Terraform, names};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::decide::has_finalizer;
+use crate::delete;
+use crate::objects::secrets;
+use crate::seen::{NothingLeft, OwnJob, Seen};
+use crate::start;
+use crate::status::{ImageView, Situation, View};
+use crate::step::{Decision, Step};
+
+/// What to do with `tf` at `now`, of which no record was seen.
+pub(crate) fn decide(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    // Deleted or not: only a record that was written can tell whether anything was applied.
+    if deleting && !has_finalizer(tf) {
+        return let_go(tf, seen, now);
+    }
+    if let Some(job) = seen.jobs.values().find(|job| !job.finished) {
+        return running(tf, seen, job, now);
+    }
+    match seen.nothing_left.filter(|_| deleting) {
+        Some(nothing) => nothing_left(tf, seen, nothing, now),
+        None => begin(tf, seen, now),
+    }
+}
+
+/// A deleted resource that others still keep: it is no longer our business.
+fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let gone = Situation::busy(State::Destroying, "Destroyed", "nothing is left");
+    decision(tf, seen, Vec::new(), &gone, now)
+}
+
+/// A resource nobody has looked at yet: first of all it is kept from vanishing.
+pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let history = History {
+        reconcile_at: start::requested(tf),
+        ..History::default()
+    };
+    let mut steps = Vec::new();
+    if !has_finalizer(tf) && tf.metadata.deletion_timestamp.is_none() {
+        steps.push(Step::AddFinalizer);
+    }
+    if seen.record.is_none() {
+        // Where there were runs before, whether anything was applied is unknown, so destroy will
+        // run, and a state that is not there is lost. Numbers go on.
+        let last = last_known_run(tf, seen);
+        let record = RunRecord {
+            number: last,
+            attempted: last,
+            state_made: last > 0,
+            ..RunRecord::default()
+        };
+        steps.push(Step::CreateRecord(Box::new(secrets::record(
+            tf, &record, &history,
+        ))));
+    }
+    let situation = Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+    decision(tf, seen, steps, &situation, now)
+}
+
+/// The number of the last run that anything tells of: a Job, the pin, the status.
+fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
+    let job = seen.jobs.keys().next_back().copied();
+    let pin = seen.pin.as_ref().map(|pin| pin.number);
+    let status = tf.status.as_ref().and_then(|status| status.run);
+    job.max(pin).max(status).unwrap_or_default()
+}
+
+/// Somebody removed the record of a run that goes on: no other may begin beside it, and nothing
+/// that it needs may go. An abandoned one is ended, and gently.
+fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    let mut steps = Vec::new();
+    if !deleting && !has_finalizer(tf) {
+        steps.push(Step::AddFinalizer);
+    }
+    if deleting && delete::is_abandoned(tf) {
+        steps.push(Step::DeleteJob {
+            name: job.name.clone(),
+            uid: job.uid.clone(),
+        });
+    }
+    let state = if deleting {
+        State::Destroying
+    } else {
+        State::Pending
+    };
+    let message = format!(
+        "the run record is gone, but its last run goes on; waiting for Job {} to end",
+        job.name
+    );
+    decision(
+        tf,
+        seen,
+        steps,
+        &Situation::busy(state, "RecordLost", message),
+        now,
+    )
+}
+
+/// A deleted resource that has neither record nor pin. Its status remembers whether anything is
+/// applied, and forgets once that is destroyed; its Jobs go before its record does.
+fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
+    let applied = delete::says_applied(tf) || !seen.jobs.is_empty();
+    let abandoned = delete::is_abandoned(tf);
+    if applied && !abandoned && !nothing.namespace_terminating {
+        let message = format!(
+            "the Secrets {} and {} are gone, and with them what destroy needs; restore them{}",
+            names::record(&tf.name_any()),
+            names::pin(&tf.name_any()),
+            delete::how_to_abandon(tf),
+        );
+        let lost = Situation::stalled("PinLost", message);
+        return decision(tf, seen, Vec::new(), &lost, now);
+    }
+    let message = if applied {
+        "its state and pin are gone: what it applied is left as it is"
+    } else {
+        "nothing is applied"
+    };
+    let steps = vec![Step::CleanUp { state: !abandoned }, Step::RemoveFinalizer];
+    let gone = Situation::busy(State::Destroying, "Destroyed", message);
+    decision(tf, seen, steps, &gone, now)
+}
+
+fn decision(
+    tf: &Terraform,
+    seen: &Seen,
+    steps: Vec<Step>,
+    situation: &Situation,
+    now: Timestamp,
+) -> Decision {
+    let view = View {
+        tf,
+        history: &History::default(),
+        record: None,
+        source: &seen.source,
+        image: ImageView::default(),
+    };
+    Decision {
+        steps,
+        start: None,
+        status: view.status(situation, now),
+        requeue_at: None,
+    }
+}
