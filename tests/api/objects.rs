@@ -93,8 +93,8 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 config_hash: "0".to_owned(),
                 started_at: Timestamp::UNIX_EPOCH,
             };
-            let pull = Some(names::pull_secret(&name));
-            run_job::job(tf, 9_999, &run, "digest", pull, true, &settings())
+            let pull = [names::pull_secret(&name)];
+            run_job::job(tf, 9_999, &run, "digest", &pull, true, &settings())
         })
         .collect();
     let source = SourceSeen {

@@ -103,6 +103,8 @@ pub enum Trigger {
     Drift,
     /// The Secret with the outputs is gone, or has another name by now.
     Outputs,
+    /// The pin is gone.
+    Pin,
     /// The previous run failed.
     #[serde(rename_all = "camelCase")]
     Retry {
@@ -125,6 +127,7 @@ impl fmt::Display for Trigger {
             Self::Interval => f.write_str("interval"),
             Self::Drift => f.write_str("drift"),
             Self::Outputs => f.write_str("outputs"),
+            Self::Pin => f.write_str("pin"),
             Self::Retry { failures } => write!(f, "retry {failures}"),
             Self::Requested => f.write_str("requested"),
             Self::Deleted => f.write_str("deleted"),
@@ -166,7 +169,8 @@ pub struct RunRecord {
     pub lock: Option<StateLock>,
     /// How many state slots the runner needs, when it needs more than it was given.
     pub slots_wanted: u32,
-    /// Number of the last apply that came to [`RunPhase::Applying`]; 0 while there was none.
+    /// Number of the last apply that came to [`RunPhase::Applying`], or found everything as it
+    /// would have made it; 0 while there was none.
     pub attempted: i64,
     /// Whether the Secrets of the managed state were made. From then on one that is missing is
     /// lost, and not new.
@@ -315,6 +319,8 @@ pub struct Output {
 pub struct History {
     /// The last apply that succeeded.
     pub applied: Option<Applied>,
+    /// Whether an apply failed half-way since the last that succeeded.
+    pub unfinished: bool,
     /// When the real objects were last compared with the configuration.
     pub checked_at: Option<Timestamp>,
     /// The drift found by the last look, if any.

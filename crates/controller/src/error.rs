@@ -74,6 +74,7 @@ impl Error {
             Self::Call { source, .. } => match &**source {
                 kube::Error::Api(status) if status.is_forbidden() => "Forbidden",
                 kube::Error::Api(status) if status.code < 500 && status.code != 429 => "Rejected",
+                kube::Error::Api(status) if status.code == 500 => "ApiError",
                 _ => "ApiUnavailable",
             },
             Self::Conflict => "Conflict",

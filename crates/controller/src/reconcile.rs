@@ -40,7 +40,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     let mut tf = match &object.0 {
         Ok(tf) => tf.clone(),
         Err(invalid) => {
-            error!(resource = %who, error = invalid.error, "unreadable resource; edit or delete it");
+            error!(resource = %who, error = invalid.error, "unreadable resource");
             publish(&cx, &object.object_ref(&()), unreadable(&invalid.error)).await;
             return Ok(Action::requeue(RESYNC));
         }
@@ -90,8 +90,8 @@ fn unreadable(error: &str) -> Event {
         warning: true,
         reason: "ResourceUnreadable".to_owned(),
         note: format!(
-            "this version of the operator cannot read the resource: {error}; edit it, or delete \
-             it; nothing is done until then"
+            "this version of the operator cannot read the resource: {error}; edit it so that it can, \
+             or run the version that made it; nothing is done until then"
         ),
     }
 }

@@ -29,6 +29,7 @@ use crate::error::with_causes;
 use crate::http::{self, Health};
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
+use crate::observe::jobs::JOB_NAME;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::{Guarded, Ref};
 
@@ -124,7 +125,7 @@ async fn control(
         .watches_stream(claim_events, |claim| owner(&claim))
         .watches_stream(job_events, move |job| whom(&of_job, &job, &job.name_any()))
         .watches_stream(pod_events, move |pod| {
-            let job = pod.labels().get("batch.kubernetes.io/job-name").cloned();
+            let job = pod.labels().get(JOB_NAME).cloned();
             whom(&of_pod, &pod, &job.unwrap_or_default())
         })
         .watches(

@@ -27,6 +27,8 @@ pub struct Absorbed {
     pub record: RunRecord,
     /// The memory afterwards.
     pub history: History,
+    /// Whether outputs are handed on.
+    pub outputs: bool,
 }
 
 /// Takes the report of the current run into the memory: the runner's own, or one made up for a
@@ -60,10 +62,20 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     report.trigger = run.trigger.to_string();
     report.job.clone_from(&run.job);
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
-    let history = fold(&current.history, run, report, handed_on, uid, now);
+    let outputs_ours = handed_on.is_some();
+    let succeeded = report.failure.is_none() && report.result != RunResult::Cancelled;
+    let half_way = current.record.attempted == current.record.number;
+    let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
+    // What is applied is what destroy runs with, also where nothing had to be changed for it.
+    let attempted = if run.kind == RunKind::Apply && succeeded {
+        current.record.number
+    } else {
+        current.record.attempted
+    };
     let record = RunRecord {
         phase: RunPhase::Recorded,
         lock: None,
+        attempted,
         ..current.record.clone()
     };
     steps.push(Step::SwapRecord(Box::new(Swap {
@@ -76,6 +88,7 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         steps,
         record,
         history,
+        outputs: outputs_ours,
     })
 }
 
@@ -207,6 +220,7 @@ fn fold(
     run: &RunSpec,
     report: RunReport,
     outputs: Option<String>,
+    half_way: bool,
     job_uid: Option<String>,
     now: Timestamp,
 ) -> History {
@@ -218,6 +232,7 @@ fn fold(
     match (run.kind, report.result) {
         (_, RunResult::Failed) => {
             let failure = report.failure.as_ref();
+            next.unfinished |= half_way;
             next.failures = count(&history.failures, &run.config_hash, failure, job_uid, now);
         }
         (RunKind::Apply, RunResult::Done | RunResult::NoChanges) => {
@@ -230,6 +245,7 @@ fn fold(
             });
             next.failures = Failures::default();
             next.build_failures = Failures::default();
+            next.unfinished = false;
             next.drift = None;
             next.checked_at = Some(now);
         }
@@ -261,7 +277,12 @@ fn fold(
             next.reports.remove(0);
         }
         next.reports.insert(0, report);
-        next.reports.truncate(REPORTS);
+        let drift = next.drift.as_ref().map(|drift| drift.run);
+        while next.reports.len() > REPORTS {
+            // The one that tells of the drift stays as long as the drift does.
+            let last = next.reports.iter().rposition(|it| Some(it.number) != drift);
+            next.reports.remove(last.unwrap_or_default());
+        }
     }
     next
 }

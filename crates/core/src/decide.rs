@@ -1,7 +1,7 @@
 //! What to do with a resource, given what was seen of its world: the operator's behaviour.
 
 use alustan_api::conditions::{Verdict, update};
-use alustan_api::report::{Failure, FailureClass, RunResult};
+use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{
     Applied, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
 };
@@ -33,6 +33,7 @@ pub(crate) struct Case<'a> {
     /// The record and the memory as they are once `steps` are done.
     pub(crate) current: RunRecord,
     pub(crate) history: History,
+    pub(crate) outputs: OutputsSeen,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -50,18 +51,22 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         record,
         current: record.record.clone(),
         history: record.history.clone(),
+        outputs: seen.outputs,
         steps: Vec::new(),
     };
     if let Some(absorbed) = absorb::absorb(tf, seen, now) {
         case.steps = absorbed.steps;
         case.current = absorbed.record;
         case.history = absorbed.history;
+        if absorbed.outputs {
+            case.outputs = OutputsSeen::Ours;
+        }
     }
     if deleting {
         return delete::decide(case);
     }
     if !has_finalizer(tf) {
-        return unrecorded::begin(tf, seen, now);
+        case.steps.push(Step::AddFinalizer);
     }
     case.steps.extend(old_jobs(seen, &case.current));
     case.decide()
@@ -224,23 +229,19 @@ impl Case<'_> {
 
     /// Whether a run is about drift alone: what it is for is applied, and nothing failed since.
     pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
-        (kind == RunKind::Drift || matches!(trigger, Trigger::Drift | Trigger::Outputs))
+        (kind == RunKind::Drift
+            || matches!(trigger, Trigger::Drift | Trigger::Outputs | Trigger::Pin))
             && self.applied(hash).is_some()
             && !self.has_failed(hash)
     }
 
-    /// The last apply, if it was of `hash`. An apply that failed since then may have changed
-    /// anything.
+    /// The last apply, if it was of `hash`. An apply that failed half-way since then may have
+    /// changed anything.
     fn applied(&self, hash: &str) -> Option<&Applied> {
-        let last =
-            self.history.reports.iter().find(|report| {
-                report.kind == RunKind::Apply && report.result != RunResult::Cancelled
-            });
-        let failed = last.is_some_and(|report| report.result == RunResult::Failed);
         self.history
             .applied
             .as_ref()
-            .filter(|applied| applied.config_hash == hash && !failed)
+            .filter(|applied| applied.config_hash == hash && !self.history.unfinished)
     }
 
     fn has_failed(&self, hash: &str) -> bool {
@@ -355,20 +356,24 @@ impl Case<'_> {
             (Some(_), true) if correct => Want::Run(RunKind::Apply, retry),
             (Some(_), true) => Want::Run(RunKind::Drift, retry),
             (Some(_), false) if correct => Want::Run(RunKind::Apply, Trigger::Drift),
-            (Some(applied), false) if self.lacks_outputs(applied) => {
-                Want::Run(RunKind::Apply, Trigger::Outputs)
-            }
-            (Some(_), false) => self.rest(),
+            (Some(applied), false) => match self.missing(applied) {
+                Some(missing) if drift.mode == DriftMode::Correct => {
+                    Want::Run(RunKind::Apply, missing)
+                }
+                Some(_) | None => self.rest(),
+            },
         }
     }
 
-    /// Whether the outputs are no longer where they belong. Only an apply hands them on, and that
-    /// would correct drift, too.
-    fn lacks_outputs(&self, applied: &Applied) -> bool {
-        let name = secrets::outputs_name(self.tf);
-        let moved = applied.outputs.as_ref().is_some_and(|at| *at != name);
-        let removed = applied.outputs.is_some() && self.seen.outputs != OutputsSeen::Ours;
-        self.tf.spec.drift_detection.mode == DriftMode::Correct && (moved || removed)
+    /// What an apply leaves behind and is no longer there: the outputs where they belong, or the
+    /// pin. Only another one brings it back, and that would correct drift, too.
+    fn missing(&self, applied: &Applied) -> Option<Trigger> {
+        if self.seen.pin.is_none() {
+            return Some(Trigger::Pin);
+        }
+        let at = applied.outputs.as_ref()?;
+        let there = *at == secrets::outputs_name(self.tf) && self.outputs == OutputsSeen::Ours;
+        (!there).then_some(Trigger::Outputs)
     }
 
     /// What changed since the last apply.

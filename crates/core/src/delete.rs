@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use alustan_api::report::RunResult;
-use alustan_api::run::{Pin, RunInputs, RunKind, RunPhase, RunRecord, Trigger};
+use alustan_api::run::{
+    BackendInputs, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
+};
 use alustan_api::{ABANDON, State, Terraform, names};
 use kube::ResourceExt;
 
@@ -138,19 +140,12 @@ fn under_way(mut case: Case<'_>) -> Decision {
         );
     };
     let number = case.current.number;
-    let job = &run.job;
-    let message = match (run.kind, case.current.phase) {
-        (RunKind::Destroy, _) => return going_on(case),
-        (_, RunPhase::Applying | RunPhase::Reported | RunPhase::Recorded) => {
-            case.steps
-                .extend(start::help(case.tf, case.seen, case.settings));
-            format!("run {number} is applying and is not cut short; destroying once it is done")
-        }
-        (_, RunPhase::Starting | RunPhase::Planning) => {
-            case.cancel(job, None);
-            format!("cancelling run {number}, which has not changed anything")
-        }
-    };
+    let cut_short = run.kind != RunKind::Destroy && case.current.phase < RunPhase::Applying;
+    if !cut_short {
+        return going_on(case, &run);
+    }
+    case.cancel(&run.job, None);
+    let message = format!("cancelling run {number}, which has not changed anything");
     case.done(
         &Situation::busy(State::Destroying, "Destroying", message),
         None,
@@ -158,23 +153,37 @@ fn under_way(mut case: Case<'_>) -> Decision {
     )
 }
 
-/// A destroy goes on, if it can.
-fn going_on(mut case: Case<'_>) -> Decision {
+/// A run that is not cut short goes on: it is helped along, and people are told if it can neither
+/// start nor end.
+fn going_on(mut case: Case<'_>, run: &RunSpec) -> Decision {
     let help = start::help(case.tf, case.seen, case.settings);
     case.steps.extend(help);
     let abandon = how_to_abandon(case.tf);
-    let situation = match case.stuck(false) {
-        Some(stuck) => Situation {
-            state: State::Destroying,
-            message: format!("{}{abandon}", stuck.message),
-            ..stuck
+    let blocked = |reason: &str, message: &str| {
+        Situation::blocked(State::Destroying, reason, format!("{message}{abandon}"))
+    };
+    let situation = match (case.stuck(false), case.overdue()) {
+        (Some(stuck), _) => Situation {
+            look_at: stuck.look_at,
+            ..blocked(&stuck.reason, &stuck.message)
         },
-        None => Situation {
-            look_at: case.pod_due(),
-            ..Situation::busy(State::Destroying, "Destroying", case.what_runs())
+        (None, Some(overdue)) => blocked("RunOverdue", &overdue),
+        (None, None) => Situation {
+            look_at: case.look_due(),
+            ..Situation::busy(State::Destroying, "Destroying", going(&case, run))
         },
     };
     case.done(&situation, None, None)
+}
+
+fn going(case: &Case<'_>, run: &RunSpec) -> String {
+    if run.kind == RunKind::Destroy {
+        return case.what_runs();
+    }
+    format!(
+        "run {} is applying and is not cut short; destroying once it is done",
+        case.current.number
+    )
 }
 
 /// Whether the status says that something is applied.
@@ -255,11 +264,22 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
         let secret = seen.runner.values().flat_map(BTreeMap::keys);
         inputs.secret_environment.extend(secret.cloned());
         inputs.scripts.clone_from(&seen.scripts);
-        inputs.backend.environment.clone_from(&seen.backend);
+        if is_same_backend(case, seen, &inputs.backend) {
+            inputs.backend.environment.clone_from(&seen.backend);
+        }
     }
     inputs.timeouts = inputs::time_limits(case.tf);
     slots(case.tf, &case.current, &mut inputs);
     inputs
+}
+
+/// Whether the resource still names the backend of the pin: only then are its credentials those of
+/// the state.
+fn is_same_backend(case: &Case<'_>, seen: &InputsSeen, pinned: &BackendInputs) -> bool {
+    let own = pinned.kind.as_deref().unwrap_or("of the module's own");
+    let module = (!pinned.write_block).then_some(own);
+    let live = inputs::backend(case.tf, module, seen, case.current.slots_wanted);
+    live.is_ok_and(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
 }
 
 /// The state may have grown since the pin was written.

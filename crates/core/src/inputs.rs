@@ -48,7 +48,8 @@ pub fn time_limits(tf: &Terraform) -> TimeLimits {
     }
 }
 
-fn backend(
+/// The backend of `tf`, whose module has one of the type `module`.
+pub(crate) fn backend(
     tf: &Terraform,
     module: Option<&str>,
     seen: &InputsSeen,

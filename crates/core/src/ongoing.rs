@@ -21,6 +21,8 @@ const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
 pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 /// The same where nobody says what keeps it.
 const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
+/// How long after its time limits a run may need to end: the grace period of its pod, and more.
+const OVERDUE: SignedDuration = SignedDuration::from_mins(15);
 
 impl Case<'_> {
     /// A run goes on: it is helped along, and a changed spec waits for it.
@@ -43,7 +45,7 @@ impl Case<'_> {
             Ok(_) | Err(_) => match stuck {
                 Some(stuck) if !quiet => stuck,
                 Some(_) | None => Situation {
-                    look_at: self.pod_due(),
+                    look_at: self.look_due(),
                     ..self.running(quiet && same == Some(true))
                 },
             },
@@ -71,10 +73,43 @@ impl Case<'_> {
             RunPhase::Applying => State::Applying,
             _ => State::Planning,
         };
-        if quiet {
-            return Situation::ready(state, "Applied", self.what_runs());
+        match (self.overdue(), quiet) {
+            (Some(overdue), true) => Situation::ready(state, "RunOverdue", overdue),
+            (Some(overdue), false) => Situation::blocked(state, "RunOverdue", overdue),
+            (None, true) => Situation::ready(state, "Applied", self.what_runs()),
+            (None, false) => Situation::busy(state, "Running", self.what_runs()),
         }
-        Situation::busy(state, "Running", self.what_runs())
+    }
+
+    /// When the run that goes on must be over: its time limits, and the time to end in good order.
+    fn due(&self) -> Option<Timestamp> {
+        let run = self.current.run.as_ref()?;
+        let limits = self.record.inputs.as_ref()?.timeouts;
+        let change = match run.kind {
+            RunKind::Destroy => limits.destroy,
+            RunKind::Plan | RunKind::Apply | RunKind::Drift => limits.apply,
+        };
+        let limits = i64::try_from(limits.plan.saturating_add(change)).unwrap_or(i64::MAX);
+        run.started_at
+            .checked_add(SignedDuration::from_secs(limits))
+            .and_then(|at| at.checked_add(OVERDUE))
+            .ok()
+    }
+
+    /// A run that is not over although its own deadlines have passed long ago: its node is gone,
+    /// and nobody else may take its place before that is certain.
+    pub(crate) fn overdue(&self) -> Option<String> {
+        let run = self.current.run.as_ref()?;
+        self.due().filter(|due| *due <= self.now)?;
+        let namespace = self.tf.namespace().unwrap_or_default();
+        Some(format!(
+            "run {} ({}) has not ended although its time limits have passed; is its node gone? see \
+             kubectl get pods -n {namespace} -l job-name={job} -o wide; once that is certain: kubectl \
+             delete pods -n {namespace} -l job-name={job} --force",
+            self.current.number,
+            run.trigger,
+            job = run.job,
+        ))
     }
 
     /// The run that goes on, in words.
@@ -106,9 +141,13 @@ impl Case<'_> {
         run.as_ref().filter(|_| unclaimed)
     }
 
-    /// When to look whether the pod of a run that is starting is there.
-    pub(crate) fn pod_due(&self) -> Option<Timestamp> {
-        let started = self.starting()?.started_at;
+    /// When to look at the run that goes on, if nothing happens: whether its pod is there, or why it
+    /// is not over.
+    pub(crate) fn look_due(&self) -> Option<Timestamp> {
+        let Some(run) = self.starting() else {
+            return self.due().filter(|due| self.now < *due);
+        };
+        let started = run.started_at;
         let dues = [NO_POD, SLOW_POD, GIVE_UP, GIVE_UP_SLOWLY];
         dues.map(|wait| started + wait)
             .into_iter()

@@ -180,7 +180,11 @@ fn surroundings(
         .ok()
         .and_then(|inputs| inputs.pull_config.as_deref());
     objects.extend(pull.map(|config| Object::Secret(secrets::pull(tf, config))));
-    let mut steps = cache(tf, seen);
+    // A destroy needs no new volume, and nothing may stand in its way.
+    let mut steps = match kind {
+        RunKind::Destroy => Vec::new(),
+        RunKind::Plan | RunKind::Apply | RunKind::Drift => cache(tf, seen),
+    };
     steps.extend(objects.into_iter().map(ensure));
     steps
 }
@@ -210,13 +214,15 @@ fn job(
     settings: &Settings,
 ) -> Step {
     let digest = digest::keyed(&record.key, inputs);
-    let pull = pull_secret(tf, seen);
+    let pinned = seen.pin.as_ref().and_then(|pin| pin.pull_secret.clone());
+    let mut pulls: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
+    pulls.dedup();
     // Nothing is in a new volume, and making one takes the cluster longer than the run itself: who
     // waits for a first apply or for the end of everything need not wait for that.
     let waits = run.trigger != Trigger::Created && run.kind != RunKind::Destroy;
     let cache = tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound);
     Step::CreateJob(Box::new(run_job::job(
-        tf, number, run, &digest, pull, cache, settings,
+        tf, number, run, &digest, &pulls, cache, settings,
     )))
 }
 

@@ -307,6 +307,12 @@ impl View<'_> {
     fn in_sync(&self) -> Verdict {
         let kind = Kind::InSync;
         match (&self.history.applied, self.drifted()) {
+            _ if self.history.unfinished => Verdict::new(
+                kind,
+                None,
+                "ApplyFailed",
+                "an apply failed half-way; what it changed is not known",
+            ),
             (None, _) => Verdict::new(kind, None, "NotApplied", "nothing is applied yet"),
             (Some(_), None) => {
                 Verdict::new(kind, true, "InSync", "the real objects are as described")

@@ -53,7 +53,7 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
         let record = RunRecord {
             number: last,
             attempted: last,
-            state_made: last > 0,
+            state_made: last > 0 && was_managed(seen),
             ..RunRecord::default()
         };
         steps.push(Step::CreateRecord(Box::new(secrets::record(
@@ -62,6 +62,12 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     }
     let situation = Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
     decision(tf, seen, steps, &situation, now)
+}
+
+/// Whether the state of a resource that had runs may be in Secrets: the pin knows.
+fn was_managed(seen: &Seen) -> bool {
+    let pin = seen.pin.as_ref();
+    pin.is_none_or(|pin| pin.inputs.backend.managed.is_some())
 }
 
 /// The number of the last run that anything tells of: a Job, the pin, the status.
@@ -92,8 +98,11 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
         State::Pending
     };
     let message = format!(
-        "the run record is gone, but its last run goes on; waiting for Job {} to end",
-        job.name
+        "the run record is gone, but its last run goes on; waiting for Job {name} to end; see \
+         kubectl describe pods -n {namespace} -l job-name={name}; to end it, gently: kubectl delete \
+         job {name} -n {namespace}",
+        name = job.name,
+        namespace = tf.namespace().unwrap_or_default(),
     );
     decision(
         tf,

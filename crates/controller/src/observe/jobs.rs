@@ -11,6 +11,7 @@ use alustan_api::{Terraform, names};
 use alustan_core::seen::{BuildSeen, BuildState, IMAGE_PULL, JobSeen, OwnJob, Waiting};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -22,6 +23,9 @@ use crate::error::Error;
 /// The label by which the Job controller marks the pods of a Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
 const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+
+/// The label with the name of a pod's Job.
+pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// The Job `name` of the current run. `claimed`: a pod has claimed it, so a Job that the mirror
 /// does not have is looked up once more before anybody believes that it is gone.
@@ -61,43 +65,59 @@ pub(super) async fn run(
     }))
 }
 
-/// Runner Jobs of `tf` by run number.
+/// Runner Jobs of `tf` by run number, and those of which only a living pod is left.
 pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
     let uid = tf.uid();
-    let jobs = cx
-        .mirrors
-        .jobs
-        .filter(|job| job.labels().get(labels::UID) == uid.as_ref() && is(job, Component::Run));
-    jobs.iter()
-        .filter_map(|job| {
-            let name = job.name_any();
-            let number = name.rsplit_once('-')?.1.parse().ok()?;
-            let kinds = [
-                RunKind::Plan,
-                RunKind::Apply,
-                RunKind::Drift,
-                RunKind::Destroy,
-            ];
-            let ours = |kind| names::run_job(&tf.name_any(), kind, number) == name;
-            let own = || OwnJob {
-                uid: job.uid().unwrap_or_default(),
-                finished: finished(job),
-                name: name.clone(),
-            };
-            kinds.into_iter().any(ours).then(|| (number, own()))
+    let ours = |meta: &ObjectMeta| {
+        let labels = meta.labels.as_ref();
+        labels.is_some_and(|labels| {
+            labels.get(labels::UID) == uid.as_ref() && is(labels, Component::Run)
         })
+    };
+    let pods = cx
+        .mirrors
+        .pods
+        .filter(|pod| ours(&pod.metadata) && alive(pod));
+    let jobs = cx.mirrors.jobs.filter(|job| ours(&job.metadata));
+    let of_pods = pods.iter().filter_map(|pod| {
+        Some(OwnJob {
+            name: pod.labels().get(JOB_NAME)?.clone(),
+            uid: pod.labels().get(CONTROLLER_UID)?.clone(),
+            finished: false,
+        })
+    });
+    let of_jobs = jobs.iter().map(|job| OwnJob {
+        name: job.name_any(),
+        uid: job.uid().unwrap_or_default(),
+        finished: finished(job),
+    });
+    of_pods
+        .chain(of_jobs)
+        .filter_map(|job| Some((number(tf, &job.name)?, job)))
         .collect()
+}
+
+/// The number of the run of `tf` whose Job has this name.
+fn number(tf: &Terraform, job: &str) -> Option<i64> {
+    let number = job.rsplit_once('-')?.1.parse().ok()?;
+    let kinds = [
+        RunKind::Plan,
+        RunKind::Apply,
+        RunKind::Drift,
+        RunKind::Destroy,
+    ];
+    let ours = |kind| names::run_job(&tf.name_any(), kind, number) == job;
+    kinds.into_iter().any(ours).then_some(number)
 }
 
 /// Whether `job` is a run that is not over.
 pub(crate) fn is_running(job: &Job) -> bool {
-    is(job, Component::Run) && !finished(job)
+    is(job.labels(), Component::Run) && !finished(job)
 }
 
-fn is(job: &Job, component: Component) -> bool {
-    job.labels()
-        .get(labels::COMPONENT)
-        .is_some_and(|value| value == component.as_str())
+fn is(labels: &BTreeMap<String, String>, component: Component) -> bool {
+    let of = labels.get(labels::COMPONENT);
+    of.is_some_and(|value| value == component.as_str())
 }
 
 /// A build, and the pod whose log tells why it failed, where that is needed.
@@ -241,10 +261,7 @@ fn finished(job: &Job) -> bool {
 fn pods(cx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
     cx.mirrors.pods.filter(|pod| {
         pod.metadata.namespace.as_deref() == Some(namespace)
-            && pod
-                .labels()
-                .get("batch.kubernetes.io/job-name")
-                .is_some_and(|name| name == job)
+            && pod.labels().get(JOB_NAME).is_some_and(|name| name == job)
     })
 }
 

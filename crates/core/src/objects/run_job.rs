@@ -30,7 +30,7 @@ pub fn job(
     number: i64,
     run: &RunSpec,
     inputs_digest: &str,
-    pull_secret: Option<String>,
+    pull_secrets: &[String],
     cache: bool,
     settings: &Settings,
 ) -> Job {
@@ -45,7 +45,7 @@ pub fn job(
             pod_replacement_policy: Some("Failed".to_owned()),
             template: PodTemplateSpec {
                 metadata: Some(pod_metadata(&metadata, run)),
-                spec: Some(pod_spec(tf, number, run, pull_secret, cache, settings)),
+                spec: Some(pod_spec(tf, number, run, pull_secrets, cache, settings)),
             },
             ..JobSpec::default()
         }),
@@ -79,7 +79,7 @@ fn pod_spec(
     tf: &Terraform,
     number: i64,
     run: &RunSpec,
-    pull_secret: Option<String>,
+    pull_secrets: &[String],
     cache: bool,
     settings: &Settings,
 ) -> PodSpec {
@@ -92,7 +92,12 @@ fn pod_spec(
         automount_service_account_token: Some(true),
         containers: vec![container(tf, number, run, grace, cache, settings)],
         enable_service_links: Some(false),
-        image_pull_secrets: pull_secret.map(|name| vec![LocalObjectReference { name }]),
+        image_pull_secrets: Some(
+            pull_secrets
+                .iter()
+                .map(|name| LocalObjectReference { name: name.clone() })
+                .collect(),
+        ),
         node_selector: Some(BTreeMap::from([(
             "kubernetes.io/arch".to_owned(),
             ARCHITECTURE.to_owned(),

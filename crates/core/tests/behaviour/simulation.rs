@@ -56,7 +56,7 @@ fn comes_to_rest(world: &mut World) {
     world.room = true;
     if world.is_deleted() {
         // Only what is still to be applied is built again.
-        world.images.append(&mut world.vanished);
+        world.restore_images();
     }
     let end = world.run_until_rest();
     if end.stalled {
@@ -82,7 +82,7 @@ fn comes_to_rest(world: &mut World) {
         world.status()
     );
     assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
-    world.images.append(&mut world.vanished);
+    world.restore_images();
     stays_at_rest(world);
 }
 

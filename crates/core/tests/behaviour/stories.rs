@@ -2,6 +2,7 @@
 
 mod abandon;
 mod build_once;
+mod by_hand;
 mod config_hash;
 mod deletion;
 mod drift;

@@ -116,6 +116,8 @@ pub(crate) struct World {
     pub(crate) builds: BTreeMap<String, Build>,
     /// Digests by repository and tag.
     pub(crate) images: BTreeMap<(String, String), String>,
+    /// Digests that the registry has, too.
+    pub(crate) untagged: BTreeSet<String>,
     /// Those that somebody removed from the registry.
     pub(crate) vanished: BTreeMap<(String, String), String>,
     /// Names of other objects that were made.
@@ -140,6 +142,8 @@ pub(crate) struct World {
     pub(crate) pull_config: Option<String>,
     /// The type of the module's own backend.
     pub(crate) module_backend: Option<String>,
+    /// The credentials of the backend.
+    pub(crate) backend_secret: BTreeMap<String, String>,
     /// The value in the Secret `cloud`, if it is there.
     pub(crate) cloud: Option<u32>,
     /// Whether the dispatcher has room.
@@ -165,6 +169,7 @@ impl World {
             pods: Vec::new(),
             builds: BTreeMap::new(),
             images: BTreeMap::new(),
+            untagged: BTreeSet::new(),
             vanished: BTreeMap::new(),
             objects: BTreeSet::new(),
             outputs: OutputsSeen::Absent,
@@ -179,6 +184,7 @@ impl World {
             docker_config: "{}".to_owned(),
             pull_config: None,
             module_backend: None,
+            backend_secret: BTreeMap::new(),
             cloud: Some(0),
             room: true,
             record_first: false,
@@ -199,6 +205,14 @@ impl World {
         world.settle();
         assert!(world.is_ready(), "{:?}", world.status());
         world
+    }
+
+    /// What was removed from the registry is there again, by its digest where another has its tag.
+    pub(crate) fn restore_images(&mut self) {
+        for (place, digest) in std::mem::take(&mut self.vanished) {
+            self.untagged.insert(digest.clone());
+            self.images.entry(place).or_insert(digest);
+        }
     }
 
     /// A new number, for uids and versions.

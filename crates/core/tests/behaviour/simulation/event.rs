@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::fixtures::Edit as _;
 use crate::world::{Act, World};
-use alustan_core::seen::CacheSeen;
+use alustan_core::seen::{CacheSeen, OutputsSeen};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub(super) enum Event {
     Registry(bool),
     Room(bool),
     DeleteJobs,
+    FinalizerRemoved,
+    OutputsRemoved,
     Delete,
     Abandon,
     ReconcileAt(u8),
@@ -84,6 +86,8 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         2 => any::<bool>().prop_map(Event::Registry),
         4 => any::<bool>().prop_map(Event::Room),
         2 => Just(Event::DeleteJobs),
+        1 => Just(Event::FinalizerRemoved),
+        1 => Just(Event::OutputsRemoved),
         4 => Just(Event::Delete),
         1 => Just(Event::Abandon),
         2 => (0..4_u8).prop_map(Event::ReconcileAt),
@@ -111,6 +115,7 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         Event::ImagesVanish => {
             let images = std::mem::take(&mut world.images);
             world.vanished.extend(images);
+            world.untagged.clear();
         }
         Event::CacheIsLost if world.cache == CacheSeen::Bound => world.cache = CacheSeen::Lost,
         Event::Commit(context) => drop(world.commit(context)),
@@ -134,11 +139,18 @@ pub(super) fn happen(world: &mut World, event: &Event) {
                 world.delete_job(&name);
             }
         }
+        Event::FinalizerRemoved if !world.is_deleted() => {
+            world.edit(|mut tf| {
+                tf.metadata.finalizers = None;
+                tf
+            });
+        }
+        Event::OutputsRemoved => world.outputs = OutputsSeen::Absent,
         Event::Delete => drop(world.delete()),
         Event::Abandon if world.is_deleted() => {
             world.edit(|tf| tf.annotated(ABANDON, "true"));
         }
-        Event::CacheIsLost | Event::Abandon => {}
+        Event::CacheIsLost | Event::FinalizerRemoved | Event::Abandon => {}
         Event::ReconcileAt(value) => {
             world.edit(|tf| tf.annotated(RECONCILE_AT, &value.to_string()));
         }

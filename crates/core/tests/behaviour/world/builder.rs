@@ -1,16 +1,23 @@
 //! The builder and its Jobs.
 
 use alustan_api::report::FailureClass;
+use alustan_core::digest;
 use alustan_core::seen::BuildState;
 
 use super::{Class, World};
 use crate::fixtures::failure;
 
 impl World {
-    /// Finished builds are swept away, as `ttlSecondsAfterFinished` has it.
+    /// Finished builds are swept away, as `ttlSecondsAfterFinished` has it: an hour is enough for
+    /// the controller to see how they ended.
     pub(crate) fn expire_builds(&mut self) {
-        self.builds
-            .retain(|_, build| matches!(build.state, BuildState::Active(_)));
+        let memory = self.record.as_ref().map(|record| &record.history);
+        let counted = memory.and_then(|history| history.build_failures.job_uid.clone());
+        self.builds.retain(|_, build| match build.state {
+            BuildState::Active(_) => true,
+            BuildState::Done(_) => false,
+            BuildState::Failed(..) => counted.as_ref() != Some(&build.uid),
+        });
     }
 
     /// All builds end: well, or with `fail`. False when none was active.
@@ -24,7 +31,9 @@ impl World {
             any = true;
             let forbidden = (!build.credentials).then_some(FailureClass::User);
             let Some(class) = fail.or(forbidden) else {
-                let digest = format!("sha256:{}", build.destination.1);
+                // No two builds make the same bytes.
+                let digest = digest::plain(&(&build.destination, &build.uid));
+                let digest = format!("sha256:{digest}");
                 self.images.insert(build.destination.clone(), digest);
                 build.state = BuildState::Done(now);
                 continue;

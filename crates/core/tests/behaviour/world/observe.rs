@@ -200,9 +200,9 @@ impl World {
             runner: BTreeMap::from([("cloud".to_owned(), value)]),
             registry_key: named.then(|| ".dockerconfigjson".to_owned()),
             scripts: self.scripts(),
+            backend: self.backend_secret.clone(),
             docker_config: named.then(|| self.docker_config.clone()),
             pull_config: self.pull_config.clone(),
-            ..InputsSeen::default()
         })
     }
 
@@ -263,7 +263,7 @@ impl World {
     fn waiting(&self, name: &str) -> Option<Waiting> {
         let mut pods = self.pods.iter();
         let pod = pods.find(|pod| pod.job == *name && pod.stage == Stage::Created)?;
-        self.obstacle(&pod.image)
+        self.obstacle(pod)
     }
 
     fn own_jobs(&self) -> BTreeMap<i64, OwnJob> {
@@ -275,7 +275,16 @@ impl World {
             };
             (job.number, own)
         };
-        self.jobs.iter().map(own).collect()
+        let living = self.pods.iter().filter(|pod| pod.stage.is_alive());
+        let of_pods = living.map(|pod| {
+            let own = OwnJob {
+                name: pod.job.clone(),
+                uid: pod.job_uid.clone(),
+                finished: false,
+            };
+            (pod.number, own)
+        });
+        of_pods.chain(self.jobs.iter().map(own)).collect()
     }
 
     /// What is wanted, as the controller can know it from `seen`.

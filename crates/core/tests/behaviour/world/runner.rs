@@ -43,6 +43,8 @@ pub(crate) struct Pod {
     pub(crate) job_uid: String,
     pub(crate) number: i64,
     pub(crate) image: String,
+    /// Whether it waits for the cache volume.
+    pub(crate) volume: bool,
     pub(crate) stage: Stage,
 }
 
@@ -91,6 +93,7 @@ impl World {
                 job_uid: job.uid.clone(),
                 number: job.number,
                 image: job.image.clone(),
+                volume: job.volume,
                 stage: Stage::Created,
             });
         }
@@ -125,10 +128,10 @@ impl World {
     }
 
     fn claim(&mut self, pod: &Pod) -> Stage {
-        if self.obstacle(&pod.image).is_some() {
+        if self.obstacle(pod).is_some() {
             return Stage::Created;
         }
-        let (now, pod) = (self.now, pod.clone());
+        let (now, volume, pod) = (self.now, pod.volume, pod.clone());
         let claimed = self.swap(|record| {
             let free = record.number == pod.number
                 && record.claimed_by.is_none()
@@ -145,7 +148,9 @@ impl World {
             free
         });
         if claimed {
-            self.cache = CacheSeen::Bound;
+            if volume {
+                self.cache = CacheSeen::Bound;
+            }
             Stage::Planning
         } else {
             Stage::Dead
@@ -217,23 +222,24 @@ impl World {
         self.report(pod, RunResult::Done, None)
     }
 
-    /// What keeps a pod with `image` from starting.
-    pub(super) fn obstacle(&self, image: &str) -> Option<Waiting> {
+    /// What keeps `pod` from starting.
+    pub(super) fn obstacle(&self, pod: &Pod) -> Option<Waiting> {
         let why = |reason: &str, message: &str| {
             Some(Waiting {
                 reason: reason.to_owned(),
                 message: message.to_owned(),
             })
         };
-        if !self.images.values().any(|digest| image.ends_with(digest)) {
+        let mut there = self.images.values().chain(&self.untagged);
+        if !there.any(|digest| pod.image.ends_with(digest)) {
             return why(IMAGE_PULL, "Back-off pulling image");
         }
         match (self.cloud, self.cache) {
             (None, _) => why("CreateContainerConfigError", "secret \"cloud\" not found"),
-            (_, CacheSeen::Absent | CacheSeen::Lost) => {
+            (_, CacheSeen::Absent | CacheSeen::Lost) if pod.volume => {
                 why("Unschedulable", "the claim web-cache has no volume")
             }
-            (Some(_), CacheSeen::Pending | CacheSeen::Bound) => None,
+            (Some(_), _) => None,
         }
     }
 

@@ -1,0 +1,323 @@
+//! What people do by hand, what a controller misses while it is away, and what changes between the
+//! last apply and the destroy.
+
+use alustan_api::report::FailureClass;
+use alustan_api::run::RunKind;
+use alustan_core::seen::CacheSeen;
+use alustan_core::step::Step;
+use k8s_openapi::jiff::SignedDuration;
+use serde_json::json;
+
+use super::words;
+use crate::fixtures::{self, Edit as _};
+use crate::world::{Act, Stage, World, condition};
+
+fn destroy_inputs(world: &World) -> alustan_api::run::RunInputs {
+    assert_eq!(world.last_run().0, RunKind::Destroy, "{:?}", world.status());
+    world.record.as_ref().unwrap().inputs.clone().unwrap()
+}
+
+/// The same, and the state with them: it is made anew, so everything is made twice.
+#[test]
+fn a_state_that_was_there_is_not_made_anew_with_the_record() {
+    let mut world = World::applied();
+    (world.record, world.pin) = (None, None);
+    world.jobs.clear();
+    world.ledger.forget_runs();
+    world.look_once();
+    let start = world.look_once().decision.start.expect("a run");
+    assert!(
+        !words(&start.steps).contains(&"Ensure Secret web-state".to_owned()),
+        "{:?}",
+        words(&start.steps)
+    );
+}
+
+/// The image is gone, a look for drift has it built again; the pin keeps the digest that is gone.
+#[test]
+fn an_image_built_again_for_a_look_is_the_one_that_counts() {
+    let mut world = World::applied();
+    world.images.clear();
+    world.builds.clear();
+    let mut bad = 0;
+    let mut looks = Vec::new();
+    let end = world.now + SignedDuration::from_hours(8);
+    while world.now < end {
+        let next = world.settle().unwrap();
+        if !world.is_ready() {
+            bad += 1;
+            looks.push((
+                world.now.to_string(),
+                world.reason(),
+                world.status().message,
+            ));
+        }
+        world.now = next.max(world.now);
+    }
+    assert!(bad <= 1, "{bad} times not ready: {looks:#?}");
+}
+
+/// And destroy wants the digest that is gone, although the image is there.
+#[test]
+fn destroy_runs_with_the_image_that_was_built_again() {
+    let mut world = World::applied();
+    world.images.clear();
+    world.builds.clear();
+    world.next_look();
+    world.run_until_rest();
+    world.settle();
+    let end = world.now + SignedDuration::from_hours(3);
+    while world.now < end && world.images.is_empty() {
+        let next = world.settle().unwrap();
+        world.now = next.max(world.now);
+    }
+    assert_eq!(world.images.len(), 1, "it is there again");
+    world.run_until_rest();
+    world.delete();
+    for _ in 0..20 {
+        let next = world.settle();
+        if world.tf.is_none() {
+            return;
+        }
+        world.now = next.unwrap_or(world.now);
+    }
+    panic!("{:?}: {}", world.status().state, world.status().message);
+}
+
+fn s3(bucket: &str) -> serde_json::Value {
+    json!({ "provider": "aws", "s3": bucket, "region": "eu-west-1" })
+}
+
+/// The state was moved to another bucket by hand, and the apply there changed nothing.
+#[test]
+fn destroy_uses_the_backend_of_the_last_good_apply() {
+    let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
+    world.settle();
+    assert!(world.is_ready());
+    world.edit(|tf| tf.with("/backend", s3("new")));
+    // The user has moved the state: a plan finds no changes.
+    world.run_to(Stage::Planning);
+    world.real.config = Some(world.wanted_now());
+    world.settle();
+    assert_eq!(
+        (
+            world.is_ready(),
+            world.run_number(),
+            world.status().runs[0].result.as_str()
+        ),
+        (true, 2, "NoChanges")
+    );
+    world.delete().run_to(Stage::Created);
+    let config = destroy_inputs(&world).backend.config;
+    assert_eq!(config.get("bucket"), Some(&json!("new")), "{config:?}");
+}
+
+/// The backend was changed and that never applied; destroy takes the old one's configuration and
+/// the new one's credentials.
+#[test]
+fn destroy_does_not_mix_one_backend_with_the_credentials_of_another() {
+    let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
+    world
+        .backend_secret
+        .insert("AWS_ACCESS_KEY_ID".into(), "old".into());
+    world.settle();
+    assert!(world.is_ready());
+    world.edit(|tf| tf.with("/backend", json!(null)));
+    world.backend_secret.clear();
+    world.git_up = false;
+    world.delete().run_to(Stage::Created);
+    let backend = destroy_inputs(&world).backend;
+    assert_eq!(backend.kind.as_deref(), Some("s3"));
+    assert!(
+        backend.environment.contains_key("AWS_ACCESS_KEY_ID"),
+        "s3 without credentials"
+    );
+}
+
+/// A destroy whose pod does not use a claim makes one nevertheless.
+#[test]
+fn destroy_needs_no_claim() {
+    let mut world = World::applied();
+    world.cache = CacheSeen::Absent;
+    world.delete();
+    let start = world.look_once().decision.start.unwrap();
+    assert!(!world.jobs["web-destroy-2"].volume);
+    let steps = words(&start.steps);
+    assert!(
+        !steps.iter().any(|step| step.contains("Claim")),
+        "{steps:?}"
+    );
+}
+
+/// Record and Job removed by hand while the pod applies: a second one begins beside it.
+#[test]
+fn no_run_begins_beside_a_pod_whose_record_and_job_somebody_removed() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Applying);
+    world.record = None;
+    for name in world.jobs.keys().cloned().collect::<Vec<_>>() {
+        world.delete_job(&name);
+    }
+    for _ in 0..5 {
+        world.look_once();
+        assert!(world.jobs.is_empty());
+    }
+    assert_eq!(world.reason(), "RecordLost");
+}
+
+/// The node of a pod that applies is gone for good, but not its object.
+#[test]
+fn a_run_that_outlasts_all_its_deadlines_is_told() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
+    let due = world.look_once().decision.requeue_at.unwrap();
+    assert!(due > world.now + SignedDuration::from_hours(1));
+    world.now = due;
+    world.look_once();
+    let status = world.status();
+    assert!(
+        condition(&status, "Ready") == "False",
+        "overdue: {:?} {:?} {}",
+        status.state,
+        world.reason(),
+        status.message
+    );
+}
+
+/// The same for a deleted resource: nor is it said how to give up.
+#[test]
+fn a_deletion_that_waits_for_such_a_run_says_the_way_out() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
+    world.delete();
+    world.look_once();
+    world.pass(24 * 3_600);
+    world.look_once();
+    let status = world.status();
+    assert!(status.message.contains("abandon"), "{}", status.message);
+}
+
+/// Somebody removed the pin of an applied resource.
+#[test]
+fn without_its_pin_a_resource_is_not_simply_ready() {
+    let mut world = World::applied();
+    world.pin = None;
+    world.pass(4 * 3_600);
+    world.settle();
+    assert!(
+        world.pin.is_some() || !world.is_ready(),
+        "Ready=True for ever; deletion will say PinLost"
+    );
+}
+
+/// The registry was changed and nothing applied since: the pinned image is in the old one.
+#[test]
+fn the_pinned_image_is_pulled_with_the_secret_that_pulls_it() {
+    let mut world = World::applied();
+    world.edit(|tf| {
+        tf.with("/containerRegistry/imageName", "other.test/team/web")
+            .with("/containerRegistry/secretRef/name", "othercred")
+    });
+    world.delete();
+    let start = world.look_once().decision.start.unwrap();
+    let job = start
+        .steps
+        .iter()
+        .find_map(|step| match step {
+            Step::CreateJob(job) => Some(job),
+            _ => None,
+        })
+        .unwrap();
+    let pod = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let secrets: Vec<_> = pod
+        .image_pull_secrets
+        .iter()
+        .flatten()
+        .map(|it| &it.name)
+        .collect();
+    assert!(
+        secrets.iter().any(|name| *name == "regcred"),
+        "{:?} is pulled with {secrets:?}",
+        pod.containers[0].image
+    );
+}
+
+/// The record of a resource with a backend of its own is gone; later it wants the managed one.
+#[test]
+fn a_record_made_anew_does_not_believe_in_a_state_that_never_was() {
+    let mut world = World::with(fixtures::terraform().with("/backend", s3("states")));
+    world.settle();
+    world.record = None;
+    world.jobs.clear();
+    world.ledger.forget_runs();
+    world.settle();
+    assert!(world.is_ready());
+    world.edit(|tf| tf.with("/backend", json!(null)));
+    world.run_to(Stage::Created);
+    assert!(
+        world.objects.contains("web-state"),
+        "no run will ever find its state"
+    );
+}
+
+/// The finalizer is removed by hand: the status forgets everything for a moment.
+#[test]
+fn a_finalizer_removed_by_hand_does_not_unready() {
+    let mut world = World::applied();
+    world.tf.as_mut().unwrap().metadata.finalizers = None;
+    world.look_once();
+    assert!(world.is_ready(), "{:?}", world.status());
+}
+
+/// `InSync` after an apply that failed half-way.
+#[test]
+fn a_half_done_change_is_not_in_sync() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Fail(FailureClass::Module));
+    world.look_once();
+    assert_ne!(condition(&world.status(), "InSync"), "True");
+}
+
+/// Drift that is only reported, and ten looks in a row that fail.
+#[test]
+fn drift_is_not_forgotten_because_looks_fail() {
+    let mut world = World::applied();
+    world.edit(|tf| {
+        tf.with("/driftDetection/mode", "Report")
+            .with("/retry/limit", 30)
+    });
+    world.real.drifted = true;
+    world.pass(4 * 3_600);
+    world.settle();
+    assert_eq!(condition(&world.status(), "InSync"), "False");
+    world.pass(3_601);
+    for _ in 0..12 {
+        world.run_to(Stage::Planning);
+        world.act(0, Act::Fail(FailureClass::World));
+        world.look_once();
+        world.act(0, Act::Progress);
+        world.pass(601);
+    }
+    world.look_once();
+    assert_eq!(
+        condition(&world.status(), "InSync"),
+        "False",
+        "{:?}",
+        world.status().drift
+    );
+}
+
+/// The controller was away while the first apply ended, pod and all.
+#[test]
+fn outputs_that_are_handed_on_in_this_very_look_are_not_missing() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Progress);
+    world.act(0, Act::Progress);
+    assert_eq!(world.pods[0].stage, Stage::Dead);
+    world.settle();
+    assert_eq!(world.run_number(), 1, "{:?}", world.last_run());
+}
