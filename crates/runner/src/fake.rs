@@ -14,6 +14,16 @@ pub enum Fault {
     Lost,
     /// It arrives, but its answer does not.
     AnswerLost,
+    /// There is no answer, and it arrives only just before the write that is so many later.
+    Late(usize),
+}
+
+/// A write that is still on its way.
+struct Underway {
+    arrives_at: usize,
+    name: String,
+    version: String,
+    changes: Changes,
 }
 
 #[derive(Default)]
@@ -23,6 +33,8 @@ struct Memory {
     writes: Vec<String>,
     faults: BTreeMap<usize, Fault>,
     dead_after: Option<usize>,
+    away_after: Option<usize>,
+    underway: Vec<Underway>,
 }
 
 /// Secrets in memory.
@@ -76,6 +88,16 @@ impl FakeSecrets {
         self.memory().dead_after = at;
     }
 
+    /// After write number `at` nothing can be read or written, until this is called with `None`.
+    pub fn go_away_after(&self, at: Option<usize>) {
+        self.memory().away_after = at;
+    }
+
+    /// Late writes arrive at last.
+    pub fn let_arrive(&self) {
+        self.memory().let_arrive(usize::MAX);
+    }
+
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +112,11 @@ fn unavailable(name: &str) -> StoreError {
 
 impl Memory {
     fn write(&mut self, name: &str, version: &str, changes: Changes) -> Result<String, StoreError> {
+        if self.is_away() {
+            return Err(unavailable(name));
+        }
         let number = self.writes.len();
+        self.let_arrive(number);
         if self.dead_after.is_some_and(|at| number >= at) {
             return Err(StoreError::Refused {
                 name: name.to_owned(),
@@ -98,18 +124,37 @@ impl Memory {
             });
         }
         self.writes.push(name.to_owned());
-        let fault = self.faults.get(&number).copied();
-        if fault == Some(Fault::Lost) {
-            return Err(unavailable(name));
+        match self.faults.get(&number).copied() {
+            None => return self.apply(name, version, changes),
+            Some(Fault::Lost) => {}
+            Some(Fault::AnswerLost) => {
+                let _ = self.apply(name, version, changes);
+            }
+            Some(Fault::Late(by)) => self.underway.push(Underway {
+                arrives_at: number + by,
+                name: name.to_owned(),
+                version: version.to_owned(),
+                changes,
+            }),
         }
-        let answer = self.apply(name, version, changes)?;
-        if fault == Some(Fault::AnswerLost) {
-            Err(unavailable(name))
-        } else {
-            Ok(answer)
+        Err(unavailable(name))
+    }
+
+    fn is_away(&self) -> bool {
+        self.away_after.is_some_and(|at| self.writes.len() > at)
+    }
+
+    fn let_arrive(&mut self, number: usize) {
+        let all = std::mem::take(&mut self.underway);
+        let (arrived, underway) = all.into_iter().partition(|it| it.arrives_at <= number);
+        self.underway = underway;
+        let arrived: Vec<Underway> = arrived;
+        for it in arrived {
+            let _ = self.apply(&it.name, &it.version, it.changes);
         }
     }
 
+    /// As the API server does it: what changes nothing makes no new version.
     fn apply(&mut self, name: &str, version: &str, changes: Changes) -> Result<String, StoreError> {
         self.clock += 1;
         let secret = self
@@ -119,13 +164,16 @@ impl Memory {
         if secret.version != version {
             return Err(StoreError::Conflict(name.to_owned()));
         }
+        let before = secret.data.clone();
         for (key, value) in changes {
             match value {
                 Some(value) => secret.data.insert(key, value),
                 None => secret.data.remove(&key),
             };
         }
-        secret.version = self.clock.to_string();
+        if secret.data != before {
+            secret.version = self.clock.to_string();
+        }
         Ok(secret.version.clone())
     }
 }
@@ -133,6 +181,9 @@ impl Memory {
 #[async_trait]
 impl Secrets for FakeSecrets {
     async fn read(&self, name: &str) -> Result<Snapshot, StoreError> {
+        if self.memory().is_away() {
+            return Err(unavailable(name));
+        }
         self.get(name)
             .ok_or_else(|| StoreError::Missing(name.to_owned()))
     }

@@ -135,26 +135,29 @@ async fn answer(State(context): State<Arc<Context>>, request: Request) -> Respon
 }
 
 async fn get(store: &StateStore) -> Response {
-    match store.get().await {
-        Some(state) => Body::from(state.to_vec()).into_response(),
-        None => StatusCode::NO_CONTENT.into_response(),
+    match store.get_certain().await {
+        Ok(Some(state)) => Body::from(state.to_vec()).into_response(),
+        Ok(None) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => refused("read", &error),
+    }
+}
+
+fn written(what: &str, result: Result<(), StateError>) -> Response {
+    match result {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(error) => refused(what, &error),
     }
 }
 
 /// The engine shows only the status, so the reason is said here.
-fn written(what: &str, result: Result<(), StateError>) -> Response {
-    match result {
-        Ok(()) => StatusCode::OK.into_response(),
-        Err(error) => {
-            crate::say!("state was not {what}: {error}");
-            let status = match error {
-                StateError::Moved => StatusCode::CONFLICT,
-                StateError::NoRoom { .. } => StatusCode::INSUFFICIENT_STORAGE,
-                _ => StatusCode::INTERNAL_SERVER_ERROR,
-            };
-            (status, error.to_string()).into_response()
-        }
-    }
+fn refused(what: &str, error: &StateError) -> Response {
+    crate::say!("state was not {what}: {error}");
+    let status = match error {
+        StateError::Moved => StatusCode::CONFLICT,
+        StateError::NoRoom { .. } => StatusCode::INSUFFICIENT_STORAGE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, error.to_string()).into_response()
 }
 
 /// Lock information as the engine writes and reads it.

@@ -4,8 +4,13 @@
 //! current nor the previous version uses; then the pointer moves. So at every instant between two
 //! writes the pointer names a version that is complete. Each slot is written by compare-and-swap
 //! against the version that we saw: a second writer fails instead of destroying anything.
+//!
+//! The answer of a write may never come. What was tried is therefore noted before it is sent, and
+//! forgotten once it is known to have happened: nothing is written until the pointer is certain.
 
+mod memory;
 mod read;
+mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -20,11 +25,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
-use crate::record::to_json;
-use crate::retry::{Patience, pause_between_tries};
-use crate::secrets::{Changes, Secrets, StoreError};
+use crate::secrets::{Secrets, Snapshot, StoreError};
 
-use read::{join, parse_pointer, read_pointer, read_slot, read_with_patience};
+use memory::{Memory, Slot, Tried};
+use read::{join, parse_pointer, read_pointer, read_slot};
 
 /// Key of the pointer Secret's data.
 pub const POINTER: &str = "pointer";
@@ -112,20 +116,13 @@ pub trait MoreSlots: Send + Sync {
     async fn more_slots(&self, wanted: usize) -> Vec<String>;
 }
 
-struct Memory {
-    pointer: Pointer,
-    pointer_version: String,
-    slots: Vec<String>,
-    slot_versions: BTreeMap<String, String>,
-    state: Option<Arc<Vec<u8>>>,
-}
-
 /// The state of one resource.
 pub struct StateStore {
     secrets: Arc<dyn Secrets>,
     pointer: String,
     more: Arc<dyn MoreSlots>,
     chunk: usize,
+    patience: Duration,
     memory: Mutex<Memory>,
 }
 
@@ -161,26 +158,13 @@ impl StateStore {
                 join(&*secrets, current, &parsed, &snapshots).await?,
             )),
         };
-        let slots = slots
-            .into_iter()
-            .filter(|slot| snapshots.contains_key(slot))
-            .collect();
-        let slot_versions = snapshots
-            .into_iter()
-            .map(|(slot, snapshot)| (slot, snapshot.version))
-            .collect();
-        let memory = Memory {
-            pointer: parsed,
-            pointer_version: found.version,
-            slots,
-            slot_versions,
-            state,
-        };
+        let memory = Memory::new(parsed, found, known_slots(slots, snapshots), state);
         Ok(Self {
             secrets,
             pointer,
             more,
             chunk: chunk.max(1),
+            patience: PATIENCE,
             memory: Mutex::new(memory),
         })
     }
@@ -190,62 +174,59 @@ impl StateStore {
         self.memory.lock().await.state.clone()
     }
 
+    /// The state for one who goes on from it. After a write without an answer it is not clear
+    /// which one that is: the write is made good first, or this fails.
+    pub async fn get_certain(&self) -> Result<Option<Arc<Vec<u8>>>, StateError> {
+        let mut memory = self.memory.lock().await;
+        self.settle(&mut memory).await?;
+        Ok(memory.state.clone())
+    }
+
     /// Writes a new version of the state.
     pub async fn put(&self, state: Vec<u8>) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
+        self.settle(&mut memory).await?;
         let sha256 = sha256_hex(&state);
-        if memory
-            .pointer
-            .current
-            .as_ref()
-            .is_some_and(|current| current.sha256 == sha256)
-        {
+        let current = memory.pointer.current.as_ref();
+        if current.is_some_and(|current| current.sha256 == sha256) {
             return Ok(());
         }
         let packed = compress(&state);
         let chunks: Vec<&[u8]> = packed.chunks(self.chunk).collect();
         let slots = self.find_room(&mut memory, chunks.len()).await?;
         self.write_chunks(&mut memory, &slots, &chunks).await?;
-        let next = version_of(&state, sha256, slots, memory.pointer.current.as_ref());
+        let names = slots.into_iter().map(|slot| slot.name).collect();
         let previous = memory.pointer.current.clone();
-        self.move_pointer(
-            &mut memory,
-            Pointer {
-                current: Some(next),
+        let next = Tried {
+            pointer: Pointer {
+                current: Some(version_of(&state, sha256, names, previous.as_ref())),
                 previous,
             },
-        )
-        .await?;
-        memory.state = Some(Arc::new(state));
-        Ok(())
+            state: Some(Arc::new(state)),
+        };
+        self.move_pointer(&mut memory, next).await
     }
 
     /// Removes the state; the version before stays.
     pub async fn delete(&self) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
+        self.settle(&mut memory).await?;
         if memory.pointer.current.is_none() {
             return Ok(());
         }
-        let previous = memory.pointer.current.clone();
-        self.move_pointer(
-            &mut memory,
-            Pointer {
+        let next = Tried {
+            pointer: Pointer {
                 current: None,
-                previous,
+                previous: memory.pointer.current.clone(),
             },
-        )
-        .await?;
-        memory.state = None;
-        Ok(())
+            state: None,
+        };
+        self.move_pointer(&mut memory, next).await
     }
 
     /// Slots for a version of `needed` chunks: free ones, then new ones, and at last those of
     /// the previous version, which the pointer forgets first.
-    async fn find_room(
-        &self,
-        memory: &mut Memory,
-        needed: usize,
-    ) -> Result<Vec<String>, StateError> {
+    async fn find_room(&self, memory: &mut Memory, needed: usize) -> Result<Vec<Slot>, StateError> {
         if memory.free_slots().len() < needed {
             // Room for the current version, the one before and the next, all of this size.
             let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
@@ -253,15 +234,14 @@ impl StateStore {
         }
         if memory.free_slots().len() < needed && memory.pointer.previous.is_some() {
             crate::say!("too few state slots: giving up the previous version of the state");
-            let current = memory.pointer.current.clone();
-            self.move_pointer(
-                memory,
-                Pointer {
-                    current,
+            let next = Tried {
+                pointer: Pointer {
+                    current: memory.pointer.current.clone(),
                     previous: None,
                 },
-            )
-            .await?;
+                state: memory.state.clone(),
+            };
+            self.move_pointer(memory, next).await?;
         }
         let mut free = memory.free_slots();
         if free.len() < needed {
@@ -277,73 +257,14 @@ impl StateStore {
 
     async fn add_slots(&self, memory: &mut Memory, wanted: usize) -> Result<(), StateError> {
         for slot in self.more.more_slots(wanted).await {
-            if memory.slots.contains(&slot) {
+            if memory.slots.iter().any(|known| known.name == slot) {
                 continue;
             }
             if let Some((slot, snapshot)) = read_slot(&*self.secrets, &slot).await? {
-                memory.slot_versions.insert(slot.clone(), snapshot.version);
-                memory.slots.push(slot);
+                memory.slots.push(Slot::new(slot, snapshot.version));
             }
         }
         Ok(())
-    }
-
-    async fn write_chunks(
-        &self,
-        memory: &mut Memory,
-        slots: &[String],
-        chunks: &[&[u8]],
-    ) -> Result<(), StateError> {
-        let writes = slots.iter().zip(chunks).map(|(slot, chunk)| {
-            let version = memory.slot_versions.get(slot).cloned().unwrap_or_default();
-            async move {
-                let written = self.swap(slot, version, DATA, chunk.to_vec()).await?;
-                Ok::<_, StateError>((slot.clone(), written))
-            }
-        });
-        let written = try_join_all(writes).await?;
-        memory.slot_versions.extend(written);
-        Ok(())
-    }
-
-    async fn move_pointer(&self, memory: &mut Memory, next: Pointer) -> Result<(), StateError> {
-        let version = memory.pointer_version.clone();
-        memory.pointer_version = self
-            .swap(&self.pointer, version, POINTER, to_json(&next))
-            .await?;
-        memory.pointer = next;
-        Ok(())
-    }
-
-    /// Writes one key, with patience. The answer of a write may be lost, so a conflict is looked
-    /// at: what we wanted may stand there already.
-    async fn swap(
-        &self,
-        name: &str,
-        version: String,
-        key: &str,
-        value: Vec<u8>,
-    ) -> Result<String, StateError> {
-        let patience = Patience::lasting(PATIENCE);
-        let mut pauses = pause_between_tries();
-        loop {
-            let changes = Changes::from([(key.to_owned(), Some(value.clone()))]);
-            match self.secrets.swap(name, &version, changes).await {
-                Err(StoreError::Conflict(_)) => {
-                    let found = read_with_patience(&*self.secrets, name).await?;
-                    let ours = found.data.get(key) == Some(&value);
-                    return if ours {
-                        Ok(found.version)
-                    } else {
-                        Err(StateError::Moved)
-                    };
-                }
-                Err(error) if error.is_passing() && !patience.is_over() => {
-                    tokio::time::sleep(pauses.next().unwrap_or_default()).await;
-                }
-                other => return Ok(other?),
-            }
-        }
     }
 }
 
@@ -358,15 +279,15 @@ impl Pointer {
     }
 }
 
-impl Memory {
-    fn free_slots(&self) -> Vec<String> {
-        let used = self.pointer.used();
-        self.slots
-            .iter()
-            .filter(|slot| !used.contains(slot))
-            .cloned()
-            .collect()
-    }
+/// Those of `slots` that exist, in order.
+fn known_slots(slots: Vec<String>, mut snapshots: BTreeMap<String, Snapshot>) -> Vec<Slot> {
+    slots
+        .into_iter()
+        .filter_map(|name| {
+            let found = snapshots.remove(&name)?;
+            Some(Slot::new(name, found.version))
+        })
+        .collect()
 }
 
 fn compress(state: &[u8]) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::time::Duration;
 
 use flate2::read::GzDecoder;
 
@@ -22,7 +23,7 @@ pub(super) async fn read_pointer(
     secrets: &dyn Secrets,
     name: &str,
 ) -> Result<Snapshot, StateError> {
-    match read_with_patience(secrets, name).await {
+    match read_for(secrets, name, PATIENCE).await {
         Err(StoreError::Missing(name)) => Err(StateError::NoPointer(name)),
         other => Ok(other?),
     }
@@ -34,17 +35,19 @@ pub(super) async fn read_slot(
     secrets: &dyn Secrets,
     name: &str,
 ) -> Result<Option<(String, Snapshot)>, StateError> {
-    match read_with_patience(secrets, name).await {
+    match read_for(secrets, name, PATIENCE).await {
         Err(StoreError::Missing(_)) => Ok(None),
         other => Ok(Some((name.to_owned(), other?))),
     }
 }
 
-pub(super) async fn read_with_patience(
+/// Reads a Secret, with so much patience.
+pub(super) async fn read_for(
     secrets: &dyn Secrets,
     name: &str,
+    patience: Duration,
 ) -> Result<Snapshot, StoreError> {
-    let patience = Patience::lasting(PATIENCE);
+    let patience = Patience::lasting(patience);
     let mut pauses = pause_between_tries();
     loop {
         match secrets.read(name).await {

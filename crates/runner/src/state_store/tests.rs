@@ -1,3 +1,5 @@
+mod faults;
+
 use super::*;
 use crate::fake::{FakeSecrets, Fault};
 use rstest::rstest;

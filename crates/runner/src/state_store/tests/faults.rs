@@ -1,0 +1,238 @@
+//! Writes whose answer never comes, and API servers that go away: the stored version stays whole,
+//! and once the API server is back the state can be saved.
+
+use super::*;
+use crate::record::to_json;
+
+/// A store that waits for nothing: a write without an answer fails at once, as it does after
+/// minutes in vain.
+async fn impatient(secrets: &Arc<FakeSecrets>, slots: usize) -> StateStore {
+    let mut store = open_with(secrets, slots, slots).await.unwrap();
+    store.patience = Duration::ZERO;
+    store
+}
+
+/// What a run that opens the state now finds.
+async fn stored(secrets: &Arc<FakeSecrets>, slots: usize) -> Option<Vec<u8>> {
+    let store = open_with(secrets, slots, slots).await.unwrap();
+    store.get().await.map(|state| state.to_vec())
+}
+
+/// A store with two versions, at the write numbers 0 to 3.
+async fn with_two_versions(secrets: &Arc<FakeSecrets>) -> StateStore {
+    let store = impatient(secrets, 3).await;
+    store.put(state(1, 10)).await.unwrap();
+    store.put(state(2, 10)).await.unwrap();
+    store
+}
+
+#[rstest]
+#[case::it_arrived(Fault::AnswerLost)]
+#[case::it_is_lost(Fault::Lost)]
+#[case::it_arrives_before_the_next_write(Fault::Late(1))]
+#[case::it_arrives_when_the_next_chunk_is_written(Fault::Late(2))]
+#[case::it_arrives_at_last(Fault::Late(9))]
+#[tokio::test]
+async fn a_save_after_a_pointer_without_an_answer_leaves_the_stored_version_whole(
+    #[case] fault: Fault,
+) {
+    let secrets = cluster(3);
+    let store = with_two_versions(&secrets).await;
+    secrets.fail(5, fault);
+    store.put(state(3, 10)).await.unwrap_err();
+    // The next save gets no further than its first chunk.
+    secrets.die_at(Some(8));
+    store.put(state(4, 10)).await.unwrap_err();
+    secrets.die_at(None);
+    assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
+    store.put(state(4, 10)).await.unwrap();
+    secrets.let_arrive();
+    assert_eq!(stored(&secrets, 3).await, Some(state(4, 10)));
+    assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(3));
+}
+
+#[rstest]
+#[case::it_arrived(Fault::AnswerLost)]
+#[case::it_is_lost(Fault::Lost)]
+#[case::it_arrives_before_the_next_write(Fault::Late(1))]
+#[case::it_arrives_at_last(Fault::Late(9))]
+#[tokio::test]
+async fn a_slot_whose_chunk_had_no_answer_is_written_again(#[case] fault: Fault) {
+    let secrets = cluster(3);
+    let store = with_two_versions(&secrets).await;
+    secrets.fail(4, fault);
+    store.put(state(3, 10)).await.unwrap_err();
+    for serial in 4..8 {
+        store.put(state(serial, 10)).await.unwrap();
+        assert_eq!(stored(&secrets, 3).await, Some(state(serial, 10)));
+    }
+    secrets.let_arrive();
+    assert_eq!(stored(&secrets, 3).await, Some(state(7, 10)));
+}
+
+#[tokio::test]
+async fn a_slot_that_another_run_named_is_not_written_though_we_sent_what_it_holds() {
+    let secrets = cluster(3);
+    let store = with_two_versions(&secrets).await;
+    secrets.fail(4, Fault::AnswerLost);
+    store.put(state(3, 10)).await.unwrap_err();
+    // The next run stores the same state, which the first one had kept for it.
+    open(&secrets).await.put(state(3, 10)).await.unwrap();
+    let error = store.put(state(4, 10)).await.unwrap_err();
+    assert!(matches!(error, StateError::Moved), "{error}");
+    assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
+}
+
+#[tokio::test]
+async fn a_pointer_that_another_run_moved_stays_although_ours_had_no_answer() {
+    let secrets = cluster(3);
+    let store = with_two_versions(&secrets).await;
+    secrets.fail(5, Fault::Lost);
+    store.put(state(3, 10)).await.unwrap_err();
+    open(&secrets).await.put(state(9, 10)).await.unwrap();
+    for _ in 0..2 {
+        let error = store.put(state(4, 10)).await.unwrap_err();
+        assert!(matches!(error, StateError::Moved), "{error}");
+        let error = store.get_certain().await.unwrap_err();
+        assert!(matches!(error, StateError::Moved), "{error}");
+    }
+    assert_eq!(stored(&secrets, 3).await, Some(state(9, 10)));
+}
+
+#[tokio::test]
+async fn a_pointer_secret_of_a_new_version_with_the_old_pointer_is_moved() {
+    let secrets = cluster(3);
+    let store = with_two_versions(&secrets).await;
+    let touch = || secrets.put("state", [(POINTER, to_json(&pointer(&secrets)))]);
+    touch();
+    store.put(state(3, 10)).await.unwrap();
+    secrets.fail(7, Fault::Late(1));
+    store.put(state(4, 10)).await.unwrap_err();
+    touch();
+    store.put(state(5, 10)).await.unwrap();
+    assert_eq!(stored(&secrets, 3).await, Some(state(5, 10)));
+    assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(3));
+}
+
+#[rstest]
+#[case::it_arrived(Fault::AnswerLost)]
+#[case::it_is_lost(Fault::Lost)]
+#[tokio::test]
+async fn what_is_not_certain_is_not_given_to_the_engine(#[case] fault: Fault) {
+    let secrets = cluster(3);
+    let store = with_two_versions(&secrets).await;
+    secrets.fail(5, fault);
+    secrets.go_away_after(Some(5));
+    store.put(state(3, 10)).await.unwrap_err();
+    store.get_certain().await.unwrap_err();
+    secrets.go_away_after(None);
+    let certain = store.get_certain().await.unwrap();
+    assert_eq!(certain.as_deref(), Some(&state(3, 10)));
+    assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
+}
+
+/// A save that nobody waits for any more is one without an answer.
+#[tokio::test]
+async fn a_save_that_is_broken_off_leaves_nothing_uncertain_behind() {
+    for at in 4..6 {
+        let secrets = cluster(3);
+        let mut store = with_two_versions(&secrets).await;
+        store.patience = PATIENCE;
+        secrets.fail(at, Fault::AnswerLost);
+        secrets.go_away_after(Some(at));
+        let save = tokio::time::timeout(Duration::from_millis(50), store.put(state(3, 10)));
+        assert!(save.await.is_err());
+        secrets.go_away_after(None);
+        store.put(state(4, 10)).await.unwrap();
+        assert_eq!(stored(&secrets, 3).await, Some(state(4, 10)));
+    }
+}
+
+/// One change of the state: to one of so many digits, or to none.
+type Change = Option<usize>;
+
+async fn make(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<(), StateError> {
+    match wanted {
+        Some(state) => store.put(state.clone()).await,
+        None => store.delete().await,
+    }
+}
+
+/// Makes all `changes`, those that fail once more after the API server is back; gives the number
+/// of writes. After each one, failed or not, a run that opens the state must find a whole one.
+async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], away: bool) -> usize {
+    let secrets = cluster(slots);
+    for (at, fault) in faults {
+        secrets.fail(*at, *fault);
+    }
+    secrets.go_away_after(faults.first().filter(|_| away).map(|(at, _)| *at));
+    let store = impatient(&secrets, slots).await;
+    let mut before = None;
+    for (serial, size) in (1..).zip(changes) {
+        let wanted = size.map(|size| state(serial, size));
+        let mut tries = 0;
+        while let Err(error) = make(&store, wanted.as_ref()).await {
+            tries += 1;
+            assert!(tries <= faults.len(), "{faults:?}: {error}");
+            secrets.go_away_after(None);
+            let found = stored(&secrets, slots).await;
+            assert!(found == before || found == wanted, "{faults:?}: {error}");
+            // The engine goes on with another state than the one that it could not save.
+            let other = state(serial + 100, size.unwrap_or(10));
+            if store.put(other.clone()).await.is_ok() {
+                assert_eq!(stored(&secrets, slots).await, Some(other.clone()));
+                before = Some(other);
+            }
+        }
+        assert_eq!(stored(&secrets, slots).await, wanted, "{faults:?}");
+        before = wanted;
+    }
+    let writes = secrets.writes().len();
+    secrets.let_arrive();
+    assert_eq!(stored(&secrets, slots).await, before, "{faults:?}");
+    writes
+}
+
+/// Sizes make versions of one to four chunks, so that all kinds of reuse of slots occur.
+#[rstest]
+#[case::three_slots(3, &[Some(10), Some(20), Some(30), None, Some(40)])]
+#[case::two_slots(2, &[Some(10), Some(20), None, Some(30), Some(40)])]
+#[case::chunks(9, &[Some(150), Some(10), Some(400), Some(300), None, Some(10)])]
+#[tokio::test]
+async fn the_stored_version_survives_every_fault_at_every_write(
+    #[case] slots: usize,
+    #[case] changes: &[Change],
+    #[values(false, true)] away: bool,
+    #[values(
+        Fault::Lost,
+        Fault::AnswerLost,
+        Fault::Late(1),
+        Fault::Late(2),
+        Fault::Late(5)
+    )]
+    fault: Fault,
+) {
+    let writes = survive(slots, changes, &[], false).await;
+    for at in 0..writes {
+        survive(slots, changes, &[(at, fault)], away).await;
+    }
+}
+
+#[rstest]
+#[case::three_slots(3, &[Some(10), Some(20), Some(30)])]
+#[case::chunks(6, &[Some(150), Some(10), Some(150)])]
+#[tokio::test]
+async fn the_stored_version_survives_two_faults(
+    #[case] slots: usize,
+    #[case] changes: &[Change],
+    #[values(false, true)] away: bool,
+    #[values(Fault::Lost, Fault::AnswerLost, Fault::Late(1), Fault::Late(3))] first: Fault,
+    #[values(Fault::Lost, Fault::AnswerLost, Fault::Late(2))] second: Fault,
+) {
+    let writes = survive(slots, changes, &[], false).await;
+    for at in 0..writes {
+        for other in at + 1..writes + 3 {
+            survive(slots, changes, &[(at, first), (other, second)], away).await;
+        }
+    }
+}
