@@ -1,9 +1,11 @@
 //! The writes. Each [`Step`] can be done again without harm; the record's swaps make sure that
 //! only one of several hands does what counts.
 
+mod deletions;
+
 use std::future::Future;
 
-use alustan_api::labels::{self, Component};
+use alustan_api::labels;
 use alustan_api::run::{PROTOCOL, key};
 use alustan_api::{FIELD_MANAGER, FINALIZER, Terraform};
 use alustan_core::seen::Seen;
@@ -11,12 +13,8 @@ use alustan_core::step::{Keep, Object, Step, Swap};
 use futures::future::try_join_all;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{
-    Api, DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
-};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
+use kube::api::{Api, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -375,96 +373,6 @@ impl<'a> Pass<'a> {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// With its pods: by default the API server would leave them behind. Another Job that has taken
-    /// its name meanwhile stays.
-    async fn delete_job(&self, name: &str, uid: &str) -> Result<(), Error> {
-        self.cx.mirrors.jobs.forget(&self.namespace(), name);
-        let this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: None,
-            }),
-            ..DeleteParams::background()
-        };
-        let api = self.api::<Job>();
-        match call(&format!("delete job {name}"), api.delete(name, &this)).await {
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(()),
-            other => gone(other),
-        }
-    }
-
-    async fn delete_outputs(&self, name: &str) -> Result<(), Error> {
-        self.cx.mirrors.secrets.forget(&self.namespace(), name);
-        let api = self.api::<Secret>();
-        match self.not_taken(&api, name).await {
-            Err(Error::NameTaken { .. }) => return Ok(()),
-            other => other?,
-        };
-        let what = format!("delete Secret {name}");
-        gone(call(&what, api.delete(name, &DeleteParams::default())).await)
-    }
-
-    /// Not before the last pod that names it is gone; until then the next claim is in its way.
-    async fn delete_claim(&self) -> Result<(), Error> {
-        let name = alustan_api::names::cache(&self.tf.name_any());
-        self.cx.mirrors.claims.forget(&self.namespace(), &name);
-        let api = self.api::<PersistentVolumeClaim>();
-        self.not_taken(&api, &name).await?;
-        let what = format!("delete PersistentVolumeClaim {name}");
-        gone(call(&what, api.delete(&name, &DeleteParams::background())).await)
-    }
-
-    /// Everything that carries our labels for this resource; the state last, and only if it is
-    /// to go.
-    async fn clean_up(&self, state: bool) -> Result<(), Error> {
-        let uid = self.tf.uid().unwrap_or_default();
-        let ours = format!(
-            "{}={},{}={uid}",
-            labels::MANAGED_BY,
-            labels::MANAGER,
-            labels::UID
-        );
-        let secrets = if state {
-            ours.clone()
-        } else {
-            format!(
-                "{ours},{}!={}",
-                labels::COMPONENT,
-                Component::State.as_str()
-            )
-        };
-        self.delete_all::<Job>(&ours).await?;
-        self.delete_all::<PodDisruptionBudget>(&ours).await?;
-        self.delete_all::<RoleBinding>(&ours).await?;
-        self.delete_all::<Role>(&ours).await?;
-        self.delete_all::<ServiceAccount>(&ours).await?;
-        self.delete_all::<PersistentVolumeClaim>(&ours).await?;
-        self.delete_all::<Secret>(&secrets).await?;
-        self.cx
-            .mirrors
-            .forget(&self.namespace(), &self.tf.name_any());
-        Ok(())
-    }
-
-    async fn delete_all<K>(&self, selector: &str) -> Result<(), Error>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + DeserializeOwned
-            + Clone
-            + std::fmt::Debug,
-    {
-        let api = self.api::<K>();
-        let kind = K::kind(&());
-        let list = ListParams::default().labels(selector);
-        let what = format!("list {kind}s to clean up");
-        for object in call(&what, api.list_metadata(&list)).await? {
-            let name = object.name_any();
-            let what = format!("delete {kind} {name}");
-            gone(call(&what, api.delete(&name, &DeleteParams::background())).await)?;
-        }
-        Ok(())
     }
 }
 
