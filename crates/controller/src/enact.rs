@@ -253,7 +253,9 @@ impl<'a> Pass<'a> {
                 self.cx.mirrors.secrets.wrote(written);
                 Ok(())
             }
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
+            Err(Error::Call { source, .. })
+                if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
+            {
                 self.cx.mirrors.secrets.forget(&self.namespace(), &name);
                 Err(Error::Conflict)
             }

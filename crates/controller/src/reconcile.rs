@@ -42,6 +42,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         Err(invalid) => {
             error!(resource = %who, error = invalid.error, "unreadable resource");
             publish(&cx, &object.object_ref(&()), unreadable(&invalid.error)).await;
+            cx.dispatcher.idle(&key(&who), Timestamp::now());
             return Ok(Action::requeue(RESYNC));
         }
     };

@@ -228,6 +228,8 @@ fn fold(
     let unpulled = report.failure.as_ref().filter(|it| it.reason == IMAGE_PULL);
     if unpulled.is_some() {
         next.lost_image = Some(run.image.clone());
+    } else if report.result != RunResult::Failed && next.lost_image.as_ref() == Some(&run.image) {
+        next.lost_image = None;
     }
     match (run.kind, report.result) {
         (_, RunResult::Failed) => {

@@ -82,17 +82,34 @@ pub(crate) fn image(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> I
         Answer::Failed {
             failure, retry_at, ..
         } => match &seen.build {
-            Some(build) if failure.reason == IMAGE_MISSING && is_overdue(build, case.now) => {
-                broken(case, plan, build, failure, case.now)
+            Some(build) if failure.reason == IMAGE_MISSING => {
+                not_there(case, plan, build, failure, *retry_at)
             }
             _ => missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
         },
     }
 }
 
-/// Whether `build` is done for so long that what it pushed must be there.
-fn is_overdue(build: &BuildSeen, now: Timestamp) -> bool {
-    matches!(build.state, BuildState::Done(at) if now > at + PUSHED)
+/// What `build` pushed is not there: the registry may be slow, but not for long.
+fn not_there(
+    case: &Case<'_>,
+    plan: &ImagePlan,
+    build: &BuildSeen,
+    failure: &Failure,
+    retry_at: Timestamp,
+) -> Image {
+    let overdue_at = match build.state {
+        BuildState::Done(at) => at + PUSHED,
+        BuildState::Active(_) | BuildState::Failed(..) => case.now,
+    };
+    if case.now >= overdue_at {
+        return broken(case, plan, build, failure, case.now);
+    }
+    let asking = Situation {
+        look_at: Some(overdue_at),
+        ..unanswered(failure, retry_at, case.now)
+    };
+    missing(Vec::new(), asking)
 }
 
 /// What goes on while a question has only a failure for an answer.

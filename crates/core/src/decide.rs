@@ -1,6 +1,6 @@
 //! What to do with a resource, given what was seen of its world: the operator's behaviour.
 
-use alustan_api::conditions::{Verdict, update};
+use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{
     Applied, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
@@ -200,15 +200,21 @@ impl Case<'_> {
             .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let current = status.observed_generation == self.tf.metadata.generation;
         (ready && current).then(|| {
-            let asked = [self.view(None, None).source_ready()];
-            let before = &status.conditions;
-            let verdicts: &[Verdict] = match self.seen.source {
-                Answer::Pending => &[],
-                Answer::Known(_) | Answer::Failed { .. } => &asked,
-            };
-            let generation = status.observed_generation;
+            let view = self.view(None, None);
+            if self.seen.source == Answer::Pending {
+                return status.clone();
+            }
+            if absorb::open_run(&self.current).is_none() {
+                return TerraformStatus {
+                    source: status.source.clone(),
+                    image: status.image.clone(),
+                    ..view.status(&self.at_rest(), self.now)
+                };
+            }
+            let (before, generation) = (&status.conditions, status.observed_generation);
+            let asked = [view.source_ready()];
             TerraformStatus {
-                conditions: update(before.clone(), before, verdicts, generation, self.now),
+                conditions: update(before.clone(), before, &asked, generation, self.now),
                 ..status.clone()
             }
         })

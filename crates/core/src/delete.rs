@@ -80,12 +80,16 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
         case.now,
     ) {
         retry::Verdict::Go => destroy(case, run),
+        retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled
+            if start::asked(case.tf, &case.history) =>
+        {
+            destroy(case, run)
+        }
         retry::Verdict::WaitUntil(next) => {
-            let see = case.last_logs();
+            let see = abandon_hint(&case);
             let waiting = build::waiting(&case.history.failures, &case.tf.spec.retry, next, &see);
             case.done(&waiting, None, None)
         }
-        retry::Verdict::Stalled if start::asked(case.tf, &case.history) => destroy(case, run),
         retry::Verdict::Stalled => {
             let stalled = build::exhausted(case.tf, &case.history.failures, &abandon_hint(&case));
             case.done(&stalled, None, None)
@@ -145,7 +149,12 @@ fn under_way(mut case: Case<'_>) -> Decision {
         return going_on(case, &run);
     }
     case.cancel(&run.job, None);
-    let message = format!("cancelling run {number}, which has not changed anything");
+    let message = format!(
+        "cancelling run {number}, which has not changed anything; waiting for its pod to end: kubectl \
+         describe pods -n {} -l job-name={}",
+        case.tf.namespace().unwrap_or_default(),
+        run.job,
+    );
     case.done(
         &Situation::busy(State::Destroying, "Destroying", message),
         None,

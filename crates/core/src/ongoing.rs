@@ -21,8 +21,8 @@ const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
 pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 /// The same where nobody says what keeps it.
 const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
-/// How long after its time limits a run may need to end: the grace period of its pod, and more.
-const OVERDUE: SignedDuration = SignedDuration::from_mins(15);
+/// How long after its time limits a run may need to end: the grace period of its pod, and much more.
+const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl Case<'_> {
     /// A run goes on: it is helped along, and a changed spec waits for it.
@@ -67,7 +67,11 @@ impl Case<'_> {
             return Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
         };
         if quiet && run.kind == RunKind::Drift {
-            return self.at_rest();
+            let rest = self.at_rest();
+            return match self.overdue() {
+                Some(overdue) => Situation::ready(rest.state, "RunOverdue", overdue),
+                None => rest,
+            };
         }
         let state = match self.current.phase {
             RunPhase::Applying => State::Applying,
@@ -90,7 +94,9 @@ impl Case<'_> {
             RunKind::Plan | RunKind::Apply | RunKind::Drift => limits.apply,
         };
         let limits = i64::try_from(limits.plan.saturating_add(change)).unwrap_or(i64::MAX);
-        run.started_at
+        let claim = self.current.claimed_by.as_ref();
+        claim
+            .map_or(run.started_at, |claim| claim.at)
             .checked_add(SignedDuration::from_secs(limits))
             .and_then(|at| at.checked_add(OVERDUE))
             .ok()
@@ -181,7 +187,12 @@ impl Case<'_> {
         let (number, trigger) = (self.current.number, &run.trigger);
         if self.current.cancel {
             self.cancel(&run.job, None);
-            let message = format!("run {number} ({trigger}) could not start and is cancelled");
+            let message = format!(
+                "run {number} ({trigger}) could not start and is cancelled; waiting for its pod to \
+                 end: kubectl describe pods -n {} -l job-name={}",
+                self.tf.namespace().unwrap_or_default(),
+                run.job,
+            );
             return Some(Situation::busy(State::Planning, "Cancelling", message));
         }
         let (why, given_up_at) = self.obstacle(&run)?;
