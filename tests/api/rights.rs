@@ -63,7 +63,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     ("", "pods", &["list", "watch"]),
     // Why a build failed.
     ("", "pods/log", &["get"]),
-    ("events.k8s.io", "events", &["create", "patch"]),
+    ("events.k8s.io", "events", &["create"]),
     // What every account may do.
     (
         "authorization.k8s.io",

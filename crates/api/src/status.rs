@@ -78,7 +78,7 @@ pub struct TerraformStatus {
     /// The number of the last run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
-    /// The last ten runs, newest first.
+    /// The last ten runs, newest first, but for looks for drift that found none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunStatus>,
 }
@@ -200,6 +200,9 @@ pub struct RunStatus {
     /// The last lines of the engine's own text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
     /// How long it took, in seconds.
     pub seconds: i64,
     /// Its Job: `kubectl logs job/<name>` shows the engine's text while the Job is kept.

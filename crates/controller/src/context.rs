@@ -10,7 +10,6 @@ use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::Client;
-use kube::runtime::events::Recorder;
 
 use crate::Ref;
 use crate::contexts::Contexts;
@@ -22,7 +21,8 @@ use crate::mirror::Mirror;
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
-    pub(crate) recorder: Recorder,
+    /// The name of this pod.
+    pub(crate) instance: String,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) mirrors: Mirrors,
     pub(crate) registry: alustan_registry::Registry,
@@ -125,6 +125,11 @@ impl Memory {
                 .filter(|(of, _)| of == question)
                 .map(|(_, seen)| seen.clone())
         })
+    }
+
+    /// What is known of the source no longer counts: the last commit cannot be used.
+    pub(crate) fn forget_source(&self, who: &Ref) {
+        self.with(who, |memory| memory.source = None);
     }
 
     /// Remembers a source.

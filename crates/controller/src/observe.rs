@@ -206,7 +206,23 @@ impl<'a> Session<'a> {
                 .memory
                 .source(self.who, &place)
                 .map_or(Answer::Pending, Answer::Known),
-            (failed @ Answer::Failed { .. }, _) => failed,
+            (
+                Answer::Failed {
+                    failure,
+                    last,
+                    retry_at,
+                },
+                _,
+            ) => {
+                if failure.class != FailureClass::World {
+                    self.cx.memory.forget_source(self.who);
+                }
+                Answer::Failed {
+                    failure,
+                    last,
+                    retry_at,
+                }
+            }
         }
     }
 

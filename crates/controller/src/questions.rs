@@ -120,7 +120,7 @@ impl Repository {
                 let context = git
                     .fetch_context(&me.url, &revision, &me.spec, &me.credentials)
                     .await
-                    .map_err(|error| source(&error))?;
+                    .map_err(|error| at_commit(&revision, &error))?;
                 contexts.put(context.digest.as_str(), &context.bytes);
                 Ok(SourceSeen {
                     revision: revision.commit.as_str().to_owned(),
@@ -148,6 +148,18 @@ fn source(error: &alustan_source::Error) -> Failure {
         class: class(error.is_transient()),
         reason: error.reason().to_owned(),
         message: chain("spec.gitRepo", error),
+    }
+}
+
+/// A failure to get the module at `revision`.
+fn at_commit(revision: &Revision, error: &alustan_source::Error) -> Failure {
+    let commit = revision.commit.as_str();
+    Failure {
+        message: chain(
+            &format!("commit {}", commit.get(..7).unwrap_or(commit)),
+            error,
+        ),
+        ..source(error)
     }
 }
 

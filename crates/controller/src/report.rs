@@ -3,16 +3,21 @@
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::events;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::events::{Event, EventType};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::Ref;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
+
+/// Who tells, as `kubectl describe` shows it.
+const CONTROLLER: &str = "alustan";
 
 /// Events carry at most this many bytes
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
@@ -50,26 +55,45 @@ pub(crate) async fn report(
     Ok(())
 }
 
-/// Publishes `event` about `object`; one that cannot be published is worth a line in the log.
+/// Publishes `event` about `object`; one that cannot be published is worth a line in the log. Each is
+/// an object of its own: a series would repeat its first note, whatever happened since.
 pub(crate) async fn publish(cx: &Context, object: &ObjectReference, event: events::Event) {
+    let events::Event {
+        warning,
+        reason,
+        note,
+    } = event;
+    let name = object.name.as_deref().unwrap_or_default();
+    if warning {
+        warn!(resource = name, namespace = object.namespace, reason, note);
+    } else {
+        info!(resource = name, namespace = object.namespace, reason, note);
+    }
+    let now = Timestamp::now();
     let event = Event {
-        type_: if event.warning {
-            EventType::Warning
-        } else {
-            EventType::Normal
+        metadata: ObjectMeta {
+            name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+            ..ObjectMeta::default()
         },
-        action: event.reason.clone(),
-        reason: event.reason,
-        note: Some(cut(event.note)),
-        secondary: None,
+        action: Some(reason.clone()),
+        event_time: Some(MicroTime(now)),
+        note: Some(cut(note)),
+        reason: Some(reason),
+        regarding: Some(object.clone()),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(cx.instance.clone()),
+        type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
+        ..Event::default()
     };
-    let published = call("publish an event", cx.recorder.publish(&event, object)).await;
+    let namespace = object.namespace.as_deref().unwrap_or("default");
+    let api: Api<Event> = Api::namespaced(cx.client.clone(), namespace);
+    let published = call(
+        "publish an event",
+        api.create(&PostParams::default(), &event),
+    )
+    .await;
     if let Err(error) = published {
-        warn!(
-            error = error.chain(),
-            reason = event.reason,
-            "could not publish an event"
-        );
+        warn!(error = error.chain(), "could not publish an event");
     }
 }
 

@@ -13,7 +13,6 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api, PartialObjectMeta};
-use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{Controller, Predicate, WatchStreamExt, controller, predicates, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -193,10 +192,6 @@ fn context(
     wake: mpsc::UnboundedSender<Ref>,
     mirrors: Mirrors,
 ) -> Result<Context> {
-    let reporter = Reporter {
-        controller: "alustan".to_owned(),
-        instance: std::env::var("HOSTNAME").ok(),
-    };
     let contexts = Contexts::open(config.cache_dir.join("contexts"))
         .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
     let git = GitCache::new(config.cache_dir.join("repositories")).context("open the git cache")?;
@@ -208,7 +203,7 @@ fn context(
     })
     .context("set up the registry client")?;
     Ok(Context {
-        recorder: Recorder::new(client.clone(), reporter),
+        instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned()),
         client,
         settings,
         registry,

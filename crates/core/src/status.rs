@@ -8,7 +8,7 @@ use alustan_api::{
     SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{Timestamp, Unit};
 use kube::ResourceExt;
 
 use crate::image::ImagePlan;
@@ -410,10 +410,12 @@ fn run(report: &RunReport) -> RunStatus {
             .failure
             .as_ref()
             .map(|failure| failure.message.clone()),
+        time: Some(Time(report.finished_at)),
         seconds: report
             .finished_at
             .duration_since(report.started_at)
-            .as_secs(),
+            .round(Unit::Second)
+            .map_or(0, |took| took.as_secs()),
         job: report.job.clone(),
     }
 }
