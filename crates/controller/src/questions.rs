@@ -156,7 +156,10 @@ fn at_commit(revision: &Revision, error: &alustan_source::Error) -> Failure {
     let commit = revision.commit.as_str();
     Failure {
         message: chain(
-            &format!("commit {}", commit.get(..7).unwrap_or(commit)),
+            &format!(
+                "spec.gitRepo at commit {}",
+                commit.get(..7).unwrap_or(commit)
+            ),
             error,
         ),
         ..source(error)
