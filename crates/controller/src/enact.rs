@@ -25,6 +25,7 @@ use tracing::{debug, info};
 
 use crate::context::Context;
 use crate::error::{self, Error, TIMEOUT};
+use crate::is_made_for;
 use crate::observe::Session;
 use crate::run::is_mirrored;
 
@@ -206,10 +207,10 @@ impl<'a> Pass<'a> {
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
                 let name = secret.name_any();
                 let found = call("read the run record", api.get_opt(&name)).await?;
-                let own =
-                    |found: &Secret| found.labels().get(labels::UID) == self.tf.uid().as_ref();
                 match found {
-                    Some(found) if !own(&found) => Err(Error::RecordInTheWay(name)),
+                    Some(found) if !is_made_for(self.tf, &found) => {
+                        Err(Error::RecordInTheWay(name))
+                    }
                     Some(found) => {
                         self.version.clone_from(&found.metadata.resource_version);
                         self.cx.mirrors.secrets.wrote(found);
@@ -309,9 +310,7 @@ impl<'a> Pass<'a> {
     {
         let kind = K::kind(&()).into_owned();
         let found = call(&format!("read {kind} {name}"), api.get_metadata_opt(name)).await?;
-        let own =
-            |meta: &PartialObjectMeta<K>| meta.labels().get(labels::UID) == self.tf.uid().as_ref();
-        if found.as_ref().is_none_or(own) {
+        if found.as_ref().is_none_or(|it| is_made_for(self.tf, it)) {
             return Ok(found);
         }
         Err(Error::NameTaken {
@@ -367,7 +366,7 @@ impl<'a> Pass<'a> {
                     self.cx.mirrors.jobs.wrote(old);
                     return Ok(());
                 }
-                if old.labels().get(labels::UID) == self.tf.uid().as_ref() {
+                if is_made_for(self.tf, &old) {
                     self.delete_job(&name, &old.uid().unwrap_or_default())
                         .await?;
                 }

@@ -15,9 +15,10 @@ mod reconcile;
 mod report;
 mod run;
 
-use alustan_api::Terraform;
+use alustan_api::{Terraform, labels};
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use kube::ResourceExt;
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 
@@ -25,6 +26,12 @@ use kube::runtime::reflector::ObjectRef;
 pub(crate) type Guarded = DeserializeGuard<Terraform>;
 /// The name of a resource.
 pub(crate) type Ref = ObjectRef<Guarded>;
+
+/// Whether `object` was made for `tf`: not by somebody else, and not for an earlier resource of the
+/// same name.
+pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
+    object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
+}
 
 #[tokio::main]
 async fn main() -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::PinnedImage;
-use alustan_api::{Terraform, labels, names};
+use alustan_api::{Terraform, names};
 use alustan_core::absorb::open_run;
 use alustan_core::build;
 use alustan_core::image::{self, ImagePlan};
@@ -28,6 +28,7 @@ use crate::Ref;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
+use crate::is_made_for;
 use crate::questions::{self, Push, Repository};
 use inputs::Inputs;
 use record::Kept;
@@ -268,10 +269,10 @@ impl<'a> Session<'a> {
     fn cache(&self) -> CacheSeen {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
-        let claim = self.cx.mirrors.claims.get(&namespace, &claim).filter(|it| {
-            let ours = it.labels().get(labels::UID) == self.tf.uid().as_ref();
-            ours && it.metadata.deletion_timestamp.is_none()
-        });
+        let claim =
+            self.cx.mirrors.claims.get(&namespace, &claim).filter(|it| {
+                is_made_for(self.tf, &**it) && it.metadata.deletion_timestamp.is_none()
+            });
         let Some(claim) = claim else {
             return CacheSeen::Absent;
         };
@@ -385,7 +386,7 @@ impl<'a> Session<'a> {
         let name = secrets::outputs_name(self.tf);
         let namespace = self.tf.namespace().unwrap_or_default();
         let own = self.cx.mirrors.secrets.get(&namespace, &name);
-        if own.is_some_and(|secret| secret.labels().get(labels::UID) == self.tf.uid().as_ref()) {
+        if own.is_some_and(|secret| is_made_for(self.tf, &*secret)) {
             return Ok(OutputsSeen::Ours);
         }
         if record.is_none_or(|record| record.outputs.is_none()) {
@@ -395,9 +396,7 @@ impl<'a> Session<'a> {
         let found = call(&format!("read Secret {name}"), api.get_metadata_opt(&name)).await?;
         Ok(match found {
             None => OutputsSeen::Absent,
-            Some(secret) if secret.labels().get(labels::UID) == self.tf.uid().as_ref() => {
-                OutputsSeen::Ours
-            }
+            Some(secret) if is_made_for(self.tf, &secret) => OutputsSeen::Ours,
             Some(_) => OutputsSeen::Foreign,
         })
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::{FINALIZER, Terraform, TerraformStatus, labels};
+use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
 use alustan_core::events::Event;
@@ -24,7 +24,7 @@ use crate::enact::Pass;
 use crate::error::Error;
 use crate::observe::{Session, jobs};
 use crate::report::{publish, report};
-use crate::run::MIRRORS;
+use crate::run::{MIRRORS, owner};
 use crate::{Guarded, Ref};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
@@ -173,13 +173,8 @@ fn key(who: &Ref) -> Key {
 /// Who has a run that goes on, as after a restart of the operator.
 fn running(cx: &Context) -> Vec<Key> {
     let jobs = cx.mirrors.jobs.filter(jobs::is_running);
-    let keys = jobs.iter().filter_map(|job| {
-        Some(Key {
-            namespace: job.namespace()?,
-            name: job.labels().get(labels::NAME)?.clone(),
-        })
-    });
-    keys.collect()
+    let owners = jobs.iter().filter_map(|job| owner(&**job));
+    owners.map(|who| key(&who)).collect()
 }
 
 /// A run goes on, or its pod still lives.

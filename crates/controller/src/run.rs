@@ -289,7 +289,7 @@ pub(crate) fn is_mirrored(secret: &Secret) -> bool {
 }
 
 /// The resource that an object of ours belongs to.
-fn owner(object: &impl Resource) -> Option<Ref> {
+pub(crate) fn owner(object: &impl Resource) -> Option<Ref> {
     let name = object.labels().get(labels::NAME)?;
     Some(Ref::new(name).within(&object.namespace()?))
 }

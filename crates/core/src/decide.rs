@@ -114,8 +114,8 @@ impl Case<'_> {
         if let Some(status) = self.unchanged() {
             return self.said(status);
         }
-        if absorb::open_run(&self.current).is_some() {
-            return self.active(target);
+        if let Some(run) = absorb::open_run(&self.current).cloned() {
+            return self.active(&run, target);
         }
         let target = match target {
             Ok(target) => target,

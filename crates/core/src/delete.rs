@@ -40,8 +40,8 @@ pub(crate) fn decide(mut case: Case<'_>) -> Decision {
     if is_abandoned(case.tf) {
         return abandon(case);
     }
-    if absorb::open_run(&case.current).is_some() {
-        return under_way(case);
+    if let Some(run) = absorb::open_run(&case.current).cloned() {
+        return under_way(case, &run);
     }
     if destroyed(&case) && says_applied(case.tf) {
         // The status forgets what was applied before the record that says so goes.
@@ -133,21 +133,13 @@ fn abandon(mut case: Case<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// A run goes on: a destroy is helped along, one that applies is waited for (rule 8), any other
+/// `run` goes on: a destroy is helped along, one that applies is waited for (rule 8), any other
 /// is cancelled.
-fn under_way(mut case: Case<'_>) -> Decision {
-    let Some(run) = case.current.run.clone() else {
-        return case.done(
-            &Situation::busy(State::Destroying, "Destroying", "waiting"),
-            None,
-            None,
-        );
-    };
-    let number = case.current.number;
-    let cut_short = run.kind != RunKind::Destroy && case.current.phase < RunPhase::Applying;
-    if !cut_short {
-        return going_on(case, &run);
+fn under_way(mut case: Case<'_>, run: &RunSpec) -> Decision {
+    if run.kind == RunKind::Destroy || case.current.phase >= RunPhase::Applying {
+        return going_on(case, run);
     }
+    let number = case.current.number;
     case.cancel(&run.job, None);
     let message = format!(
         "cancelling run {number}, which has not changed anything; waiting for its pod to end: kubectl \

@@ -25,38 +25,31 @@ const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl Case<'_> {
-    /// A run goes on: it is helped along, and a changed spec waits for it.
-    pub(crate) fn active(mut self, target: Result<Target, Situation>) -> Decision {
+    /// `run` goes on: it is helped along, and a changed spec waits for it.
+    pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Situation>) -> Decision {
         self.steps
             .extend(start::help(self.tf, self.seen, self.settings));
-        let run = self.current.run.clone();
-        let hash = run.as_ref().map(|run| &run.config_hash);
-        let same = target
-            .as_ref()
-            .ok()
-            .map(|target| hash == Some(&target.hash));
-        let quiet = run
-            .as_ref()
-            .is_some_and(|run| self.is_quiet(run.kind, &run.trigger, &run.config_hash));
-        let look = run.as_ref().is_some_and(|run| run.kind == RunKind::Drift);
-        let stuck = self.stuck(same == Some(false));
+        let hash = target.as_ref().ok().map(|target| &target.hash);
+        let (same, changed) = match hash {
+            Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
+            None => (false, false),
+        };
+        let quiet = self.is_quiet(run.kind, &run.trigger, &run.config_hash);
+        let stuck = self.stuck(changed);
         let situation = match &target {
-            Err(problem) if quiet && look => problem.clone(),
+            Err(problem) if quiet && run.kind == RunKind::Drift => problem.clone(),
             Ok(_) | Err(_) => match stuck {
                 Some(stuck) if !quiet => stuck,
                 Some(_) | None => Situation {
                     look_at: self.look_due(),
-                    ..self.running(quiet && same == Some(true))
+                    ..self.running(quiet && same)
                 },
             },
         };
         let plan = target.ok().map(|target| target.plan);
-        let plan = plan.filter(|plan| run.as_ref().is_some_and(|run| run.tag == plan.tag));
-        let digest = run
-            .as_ref()
-            .and_then(|run| run.image.split_once('@'))
-            .filter(|_| plan.is_some())
-            .map(|(_, digest)| digest.to_owned());
+        let plan = plan.filter(|plan| run.tag == plan.tag);
+        let digest = run.image.split_once('@').filter(|_| plan.is_some());
+        let digest = digest.map(|(_, digest)| digest.to_owned());
         self.done(&situation, plan.as_ref(), digest)
     }
 

@@ -11,7 +11,7 @@ use alustan_api::{Terraform, names};
 use alustan_core::seen::{BuildSeen, BuildState, IMAGE_PULL, JobSeen, OwnJob, Waiting};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::Api;
@@ -19,6 +19,7 @@ use kube::api::Api;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
+use crate::is_made_for;
 
 /// The label by which the Job controller marks the pods of a Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
@@ -67,18 +68,14 @@ pub(super) async fn run(
 
 /// Runner Jobs of `tf` by run number, and those of which only a living pod is left.
 pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
-    let uid = tf.uid();
-    let ours = |meta: &ObjectMeta| {
-        let labels = meta.labels.as_ref();
-        labels.is_some_and(|labels| {
-            labels.get(labels::UID) == uid.as_ref() && is(labels, Component::Run)
-        })
-    };
     let pods = cx
         .mirrors
         .pods
-        .filter(|pod| ours(&pod.metadata) && alive(pod));
-    let jobs = cx.mirrors.jobs.filter(|job| ours(&job.metadata));
+        .filter(|pod| is_made_for(tf, pod) && is(pod.labels(), Component::Run) && alive(pod));
+    let jobs = cx
+        .mirrors
+        .jobs
+        .filter(|job| is_made_for(tf, job) && is(job.labels(), Component::Run));
     let of_pods = pods.iter().filter_map(|pod| {
         Some(OwnJob {
             name: pod.labels().get(JOB_NAME)?.clone(),
@@ -156,9 +153,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     };
     let seen = BuildSeen {
         job: name.to_owned(),
-        created_at: job
-            .creation_timestamp()
-            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        created_at: moment(job.creation_timestamp().as_ref()),
         has_pod: pod.is_some(),
         uid,
         state,
@@ -234,16 +229,16 @@ fn lost(name: &str, end: &JobCondition) -> Failure {
     }
 }
 
+fn moment(time: Option<&Time>) -> Timestamp {
+    time.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
 fn ended_at(end: &ContainerStateTerminated) -> Timestamp {
-    end.finished_at
-        .as_ref()
-        .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+    moment(end.finished_at.as_ref())
 }
 
 fn since(end: &JobCondition) -> Timestamp {
-    end.last_transition_time
-        .as_ref()
-        .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+    moment(end.last_transition_time.as_ref())
 }
 
 /// The condition of a Job that is over: `Complete` or `Failed`.

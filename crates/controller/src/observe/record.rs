@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alustan_api::run::{Pin, key};
-use alustan_api::{Terraform, labels, names};
+use alustan_api::{Terraform, names};
 use alustan_core::delete::is_abandoned;
 use alustan_core::objects::secrets;
 use alustan_core::seen::{NothingLeft, RecordSeen};
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
+use crate::is_made_for;
 
 /// What is kept of a resource in Secrets.
 pub(super) struct Kept {
@@ -31,12 +32,13 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mirrored = |name: &str| {
         let found = cx.mirrors.secrets.get(&namespace, name);
-        found.filter(|secret| ours(tf, secret))
+        found.filter(|secret| is_made_for(tf, &**secret))
     };
     let mut found = (mirrored(&record), mirrored(&pin));
     if found.0.is_none() && deleting {
         let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
-        let live = |found: Option<Secret>| found.filter(|secret| ours(tf, secret)).map(Arc::new);
+        let live =
+            |found: Option<Secret>| found.filter(|secret| is_made_for(tf, secret)).map(Arc::new);
         found = (
             live(call("read the run record", api.get_opt(&record)).await?),
             live(call("read the pin", api.get_opt(&pin)).await?),
@@ -74,11 +76,6 @@ async fn nothing_left(cx: &Context, namespace: &str) -> Result<NothingLeft, Erro
     Ok(NothingLeft {
         namespace_terminating: !namespace.as_ref().is_some_and(alive),
     })
-}
-
-/// A Secret of an earlier resource of the same name is none of ours.
-fn ours(tf: &Terraform, secret: &Secret) -> bool {
-    secret.labels().get(labels::UID) == tf.uid().as_ref()
 }
 
 /// What cannot be read is no new beginning: it holds what was applied.
