@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use alustan_api::run::{
-    BackendInputs, History, ManagedState, Output, Outputs, Pin, PinnedImage, RunInputs, RunKind,
-    RunRecord, RunSpec, ScriptTexts, TimeLimits, Trigger,
+    ApprovalInputs, BackendInputs, History, ManagedState, Output, Outputs, Pin, PinnedImage,
+    RunInputs, RunKind, RunRecord, RunSpec, ScriptTexts, TimeLimits, Trigger,
 };
 use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
@@ -67,6 +67,10 @@ fn run_inputs(name: &str) -> RunInputs {
             apply: 1,
             destroy: 1,
         },
+        approval: ApprovalInputs::default(),
+        adopt: false,
+        plan_secret: None,
+        environment: BTreeMap::new(),
     }
 }
 

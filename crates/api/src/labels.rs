@@ -30,6 +30,8 @@ pub enum Component {
     Record,
     /// What destroy needs.
     Pin,
+    /// A plan as people read it.
+    Plan,
     /// State of the managed backend.
     State,
     /// The cache volume.
@@ -48,6 +50,7 @@ impl Component {
             Self::Run => "run",
             Self::Record => "record",
             Self::Pin => "pin",
+            Self::Plan => "plan",
             Self::State => "state",
             Self::Cache => "cache",
             Self::Outputs => "outputs",

@@ -20,6 +20,11 @@ pub fn pin(name: &str) -> String {
     format!("{name}-pin")
 }
 
+/// The Secret with the last plan as people read it.
+pub fn plan(name: &str) -> String {
+    format!("{name}-plan")
+}
+
 /// The Secret that points at the slots of the managed state.
 pub fn state(name: &str) -> String {
     format!("{name}-state")
@@ -116,6 +121,7 @@ mod tests {
             let mut all = vec![
                 record(name),
                 pin(name),
+                plan(name),
                 state(name),
                 outputs(name),
                 pull_secret(name),

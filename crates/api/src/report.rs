@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::run::RunKind;
+use crate::run::{RunKind, StateLock};
 
 /// How many characters of the engine's own text a report carries. The copy of a report in the
 /// termination message must stay below 4096 bytes (kubelet's limit).
@@ -30,6 +30,15 @@ pub struct RunReport {
     pub job: String,
     /// What the plan says, where there was one.
     pub changes: Option<ChangeSet>,
+    /// The plan that waits for a person; with [`RunResult::Changes`] only.
+    #[serde(default)]
+    pub asks: Option<PlanAsks>,
+    /// The lineage of the state that it ended with.
+    #[serde(default)]
+    pub lineage: Option<String>,
+    /// The lock of somebody else that stood in its way.
+    #[serde(default)]
+    pub lock: Option<StateLock>,
     /// Why it failed.
     pub failure: Option<Failure>,
     /// Where the state lives, as the engine resolved it.
@@ -45,7 +54,8 @@ pub struct RunReport {
 pub enum RunResult {
     /// There was nothing to do.
     NoChanges,
-    /// A plan or a look for drift found changes; nothing was applied.
+    /// Changes were found and nothing was applied: a look for drift, or a plan that waits for a
+    /// person.
     Changes,
     /// The plan was applied, or everything was destroyed.
     Done,
@@ -69,6 +79,21 @@ pub struct ChangeSet {
     pub resources: Vec<ResourceChange>,
     /// HMAC over all of them with the resource's key: equal for equal change sets.
     pub digest: String,
+    /// The same without values: over addresses, actions and the attributes that change. A diff that
+    /// never ends, as of `timestamp()`, has the same each time (rule 7).
+    #[serde(default)]
+    pub shape: String,
+}
+
+/// A plan that is not applied until a person says so (rule 6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanAsks {
+    /// The plan's id: a keyed digest over its changes, the context, the variables, the state's
+    /// lineage and serial, and the number of the last apply. So no two applies share one.
+    pub id: String,
+    /// Why a person is asked, besides `approval.mode: Manual`: rules that match, an adopted state.
+    pub because: Vec<String>,
 }
 
 /// One resource of a change set.

@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::ApprovalRule;
 use crate::report::{Failure, RunReport};
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
@@ -113,6 +114,12 @@ pub enum Trigger {
     },
     /// A person set [`crate::RECONCILE_AT`].
     Requested,
+    /// A person approved a plan.
+    #[serde(rename_all = "camelCase")]
+    Approval {
+        /// Its id.
+        plan: String,
+    },
     /// The resource was deleted.
     Deleted,
 }
@@ -130,6 +137,7 @@ impl fmt::Display for Trigger {
             Self::Pin => f.write_str("pin"),
             Self::Retry { failures } => write!(f, "retry {failures}"),
             Self::Requested => f.write_str("requested"),
+            Self::Approval { plan } => write!(f, "approval {plan}"),
             Self::Deleted => f.write_str("deleted"),
         }
     }
@@ -177,6 +185,25 @@ pub struct RunRecord {
     pub state_made: bool,
     /// Why the controller gave up on a run that could not start.
     pub given_up: Option<Failure>,
+    /// What is known of the state's lineage; written by the runner before it changes anything, and
+    /// kept from run to run.
+    pub lineage: Lineage,
+    /// Pods of the last runs, newest first. They are proven to have ended, so a lock that one of
+    /// them left behind may be released (rule 9).
+    pub earlier_pods: Vec<String>,
+}
+
+/// What is known of the lineage of a resource's state (rule 11).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Lineage {
+    /// No run has looked yet.
+    #[default]
+    Unknown,
+    /// There was no state when a run of ours began to change things: what is there since is ours.
+    New,
+    /// A state of this lineage.
+    Of(String),
 }
 
 /// What a run was started with, without its secrets.
@@ -246,6 +273,42 @@ pub struct RunInputs {
     pub backend: BackendInputs,
     /// Time limits in seconds.
     pub timeouts: TimeLimits,
+    /// Who has a say in what is applied.
+    #[serde(default)]
+    pub approval: ApprovalInputs,
+    /// Whether a state of another lineage is taken over; its first plan then asks.
+    #[serde(default)]
+    pub adopt: bool,
+    /// The Secret that the plan is written to as people read it.
+    #[serde(default)]
+    pub plan_secret: Option<String>,
+    /// Environment in place of that of Secrets that are gone, from the pin: for a destroy.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Who has a say in what a run applies (rules 5 and 6).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApprovalInputs {
+    /// Whether only an approved plan is applied.
+    pub manual: bool,
+    /// Whether the plan is one to destroy everything.
+    pub destroy: bool,
+    /// Rules that ask or deny, whatever `manual` says.
+    pub rules: Vec<ApprovalRule>,
+    /// The plan that a person approved.
+    pub approved: Option<ApprovedPlan>,
+}
+
+/// A plan that a person approved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovedPlan {
+    /// Its id, [`crate::report::PlanAsks::id`].
+    pub id: String,
+    /// The run that made it: its place on the cache volume.
+    pub run: i64,
 }
 
 /// Texts of the user's scripts.
@@ -325,6 +388,12 @@ pub struct History {
     pub checked_at: Option<Timestamp>,
     /// The drift found by the last look, if any.
     pub drift: Option<DriftFound>,
+    /// The plan that waits for a person.
+    pub pending: Option<PendingPlan>,
+    /// The last approval that a run was started for.
+    pub approved: Option<ApprovalGiven>,
+    /// Corrections in a row that the next look found undone.
+    pub undone: Undone,
     /// Failures of runs since the last success, for one configuration.
     pub failures: Failures,
     /// Failures of builds since the last success, for one image.
@@ -354,6 +423,44 @@ pub struct Applied {
     /// The Secret that the outputs went to.
     #[serde(default)]
     pub outputs: Option<String>,
+}
+
+/// A plan that waits for a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingPlan {
+    /// Its id.
+    pub id: String,
+    /// The run that made it.
+    pub run: i64,
+    /// What it was made for: the config hash of that run.
+    pub config_hash: String,
+    /// Why a person is asked, besides `approval.mode: Manual`.
+    pub because: Vec<String>,
+    /// Since when it waits.
+    pub since: Timestamp,
+}
+
+/// An approval that a run was started for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalGiven {
+    /// The plan's id.
+    pub plan: String,
+    /// The field manager that set `spec.approval.plan`, where the API server knows it.
+    pub by: Option<String>,
+    /// When that was.
+    pub at: Option<Timestamp>,
+}
+
+/// Corrections in a row that the look right after them found undone (rule 7).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Undone {
+    /// [`crate::report::ChangeSet::shape`] of what comes back.
+    pub shape: String,
+    /// How many corrections.
+    pub times: u32,
 }
 
 /// Drift as it was found.

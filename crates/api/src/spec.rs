@@ -17,8 +17,8 @@ const DURATION_HELP: &str = "must be a duration from 1s to 8760h, such as 30s, 5
 const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
 const OBJECT_HELP: &str = "must be the name of an object: lower case letters, digits, '-' and '.'";
 /// Names of the operator's own Secrets, see [`crate::names`].
-const NOT_OURS: &str = "!self.matches('-(run|pin|state|state-slot-[0-9]+|registry)$')";
-const NOT_OURS_HELP: &str = "must not end in -run, -pin, -state, -state-slot-N or -registry, as the operator's own Secrets do";
+const NOT_OURS: &str = "!self.matches('-(run|pin|plan|state|state-slot-[0-9]+|registry)$')";
+const NOT_OURS_HELP: &str = "must not end in -run, -pin, -plan, -state, -state-slot-N or -registry, as the operator's own Secrets do";
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
 const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
 
@@ -45,6 +45,9 @@ const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits,
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", description = "What happens next", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.mode) && self.approval.mode == 'Manual' && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.mode Manual with scripts.apply needs scripts.plan: what is approved must be a plan"))]
+#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply need scripts.plan: they judge a plan"))]
+#[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual does not go with scripts.destroy: nobody can tell beforehand what a script destroys"))]
 pub struct TerraformSpec {
     /// Values of the module's variables: any JSON value by name, for example `region: us-east-1`
     /// or `zones: [a, b]`. Scripts see them in their environment as `TF_VAR_name`, and by the
@@ -67,6 +70,10 @@ pub struct TerraformSpec {
     /// The registry that the runner image of this resource is pushed to.
     pub container_registry: ContainerRegistry,
 
+    /// Who says whether a plan is applied. Default: every plan is.
+    #[serde(default)]
+    pub approval: Approval,
+
     /// How differences between the real objects and the configuration are handled.
     #[serde(default)]
     pub drift_detection: DriftDetection,
@@ -78,6 +85,21 @@ pub struct TerraformSpec {
     /// Time limits of a run.
     #[serde(default)]
     pub timeouts: Timeouts,
+
+    /// What becomes of what the module made when this resource is deleted: `Destroy` it, or
+    /// `Orphan` it: everything is left as it is, and so is the state. Default: Destroy.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+
+    /// Whether a deletion of this resource is refused, as long as this is true; where the cluster
+    /// lacks the policy that refuses it, the deleted resource says so and waits. Default: false.
+    #[serde(default)]
+    pub deletion_protection: bool,
+
+    /// Whether no new runs begin, neither to apply nor to destroy nor to look for drift. A run that
+    /// has not begun to change anything is cancelled. Default: false.
+    #[serde(default)]
+    pub suspend: bool,
 
     /// Where the module's outputs go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,6 +195,11 @@ pub struct BackendSpec {
     /// runner's pod has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<NameRef>,
+    /// Whether a state that is there already, and was not made by this resource, is taken over. Its
+    /// first plan then waits for approval. Default: false, which refuses such a state
+    /// (`StateNotOurs`).
+    #[serde(default)]
+    pub adopt: bool,
 }
 
 /// Scripts in place of the engine's own commands.
@@ -273,6 +300,73 @@ pub struct Builder {
     /// An image whose entrypoint takes kaniko's arguments. Default: the operator's, a pinned
     /// kaniko.
     pub image: String,
+}
+
+/// Who says whether a plan is applied.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    /// `Auto` applies every plan, `Manual` only one that a person approved. Default: Auto.
+    #[serde(default)]
+    pub mode: ApprovalMode,
+    /// The id of the plan that may be applied, as `status.plan.id` tells it. It is good once, for
+    /// that very plan; any other plan is waited for again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub plan: Option<String>,
+    /// The same as `mode`, for what is destroyed when the resource is deleted. Default: Auto.
+    #[serde(default)]
+    pub destroy: ApprovalMode,
+    /// Plans that need a person, or that are never applied, whatever `mode` says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub rules: Vec<ApprovalRule>,
+}
+
+/// Whether a person is asked.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum ApprovalMode {
+    /// Nobody is asked.
+    #[default]
+    Auto,
+    /// A person is.
+    Manual,
+}
+
+/// Plans that need a person, or that are never applied.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalRule {
+    /// Which plans: an expression in CEL over `plan`, which has the numbers `add`, `change` and
+    /// `destroy`, and the list `resources`, each with `address`, `type`, `name`, `module` and
+    /// `action` (`create`, `update`, `replace`, `delete`, `forget` or `import`). For example
+    /// `plan.destroy > 0`, or
+    /// `plan.resources.exists(r, r.type == 'aws_db_instance' && r.action in ['delete', 'replace'])`.
+    #[schemars(length(min = 1, max = 1000))]
+    pub when: String,
+    /// `Ask` waits for a person, `Deny` never applies it.
+    pub then: RuleAction,
+}
+
+/// What a rule does.
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema,
+)]
+pub enum RuleAction {
+    /// A person is asked.
+    Ask,
+    /// It is never applied.
+    Deny,
+}
+
+/// What becomes of what the module made when the resource is deleted.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum DeletionPolicy {
+    /// It is destroyed.
+    #[default]
+    Destroy,
+    /// It is left as it is.
+    Orphan,
 }
 
 /// What to do about drift.

@@ -17,6 +17,8 @@ pub enum State {
     Building,
     /// A plan is being made.
     Planning,
+    /// A plan waits for a person.
+    AwaitingApproval,
     /// A plan is being applied.
     Applying,
     /// The configuration is applied.
@@ -63,6 +65,9 @@ pub struct TerraformStatus {
     /// How the real objects differ from the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftStatus>,
+    /// The lock of somebody else that stands in the way, as the engine tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<LockStatus>,
     /// Failures in a row with the present configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryStatus>,
@@ -114,6 +119,19 @@ pub struct ImageStatus {
 pub struct PlanStatus {
     /// For example `+2 ~1 -0`.
     pub summary: String,
+    /// Its id, where a person has a say: what `spec.approval.plan` must be for it to be applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Whether it waits for a person.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pending_approval: bool,
+    /// Who approved the plan that was applied last: the field manager that set
+    /// `spec.approval.plan`, such as `kubectl-patch`. The API server's audit log has the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
+    /// When it was approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approved_at: Option<Time>,
     /// Resources to create, replaced ones included.
     pub add: i64,
     /// Resources to update in place.
@@ -150,6 +168,20 @@ pub struct DriftStatus {
     /// The first of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<crate::report::ResourceChange>,
+}
+
+/// A lock on the state that somebody else holds.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LockStatus {
+    /// The engine's lock id, as `terraform force-unlock` wants it.
+    pub id: String,
+    /// Who holds it: `user@host`.
+    pub who: String,
+    /// What for: `OperationTypeApply` and the like.
+    pub operation: String,
+    /// Since when.
+    pub since: Time,
 }
 
 /// Failures in a row.

@@ -151,6 +151,7 @@ mod tests {
             region: Some("us-east-1".to_owned()),
             key: None,
             secret_ref: None,
+            adopt: false,
         }
     }
 

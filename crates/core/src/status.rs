@@ -177,9 +177,11 @@ impl View<'_> {
                 add: changes.add,
                 change: changes.change,
                 destroy: changes.destroy,
+                ..PlanStatus::default()
             }),
             last_applied: self.last_applied(),
             drift: self.drift(),
+            lock: None,
             retry: self.retry(situation),
             // The dispatcher knows it.
             queue: None,

@@ -60,6 +60,7 @@ pub fn change_set(show: &[u8], key: &[u8]) -> Result<ChangeSet, serde_json::Erro
             .map(|(action, it)| named(action, it))
             .collect(),
         digest: digest(&changes, &plan.output_changes, key),
+        shape: String::new(),
     })
 }
 

@@ -183,6 +183,9 @@ mod tests {
                 resources: vec![resource; 20],
                 ..ChangeSet::default()
             }),
+            asks: None,
+            lineage: None,
+            lock: None,
             failure: Some(Failure {
                 class: FailureClass::Module,
                 reason: "ApplyFailed".into(),

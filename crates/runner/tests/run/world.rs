@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
-    BackendInputs, ManagedState, Outputs, RunInputs, RunKind, RunPhase, RunRecord, RunSpec,
-    ScriptTexts, StateLock, TimeLimits, Trigger, key,
+    ApprovalInputs, BackendInputs, ManagedState, Outputs, RunInputs, RunKind, RunPhase, RunRecord,
+    RunSpec, ScriptTexts, StateLock, TimeLimits, Trigger, key,
 };
 use alustan_runner::fake::FakeSecrets;
 use alustan_runner::state_store::Pointer;
@@ -87,6 +87,10 @@ impl World {
                 apply: 120,
                 destroy: 120,
             },
+            approval: ApprovalInputs::default(),
+            adopt: false,
+            plan_secret: None,
+            environment: BTreeMap::new(),
         };
         Self {
             directory,
