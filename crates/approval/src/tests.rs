@@ -1,0 +1,291 @@
+use super::*;
+use proptest::prelude::*;
+use rstest::rstest;
+
+fn rule(when: &str, then: RuleAction) -> ApprovalRule {
+    ApprovalRule {
+        when: when.to_owned(),
+        then,
+    }
+}
+
+fn ask(when: &str) -> ApprovalRule {
+    rule(when, RuleAction::Ask)
+}
+
+fn resource(module: &str, kind: &str, action: &str) -> Resource {
+    let place = if module.is_empty() {
+        String::new()
+    } else {
+        format!("{module}.")
+    };
+    Resource {
+        address: format!("{place}{kind}.main"),
+        kind: kind.to_owned(),
+        name: "main".to_owned(),
+        module: module.to_owned(),
+        action: action.to_owned(),
+    }
+}
+
+/// A database is replaced, a bucket made.
+fn plan() -> Plan {
+    Plan {
+        add: 2,
+        change: 0,
+        destroy: 1,
+        resources: vec![
+            resource("module.db", "aws_db_instance", "replace"),
+            resource("", "aws_s3_bucket", "create"),
+        ],
+    }
+}
+
+fn matches(when: &str) -> bool {
+    let rules = [ask(when)];
+    check(&rules).unwrap();
+    let matched = judge(&rules, &plan());
+    for it in &matched {
+        assert_eq!(it.unclear, None, "{it}");
+    }
+    !matched.is_empty()
+}
+
+#[rstest]
+#[case("plan.destroy > 0", true)]
+#[case("plan.destroy > 1", false)]
+#[case("plan.add + plan.change + plan.destroy >= 3", true)]
+#[case(
+    "plan.resources.exists(r, r.type == 'aws_db_instance' && r.action in ['delete', 'replace'])",
+    true
+)]
+#[case(
+    "plan.resources.exists(r, r.type == 'aws_db_instance' && r.action == 'delete')",
+    false
+)]
+#[case("plan.resources.all(r, r.action == 'create')", false)]
+#[case(
+    "plan.resources.exists(r, r.module == 'module.db' && r.name == 'main')",
+    true
+)]
+#[case("plan.resources.exists(r, r.address.startsWith('module.db.'))", true)]
+#[case(
+    "plan.resources.exists(r, r.address.matches('^aws_s3_bucket\\\\.'))",
+    true
+)]
+#[case("plan.resources.filter(r, r.module == '').size() == 1", true)]
+#[case("size(plan.resources) > 100 || plan.destroy == 1", true)]
+#[case("plan.resources.map(r, r.type).exists(t, t.contains('_iam_'))", false)]
+#[case("plan.resources.exists(plan, plan.type == 'aws_s3_bucket')", true)]
+#[case("has(plan.destroy) && type(plan.add) == int", true)]
+#[case("{'a': plan.destroy}.a == [1, 2][0]", true)]
+#[case("true", true)]
+#[case(" false\n", false)]
+fn a_rule_sees_the_numbers_and_every_resource(#[case] when: &str, #[case] wanted: bool) {
+    assert_eq!(matches(when), wanted, "{when}");
+}
+
+#[rstest]
+#[case("plan.destroy >", "it is no expression in CEL: ")]
+#[case("", "it is no expression in CEL: ")]
+#[case("plan.destroy > 0 plan", "(line 1, column 18)")]
+#[case("plans.destroy > 0", r#"there is no "plans"; a rule knows "plan""#)]
+#[case(
+    "plan.destroyed > 0",
+    r#"plan has no "destroyed"; it has add, change, destroy, resources"#
+)]
+#[case("plan.resources.exists(r, q.type == 'x')", r#"there is no "q""#)]
+#[case(
+    "plan.resources.exists(r, true) && r.type == 'x'",
+    r#"there is no "r""#
+)]
+#[case("size([x]) > 0", r#"there is no "x""#)]
+#[case("{'a': y}.a", r#"there is no "y""#)]
+#[case("has(plan.forget)", r#"plan has no "forget""#)]
+#[case("plan.destroy", "it must be true or false, such as `plan.destroy > 0`")]
+#[case("'yes'", "it must be true or false")]
+#[case("plan", "it must be true or false")]
+#[case("[plan.destroy > 0]", "it must be true or false")]
+fn a_rule_that_judges_no_plan_is_told_with_its_place(#[case] when: &str, #[case] wanted: &str) {
+    let bad = check(&[ask("true"), ask(when)]).unwrap_err();
+    assert_eq!(bad.index, 1);
+    let text = bad.to_string();
+    assert!(
+        text.starts_with("spec.approval.rules[1].when: ") && text.contains(wanted),
+        "{text}"
+    );
+}
+
+#[rstest]
+#[case("plan.resources[7].action == 'delete'")]
+#[case("plan.resources.exists(r, r.kind == 'x')")]
+#[case("plan.resources[0].type")]
+#[case("size(plan.resources)")]
+#[case("plan.destroy > '0'")]
+#[case("no_such_function(plan)")]
+#[case("1 / (plan.change) > 0")]
+#[case("plan.resources.exists(r, r.address.matches('('))")]
+#[case("plan.destroy >")]
+fn a_rule_that_cannot_be_judged_counts_as_matching(#[case] when: &str) {
+    let matched = judge(&[rule(when, RuleAction::Deny)], &plan());
+    let why = matched[0].unclear.clone().unwrap();
+    assert!(!why.is_empty() && why.chars().count() <= LONGEST_REASON);
+    let text = matched[0].to_string();
+    assert!(
+        text.contains("spec.approval.rules[0] could not be judged and counts as matching: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn rules_keep_their_places_and_those_that_do_not_match_are_left_out() {
+    let rules = [
+        ask("plan.destroy > 5"),
+        rule("plan.destroy > 0", RuleAction::Deny),
+        ask("plan.add > 1"),
+    ];
+    let matched = judge(&rules, &plan());
+    let found: Vec<_> = matched.iter().map(|it| (it.index, it.then)).collect();
+    assert_eq!(found, [(1, RuleAction::Deny), (2, RuleAction::Ask)]);
+    assert_eq!(
+        matched[0].to_string(),
+        "spec.approval.rules[1]: plan.destroy > 0"
+    );
+}
+
+#[test]
+fn every_change_counts_however_many_there_are() {
+    let mut plan = Plan::default();
+    for _ in 0..2_000 {
+        plan.resources.push(resource("", "null_resource", "create"));
+    }
+    plan.resources
+        .push(resource("", "aws_db_instance", "delete"));
+    let rule = ask("plan.resources.exists(r, r.action == 'delete')");
+    assert_eq!(judge(&[rule], &plan).len(), 1);
+}
+
+#[test]
+fn without_rules_nothing_matches() {
+    assert!(check(&[]).is_ok());
+    assert!(judge(&[], &plan()).is_empty());
+}
+
+/// As deep and as long as the API takes them: at most 1000 characters.
+#[rstest]
+#[case("(".repeat(1_000))]
+#[case(format!("{}true{}", "(".repeat(498), ")".repeat(498)))]
+#[case(format!("{}true", "!".repeat(996)))]
+#[case(format!("{}1 > 0", "-".repeat(990)))]
+#[case("[".repeat(1_000))]
+#[case("{".repeat(1_000))]
+#[case(format!("plan{}", ".a".repeat(498)))]
+#[case(format!("plan{}", "[0]".repeat(332)))]
+#[case(format!("plan{}", ".size()".repeat(142)))]
+#[case(format!("true{}", "?true:true".repeat(99)))]
+#[case(format!("true{}", "||true".repeat(166)))]
+#[case(format!("0{}>0", "+1".repeat(498)))]
+#[case("plan.resources.exists(r, ".repeat(40))]
+#[case(format!("{}true{}", "[1].all(r,".repeat(80), ")".repeat(80)))]
+fn no_rule_is_too_deep(#[case] when: String) {
+    let rules = [ask(&when)];
+    let good = check(&rules).is_ok();
+    let judged = judge(&rules, &plan());
+    assert!(good || judged.iter().all(|it| it.unclear.is_some()));
+}
+
+/// Pieces of which expressions are made, well or badly.
+fn soup() -> impl Strategy<Value = String> {
+    let pieces = [
+        "plan",
+        "plan.destroy",
+        "plan.resources",
+        "r",
+        "r.type",
+        ".exists(r, ",
+        ".all(r,",
+        ".map(",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ".",
+        "?",
+        ":",
+        "&&",
+        "||",
+        "!",
+        "-",
+        "+",
+        "*",
+        "/",
+        "%",
+        "==",
+        ">",
+        "in",
+        "has(",
+        "size(",
+        "int(",
+        "0",
+        "1",
+        "9223372036854775807",
+        "-1",
+        "1u",
+        "1.5",
+        "0x",
+        "'a'",
+        "\"",
+        "'",
+        "\\",
+        "b'x'",
+        "r'",
+        "null",
+        "true",
+        "false",
+        " ",
+        "\n",
+        "//",
+        "`",
+        "é",
+        "\u{1F600}",
+        "\0",
+        "#",
+        "matches",
+        "type(",
+        "@",
+        "_",
+    ];
+    let piece = proptest::sample::select(pieces.to_vec());
+    proptest::collection::vec(piece, 0..25).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn no_text_brings_a_judge_down(when in prop_oneof![soup(), any::<String>()]) {
+        let rules = [ask(&when)];
+        let bad = check(&rules).err();
+        let matched = judge(&rules, &plan());
+        if let Some(bad) = bad {
+            prop_assert!(bad.to_string().starts_with("spec.approval.rules[0].when: "));
+        }
+        prop_assert!(matched.len() <= 1);
+    }
+
+    /// Comparisons mean what they say.
+    #[test]
+    fn numbers_are_compared_as_numbers(
+        destroy in 0_i64..50, limit in 0_i64..50, then in prop_oneof![Just(RuleAction::Ask), Just(RuleAction::Deny)]
+    ) {
+        let plan = Plan { destroy, ..Plan::default() };
+        let rules = [rule(&format!("plan.destroy > {limit}"), then)];
+        prop_assert!(check(&rules).is_ok());
+        let matched = judge(&rules, &plan);
+        prop_assert_eq!(!matched.is_empty(), destroy > limit);
+        prop_assert!(matched.iter().all(|it| it.then == then && it.unclear.is_none()));
+    }
+}
