@@ -18,6 +18,10 @@ async fn the_least_resource_is_filled_in() {
             "driftDetection": {"mode": "Correct", "interval": hour},
             "retry": {"limit": 5, "minBackoff": "10s", "maxBackoff": "600s"},
             "timeouts": {"plan": "1800s", "apply": hour, "destroy": hour},
+            "approval": {"mode": "Auto", "destroy": "Auto"},
+            "deletionPolicy": "Destroy",
+            "deletionProtection": false,
+            "suspend": false,
             "cache": {"enabled": true, "size": "5Gi"},
         })
     );

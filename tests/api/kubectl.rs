@@ -49,7 +49,7 @@ async fn explain_tells_what_fields_are_for() {
         ("tf.spec.driftDetection.interval", vec!["Default: 1h"]),
         (
             "tf.status.state",
-            vec!["ENUM: Pending Building Planning Applying"],
+            vec!["ENUM: Pending Building Planning AwaitingApproval Applying"],
         ),
     ] {
         let text = explain(server, field).await;

@@ -72,6 +72,10 @@ async fn a_backend_has_the_fields_of_its_provider() {
     let space = Space::new().await;
     let good = [
         json!({"provider": "managed"}),
+        json!({"adopt": true}),
+        json!({}),
+        json!({"provider": "managed", "adopt": true}),
+        json!({"provider": "aws", "s3": "store", "region": "us-east-1", "adopt": true}),
         json!({"provider": "aws", "s3": "store", "region": "us-east-1"}),
         json!({
             "provider": "aws", "s3": "store", "region": "us-east-1", "dynamoDB": "locks",
@@ -106,20 +110,15 @@ async fn a_backend_has_the_fields_of_its_provider() {
         json!({"provider": "managed", "region": "us-east-1"}),
         json!({"provider": "managed", "key": "x"}),
         json!({"provider": "managed", "secretRef": {"name": "aws"}}),
+        json!({"adopt": true, "s3": "store"}),
+        json!({"key": "x"}),
     ];
     refuses(&space, "/backend", message, &bad).await;
     refuses(
         &space,
         "/backend/provider",
         "supported values: \"managed\", \"aws\"",
-        &[json!("Aws")],
-    )
-    .await;
-    refuses(
-        &space,
-        "/backend/provider",
-        "Required value",
-        &[Value::Null],
+        &[json!("Aws"), Value::Null],
     )
     .await;
     let null = json!({"provider": "managed", "s3": null, "secretRef": null});
@@ -306,7 +305,7 @@ async fn outputs_do_not_take_the_place_of_the_operators_own_secrets() {
         names::pull_secret("web"),
         names::record("another"),
     ];
-    let message = "must not end in -run, -pin, -state";
+    let message = "must not end in -run, -pin, -plan, -state";
     refuses(&space, field, message, &own.map(Value::from)).await;
 }
 

@@ -159,7 +159,8 @@ pub struct NameRef {
     pub name: String,
 }
 
-/// Who keeps the state.
+/// Who keeps the state: `managed`, Secrets in this namespace; `aws`, an S3 bucket. Absent: the
+/// module's own backend if it has one, else `managed`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendProvider {
@@ -172,12 +173,13 @@ pub enum BackendProvider {
 /// Where the state lives.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.provider != 'aws' || (has(self.s3) && self.s3 != '')").message("provider aws needs s3: the name of the bucket"))]
-#[x_kube(validation = Rule::new("self.provider != 'aws' || (has(self.region) && self.region != '')").message("provider aws needs region, for example us-east-1"))]
-#[x_kube(validation = Rule::new("self.provider == 'aws' || !(has(self.s3) || has(self.dynamoDB) || has(self.region) || has(self.key) || has(self.secretRef))").message("s3, dynamoDB, region, key and secretRef belong to provider aws"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.s3) && self.s3 != '')").message("provider aws needs s3: the name of the bucket"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.region) && self.region != '')").message("provider aws needs region, for example us-east-1"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'aws') || !(has(self.s3) || has(self.dynamoDB) || has(self.region) || has(self.key) || has(self.secretRef))").message("s3, dynamoDB, region, key and secretRef belong to provider aws"))]
 pub struct BackendSpec {
-    /// `managed`: Secrets in this namespace. `aws`: an S3 bucket.
-    pub provider: BackendProvider,
+    /// Who keeps the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<BackendProvider>,
     /// aws: name of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<String>,

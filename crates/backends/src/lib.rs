@@ -59,8 +59,8 @@ pub struct Conflict {
 /// The type of the backend that a run will use: of the resource, of the module, or managed.
 /// `module` is the type of the module's own block.
 pub fn kind(spec: Option<&BackendSpec>, module: Option<&str>) -> BackendProviderOrOwn {
-    match (spec, module) {
-        (Some(spec), _) => BackendProviderOrOwn::Provider(spec.provider),
+    match (spec.and_then(|spec| spec.provider), module) {
+        (Some(provider), _) => BackendProviderOrOwn::Provider(provider),
         (None, None) => BackendProviderOrOwn::Provider(BackendProvider::Managed),
         (None, Some(_)) => BackendProviderOrOwn::Own,
     }
@@ -145,7 +145,7 @@ mod tests {
 
     fn aws() -> BackendSpec {
         BackendSpec {
-            provider: BackendProvider::Aws,
+            provider: Some(BackendProvider::Aws),
             s3: Some("s3-store".to_owned()),
             dynamo_db: Some("db-table".to_owned()),
             region: Some("us-east-1".to_owned()),
@@ -178,6 +178,24 @@ mod tests {
             (None, false, None)
         );
         assert!(inputs.config.is_empty());
+    }
+
+    #[test]
+    fn a_backend_without_a_provider_is_as_good_as_none() {
+        let spec = BackendSpec {
+            provider: None,
+            s3: None,
+            dynamo_db: None,
+            region: None,
+            key: None,
+            secret_ref: None,
+            adopt: true,
+        };
+        for module in [None, Some("gcs"), Some("s3")] {
+            let (given, none) = (resolve(Some(&spec), module), resolve(None, module));
+            assert!(given.unwrap() == none.unwrap(), "{module:?}");
+            assert_eq!(is_managed(Some(&spec), module), is_managed(None, module));
+        }
     }
 
     #[test]
