@@ -95,6 +95,8 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 image: format!("registry.test/team/web@{DIGEST}"),
                 tag: "4f6a95f0".to_owned(),
                 config_hash: "0".to_owned(),
+                judged_by: String::new(),
+                destroys: false,
                 started_at: Timestamp::UNIX_EPOCH,
             };
             let pull = [names::pull_secret(&name)];
@@ -200,7 +202,7 @@ async fn the_operator_may_make_all_that_it_makes() {
         let tf = stored(&space, name).await;
         let managed = state(name);
         ensure(&space, &rbac::account(&tf)).await;
-        ensure(&space, &rbac::role(&tf, Some(&managed))).await;
+        ensure(&space, &rbac::role(&tf, &run_inputs(&tf.name_any()))).await;
         ensure(&space, &rbac::binding(&tf)).await;
         ensure(&space, &budget::budget(&tf)).await;
         create(&space, &cache_pvc::claim(&tf).unwrap()).await;

@@ -159,6 +159,13 @@ pub enum RunPhase {
     Recorded,
 }
 
+impl RunPhase {
+    /// Whether no real object is changing: a run can still be cancelled, or is over.
+    pub fn is_harmless(self) -> bool {
+        self < Self::Applying || self == Self::Recorded
+    }
+}
+
 /// The state of the current run. Number 0 is "no run yet".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -226,6 +233,13 @@ pub struct RunSpec {
     pub tag: String,
     /// The config hash (rule 3).
     pub config_hash: String,
+    /// A digest of who has a say in it, where anybody has: an approval mode, rules, a state that is
+    /// taken over. A plan is judged anew when it changes.
+    #[serde(default)]
+    pub judged_by: String,
+    /// Whether it is about destroying everything: a destroy, or the plan of one.
+    #[serde(default)]
+    pub destroys: bool,
     /// When it was started.
     pub started_at: Timestamp,
 }
@@ -435,6 +449,8 @@ pub struct PendingPlan {
     pub run: i64,
     /// What it was made for: the config hash of that run.
     pub config_hash: String,
+    /// Who has a say, as of [`RunSpec::judged_by`].
+    pub judged_by: String,
     /// Why a person is asked, besides `approval.mode: Manual`.
     pub because: Vec<String>,
     /// Since when it waits.
@@ -457,10 +473,12 @@ pub struct ApprovalGiven {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Undone {
-    /// [`crate::report::ChangeSet::shape`] of what comes back.
+    /// [`crate::report::ChangeSet::shape`] of what was corrected last.
     pub shape: String,
     /// How many corrections.
     pub times: u32,
+    /// Whether the look right after the last correction is still to come.
+    pub unverified: bool,
 }
 
 /// Drift as it was found.

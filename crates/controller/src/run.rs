@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
+use alustan_core::approval::sets_approval;
 use alustan_source::GitCache;
 use anyhow::{Context as _, Result};
 use futures::stream::{self, Stream};
@@ -269,7 +270,7 @@ fn resources(
         watcher::Config::default(),
     )
     .default_backoff()
-    .modify(|object| object.managed_fields_mut().clear())
+    .modify(|object| object.managed_fields_mut().retain(sets_approval))
     .reflect(writer)
     .inspect_ok(move |event| {
         if let watcher::Event::Delete(gone) = event {

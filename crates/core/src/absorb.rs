@@ -5,9 +5,11 @@ use alustan_api::labels;
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult};
 use alustan_api::run::{
     Applied, DriftFound, Failures, History, Outputs, RunKind, RunPhase, RunRecord, RunSpec,
+    Trigger, Undone,
 };
 use k8s_openapi::jiff::Timestamp;
 
+use crate::approval;
 use crate::objects::{run_job, secrets};
 use crate::seen::{IMAGE_PULL, JobSeen, OutputsSeen, RecordSeen, Seen};
 use crate::step::{Keep, Object, Step, Swap};
@@ -63,11 +65,11 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     report.job.clone_from(&run.job);
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
     let outputs_ours = handed_on.is_some();
-    let succeeded = report.failure.is_none() && report.result != RunResult::Cancelled;
+    let applied = applies(run) && is_done(report.result);
     let half_way = current.record.attempted == current.record.number;
     let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
     // What is applied is what destroy runs with, also where nothing had to be changed for it.
-    let attempted = if run.kind == RunKind::Apply && succeeded {
+    let attempted = if applied {
         current.record.number
     } else {
         current.record.attempted
@@ -90,6 +92,15 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         history,
         outputs: outputs_ours,
     })
+}
+
+/// Whether `run` is one to apply, or the plan of one.
+fn applies(run: &RunSpec) -> bool {
+    matches!(run.kind, RunKind::Apply | RunKind::Plan) && !run.destroys
+}
+
+fn is_done(result: RunResult) -> bool {
+    matches!(result, RunResult::Done | RunResult::NoChanges)
 }
 
 /// The run of `record` that is not yet in the memory.
@@ -236,11 +247,14 @@ fn fold(
     }
     match (run.kind, report.result) {
         (_, RunResult::Failed) => {
-            let failure = report.failure.as_ref();
+            let (failure, of) = (report.failure.as_ref(), approval::subject_of(run));
             next.unfinished |= half_way;
-            next.failures = count(&history.failures, &run.config_hash, failure, job_uid, now);
+            next.failures = count(&history.failures, &of, failure, job_uid, now);
         }
-        (RunKind::Apply, RunResult::Done | RunResult::NoChanges) => {
+        (_, RunResult::Cancelled) => {}
+        (RunKind::Apply | RunKind::Plan, RunResult::Done | RunResult::NoChanges)
+            if applies(run) =>
+        {
             next.applied = Some(Applied {
                 revision: run.revision.clone(),
                 context: run.context.clone(),
@@ -251,30 +265,49 @@ fn fold(
             next.failures = Failures::default();
             next.build_failures = Failures::default();
             next.unfinished = false;
+            next.undone = corrected(&history.undone, run, &report);
             next.drift = None;
+            next.pending = None;
             next.checked_at = Some(now);
         }
-        (RunKind::Drift, RunResult::NoChanges) => {
+        (RunKind::Apply | RunKind::Plan | RunKind::Destroy, RunResult::Changes) => {
+            let asks = report.asks.clone();
             next.failures = Failures::default();
+            next.pending = asks.map(|asks| approval::pend(run, report.number, asks, now));
+        }
+        (RunKind::Drift, RunResult::Done | RunResult::NoChanges) => {
+            next.failures = Failures::default();
+            next.undone = Undone::default();
             next.drift = None;
+            next.pending = None;
             next.checked_at = Some(now);
         }
         (RunKind::Drift, RunResult::Changes) => {
             let since = history.drift.as_ref().map_or(now, |drift| drift.since);
             next.failures = Failures::default();
+            next.undone = found_again(&history.undone, &report);
+            next.pending = next
+                .pending
+                .filter(|plan| is_of(history, plan.run, &report));
             next.drift = Some(DriftFound {
                 since,
                 run: report.number,
             });
             next.checked_at = Some(now);
         }
-        (RunKind::Destroy, RunResult::Done | RunResult::NoChanges) => {
+        (
+            RunKind::Destroy | RunKind::Apply | RunKind::Plan,
+            RunResult::Done | RunResult::NoChanges,
+        ) => {
             next.applied = None;
             next.drift = None;
+            next.pending = None;
             next.failures = Failures::default();
         }
-        (_, RunResult::Cancelled | RunResult::Changes | RunResult::Done | RunResult::NoChanges) => {
-        }
+    }
+    if half_way {
+        // An approval is good once.
+        next.pending = None;
     }
     let quiet = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
     if !quiet {
@@ -282,20 +315,69 @@ fn fold(
             next.reports.remove(0);
         }
         next.reports.insert(0, report);
-        let drift = next.drift.as_ref().map(|drift| drift.run);
+        let told = [
+            next.drift.as_ref().map(|drift| drift.run),
+            next.pending.as_ref().map(|plan| plan.run),
+        ];
         while next.reports.len() > REPORTS {
-            // The one that tells of the drift stays as long as the drift does.
-            let last = next.reports.iter().rposition(|it| Some(it.number) != drift);
+            // Those that tell of the drift and of the plan that waits stay as long as these do.
+            let last = next
+                .reports
+                .iter()
+                .rposition(|it| !told.contains(&Some(it.number)));
             next.reports.remove(last.unwrap_or_default());
         }
     }
     next
 }
 
+/// What is known of corrections that do not last, after a successful apply: the look right after
+/// a correction tells whether it did (rule 7).
+fn corrected(undone: &Undone, run: &RunSpec, report: &RunReport) -> Undone {
+    let correction = run.trigger == Trigger::Drift && report.result == RunResult::Done;
+    if !correction {
+        return Undone::default();
+    }
+    Undone {
+        shape: shape(report),
+        unverified: true,
+        times: undone.times,
+    }
+}
+
+/// The same after a look that found differences.
+fn found_again(undone: &Undone, report: &RunReport) -> Undone {
+    let shape = shape(report);
+    let same = shape == undone.shape;
+    Undone {
+        times: match (same, undone.unverified) {
+            (true, true) => undone.times.saturating_add(1),
+            (true, false) => undone.times,
+            (false, _) => 0,
+        },
+        unverified: false,
+        shape,
+    }
+}
+
+fn shape(report: &RunReport) -> String {
+    let changes = report.changes.as_ref();
+    changes.map_or_else(String::new, |changes| changes.shape.clone())
+}
+
+/// Whether the plan of run `number` has the same changes as `report`.
+fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
+    let plan = history.reports.iter().find(|it| it.number == number);
+    plan.is_some_and(|plan| digest(plan) == digest(report))
+}
+
+fn digest(report: &RunReport) -> Option<&String> {
+    Some(&report.changes.as_ref()?.digest)
+}
+
 /// Whether a look found the same differences as the one before: one entry is enough, and runs
 /// that changed something stay among the last few.
 fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
-    let digest = |report: &RunReport| Some(report.changes.as_ref()?.digest.clone());
     last.is_some_and(|last| {
         (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
             && (report.kind, report.result) == (last.kind, last.result)

@@ -354,8 +354,6 @@ pub(crate) fn waiting(
 
 /// A failure whose budget is used up.
 pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Situation {
-    let name = tf.metadata.name.as_deref().unwrap_or_default();
-    let namespace = tf.metadata.namespace.as_deref().unwrap_or_default();
     let tries = if failures.count == u32::MAX {
         "no retry would help".to_owned()
     } else {
@@ -364,11 +362,20 @@ pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Situa
     Situation::stalled(
         &failures.reason,
         format!(
-            "{}; {tries}; change the module or the resource, or try again with: kubectl annotate \
-             tf {name} -n {namespace} --overwrite {}=\"$(date)\"{see}",
+            "{}; {tries}; change the module or the resource, or try again with: {}{see}",
             failures.message,
-            alustan_api::RECONCILE_AT,
+            try_again(tf),
         ),
+    )
+}
+
+/// The command by which a person asks for another try.
+pub(crate) fn try_again(tf: &Terraform) -> String {
+    format!(
+        "kubectl annotate tf {} -n {} --overwrite {}=\"$(date)\"",
+        tf.metadata.name.as_deref().unwrap_or_default(),
+        tf.metadata.namespace.as_deref().unwrap_or_default(),
+        alustan_api::RECONCILE_AT,
     )
 }
 

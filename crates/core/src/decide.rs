@@ -3,7 +3,7 @@
 use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{
-    Applied, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
+    Applied, History, PendingPlan, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
 };
 use alustan_api::{DriftMode, State, Terraform, TerraformStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -16,12 +16,17 @@ use crate::objects::secrets;
 use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
-use crate::status::{ImageView, Situation, View, differences, logs};
+use crate::status::{
+    AWAITING, ImageView, NOT_CONVERGING, Situation, View, differences, drifted, logs,
+};
 use crate::step::{Decision, Keep, Start, Step, Swap};
-use crate::{absorb, delete, inputs, retry, unrecorded};
+use crate::{absorb, approval, delete, inputs, retry, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
+
+/// How many corrections in a row may be undone before there is no further one.
+const CORRECTIONS: u32 = 2;
 
 /// One look at one resource.
 pub(crate) struct Case<'a> {
@@ -114,7 +119,11 @@ impl Case<'_> {
         if let Some(status) = self.unchanged() {
             return self.said(status);
         }
-        if let Some(run) = absorb::open_run(&self.current).cloned() {
+        let run = absorb::open_run(&self.current).cloned();
+        if self.tf.spec.suspend && self.current.phase.is_harmless() {
+            return self.suspended(run.as_ref(), target);
+        }
+        if let Some(run) = run {
             return self.active(&run, target);
         }
         let target = match target {
@@ -134,6 +143,8 @@ impl Case<'_> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(build::refused(invalid));
         }
+        alustan_approval::check(&self.tf.spec.approval.rules)
+            .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;
         let seen = self.seen.inputs.as_ref().map_err(missing_input)?;
         let source = self.source()?;
         let base = match &self.seen.base {
@@ -188,10 +199,11 @@ impl Case<'_> {
         let pending = unknown && self.seen.inputs.is_ok();
         let quiet = match absorb::open_run(&self.current) {
             Some(run) => self.is_quiet(run.kind, &run.trigger, &run.config_hash),
-            None => self.history.applied.as_ref().is_some_and(|applied| {
-                let hash = &applied.config_hash;
-                self.applied(hash).is_some() && !self.has_failed(hash)
-            }),
+            None => self
+                .history
+                .applied
+                .as_ref()
+                .is_some_and(|applied| self.is_applied(&applied.config_hash)),
         };
         let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
         let ready = status
@@ -235,10 +247,16 @@ impl Case<'_> {
 
     /// Whether a run is about drift alone: what it is for is applied, and nothing failed since.
     pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
-        (kind == RunKind::Drift
-            || matches!(trigger, Trigger::Drift | Trigger::Outputs | Trigger::Pin))
-            && self.applied(hash).is_some()
-            && !self.has_failed(hash)
+        let about_drift = matches!(
+            trigger,
+            Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
+        );
+        (kind == RunKind::Drift || about_drift) && self.is_applied(hash)
+    }
+
+    /// Whether `hash` is applied, and nothing failed since.
+    pub(crate) fn is_applied(&self, hash: &str) -> bool {
+        self.applied(hash).is_some() && !self.has_failed(hash)
     }
 
     /// The last apply, if it was of `hash`. An apply that failed half-way since then may have
@@ -250,8 +268,14 @@ impl Case<'_> {
             .filter(|applied| applied.config_hash == hash && !self.history.unfinished)
     }
 
-    fn has_failed(&self, hash: &str) -> bool {
-        self.history.failures.of == hash && self.history.failures.at.is_some()
+    pub(crate) fn has_failed(&self, hash: &str) -> bool {
+        let failures = &self.history.failures;
+        failures.of == self.subject(hash) && failures.at.is_some()
+    }
+
+    /// What failures of the configuration `hash` are counted against.
+    fn subject(&self, hash: &str) -> String {
+        approval::subject(hash, &approval::judged_by(self.tf, false))
     }
 
     /// The commit, or why there is none to work with.
@@ -315,6 +339,12 @@ impl Case<'_> {
                 decision
             }
             Want::Run(kind, trigger) => {
+                let mut inputs = target.inputs;
+                if kind == RunKind::Apply
+                    && let Some(plan) = self.approved(&target.hash)
+                {
+                    approval::approve(&mut inputs.approval, plan);
+                }
                 let run = Plan {
                     kind,
                     trigger,
@@ -323,57 +353,99 @@ impl Case<'_> {
                     revision: Some(target.source.revision),
                     context: Some(target.source.context),
                     config_hash: target.hash,
-                    inputs: target.inputs,
+                    inputs,
                 };
                 self.run(&run, Some(&target.plan), Some(digest))
             }
         }
     }
 
+    /// The plan for `hash` that waits for a person.
+    fn pending(&self, hash: &str) -> Option<&PendingPlan> {
+        approval::pending(self.tf, &self.history, hash, false)
+    }
+
+    /// The same, once it is approved.
+    fn approved(&self, hash: &str) -> Option<&PendingPlan> {
+        let pending = self.pending(hash);
+        pending.filter(|plan| approval::is_approved(self.tf, plan))
+    }
+
     fn want(&self, source: &SourceSeen, hash: &str) -> Want {
-        let history = &self.history;
-        if start::asked(self.tf, history) {
-            return Want::Run(RunKind::Apply, Trigger::Requested);
+        let kind = approval::kind(self.tf, false);
+        if start::asked(self.tf, &self.history) {
+            return Want::Run(kind, Trigger::Requested);
         }
         let applied = self.applied(hash);
-        let drift = &self.tf.spec.drift_detection;
-        let ignored = applied.is_some() && drift.mode == DriftMode::Ignore;
-        let failed = self.has_failed(hash) && !ignored;
-        if failed {
-            match retry::verdict(&history.failures, hash, &self.tf.spec.retry, self.now) {
-                retry::Verdict::Go => {}
-                retry::Verdict::WaitUntil(next) => {
-                    let see = self.last_logs();
-                    let situation =
-                        build::waiting(&history.failures, &self.tf.spec.retry, next, &see);
-                    return Want::Nothing(situation, Some(next));
-                }
-                retry::Verdict::Stalled => {
-                    let see = self.last_logs();
-                    return Want::Nothing(build::exhausted(self.tf, &history.failures, &see), None);
-                }
-            }
+        let ignores = self.tf.spec.drift_detection.mode == DriftMode::Ignore;
+        let failed = self.has_failed(hash) && !(applied.is_some() && ignores);
+        if failed && let Some(waits) = self.after_failure(hash) {
+            return waits;
         }
-        let correct = history.drift.is_some() && drift.mode == DriftMode::Correct;
-        let retry = start::again(&history.failures);
-        match (applied, failed) {
-            (None, true) => Want::Run(RunKind::Apply, retry),
-            (None, false) => Want::Run(RunKind::Apply, self.change(source)),
-            (Some(_), true) if correct => Want::Run(RunKind::Apply, retry),
-            (Some(_), true) => Want::Run(RunKind::Drift, retry),
-            (Some(_), false) if correct => Want::Run(RunKind::Apply, Trigger::Drift),
-            (Some(applied), false) => match self.missing(applied) {
-                Some(missing) if drift.mode == DriftMode::Correct => {
-                    Want::Run(RunKind::Apply, missing)
-                }
-                Some(_) | None => self.rest(),
+        let retry = || start::again(&self.history.failures);
+        if let Some(plan) = self.approved(hash) {
+            let trigger = if failed {
+                retry()
+            } else {
+                approval::trigger(plan)
+            };
+            return Want::Run(RunKind::Apply, trigger);
+        }
+        match (applied, failed, self.pending(hash)) {
+            (None, _, Some(plan)) => {
+                let message = self.asks(plan);
+                Want::Nothing(
+                    Situation::busy(State::AwaitingApproval, AWAITING, message),
+                    None,
+                )
+            }
+            (None, true, None) => Want::Run(kind, retry()),
+            (None, false, None) => Want::Run(kind, self.change(source)),
+            (Some(_), true, _) if self.corrects() => Want::Run(kind, retry()),
+            (Some(_), true, _) => Want::Run(RunKind::Drift, retry()),
+            (Some(_), false, Some(_)) => self.rest(),
+            (Some(_), false, None) if self.corrects() => Want::Run(kind, Trigger::Drift),
+            (Some(applied), false, None) => match self.missing(applied) {
+                Some(missing) => Want::Run(kind, missing),
+                None => self.rest(),
             },
         }
+    }
+
+    /// What stands against another try of `hash`, which failed.
+    fn after_failure(&self, hash: &str) -> Option<Want> {
+        let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
+        let see = || self.last_logs();
+        match retry::verdict(failures, &self.subject(hash), retry, self.now) {
+            retry::Verdict::Go => None,
+            retry::Verdict::WaitUntil(next) => {
+                let situation = build::waiting(failures, retry, next, &see());
+                Some(Want::Nothing(situation, Some(next)))
+            }
+            retry::Verdict::Stalled => Some(Want::Nothing(
+                build::exhausted(self.tf, failures, &see()),
+                None,
+            )),
+        }
+    }
+
+    /// Whether drift was found and is to be corrected.
+    fn corrects(&self) -> bool {
+        let mode = self.tf.spec.drift_detection.mode;
+        self.history.drift.is_some() && mode == DriftMode::Correct && !self.never_ends()
+    }
+
+    /// Whether corrections do not last (rule 7).
+    pub(crate) fn never_ends(&self) -> bool {
+        self.history.drift.is_some() && self.history.undone.times >= CORRECTIONS
     }
 
     /// What an apply leaves behind and is no longer there: the outputs where they belong, or the
     /// pin. Only another one brings it back, and that would correct drift, too.
     fn missing(&self, applied: &Applied) -> Option<Trigger> {
+        if self.tf.spec.drift_detection.mode != DriftMode::Correct {
+            return None;
+        }
         if self.seen.pin.is_none() {
             return Some(Trigger::Pin);
         }
@@ -402,6 +474,9 @@ impl Case<'_> {
         if drift.mode == DriftMode::Ignore {
             return Want::Nothing(self.at_rest(), None);
         }
+        if self.history.undone.unverified {
+            return Want::Run(RunKind::Drift, Trigger::Drift);
+        }
         let due = self.history.checked_at.map(|checked| {
             next_look(
                 checked,
@@ -417,25 +492,27 @@ impl Case<'_> {
 
     /// Applied, and nothing stands against it.
     pub(crate) fn at_rest(&self) -> Situation {
-        let drift = self.history.drift.as_ref().and_then(|drift| {
-            self.history
-                .reports
-                .iter()
-                .find(|report| report.number == drift.run)?
-                .changes
-                .as_ref()
-        });
-        match drift {
-            Some(changes) => Situation::ready(
-                State::Drifted,
-                "Drifted",
-                format!(
-                    "the real objects differ from the configuration: {}",
-                    differences(changes)
-                ),
-            ),
-            None => Situation::ready(State::Success, "Applied", "Terraform applied successfully"),
+        let hash = self.history.applied.as_ref().map(|it| &it.config_hash);
+        if let Some(plan) = hash.and_then(|hash| self.pending(hash)) {
+            return Situation::ready(State::AwaitingApproval, AWAITING, self.asks(plan));
         }
+        let Some(changes) = drifted(&self.history) else {
+            return Situation::ready(State::Success, "Applied", "Terraform applied successfully");
+        };
+        let found = differences(changes);
+        if self.never_ends() {
+            return Situation::ready(State::Drifted, NOT_CONVERGING, self.endless(&found));
+        }
+        let message = format!("the real objects differ from the configuration: {found}");
+        Situation::ready(State::Drifted, "Drifted", message)
+    }
+
+    fn endless(&self, found: &str) -> String {
+        format!(
+            "{} corrections in a row did not last: {found}; either the module never settles, as with              timestamp(), or somebody changes it back; nothing more is corrected until the              configuration changes, or with: {}",
+            self.history.undone.times,
+            build::try_again(self.tf),
+        )
     }
 
     pub(crate) fn last_logs(&self) -> String {

@@ -10,6 +10,7 @@ use alustan_api::{ABANDON, State, Terraform, names};
 use kube::ResourceExt;
 
 use crate::absorb;
+use crate::approval;
 use crate::build::{self, Image, image_by_digest};
 use crate::decide::{Case, Target};
 use crate::inputs;
@@ -270,6 +271,9 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
         }
     }
     inputs.timeouts = inputs::time_limits(case.tf);
+    inputs.approval = approval::inputs(case.tf, true);
+    inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
+    inputs.adopt = false;
     slots(case.tf, &case.current, &mut inputs);
     inputs
 }

@@ -15,7 +15,7 @@ pub struct Event {
 }
 
 /// Steps on the way that are worth an event; the others pass in a moment.
-const STEPS: [&str; 3] = ["Building", "Running", "Destroying"];
+const STEPS: [&str; 4] = ["Building", "Running", "AwaitingApproval", "Destroying"];
 
 /// The events for the step from `previous` to `next`: where `Ready` changed its status or
 /// reason, where drift came up, and where the repository stopped to answer.

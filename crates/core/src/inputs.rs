@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::run::{ApprovalInputs, BackendInputs, ManagedState, RunInputs, TimeLimits};
-use alustan_api::{ApprovalMode, Terraform, names};
+use alustan_api::run::{BackendInputs, ManagedState, RunInputs, TimeLimits};
+use alustan_api::{Terraform, names};
 use alustan_backends::{Conflict, Owner};
 use kube::ResourceExt;
 use kube::core::Duration;
 use serde_json::{Value, json};
 
+use crate::approval;
 use crate::digest;
 use crate::seen::{InputsSeen, SourceSeen};
 
@@ -34,27 +35,11 @@ pub fn run_inputs(
         scripts: seen.scripts.clone(),
         backend: backend(tf, source.backend.as_deref(), seen, slots_wanted)?,
         timeouts: time_limits(tf),
-        approval: approval(tf, false),
+        approval: approval::inputs(tf, false),
         adopt: tf.spec.backend.as_ref().is_some_and(|it| it.adopt),
-        plan_secret: Some(names::plan(&tf.name_any())),
+        plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),
     })
-}
-
-/// Who has a say in what a run of `tf` applies, or destroys.
-pub fn approval(tf: &Terraform, destroy: bool) -> ApprovalInputs {
-    let approval = &tf.spec.approval;
-    let mode = if destroy {
-        approval.destroy
-    } else {
-        approval.mode
-    };
-    ApprovalInputs {
-        manual: mode == ApprovalMode::Manual,
-        destroy,
-        rules: approval.rules.clone(),
-        approved: None,
-    }
 }
 
 /// The time limits of runs of `tf`.

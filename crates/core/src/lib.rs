@@ -3,6 +3,7 @@
 //! no clock, no async.
 
 pub mod absorb;
+pub mod approval;
 pub mod build;
 pub mod decide;
 pub mod delete;

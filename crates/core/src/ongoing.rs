@@ -13,6 +13,8 @@ use crate::start;
 use crate::status::{Situation, logs};
 use crate::step::{Decision, Step, Swap};
 
+/// The reason of a resource for which no run begins.
+pub(crate) const SUSPENDED: &str = "Suspended";
 /// How long a Job may be without a pod before people are told.
 pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 /// How long a pod may take to start before people are told: its image may be large.
@@ -51,6 +53,33 @@ impl Case<'_> {
         let digest = run.image.split_once('@').filter(|_| plan.is_some());
         let digest = digest.map(|(_, digest)| digest.to_owned());
         self.done(&situation, plan.as_ref(), digest)
+    }
+
+    /// Nothing begins. `run`, which has not changed anything, is cancelled.
+    pub(crate) fn suspended(
+        mut self,
+        run: Option<&RunSpec>,
+        target: Result<Target, Situation>,
+    ) -> Decision {
+        let before = match (&target, run) {
+            (Ok(target), _) if self.is_applied(&target.hash) => self.at_rest(),
+            (Ok(_), Some(_)) => Situation::busy(State::Planning, SUSPENDED, "cancelling its run"),
+            (Ok(_), None) => Situation {
+                state: State::Pending,
+                ..Situation::stalled(SUSPENDED, "what is wanted is not applied")
+            },
+            (Err(problem), _) => problem.clone(),
+        };
+        if let Some(run) = run {
+            self.cancel(&run.job, None);
+        }
+        let situation = Situation {
+            reason: SUSPENDED.to_owned(),
+            message: format!("{}; {}", before.message, suspension(self.tf)),
+            ..before
+        };
+        let plan = target.ok().map(|target| target.plan);
+        self.done(&situation, plan.as_ref(), None)
     }
 
     /// What is said while a run goes on. One that is about drift alone, and for what is still
@@ -230,6 +259,16 @@ impl Case<'_> {
             uid: job.uid.clone(),
         }));
     }
+}
+
+/// That nothing begins, and how to go on.
+pub(crate) fn suspension(tf: &Terraform) -> String {
+    format!(
+        "suspended: no run begins; to go on: kubectl patch tf {} -n {} --type merge -p \
+         '{{\"spec\":{{\"suspend\":false}}}}'",
+        tf.name_any(),
+        tf.namespace().unwrap_or_default(),
+    )
 }
 
 /// Nobody has made a pod for `job`: its namespace does not admit it, or has no room.

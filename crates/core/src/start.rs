@@ -7,6 +7,7 @@ use alustan_api::run::{
 };
 use kube::ResourceExt;
 
+use crate::approval;
 use crate::decide::Case;
 use crate::digest;
 use crate::inputs::managed_state;
@@ -15,6 +16,9 @@ use crate::schedule::Class;
 use crate::seen::{CacheSeen, JobSeen, RecordSeen, Seen};
 use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
+
+/// How many pods of earlier runs are remembered.
+const EARLIER_PODS: usize = 10;
 
 /// A run, decided.
 #[derive(Clone)]
@@ -72,6 +76,8 @@ impl Plan {
             image: self.image.clone(),
             tag: self.tag.clone(),
             config_hash: self.config_hash.clone(),
+            judged_by: approval::judged_by(tf, self.inputs.approval.destroy),
+            destroys: self.inputs.approval.destroy,
             started_at: *now,
         };
         let next = RunRecord {
@@ -81,12 +87,18 @@ impl Plan {
             attempted: previous.attempted,
             state_made: previous.state_made || self.inputs.backend.managed.is_some(),
             slots_wanted: previous.slots_wanted,
+            lineage: previous.lineage.clone(),
+            earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
         };
         let mut history = history.clone();
         history.reconcile_at = requested(tf);
         if self.trigger == Trigger::Requested {
             history.failures = Failures::default();
+        }
+        let approved = history.pending.as_ref();
+        if let Some(plan) = approved.filter(|_| self.inputs.approval.approved.is_some()) {
+            history.approved = Some(approval::given(tf, plan));
         }
         let mut steps = surroundings(tf, seen, previous, self.kind, &self.inputs);
         steps.push(Step::SwapRecord(Box::new(Swap {
@@ -101,13 +113,20 @@ impl Plan {
     }
 }
 
+/// Pods of the runs before the next one, which starts only once they have ended.
+fn earlier_pods(previous: &RunRecord) -> Vec<String> {
+    let last = previous.claimed_by.iter().map(|claim| claim.pod.clone());
+    let pods = last.chain(previous.earlier_pods.iter().cloned());
+    pods.take(EARLIER_PODS).collect()
+}
+
 /// What it takes to destroy what the run of `record` may make. The pin of what exists already stays
 /// in it until this run has begun to change anything.
 fn pin(tf: &Terraform, seen: &Seen, record: &RunRecord, inputs: &RunInputs) -> Option<Step> {
     let run = record
         .run
         .as_ref()
-        .filter(|run| run.kind == RunKind::Apply)?;
+        .filter(|run| matches!(run.kind, RunKind::Apply | RunKind::Plan) && !run.destroys)?;
     let before = seen
         .pin
         .as_ref()
@@ -163,12 +182,18 @@ fn surroundings(
     let state = inputs.backend.managed.as_ref();
     let mut objects = vec![
         Object::Account(rbac::account(tf)),
-        Object::Role(rbac::role(tf, state)),
+        Object::Role(rbac::role(tf, inputs)),
         Object::Binding(rbac::binding(tf)),
     ];
     if kind.changes() {
         objects.push(Object::Budget(budget::budget(tf)));
     }
+    objects.extend(
+        inputs
+            .plan_secret
+            .is_some()
+            .then(|| Object::Secret(secrets::plan(tf))),
+    );
     if let Some(state) = state {
         let pointer = (!previous.state_made).then(|| secrets::pointer(tf, state));
         let slots = secrets::slots(tf, state);
@@ -281,9 +306,9 @@ fn more_slots(tf: &Terraform, current: &RecordSeen, inputs: &RunInputs) -> Vec<S
         .map(Object::Secret)
         .map(ensure)
         .collect();
-    steps.push(ensure(Object::Role(rbac::role(tf, Some(&wanted)))));
     let mut inputs = inputs.clone();
     inputs.backend.managed = Some(wanted);
+    steps.push(ensure(Object::Role(rbac::role(tf, &inputs))));
     steps.push(Step::SwapRecord(Box::new(Swap {
         record: current.record.clone(),
         history: None,

@@ -2,10 +2,10 @@
 
 use alustan_api::conditions::{self, Kind, Verdict};
 use alustan_api::report::{ChangeSet, RunReport, RunResult};
-use alustan_api::run::{History, RunRecord};
+use alustan_api::run::{History, RunRecord, Trigger};
 use alustan_api::{
-    AppliedStatus, DriftStatus, ImageStatus, OutputsStatus, PlanStatus, RetryStatus, RunStatus,
-    SourceStatus, State, Terraform, TerraformStatus,
+    AppliedStatus, DriftStatus, ImageStatus, LockStatus, OutputsStatus, PlanStatus, RetryStatus,
+    RunStatus, SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -13,6 +13,11 @@ use kube::ResourceExt;
 
 use crate::image::ImagePlan;
 use crate::seen::{Answer, SourceSeen};
+
+/// The reason of a resource whose plan waits for a person.
+pub(crate) const AWAITING: &str = "AwaitingApproval";
+/// The reason of drift that no correction ends (rule 7).
+pub(crate) const NOT_CONVERGING: &str = "NotConverging";
 
 /// What goes on with a resource, for people and for `kubectl wait`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,11 +157,6 @@ impl View<'_> {
             .as_ref()
             .map(|status| status.conditions.as_slice());
         let generation = self.tf.metadata.generation;
-        let last_plan = self
-            .history
-            .reports
-            .iter()
-            .find_map(|report| report.changes.as_ref());
         TerraformStatus {
             observed_generation: generation,
             state: situation.state,
@@ -172,16 +172,10 @@ impl View<'_> {
                 context: Some(source.context.clone()),
             }),
             image: self.image(),
-            plan: last_plan.map(|changes| PlanStatus {
-                summary: summary(changes),
-                add: changes.add,
-                change: changes.change,
-                destroy: changes.destroy,
-                ..PlanStatus::default()
-            }),
+            plan: self.plan(situation),
             last_applied: self.last_applied(),
             drift: self.drift(),
-            lock: None,
+            lock: self.lock(situation),
             retry: self.retry(situation),
             // The dispatcher knows it.
             queue: None,
@@ -198,6 +192,48 @@ impl View<'_> {
             run: self.run_number(),
             runs: self.history.reports.iter().map(run).collect(),
         }
+    }
+
+    /// The last plan, and whether it waits for a person.
+    fn plan(&self, situation: &Situation) -> Option<PlanStatus> {
+        let pending = self.history.pending.as_ref();
+        let waits = pending.filter(|_| situation.reason == AWAITING);
+        let mut reports = self.history.reports.iter();
+        let report = reports.find(|report| match waits {
+            Some(plan) => report.number == plan.run,
+            None => report.changes.is_some(),
+        })?;
+        let changes = report.changes.as_ref()?;
+        let asked = report.asks.as_ref().map(|asks| asks.id.clone());
+        let approved = self.history.approved.as_ref().filter(|given| {
+            let plan = given.plan.clone();
+            report.trigger == Trigger::Approval { plan }.to_string()
+        });
+        Some(PlanStatus {
+            summary: summary(changes),
+            id: asked.or_else(|| Some(approved?.plan.clone())),
+            pending_approval: waits.is_some(),
+            approved_by: approved.and_then(|given| given.by.clone()),
+            approved_at: approved.and_then(|given| given.at).map(Time),
+            add: changes.add,
+            change: changes.change,
+            destroy: changes.destroy,
+        })
+    }
+
+    /// The lock that keeps the last run from its state.
+    fn lock(&self, situation: &Situation) -> Option<LockStatus> {
+        let last = self.history.reports.first();
+        let lock = last?
+            .lock
+            .as_ref()
+            .filter(|_| situation.ready != Some(true))?;
+        Some(LockStatus {
+            id: lock.id.clone(),
+            who: lock.who.clone(),
+            operation: lock.operation.clone(),
+            since: Time(lock.at),
+        })
     }
 
     /// Where the memory is lost, the status is the only one that still knows.
@@ -253,7 +289,7 @@ impl View<'_> {
             ),
             self.source_ready(),
             self.image_ready(),
-            self.in_sync(),
+            self.in_sync(situation),
         ]
     }
 
@@ -306,9 +342,9 @@ impl View<'_> {
         }
     }
 
-    fn in_sync(&self) -> Verdict {
+    fn in_sync(&self, situation: &Situation) -> Verdict {
         let kind = Kind::InSync;
-        match (&self.history.applied, self.drifted()) {
+        match (&self.history.applied, drifted(self.history)) {
             _ if self.history.unfinished => Verdict::new(
                 kind,
                 None,
@@ -319,23 +355,20 @@ impl View<'_> {
             (Some(_), None) => {
                 Verdict::new(kind, true, "InSync", "the real objects are as described")
             }
-            (Some(_), Some(changes)) => Verdict::new(kind, false, "Drifted", differences(changes)),
+            (Some(_), Some(changes)) => {
+                let reason = if situation.reason == NOT_CONVERGING {
+                    NOT_CONVERGING
+                } else {
+                    "Drifted"
+                };
+                Verdict::new(kind, false, reason, differences(changes))
+            }
         }
-    }
-
-    fn drifted(&self) -> Option<&ChangeSet> {
-        let run = self.history.drift.as_ref()?.run;
-        self.history
-            .reports
-            .iter()
-            .find(|report| report.number == run)?
-            .changes
-            .as_ref()
     }
 
     fn drift(&self) -> Option<DriftStatus> {
         let found = self.history.drift.as_ref()?;
-        let changes = self.drifted()?;
+        let changes = drifted(self.history)?;
         Some(DriftStatus {
             since: Time(found.since),
             add: changes.add,
@@ -367,6 +400,13 @@ impl View<'_> {
             next_at: situation.retry_at.map(Time),
         })
     }
+}
+
+/// How the real objects differ, as the last look that found it tells.
+pub(crate) fn drifted(history: &History) -> Option<&ChangeSet> {
+    let run = history.drift.as_ref()?.run;
+    let report = history.reports.iter().find(|report| report.number == run)?;
+    report.changes.as_ref()
 }
 
 /// A change set in one word: `+2 ~1 -0`.

@@ -1,7 +1,7 @@
 //! What a runner may do: its own record and state, by name (rule 12), and nothing else.
 
 use alustan_api::labels::Component;
-use alustan_api::run::ManagedState;
+use alustan_api::run::RunInputs;
 use alustan_api::{Terraform, names};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
@@ -18,11 +18,12 @@ pub fn account(tf: &Terraform) -> ServiceAccount {
     }
 }
 
-/// The runner's rights.
-pub fn role(tf: &Terraform, state: Option<&ManagedState>) -> Role {
+/// What a run with `inputs` may do.
+pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
     let name = tf.name_any();
     let mut secrets = vec![names::record(&name)];
-    if let Some(state) = state {
+    secrets.extend(inputs.plan_secret.clone());
+    if let Some(state) = &inputs.backend.managed {
         secrets.push(state.pointer.clone());
         secrets.extend(state.slots.iter().cloned());
     }

@@ -33,20 +33,26 @@ pub fn pin(tf: &Terraform, pin: &Pin) -> Secret {
     )
 }
 
+/// The Secret for a plan as people read it, still empty: the runner owns the data.
+pub fn plan(tf: &Terraform) -> Secret {
+    empty(tf, &names::plan(&tf.name_any()), Component::Plan)
+}
+
 /// The Secret that points at the managed state, still at none.
 pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
-    empty(tf, &state.pointer)
+    empty(tf, &state.pointer, Component::State)
 }
 
 /// The Secrets that hold its parts, still empty. Applying one again leaves its data alone: the
 /// runner owns the data, we own the labels.
 pub fn slots(tf: &Terraform, state: &ManagedState) -> impl Iterator<Item = Secret> {
-    state.slots.iter().map(|name| empty(tf, name))
+    let slots = state.slots.iter();
+    slots.map(|name| empty(tf, name, Component::State))
 }
 
-fn empty(tf: &Terraform, name: &str) -> Secret {
+fn empty(tf: &Terraform, name: &str, component: Component) -> Secret {
     Secret {
-        metadata: meta(tf, name.to_owned(), Component::State),
+        metadata: meta(tf, name.to_owned(), component),
         type_: Some("Opaque".to_owned()),
         ..Secret::default()
     }

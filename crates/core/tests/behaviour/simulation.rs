@@ -7,14 +7,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
-use alustan_api::RECONCILE_AT;
 use alustan_api::report::FailureClass;
+use alustan_api::{RECONCILE_AT, State};
+use alustan_core::absorb::open_run;
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, TestRunner};
 
 use crate::fixtures::Edit as _;
-use crate::world::{Act, Class, Look, World};
+use crate::world::{Act, Class, Look, Stage, World};
 use event::{After, Event, after, event, happen};
 
 fn look(world: &mut World, look: Look) {
@@ -54,11 +55,16 @@ fn comes_to_rest(world: &mut World) {
     world.regcred = true;
     world.cloud = world.cloud.or(Some(0));
     world.room = true;
+    world.unsteady = false;
+    world.edit(|tf| tf.with("/suspend", false));
     if world.is_deleted() {
         // Only what is still to be applied is built again.
         world.restore_images();
     }
-    let end = world.run_until_rest();
+    let mut end = world.run_until_rest();
+    while !world.is_ready() && world.approve() {
+        end = world.run_until_rest();
+    }
     if end.stalled {
         assert!(
             world.ledger.may_be_stalled(),
@@ -67,6 +73,9 @@ fn comes_to_rest(world: &mut World) {
         );
         world.edit(|tf| tf.annotated(RECONCILE_AT, "at last"));
         world.run_until_rest();
+        while !world.is_ready() && world.approve() {
+            world.run_until_rest();
+        }
     }
     if world.is_deleted() {
         assert!(
@@ -89,6 +98,8 @@ fn comes_to_rest(world: &mut World) {
 /// Two hours in which nothing happens: what is not a look for drift is a look that writes nothing.
 fn stays_at_rest(world: &mut World) {
     let end = world.now + SignedDuration::from_hours(2);
+    // A look for drift, or what follows from one, may still go on.
+    let open = usize::from(open_run(&world.record.as_ref().unwrap().record).is_some());
     let (mut looks, mut writes, runs) = (0, 0, world.run_number());
     while world.now < end {
         world.memory.asked = false;
@@ -100,7 +111,7 @@ fn stays_at_rest(world: &mut World) {
             world.now = looked.decision.requeue_at.unwrap_or(end).max(world.now);
         }
     }
-    let runs = usize::try_from(world.run_number() - runs).unwrap();
+    let runs = usize::try_from(world.run_number() - runs).unwrap() + open;
     assert!(runs <= 4, "{runs} runs in two hours");
     assert!(looks <= 3 + 8 * runs, "{looks} looks for {runs} runs");
     assert!(
@@ -125,7 +136,35 @@ fn beginnings() -> Vec<World> {
     let mut failed = planning.clone();
     failed.act(0, Act::Fail(FailureClass::Module));
     let applied = World::applied();
-    vec![World::new(), building, starting, planning, failed, applied]
+    let mut manual = World::new();
+    manual.edit(|tf| tf.with("/approval/mode", "Manual"));
+    let waits = |world: &World| world.status().state == State::AwaitingApproval;
+    manual.settle();
+    assert!(waits(&manual), "{:?}", manual.status());
+    let applying = World::until(|world| world.pods.iter().any(|pod| pod.stage == Stage::Applying));
+    vec![
+        World::new(),
+        building,
+        starting,
+        planning,
+        failed,
+        applied,
+        manual,
+        applying,
+        endless(),
+    ]
+}
+
+/// A world in which corrections do not last.
+fn endless() -> World {
+    let mut world = World::applied();
+    world.unsteady = true;
+    world.real.drifted = true;
+    let looked = world.look(Look::default());
+    world.now = looked.decision.requeue_at.unwrap();
+    world.settle();
+    assert!(world.ledger.classes.remove(&Class::NotConverging));
+    world
 }
 
 /// `PROPTEST_CASES` says how many stories. One that fails is made as short as it can be, and kept in

@@ -1,6 +1,7 @@
 //! One module for each rule of the design.
 
 mod abandon;
+mod approval;
 mod build_once;
 mod by_hand;
 mod config_hash;
@@ -15,6 +16,7 @@ mod objects;
 mod pod_security;
 mod runs;
 mod stuck;
+mod suspend;
 
 use alustan_api::run::RunKind;
 use alustan_core::step::{Object, Step};

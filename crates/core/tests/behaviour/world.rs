@@ -146,6 +146,8 @@ pub(crate) struct World {
     pub(crate) backend_secret: BTreeMap<String, String>,
     /// The value in the Secret `cloud`, if it is there.
     pub(crate) cloud: Option<u32>,
+    /// Whether everything drifts as soon as it is applied.
+    pub(crate) unsteady: bool,
     /// Whether the dispatcher has room.
     pub(crate) room: bool,
     /// Whether clean-up removes the record before the pin.
@@ -186,6 +188,7 @@ impl World {
             module_backend: None,
             backend_secret: BTreeMap::new(),
             cloud: Some(0),
+            unsteady: false,
             room: true,
             record_first: false,
             memory: Memory::default(),
@@ -226,7 +229,8 @@ impl World {
     }
 
     pub(crate) fn status(&self) -> TerraformStatus {
-        self.tf().status.clone().unwrap_or_default()
+        let tf = self.tf.as_ref();
+        tf.and_then(|tf| tf.status.clone()).unwrap_or_default()
     }
 
     pub(crate) fn is_deleted(&self) -> bool {
@@ -265,6 +269,17 @@ impl World {
             self.tf = Some(tf);
         }
         self
+    }
+
+    /// A user approves the plan that waits, if one does.
+    pub(crate) fn approve(&mut self) -> bool {
+        let plan = self.status().plan.filter(|plan| plan.pending_approval);
+        let Some(id) = plan.and_then(|plan| plan.id) else {
+            return false;
+        };
+        self.ledger.approve(&id);
+        self.edit(|tf| tf.with("/approval/plan", id));
+        true
     }
 
     /// A user deletes the resource.

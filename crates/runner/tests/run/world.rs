@@ -163,6 +163,8 @@ impl World {
             image: "image".into(),
             tag: "tag".into(),
             config_hash: "hash".into(),
+            judged_by: String::new(),
+            destroys: false,
             started_at: Timestamp::now(),
         };
         let record = RunRecord {

@@ -31,6 +31,12 @@ pub(super) enum Event {
     DeleteJobs,
     FinalizerRemoved,
     OutputsRemoved,
+    Mode(&'static str),
+    Rules(bool),
+    Approve,
+    ApproveAnother(u8),
+    Suspend(bool),
+    Unsteady(bool),
     Delete,
     Abandon,
     ReconcileAt(u8),
@@ -67,7 +73,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         30 => pod(Just(Act::Progress).boxed()),
         12 => pod(class().prop_map(Act::Fail).boxed()),
-        4 => pod(Just(Act::Kill).boxed()),
+        11 => pod(Just(Act::Kill).boxed()),
         8 => Just(Event::Builds(None)),
         5 => class().prop_map(|class| Event::Builds(Some(class))),
         1 => Just(Event::BuildsExpire),
@@ -88,6 +94,12 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::DeleteJobs),
         1 => Just(Event::FinalizerRemoved),
         1 => Just(Event::OutputsRemoved),
+        3 => prop_oneof![3 => Just("Manual"), 1 => Just("Auto")].prop_map(Event::Mode),
+        1 => any::<bool>().prop_map(Event::Rules),
+        6 => Just(Event::Approve),
+        1 => (0..3_u8).prop_map(Event::ApproveAnother),
+        3 => prop::bool::weighted(0.4).prop_map(Event::Suspend),
+        2 => any::<bool>().prop_map(Event::Unsteady),
         4 => Just(Event::Delete),
         1 => Just(Event::Abandon),
         2 => (0..4_u8).prop_map(Event::ReconcileAt),
@@ -146,6 +158,18 @@ pub(super) fn happen(world: &mut World, event: &Event) {
             });
         }
         Event::OutputsRemoved => world.outputs = OutputsSeen::Absent,
+        Event::Mode(mode) => drop(world.edit(|tf| tf.with("/approval/mode", mode))),
+        Event::Rules(there) => {
+            let rule = serde_json::json!({ "when": "plan.add > 0", "then": "Ask" });
+            let rules: Vec<_> = there.then_some(rule).into_iter().collect();
+            world.edit(|tf| tf.with("/approval/rules", rules));
+        }
+        Event::Approve => drop(world.approve()),
+        Event::ApproveAnother(id) => {
+            world.edit(|tf| tf.with("/approval/plan", id.to_string()));
+        }
+        Event::Suspend(suspend) => drop(world.edit(|tf| tf.with("/suspend", suspend))),
+        Event::Unsteady(unsteady) => world.unsteady = unsteady,
         Event::Delete => drop(world.delete()),
         Event::Abandon if world.is_deleted() => {
             world.edit(|tf| tf.annotated(ABANDON, "true"));

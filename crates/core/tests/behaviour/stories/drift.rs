@@ -99,7 +99,9 @@ fn drift_is_corrected_without_touching_ready() {
             State::Success
         ]
     );
-    assert_eq!(world.last_run(), (RunKind::Apply, "drift".to_owned()));
+    let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
+    let correction = [RunKind::Drift, RunKind::Apply, RunKind::Drift];
+    assert_eq!(kinds[1..], correction, "and a look whether it lasts");
     assert!(!world.real.drifted);
     assert!(world.status().drift.is_none());
 }
@@ -227,4 +229,69 @@ fn a_restart_during_a_look_changes_nothing_that_is_said() {
         world.record.as_ref().unwrap().record.phase,
         RunPhase::Planning
     );
+}
+
+#[test]
+fn a_diff_that_never_ends_is_corrected_twice_and_then_told() {
+    let mut world = World::applied();
+    world.unsteady = true;
+    world.real.drifted = true;
+    world.begin_look().settle_ready();
+    let runs = world.run_number();
+    assert_eq!(world.reason(), "NotConverging");
+    assert_eq!(world.status().state, State::Drifted);
+    assert!(
+        world
+            .status()
+            .message
+            .contains("2 corrections in a row did not last")
+    );
+    let condition = world.status().conditions;
+    let in_sync = condition.iter().find(|it| it.type_ == "InSync").unwrap();
+    assert_eq!(
+        (in_sync.status.as_str(), in_sync.reason.as_str()),
+        ("False", "NotConverging")
+    );
+    let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
+    let (look, apply) = (RunKind::Drift, RunKind::Apply);
+    assert_eq!(kinds, [apply, look, apply, look, apply, look]);
+
+    // Looks go on, corrections do not.
+    for _ in 0..3 {
+        world.begin_look().settle_ready();
+    }
+    assert_eq!(world.run_number(), runs + 3);
+    assert_eq!(
+        world.ledger.kinds[6..]
+            .iter()
+            .filter(|(kind, _)| *kind == apply)
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn what_never_ended_is_corrected_again_once_something_changed() {
+    let mut world = World::applied();
+    world.unsteady = true;
+    world.real.drifted = true;
+    world.begin_look().settle_ready();
+    assert_eq!(world.reason(), "NotConverging");
+    world.unsteady = false;
+    world.commit(1).settle();
+    assert_eq!(world.reason(), "Applied");
+    world.real.drifted = true;
+    world.begin_look().settle_ready();
+    assert!(!world.real.drifted);
+}
+
+#[test]
+fn drift_that_comes_back_much_later_is_no_endless_one() {
+    let mut world = World::applied();
+    for _ in 0..4 {
+        world.real.drifted = true;
+        world.begin_look().settle_ready();
+        assert!(!world.real.drifted);
+        assert_eq!(world.reason(), "Applied");
+    }
 }

@@ -36,6 +36,12 @@ impl World {
         if look.stale.is_none() {
             self.check(&decision, &seen);
         }
+        if self.tf().spec.suspend {
+            self.ledger.class(Class::Suspended);
+        }
+        if tells(&decision.status, "NotConverging") {
+            self.ledger.class(Class::NotConverging);
+        }
         let mut pass = Pass {
             version: seen.record.as_ref().map(|record| record.version.clone()),
             left: look.crash,
@@ -316,6 +322,12 @@ impl Pass {
         self.wrote = true;
         Ok(())
     }
+}
+
+/// Whether `Ready` has this reason.
+fn tells(status: &alustan_api::TerraformStatus, reason: &str) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|it| it.type_ == "Ready" && it.reason == reason)
 }
 
 /// Repository and tag that a builder pushes to.

@@ -17,6 +17,7 @@ const LIMIT: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     Applied,
+    Approved,
     BuildFailed,
     BudgetUsedUp,
     Cancelled,
@@ -28,15 +29,19 @@ pub(crate) enum Class {
     Lost,
     MissingSecret,
     NoRoom,
+    NotConverging,
+    OrphanLock,
     Outage,
     RunFailed,
     Stale,
+    Suspended,
 }
 
 impl Class {
     /// All of them.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Applied,
+        Self::Approved,
         Self::BuildFailed,
         Self::BudgetUsedUp,
         Self::Cancelled,
@@ -48,9 +53,12 @@ impl Class {
         Self::Lost,
         Self::MissingSecret,
         Self::NoRoom,
+        Self::NotConverging,
+        Self::OrphanLock,
         Self::Outage,
         Self::RunFailed,
         Self::Stale,
+        Self::Suspended,
     ];
 }
 
@@ -60,6 +68,8 @@ pub(crate) struct Ledger {
     pub(crate) classes: BTreeSet<Class>,
     decided: BTreeMap<i64, Option<Config>>,
     jobs: BTreeMap<i64, String>,
+    /// Who has a say in each run.
+    judged: BTreeMap<i64, String>,
     /// The config hashes of destroys: what they run with is not what is wanted.
     destroys: BTreeMap<i64, String>,
     /// What failed last, and how often in a row.
@@ -67,11 +77,42 @@ pub(crate) struct Ledger {
     /// What each thing's failures have cost, in a row or not.
     costs: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
+    /// Plans that waited for a person, and what they were made for.
+    asked: BTreeMap<String, Option<Config>>,
+    /// Those that a person approved.
+    approved: BTreeSet<String>,
+    /// Those that were applied.
+    used: BTreeSet<String>,
 }
 
 impl Ledger {
     pub(crate) fn class(&mut self, class: Class) {
         self.classes.insert(class);
+    }
+
+    /// The plan `id` of run `number` waits for a person.
+    pub(crate) fn asks(&mut self, id: &str, number: i64) {
+        let config = self.decided(number).cloned();
+        self.asked.insert(id.to_owned(), config);
+    }
+
+    /// A person approves the plan `id`.
+    pub(crate) fn approve(&mut self, id: &str) {
+        self.approved.insert(id.to_owned());
+    }
+
+    /// Nothing is applied that needs a person and has none, and no approval is used twice.
+    fn may_apply(&mut self, current: &RecordSeen) {
+        let approval = &current.inputs.as_ref().unwrap().approval;
+        let Some(plan) = &approval.approved else {
+            assert!(!approval.manual && approval.rules.is_empty(), "unapproved");
+            return;
+        };
+        self.class(Class::Approved);
+        assert!(self.approved.contains(&plan.id), "nobody approved {plan:?}");
+        assert!(self.used.insert(plan.id.clone()), "{plan:?} is used twice");
+        let decided = self.decided(current.record.number);
+        assert_eq!(self.asked[&plan.id].as_ref(), decided, "another plan");
     }
 
     /// What run `number` was started for.
@@ -88,6 +129,7 @@ impl Ledger {
         );
         let run = record.run.as_ref().unwrap();
         self.decided.insert(record.number, wanted.cloned());
+        self.judged.insert(record.number, run.judged_by.clone());
         if run.kind == RunKind::Destroy {
             self.destroys.insert(record.number, run.config_hash.clone());
         }
@@ -112,13 +154,14 @@ impl Ledger {
 
     /// The pod of the current run begins to change real objects.
     pub(crate) fn applying(&mut self, current: &RecordSeen, pin: Option<&Pin>) {
-        let run = current.record.run.as_ref().unwrap();
+        let run = current.record.run.clone().unwrap();
         let inputs = current.inputs.as_ref().unwrap();
         let pin = pin.unwrap_or_else(|| panic!("{} applies without a pin", run.job));
         if run.kind == RunKind::Destroy {
             return;
         }
         assert_eq!(run.kind, RunKind::Apply);
+        self.may_apply(current);
         assert_eq!(
             (&pin.image, &pin.context),
             (&run.image, &run.context),
@@ -176,7 +219,8 @@ impl Ledger {
         match kind {
             RunKind::Destroy => format!("destroy {:?}", self.destroys.get(&number)),
             RunKind::Apply | RunKind::Drift | RunKind::Plan => {
-                format!("{:?}", self.decided(number))
+                let judged_by = self.judged.get(&number);
+                format!("{:?} judged by {judged_by:?}", self.decided(number))
             }
         }
     }

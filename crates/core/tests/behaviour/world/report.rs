@@ -1,6 +1,6 @@
 //! What runs report.
 
-use alustan_api::report::{ChangeSet, Failure, ResourceChange, RunReport, RunResult};
+use alustan_api::report::{ChangeSet, Failure, PlanAsks, ResourceChange, RunReport, RunResult};
 use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 
 use super::{Pod, Stage, World};
@@ -18,14 +18,22 @@ impl World {
         };
         self.ledger
             .reported(pod.number, kind, result, failure.as_ref());
+        let looks = kind == RunKind::Drift || result != RunResult::Changes;
+        let asks = (!looks).then(|| PlanAsks {
+            id: self.plan_id(pod.number),
+            because: Vec::new(),
+        });
+        if let Some(asks) = &asks {
+            self.ledger.asks(&asks.id, pod.number);
+        }
         let report = RunReport {
             number: pod.number,
             kind,
             result,
             trigger: String::new(),
             job: String::new(),
-            changes: (result == RunResult::Changes).then(|| self.changes()),
-            asks: None,
+            changes: (kind != RunKind::Destroy).then(|| self.changes(pod.number)),
+            asks,
             lineage: None,
             lock: None,
             failure,
@@ -35,9 +43,10 @@ impl World {
         };
         let outputs = self.outputs_of(pod.number);
         let hands_on =
-            kind == RunKind::Apply && matches!(result, RunResult::Done | RunResult::NoChanges);
+            kind != RunKind::Drift && matches!(result, RunResult::Done | RunResult::NoChanges);
         self.swap(|record| {
             record.phase = RunPhase::Reported;
+            record.lock = None;
             true
         });
         let record = self.record.as_mut().unwrap();
@@ -46,7 +55,7 @@ impl World {
         Stage::Reported
     }
 
-    fn changes(&self) -> ChangeSet {
+    fn changes(&self, number: i64) -> ChangeSet {
         let address = "null_resource.a".to_owned();
         ChangeSet {
             change: 1,
@@ -54,7 +63,8 @@ impl World {
                 address,
                 action: "update".to_owned(),
             }],
-            digest: format!("{:?}", self.real),
+            digest: format!("{:?} {:?}", self.real, self.ledger.decided(number)),
+            shape: "null_resource.a".to_owned(),
             ..ChangeSet::default()
         }
     }

@@ -1,10 +1,12 @@
 //! Pods: the runner as far as its protocol goes.
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
-use alustan_api::run::{Claim, RunKind, RunPhase, RunRecord};
+use alustan_api::run::{Claim, RunInputs, RunKind, RunPhase, RunRecord, StateLock};
 use alustan_core::absorb::open_run;
+use alustan_core::digest;
+use k8s_openapi::jiff::Timestamp;
 
-use super::{Ledger, World};
+use super::{Class, Ledger, World};
 use crate::fixtures::failure;
 use alustan_core::seen::{CacheSeen, IMAGE_PULL, Waiting};
 
@@ -103,6 +105,7 @@ impl World {
         let pod = self.pods[index].clone();
         if pod.stage == Stage::Applying {
             self.real.partial = true;
+            self.ledger.class(Class::OrphanLock);
         }
         let current = self.record.as_ref().map(|record| &record.record);
         let open = current
@@ -174,7 +177,7 @@ impl World {
         if !differs {
             return self.report(pod, RunResult::NoChanges, None);
         }
-        if !kind.changes() {
+        if !kind.changes() || self.must_ask(pod) {
             return self.report(pod, RunResult::Changes, None);
         }
         let mut cancelled = false;
@@ -182,6 +185,7 @@ impl World {
             cancelled = record.cancel;
             if !cancelled && is_ours(record, pod) {
                 record.phase = RunPhase::Applying;
+                record.lock = Some(lock(pod));
                 if kind == RunKind::Apply {
                     record.attempted = record.number;
                 }
@@ -200,6 +204,25 @@ impl World {
         Stage::Applying
     }
 
+    /// Whether the plan of `pod` is applied only once a person says so, and none did for this one.
+    fn must_ask(&self, pod: &Pod) -> bool {
+        let approval = &self.inputs_of_run().approval;
+        let asks = approval.manual || !approval.rules.is_empty();
+        let approved = approval.approved.as_ref().map(|plan| plan.id.as_str());
+        asks && approved != Some(&self.plan_id(pod.number))
+    }
+
+    fn inputs_of_run(&self) -> &RunInputs {
+        self.record.as_ref().unwrap().inputs.as_ref().unwrap()
+    }
+
+    /// The id of a plan of run `number`: of what is there, what is wanted, and the last apply.
+    pub(super) fn plan_id(&self, number: i64) -> String {
+        let attempted = self.record.as_ref().unwrap().record.attempted;
+        let wanted = self.ledger.decided(number);
+        digest::plain(&format!("{:?} {wanted:?} {attempted}", self.real))
+    }
+
     fn apply(&mut self, pod: &Pod, fail: Option<FailureClass>) -> Stage {
         let Some(kind) = self.kind_of(pod) else {
             panic!(
@@ -212,7 +235,7 @@ impl World {
             return self.report(pod, RunResult::Failed, Some(engine(class)));
         }
         self.real.partial = false;
-        self.real.drifted = false;
+        self.real.drifted = self.unsteady && kind != RunKind::Destroy;
         self.real.config = match kind {
             RunKind::Destroy => None,
             RunKind::Apply | RunKind::Drift | RunKind::Plan => {
@@ -270,6 +293,15 @@ fn is_ours(record: &RunRecord, pod: &Pod) -> bool {
             .claimed_by
             .as_ref()
             .is_some_and(|claim| claim.pod_uid == pod.uid)
+}
+
+fn lock(pod: &Pod) -> StateLock {
+    StateLock {
+        id: pod.uid.clone(),
+        operation: "OperationTypeApply".to_owned(),
+        who: format!("alustan@{}", pod.uid),
+        at: Timestamp::UNIX_EPOCH,
+    }
 }
 
 fn engine(class: FailureClass) -> Failure {

@@ -1,0 +1,270 @@
+//! Rules 5 and 6: what needs a person waits for one, and an approval is good once.
+
+use alustan_api::State;
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::RunKind;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, Time};
+use serde_json::json;
+
+use super::{is_quiet, words};
+use crate::fixtures::{self, Edit as _};
+use crate::world::{Act, Stage, World, condition};
+
+impl World {
+    /// A world in which a plan waits for a person.
+    fn awaiting() -> Self {
+        let mut world = Self::with(fixtures::terraform().with("/approval/mode", "Manual"));
+        world.settle();
+        assert_eq!(world.status().state, State::AwaitingApproval);
+        world
+    }
+
+    fn pending_id(&self) -> String {
+        self.status().plan.and_then(|plan| plan.id).unwrap()
+    }
+
+    fn kinds(&self) -> Vec<(RunKind, RunResult)> {
+        self.ledger.kinds.clone()
+    }
+}
+
+const PLANNED: (RunKind, RunResult) = (RunKind::Plan, RunResult::Changes);
+const APPLIED: (RunKind, RunResult) = (RunKind::Apply, RunResult::Done);
+
+#[test]
+fn nothing_is_applied_before_a_person_says_so() {
+    let mut world = World::awaiting();
+    assert!(world.real.is_empty());
+    assert_eq!(world.kinds(), [PLANNED]);
+    let status = world.status();
+    assert_eq!(condition(&status, "Ready"), "Unknown");
+    assert_eq!(condition(&status, "Reconciling"), "True");
+    assert!(status.plan.unwrap().pending_approval);
+    let id = world.pending_id();
+    for part in [
+        &format!("plan {id} waits for approval"),
+        "+0 ~1 -0: update null_resource.a",
+        &format!(
+            r#"kubectl patch tf web -n team --type merge -p '{{"spec":{{"approval":{{"plan":"{id}"}}}}}}'"#
+        ),
+        "kubectl logs -n team job/web-plan-1",
+        "web-plan",
+    ] {
+        assert!(
+            status.message.contains(part),
+            "no {part:?} in {}",
+            status.message
+        );
+    }
+    world.pass(86_400);
+    assert!(is_quiet(&world.look_once()), "it waits without a write");
+
+    world.approve();
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.kinds(), [PLANNED, APPLIED]);
+    assert_eq!(world.last_run(), (RunKind::Apply, format!("approval {id}")));
+}
+
+#[test]
+fn who_approved_and_when_is_told() {
+    let mut world = World::awaiting();
+    world.approve();
+    let fields = json!({"f:spec": {"f:approval": {"f:plan": {}}}});
+    let by = ManagedFieldsEntry {
+        manager: Some("kubectl-patch".to_owned()),
+        fields_v1: Some(FieldsV1(fields)),
+        time: Some(Time(fixtures::at(5))),
+        ..ManagedFieldsEntry::default()
+    };
+    world.tf.as_mut().unwrap().metadata.managed_fields = Some(vec![by]);
+    let id = world.pending_id();
+    world.settle();
+    let plan = world.status().plan.unwrap();
+    assert!(!plan.pending_approval);
+    assert_eq!(plan.id, Some(id));
+    assert_eq!(plan.approved_by.as_deref(), Some("kubectl-patch"));
+    assert_eq!(plan.approved_at, Some(Time(fixtures::at(5))));
+}
+
+#[test]
+fn an_approval_of_another_plan_approves_nothing() {
+    let mut world = World::awaiting();
+    world.edit(|tf| tf.with("/approval/plan", "cafe"));
+    world.settle();
+    assert_eq!(world.kinds(), [PLANNED]);
+    let message = world.status().message;
+    assert!(
+        message.contains("spec.approval.plan is \"cafe\", which is not this plan"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_approval_is_good_once() {
+    let mut world = World::awaiting();
+    world.approve();
+    world.settle();
+    // The very same object is gone, twice.
+    for _ in 0..2 {
+        world.real.drifted = true;
+        let next = world.look_once().decision.requeue_at.unwrap();
+        world.now = next;
+        world.settle();
+        assert!(world.real.drifted, "corrected with an old approval");
+        assert_eq!(world.status().state, State::AwaitingApproval);
+        assert!(world.is_ready(), "drift alone does not touch Ready");
+        let message = world.status().message;
+        assert!(
+            message.contains("is used up: it was good once"),
+            "{message}"
+        );
+        world.approve();
+        world.settle();
+        assert!(!world.real.drifted);
+    }
+}
+
+#[test]
+fn a_commit_outside_the_module_does_not_ask_again_and_one_inside_does() {
+    let mut world = World::awaiting();
+    let id = world.pending_id();
+    world.commit_outside().settle();
+    assert_eq!(
+        (world.pending_id(), world.kinds()),
+        (id.clone(), vec![PLANNED])
+    );
+    world.commit(1).settle();
+    assert_eq!(world.kinds(), [PLANNED, PLANNED]);
+    assert_ne!(world.pending_id(), id);
+    world.edit(|tf| tf.with("/approval/plan", id));
+    world.settle();
+    assert!(
+        world.real.is_empty(),
+        "an old approval was used for another plan"
+    );
+}
+
+#[test]
+fn an_approved_plan_that_is_no_longer_right_is_made_anew_and_asked_for_again() {
+    let mut world = World::awaiting();
+    let id = world.pending_id();
+    world.real.drifted = true;
+    world.approve();
+    world.settle();
+    assert_eq!(
+        world.kinds(),
+        [PLANNED, (RunKind::Apply, RunResult::Changes)]
+    );
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    assert_ne!(world.pending_id(), id);
+    world.approve();
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn an_approval_outlives_a_fault_before_anything_is_changed_but_not_one_after() {
+    let mut world = World::awaiting();
+    world.approve();
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Kill);
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+
+    let mut world = World::awaiting();
+    world.approve();
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Fail(FailureClass::Module));
+    world.run_until_rest();
+    assert_eq!(
+        world.status().state,
+        State::AwaitingApproval,
+        "{:?}",
+        world.status()
+    );
+    assert!(world.real.partial);
+}
+
+#[test]
+fn a_plan_without_changes_is_an_apply_without_changes() {
+    let mut world = World::awaiting();
+    world.approve();
+    world.settle();
+    // Another context of which nothing follows.
+    world.edit(|tf| tf.with("/gitRepo/include", json!(["docs"])));
+    let config = world.wanted_now();
+    world.real.config = Some(config);
+    world.edit(|tf| tf.annotated(alustan_api::RECONCILE_AT, "now"));
+    world.settle();
+    assert_eq!(
+        world.kinds().last(),
+        Some(&(RunKind::Plan, RunResult::NoChanges))
+    );
+    assert!(world.is_ready());
+    assert!(!world.status().plan.unwrap().pending_approval);
+}
+
+#[test]
+fn with_rules_the_run_itself_asks_and_without_them_it_goes_on() {
+    let rule = json!([{ "when": "plan.destroy > 0", "then": "Ask" }]);
+    let mut world = World::with(fixtures::terraform().with("/approval/rules", rule));
+    world.settle();
+    assert_eq!(world.kinds(), [(RunKind::Apply, RunResult::Changes)]);
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    world.edit(|tf| tf.with("/approval/rules", json!([])));
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.kinds().last(), Some(&APPLIED));
+}
+
+#[test]
+fn who_needs_nobody_any_more_does_not_wait() {
+    let mut world = World::awaiting();
+    world.edit(|tf| tf.with("/approval/mode", "Auto"));
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.kinds(), [PLANNED, APPLIED]);
+}
+
+#[test]
+fn a_rule_that_is_no_expression_is_told_by_its_place() {
+    let rules = json!([{ "when": "plan.add > 0", "then": "Ask" }, { "when": "plan.add >", "then": "Deny" }]);
+    let mut world = World::with(fixtures::terraform().with("/approval/rules", rules));
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("InvalidRule", true)
+    );
+    let message = world.status().message;
+    assert!(message.contains("spec.approval.rules[1].when"), "{message}");
+    assert!(world.jobs.is_empty() && world.builds.is_empty());
+}
+
+#[test]
+fn only_who_may_be_asked_gets_a_secret_for_plans() {
+    for (mode, wanted) in [("Auto", false), ("Manual", true)] {
+        let mut world = World::with(fixtures::terraform().with("/approval/mode", mode));
+        world.settle();
+        assert_eq!(world.objects.contains("web-plan"), wanted, "{mode}");
+    }
+}
+
+#[test]
+fn the_pin_of_a_plan_that_nobody_approved_is_not_what_destroy_runs_with() {
+    let mut world = World::awaiting();
+    world.approve();
+    world.settle();
+    let pinned = world.pin.clone().unwrap().image;
+    world.commit(1).settle();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    world.delete();
+    world.look_once();
+    let started = world.look_once();
+    let steps = started.decision.start.map(|start| words(&start.steps));
+    let attempted = world.record.as_ref().unwrap().record.attempted;
+    let pin = world.pin.as_ref().unwrap().of_what_exists(attempted);
+    assert_eq!(pin.image, pinned, "{steps:?}");
+    world.run_until_rest();
+    assert!(world.tf.is_none());
+}

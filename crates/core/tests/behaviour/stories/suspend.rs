@@ -1,0 +1,94 @@
+//! `spec.suspend`: no run begins, and none that could still be stopped goes on.
+
+use alustan_api::State;
+use alustan_api::report::RunResult;
+
+use super::is_quiet;
+use crate::fixtures::{self, Edit as _};
+use crate::world::{Stage, World};
+
+impl World {
+    fn suspend(&mut self, suspend: bool) -> &mut Self {
+        self.edit(|tf| tf.with("/suspend", suspend))
+    }
+}
+
+#[test]
+fn a_suspended_resource_runs_and_builds_nothing_and_says_how_to_go_on() {
+    let mut world = World::with(fixtures::terraform().with("/suspend", true));
+    world.settle();
+    assert!(world.jobs.is_empty() && world.builds.is_empty());
+    assert_eq!(world.reason(), "Suspended");
+    assert!(world.is_stalled());
+    let command = r#"kubectl patch tf web -n team --type merge -p '{"spec":{"suspend":false}}'"#;
+    assert!(
+        world.status().message.contains(command),
+        "{}",
+        world.status().message
+    );
+    assert!(is_quiet(&world.look_once()));
+    world.suspend(false).settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn what_is_applied_stays_ready_while_suspended_and_is_not_looked_at() {
+    let mut world = World::applied();
+    world.suspend(true).settle();
+    assert!(world.is_ready());
+    assert_eq!(
+        (world.reason().as_str(), world.status().state),
+        ("Suspended", State::Success)
+    );
+    world.pass(86_400);
+    let looked = world.look_once();
+    assert!(is_quiet(&looked) && looked.decision.requeue_at.is_none());
+    world.commit(1).settle();
+    assert!(!world.is_ready(), "another commit is wanted");
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn a_run_that_plans_is_cancelled_and_costs_nothing() {
+    let mut world = World::new();
+    world.run_to(Stage::Planning).suspend(true);
+    world.settle();
+    assert_eq!(world.ledger.kinds.last().unwrap().1, RunResult::Cancelled);
+    assert!(world.real.is_empty());
+    assert!(world.status().retry.is_none());
+    world.suspend(false).settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn a_run_that_applies_is_not_cut_short() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying).suspend(true);
+    assert_eq!(world.look_once().decision.status.state, State::Applying);
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.reason(), "Suspended");
+}
+
+/// The swap of `cancel` and the swap of the phase: one of them wins, whichever is first.
+#[test]
+fn of_cancelling_and_applying_the_first_wins() {
+    let mut cancelled = World::new();
+    cancelled.run_to(Stage::Planning).suspend(true);
+    cancelled.look_once();
+    cancelled.settle();
+    assert!(cancelled.real.is_empty());
+    assert_eq!(cancelled.reason(), "Suspended");
+
+    let mut applied = World::new();
+    applied.run_to(Stage::Applying);
+    // The controller still sees the record as it was before the run began to apply.
+    applied.suspend(true);
+    applied.look(crate::world::Look {
+        stale: Some(1),
+        crash: None,
+    });
+    applied.settle();
+    assert!(applied.is_ready());
+    assert_eq!(applied.real.config, Some(applied.wanted_now()));
+}
