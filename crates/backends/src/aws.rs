@@ -10,16 +10,18 @@ use crate::{Backend, Owner};
 
 pub(crate) struct Aws;
 
+/// The key of the state in the bucket, where none is given.
+pub fn default_key(owner: Owner<'_>) -> String {
+    format!("{}/{}.tfstate", owner.namespace, owner.name)
+}
+
 impl Backend for Aws {
     fn kind(&self) -> &'static str {
         "s3"
     }
 
     fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> BTreeMap<String, Value> {
-        let key = spec
-            .key
-            .clone()
-            .unwrap_or_else(|| format!("{}/{}.tfstate", owner.namespace, owner.name));
+        let key = spec.key.clone().unwrap_or_else(|| default_key(owner));
         let lock = spec.dynamo_db.as_ref().map_or_else(
             || ("use_lockfile", json!(true)),
             |table| ("dynamodb_table", json!(table)),

@@ -4,6 +4,7 @@
 mod aws;
 mod managed;
 
+pub use aws::default_key;
 use std::collections::BTreeMap;
 
 use alustan_api::run::{BackendInputs, ManagedState};

@@ -10,12 +10,13 @@ use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::Client;
+use kube::runtime::reflector::Store;
 
-use crate::Ref;
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
+use crate::{Guarded, Ref};
 
 /// Clients, mirrors of the cluster, answers of the world.
 pub(crate) struct Context {
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) instance: String,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) mirrors: Mirrors,
+    /// All resources.
+    pub(crate) resources: Store<Guarded>,
     pub(crate) registry: alustan_registry::Registry,
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,

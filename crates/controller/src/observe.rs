@@ -18,6 +18,7 @@ use alustan_core::objects::secrets;
 use alustan_core::seen::{
     Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen,
 };
+use alustan_core::state_address;
 use alustan_registry::DockerConfig;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
@@ -70,6 +71,14 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Why the state of the resource may not be used.
+    fn conflict(&self) -> Option<Failure> {
+        state_address::address(self.tf)?;
+        let others = self.cx.resources.state();
+        let readable = others.iter().filter_map(|it| it.0.as_ref().ok());
+        state_address::conflict(self.tf, readable)
+    }
+
     fn use_question(&self, question: &str) {
         self.used
             .lock()
@@ -113,6 +122,7 @@ impl<'a> Session<'a> {
             nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
             invalid: questions::check(tf).err(),
+            conflict: self.conflict(),
             inputs: inputs.seen,
             source: if plan.is_none() && base.value().is_some() {
                 pending(source)

@@ -115,7 +115,13 @@ async fn control(
         pods: Mirror::new(pods),
         listed: listed.clone(),
     };
-    let cx = Arc::new(context(client.clone(), config, wake, mirrors)?);
+    let cx = Arc::new(context(
+        client.clone(),
+        config,
+        wake,
+        mirrors,
+        resources.clone(),
+    )?);
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
     let plain = watcher::Config::default();
@@ -192,6 +198,7 @@ fn context(
     config: &Config,
     wake: mpsc::UnboundedSender<Ref>,
     mirrors: Mirrors,
+    resources: Store<Guarded>,
 ) -> Result<Context> {
     let contexts = Contexts::open(config.cache_dir.join("contexts"))
         .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
@@ -210,6 +217,7 @@ fn context(
         registry,
         dispatcher: Dispatcher::new(config.max_concurrent_runs, wake.clone()),
         mirrors,
+        resources,
         git: Arc::new(git),
         contexts: Arc::new(contexts),
         answers: Answers {

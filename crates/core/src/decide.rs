@@ -25,6 +25,8 @@ use crate::{absorb, approval, delete, inputs, retry, unrecorded};
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
 
+/// How often a resource whose state belongs to another looks whether it still does.
+const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 /// How many corrections in a row may be undone before there is no further one.
 const CORRECTIONS: u32 = 2;
 
@@ -142,6 +144,12 @@ impl Case<'_> {
     pub(crate) fn target(&self) -> Result<Target, Situation> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(build::refused(invalid));
+        }
+        if let Some(conflict) = &self.seen.conflict {
+            return Err(Situation {
+                look_at: Some(self.now + CONFLICT),
+                ..build::refused(conflict)
+            });
         }
         alustan_approval::check(&self.tf.spec.approval.rules)
             .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;

@@ -18,6 +18,7 @@ pub mod schedule;
 pub mod seen;
 pub mod settings;
 pub mod start;
+pub mod state_address;
 pub mod status;
 pub mod step;
 mod unrecorded;

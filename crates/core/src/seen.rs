@@ -49,6 +49,8 @@ pub struct Seen {
     pub namespace_uid: String,
     /// What is wrong with the spec itself, whatever the world is like.
     pub invalid: Option<Failure>,
+    /// Why its state may not be used: it belongs to another resource.
+    pub conflict: Option<Failure>,
     /// Values of the Secrets and `ConfigMap`s that the spec names.
     pub inputs: Result<InputsSeen, Failure>,
     /// The commit and its context.

@@ -15,6 +15,7 @@ mod nothing_left;
 mod objects;
 mod pod_security;
 mod runs;
+mod state;
 mod stuck;
 mod suspend;
 

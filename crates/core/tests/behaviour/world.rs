@@ -107,6 +107,8 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     /// The resource, until it is let go.
     pub(crate) tf: Option<Terraform>,
+    /// Other resources in the cluster.
+    pub(crate) others: Vec<Terraform>,
     pub(crate) record: Option<RecordSeen>,
     /// Earlier versions of the record, newest last; `None` from before it was made.
     pub(crate) earlier: Vec<Option<RecordSeen>>,
@@ -164,6 +166,7 @@ impl World {
             now: fixtures::at(0),
             settings: fixtures::settings(),
             tf: Some(tf),
+            others: Vec::new(),
             record: None,
             earlier: Vec::new(),
             pin: None,

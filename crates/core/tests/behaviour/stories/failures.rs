@@ -4,6 +4,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::RunKind;
 use alustan_api::{RECONCILE_AT, State};
 use alustan_core::build;
+use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 
 use super::is_quiet;
@@ -299,4 +300,35 @@ fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
     assert!(situation.stalled && situation.retry_at.is_none());
     assert!(situation.message.ends_with("this goes on by itself"));
     assert_eq!(situation, build::unanswered(&failure, at(120), at(0)));
+}
+
+/// Rule 10: an hour in which nothing answers costs time and nothing else, whenever it begins.
+#[rstest]
+#[case::before_anything(World::new())]
+#[case::during_the_build(World::until(|world| !world.builds.is_empty()))]
+#[case::during_the_run(World::until(|world| !world.pods.is_empty()))]
+#[case::at_rest(World::applied())]
+fn an_hour_without_git_and_registry_ends_with_everything_converged(#[case] mut world: World) {
+    (world.git_up, world.registry_up) = (false, false);
+    let end = world.now + SignedDuration::from_hours(1);
+    let mut looks = 0;
+    while world.now < end {
+        world.memory.asked = false;
+        let looked = world.look_once();
+        looks += 1;
+        assert!(!world.is_stalled(), "{:?}", world.status());
+        world.advance_builds(Some(FailureClass::World));
+        if !world.act(0, Act::Fail(FailureClass::World)) && !looked.wrote {
+            world.now = looked.decision.requeue_at.unwrap_or(end).max(world.now);
+        }
+    }
+    assert!(looks < 400, "{looks} looks in an hour");
+    (world.git_up, world.registry_up) = (true, true);
+    world.commit(1);
+    let rest = world.run_until_rest();
+    assert!(!rest.stalled);
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.real.config, Some(world.wanted_now()));
+    assert_eq!(world.status().retry, None);
 }

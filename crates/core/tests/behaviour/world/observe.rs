@@ -10,6 +10,7 @@ use alustan_core::seen::{
     Answer, BuildSeen, BuildState, IMAGE_MISSING, InputsSeen, JobSeen, NothingLeft, OwnJob,
     RecordSeen, Seen, SourceSeen, Waiting,
 };
+use alustan_core::state_address;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -65,6 +66,7 @@ impl World {
             jobs: self.own_jobs(),
             cache: self.cache,
             invalid: None,
+            conflict: state_address::conflict(self.tf(), &self.others),
             outputs: self.outputs,
             pin: self.pin.clone(),
             record,

@@ -1,0 +1,84 @@
+//! Rule 11: nobody works on a state that belongs to somebody else.
+
+use alustan_api::Terraform;
+use alustan_core::state_address::{address, conflict};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::fixtures::{Edit as _, at, terraform};
+use crate::world::World;
+
+/// A resource with its state in S3, made at `second`.
+fn in_s3(name: &str, second: i64, key: Option<&str>) -> Terraform {
+    let mut backend = json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1" });
+    if let Some(key) = key {
+        backend["key"] = json!(key);
+    }
+    let mut tf = terraform().named(name).with("/backend", backend);
+    tf.metadata.creation_timestamp = Some(Time(at(second)));
+    tf
+}
+
+fn told(name: &str, state: &str) -> Terraform {
+    let mut tf = in_s3(name, 0, None).with("/backend", json!(null));
+    tf.status.get_or_insert_default().state_address = Some(state.to_owned());
+    tf
+}
+
+#[rstest]
+#[case::as_described(in_s3("web", 0, Some("a/b")), Some("s3://bucket/a/b"))]
+#[case::by_default(in_s3("web", 0, None), Some("s3://bucket/team/web.tfstate"))]
+#[case::as_the_engine_told(told("web", "gcs://bucket/web"), Some("gcs://bucket/web"))]
+#[case::in_secrets_of_its_own(told("web", "secret://team/web-state"), None)]
+#[case::in_its_own_pod(told("web", "local://terraform.tfstate"), None)]
+#[case::of_an_unknown_place(told("web", "http://"), None)]
+fn a_state_has_an_address(#[case] tf: Terraform, #[case] wanted: Option<&str>) {
+    assert_eq!(address(&tf).as_deref(), wanted);
+}
+
+#[rstest]
+#[case::with_an_older_one(in_s3("old", 1, Some("x")), true)]
+#[case::with_a_younger_one(in_s3("young", 9, Some("x")), false)]
+#[case::with_another_place(in_s3("old", 1, Some("y")), false)]
+fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] refused: bool) {
+    let tf = in_s3("web", 5, Some("x"));
+    assert_eq!(conflict(&tf, [&other]).is_some(), refused);
+}
+
+#[test]
+fn of_two_made_in_one_second_exactly_one_is_refused() {
+    let (one, other) = (in_s3("a", 1, Some("x")), in_s3("b", 1, Some("x")));
+    assert_ne!(
+        conflict(&one, [&other]).is_some(),
+        conflict(&other, [&one]).is_some()
+    );
+}
+
+#[test]
+fn the_refused_one_runs_nothing_until_the_older_is_gone() {
+    let mut world = World::with(in_s3("web", 5, Some("x")));
+    world.others = vec![in_s3("old", 1, Some("x"))];
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("StateConflict", true)
+    );
+    let message = world.status().message;
+    for part in ["s3://bucket/x", "tf old", "spec.backend.key"] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert!(world.jobs.is_empty());
+    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.others.clear();
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn the_name_of_a_resource_elsewhere_is_nobodys_business() {
+    let mut other = in_s3("old", 1, Some("x"));
+    other.metadata.namespace = Some("secret-team".to_owned());
+    let failure = conflict(&in_s3("web", 5, Some("x")), [&other]).unwrap();
+    assert!(!failure.message.contains("old ") && !failure.message.contains("secret-team"));
+}
