@@ -68,6 +68,54 @@ async fn a_script_is_inline_or_from_a_config_map() {
 }
 
 #[tokio::test]
+async fn what_is_approved_must_be_a_plan() {
+    let space = Space::new().await;
+    let script = json!({"inline": "true"});
+    let with_scripts = |approval: &Value, scripts: Value| {
+        let asks = with(resource("web"), "/approval", Some(approval.clone()));
+        with(asks, "/scripts", Some(scripts))
+    };
+    let manual = json!({"mode": "Manual"});
+    let rules = json!({"rules": [{"when": "plan.destroy > 0", "then": "Ask"}]});
+    accepts(&space, "/approval", &[manual.clone(), rules.clone()]).await;
+    for (approval, message) in [
+        (
+            &manual,
+            "approval.mode Manual with scripts.apply needs scripts.plan",
+        ),
+        (
+            &rules,
+            "approval.rules with scripts.apply need scripts.plan",
+        ),
+    ] {
+        let blind = with_scripts(approval, json!({"apply": script}));
+        refuses_resource(&space, &blind, "", message).await;
+        let both = with_scripts(approval, json!({"apply": script, "plan": script}));
+        accepts_resource(&space, &both, "a plan and what applies it").await;
+    }
+    let destroy = with_scripts(&json!({"destroy": "Manual"}), json!({"destroy": script}));
+    let message = "nobody can tell beforehand what a script destroys";
+    refuses_resource(&space, &destroy, "", message).await;
+}
+
+#[tokio::test]
+async fn an_approval_has_sensible_values() {
+    let space = Space::new().await;
+    refuses(
+        &space,
+        "/approval/plan",
+        "Too long",
+        &[json!("x".repeat(65))],
+    )
+    .await;
+    let rule = |when: &str, then: &str| json!([{"when": when, "then": then}]);
+    let field = "/approval/rules";
+    refuses(&space, field, "Unsupported value", &[rule("true", "Allow")]).await;
+    refuses(&space, field, "should be at least 1", &[rule("", "Ask")]).await;
+    refuses(&space, field, "Too long", &[rule(&"x".repeat(1001), "Ask")]).await;
+}
+
+#[tokio::test]
 async fn a_backend_has_the_fields_of_its_provider() {
     let space = Space::new().await;
     let good = [
