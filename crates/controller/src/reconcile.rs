@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::enact::Pass;
 use crate::error::Error;
 use crate::observe::{Session, jobs};
-use crate::report::{publish, report};
+use crate::report::{publish, report, tell};
 use crate::run::{MIRRORS, owner};
 use crate::{Guarded, Ref};
 
@@ -143,6 +143,7 @@ async fn act(
     }
     if leaving && done.is_ok() {
         info!(resource = %who, "let go: {}", status.message);
+        tell(cx, tf, &status).await;
         forget(cx, who);
         return Ok(());
     }

@@ -48,11 +48,16 @@ pub(crate) async fn report(
         api.patch_status(&tf.name_any(), &parameters, &patch),
     )
     .await?;
-    for event in events::events(previous, &status) {
-        publish(cx, &tf.object_ref(&()), event).await;
-    }
+    tell(cx, tf, &status).await;
     cx.memory.set_status(who, status);
     Ok(())
+}
+
+/// Publishes what is new in `status`.
+pub(crate) async fn tell(cx: &Context, tf: &Terraform, status: &TerraformStatus) {
+    for event in events::events(tf.status.as_ref(), status) {
+        publish(cx, &tf.object_ref(&()), event).await;
+    }
 }
 
 /// Publishes `event` about `object`; one that cannot be published is worth a line in the log. Each is

@@ -1,18 +1,23 @@
 //! Deletion (rule 13): destroy with what the pin holds, clean up, let go.
 
+pub(crate) mod kept;
+
 use std::collections::BTreeMap;
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{
     BackendInputs, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
 };
-use alustan_api::{ABANDON, State, Terraform, names};
+use alustan_api::{State, Terraform, names};
 use kube::ResourceExt;
 
 use crate::absorb;
 use crate::approval;
 use crate::build::{self, Image, image_by_digest};
 use crate::decide::{Case, Target};
+pub use kept::leaves_everything;
+use kept::{Kept, how_to_abandon, is_abandoned};
+
 use crate::inputs;
 use crate::retry;
 use crate::seen::InputsSeen;
@@ -29,43 +34,63 @@ fn let_go(case: &mut Case<'_>, state: bool) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// Whether a person gave `tf` up: nothing is destroyed.
-pub fn is_abandoned(tf: &Terraform) -> bool {
-    tf.annotations()
-        .get(ABANDON)
-        .is_some_and(|value| value == "true")
-}
-
 /// What to do with a deleted resource.
-pub(crate) fn decide(mut case: Case<'_>) -> Decision {
+pub(crate) fn decide(case: Case<'_>) -> Decision {
     if is_abandoned(case.tf) {
         return abandon(case);
     }
     if let Some(run) = absorb::open_run(&case.current).cloned() {
         return under_way(case, &run);
     }
-    if destroyed(&case) && says_applied(case.tf) {
-        // The status forgets what was applied before the record that says so goes.
-        let situation = Situation::busy(State::Destroying, "Destroyed", "everything is destroyed");
-        let now = case.now;
-        return Decision {
-            requeue_at: Some(now),
-            ..case.done(&situation, None, None)
-        };
+    if destroyed(&case) {
+        return nothing_is_left(case);
     }
-    if destroyed(&case) || (case.current.attempted == 0 && case.history.applied.is_none()) {
-        let_go(&mut case, true);
-        let message = if case.current.attempted > 0 {
-            "everything is destroyed"
-        } else {
-            "nothing was applied"
-        };
-        return case.done(
-            &Situation::busy(State::Destroying, "Destroyed", message),
-            None,
-            None,
-        );
+    let never = case.current.attempted == 0 && case.history.applied.is_none();
+    match (Kept::of(case.tf), never) {
+        (Some(Kept::Protected), _) => waits(case, kept::protected),
+        (Some(Kept::Orphaned | Kept::Suspended) | None, true) => gone(case, "nothing was applied"),
+        (Some(Kept::Orphaned), false) => orphan(case),
+        (Some(Kept::Suspended), false) => waits(case, kept::suspended),
+        (None, false) => destroy_what_exists(case),
     }
+}
+
+/// Nothing happens until a person changes the spec.
+fn waits(case: Case<'_>, why: fn(&Terraform) -> Situation) -> Decision {
+    let situation = why(case.tf);
+    case.done(&situation, None, None)
+}
+
+fn orphan(mut case: Case<'_>) -> Decision {
+    let_go(&mut case, false);
+    let left = kept::left(case.tf, case.seen.pin.as_ref());
+    let message = format!("spec.deletionPolicy is Orphan: {left}");
+    let situation = Situation::busy(State::Destroying, "Orphaned", message);
+    case.done(&situation, None, None)
+}
+
+/// Everything is destroyed. The status forgets what was applied before the record that says so
+/// goes.
+fn nothing_is_left(case: Case<'_>) -> Decision {
+    let message = "everything is destroyed";
+    if !says_applied(case.tf) {
+        return gone(case, message);
+    }
+    let situation = Situation::busy(State::Destroying, "Destroyed", message);
+    let now = case.now;
+    Decision {
+        requeue_at: Some(now),
+        ..case.done(&situation, None, None)
+    }
+}
+
+fn gone(mut case: Case<'_>, message: &str) -> Decision {
+    let_go(&mut case, true);
+    let situation = Situation::busy(State::Destroying, "Destroyed", message);
+    case.done(&situation, None, None)
+}
+
+fn destroy_what_exists(case: Case<'_>) -> Decision {
     let Some(run) = destruction(&case) else {
         let message = format!(
             "the Secret {} is gone, and with it what destroy needs{}",
@@ -102,14 +127,6 @@ fn abandon_hint(case: &Case<'_>) -> String {
     format!("{}{}", case.last_logs(), how_to_abandon(case.tf))
 }
 
-pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
-    format!(
-        "; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
-        tf.name_any(),
-        tf.namespace().unwrap_or_default(),
-    )
-}
-
 /// Gives up. A run that goes on is ended first, and gently: its state would be lost otherwise.
 fn abandon(mut case: Case<'_>) -> Decision {
     let run = absorb::open_run(&case.current).cloned();
@@ -127,17 +144,18 @@ fn abandon(mut case: Case<'_>) -> Decision {
         )
     } else {
         let_go(&mut case, false);
-        "abandoned: what it manages is left as it is, and so are the Secrets with its state"
-            .to_owned()
+        let left = kept::left(case.tf, case.seen.pin.as_ref());
+        format!("abandoned: {left}")
     };
     let situation = Situation::busy(State::Destroying, "Abandoned", message);
     case.done(&situation, None, None)
 }
 
-/// `run` goes on: a destroy is helped along, one that applies is waited for (rule 8), any other
-/// is cancelled.
+/// `run` goes on: a destroy that is still wanted is helped along, one that applies is waited for
+/// (rule 8), any other is cancelled.
 fn under_way(mut case: Case<'_>, run: &RunSpec) -> Decision {
-    if run.kind == RunKind::Destroy || case.current.phase >= RunPhase::Applying {
+    let wanted = run.kind == RunKind::Destroy && Kept::of(case.tf).is_none();
+    if wanted || case.current.phase >= RunPhase::Applying {
         return going_on(case, run);
     }
     let number = case.current.number;
@@ -179,13 +197,17 @@ fn going_on(mut case: Case<'_>, run: &RunSpec) -> Decision {
 }
 
 fn going(case: &Case<'_>, run: &RunSpec) -> String {
-    if run.kind == RunKind::Destroy {
+    let kept = Kept::of(case.tf);
+    if run.kind == RunKind::Destroy && kept.is_none() {
         return case.what_runs();
     }
-    format!(
-        "run {} is applying and is not cut short; destroying once it is done",
-        case.current.number
-    )
+    let what = match run.kind {
+        RunKind::Destroy => "destroying",
+        RunKind::Apply | RunKind::Plan | RunKind::Drift => "applying",
+    };
+    let then = kept.map_or("destroying once it is done", Kept::after_the_run);
+    let number = case.current.number;
+    format!("run {number} is {what} and is not cut short; {then}")
 }
 
 /// Whether the status says that something is applied.

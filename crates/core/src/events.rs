@@ -15,7 +15,14 @@ pub struct Event {
 }
 
 /// Steps on the way that are worth an event; the others pass in a moment.
-const STEPS: [&str; 4] = ["Building", "Running", "AwaitingApproval", "Destroying"];
+const STEPS: [&str; 6] = [
+    "Building",
+    "Running",
+    "AwaitingApproval",
+    "Destroying",
+    "Orphaned",
+    "Abandoned",
+];
 
 /// The events for the step from `previous` to `next`: where `Ready` changed its status or
 /// reason, where drift came up, and where the repository stopped to answer.

@@ -7,7 +7,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::decide::has_finalizer;
-use crate::delete;
+use crate::delete::kept::{self, Kept, how_to_abandon, is_abandoned};
+use crate::delete::{self, leaves_everything};
 use crate::objects::secrets;
 use crate::seen::{NothingLeft, OwnJob, Seen};
 use crate::start;
@@ -86,7 +87,7 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
     if !deleting && !has_finalizer(tf) {
         steps.push(Step::AddFinalizer);
     }
-    if deleting && delete::is_abandoned(tf) {
+    if deleting && is_abandoned(tf) {
         steps.push(Step::DeleteJob {
             name: job.name.clone(),
             uid: job.uid.clone(),
@@ -117,13 +118,16 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
 /// applied, and forgets once that is destroyed; its Jobs go before its record does.
 fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
     let applied = delete::says_applied(tf) || !seen.jobs.is_empty();
-    let abandoned = delete::is_abandoned(tf);
+    let abandoned = leaves_everything(tf);
+    if Kept::of(tf) == Some(Kept::Protected) && !abandoned {
+        return decision(tf, seen, Vec::new(), &kept::protected(tf), now);
+    }
     if applied && !abandoned && !nothing.namespace_terminating {
         let message = format!(
             "the Secrets {} and {} are gone, and with them what destroy needs; restore them{}",
             names::record(&tf.name_any()),
             names::pin(&tf.name_any()),
-            delete::how_to_abandon(tf),
+            how_to_abandon(tf),
         );
         let lost = Situation::stalled("PinLost", message);
         return decision(tf, seen, Vec::new(), &lost, now);

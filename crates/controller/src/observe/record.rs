@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alustan_api::run::{Pin, key};
 use alustan_api::{Terraform, names};
-use alustan_core::delete::is_abandoned;
+use alustan_core::delete::leaves_everything;
 use alustan_core::objects::secrets;
 use alustan_core::seen::{NothingLeft, RecordSeen};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -25,7 +25,7 @@ pub(super) struct Kept {
 }
 
 /// The run record and the pin of `tf`. Where a deleted resource seems to have no record, the API
-/// server is asked itself. What cannot be read is as good as gone for one that is abandoned.
+/// server is asked itself. What cannot be read is as good as gone where everything is left as it is.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let (record, pin) = (names::record(&tf.name_any()), names::pin(&tf.name_any()));
@@ -49,7 +49,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         .1
         .map(|secret| required(&secret, secrets::PIN))
         .transpose();
-    let given_up = deleting && is_abandoned(tf) && (read_record.is_err() || read_pin.is_err());
+    let given_up = deleting && leaves_everything(tf) && (read_record.is_err() || read_pin.is_err());
     let (record, pin) = if given_up {
         (None, None)
     } else {

@@ -57,6 +57,7 @@ fn comes_to_rest(world: &mut World) {
     world.room = true;
     world.unsteady = false;
     world.edit(|tf| tf.with("/suspend", false));
+    world.protect(false);
     if world.is_deleted() {
         // Only what is still to be applied is built again.
         world.restore_images();

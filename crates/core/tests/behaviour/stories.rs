@@ -11,6 +11,7 @@ mod events;
 mod failures;
 mod idle;
 mod inputs;
+mod kept;
 mod nothing_left;
 mod objects;
 mod pod_security;

@@ -299,6 +299,17 @@ impl World {
         self
     }
 
+    /// A user sets `spec.deletionProtection`.
+    pub(crate) fn protect(&mut self, protect: bool) -> &mut Self {
+        self.edit(|tf| tf.with("/deletionProtection", protect))
+    }
+
+    /// A user sets `spec.deletionPolicy`.
+    pub(crate) fn orphan(&mut self, orphan: bool) -> &mut Self {
+        let policy = if orphan { "Orphan" } else { "Destroy" };
+        self.edit(|tf| tf.with("/deletionPolicy", policy))
+    }
+
     /// A commit to the module, after which its context is `context`.
     pub(crate) fn commit(&mut self, context: u32) -> &mut Self {
         self.head = (context, self.head.1 + 1);

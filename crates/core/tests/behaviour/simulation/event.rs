@@ -39,6 +39,8 @@ pub(super) enum Event {
     Unsteady(bool),
     Delete,
     Abandon,
+    Protect(bool),
+    Orphan(bool),
     ReconcileAt(u8),
     Restart,
     Clock(i64),
@@ -102,6 +104,8 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         2 => any::<bool>().prop_map(Event::Unsteady),
         4 => Just(Event::Delete),
         1 => Just(Event::Abandon),
+        1 => any::<bool>().prop_map(Event::Protect),
+        1 => any::<bool>().prop_map(Event::Orphan),
         2 => (0..4_u8).prop_map(Event::ReconcileAt),
         1 => Just(Event::Restart),
         8 => prop_oneof![6 => 1..120_i64, 4 => 600..7_200_i64, 1 => -600..0_i64].prop_map(Event::Clock),
@@ -174,6 +178,8 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         Event::Abandon if world.is_deleted() => {
             world.edit(|tf| tf.annotated(ABANDON, "true"));
         }
+        Event::Protect(protect) => drop(world.protect(protect)),
+        Event::Orphan(orphan) => drop(world.orphan(orphan)),
         Event::CacheIsLost | Event::FinalizerRemoved | Event::Abandon => {}
         Event::ReconcileAt(value) => {
             world.edit(|tf| tf.annotated(RECONCILE_AT, &value.to_string()));

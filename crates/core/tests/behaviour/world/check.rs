@@ -2,7 +2,7 @@
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};
-use alustan_api::{State, TerraformStatus};
+use alustan_api::{DeletionPolicy, State, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::seen::{RecordSeen, Seen};
 use alustan_core::start;
@@ -13,6 +13,10 @@ use super::{World, condition};
 impl World {
     /// Every state says why, what comes next and when; `Ready` is right, and lasts.
     pub(crate) fn check(&self, decision: &Decision, seen: &Seen) {
+        assert!(
+            decision.start.is_none() || !self.is_kept(),
+            "a run is started for what is deleted and to be kept"
+        );
         let statuses = std::iter::once(&decision.status);
         for status in statuses.chain(decision.start.as_ref().map(|start| &start.status)) {
             self.says_why(status);
@@ -22,6 +26,13 @@ impl World {
                 self.may_be_busy(status, decision, seen);
             }
         }
+    }
+
+    /// Whether it is deleted, and a person does not want it destroyed.
+    fn is_kept(&self) -> bool {
+        let spec = &self.tf().spec;
+        let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
+        self.is_deleted() && (spec.deletion_protection || orphaned || spec.suspend)
     }
 
     fn says_why(&self, status: &TerraformStatus) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Pin, RunKind, RunPhase, RunRecord};
-use alustan_api::{ABANDON, Terraform};
+use alustan_api::{ABANDON, DeletionPolicy, Terraform};
 use alustan_core::seen::RecordSeen;
 use kube::ResourceExt;
 
@@ -286,9 +286,11 @@ impl Ledger {
             .annotations()
             .get(ABANDON)
             .is_some_and(|value| value == "true");
+        let spec = &tf.spec;
+        let orphaned = spec.deletion_policy == DeletionPolicy::Orphan && !spec.deletion_protection;
         assert!(tf.metadata.deletion_timestamp.is_some());
         assert!(
-            real.is_empty() || abandoned,
+            real.is_empty() || abandoned || orphaned,
             "let go, and {real:?} stays behind"
         );
     }

@@ -1,0 +1,111 @@
+//! What stands against a destroy, because a person wants it so.
+
+use alustan_api::run::Pin;
+use alustan_api::{ABANDON, DeletionPolicy, Terraform};
+use kube::ResourceExt;
+
+use crate::status::Situation;
+
+/// Why the spec says that nothing is destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// `deletionProtection`: nothing at all is done.
+    Protected,
+    /// `deletionPolicy: Orphan`: everything stays as it is.
+    Orphaned,
+    /// `suspend`: no run begins.
+    Suspended,
+}
+
+impl Kept {
+    /// The strongest reason of `tf`, if it has any.
+    pub(crate) fn of(tf: &Terraform) -> Option<Self> {
+        let spec = &tf.spec;
+        let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
+        match (spec.deletion_protection, orphaned, spec.suspend) {
+            (true, _, _) => Some(Self::Protected),
+            (false, true, _) => Some(Self::Orphaned),
+            (false, false, true) => Some(Self::Suspended),
+            (false, false, false) => None,
+        }
+    }
+
+    /// What comes once a run that goes on is over.
+    pub(crate) fn after_the_run(self) -> &'static str {
+        match self {
+            Self::Protected => "nothing is destroyed then, since spec.deletionProtection is true",
+            Self::Orphaned => {
+                "everything is left as it is then, since spec.deletionPolicy is Orphan"
+            }
+            Self::Suspended => "nothing is destroyed then, since spec.suspend is true",
+        }
+    }
+}
+
+/// Whether a person gave `tf` up: nothing is destroyed, whatever its spec says.
+pub(crate) fn is_abandoned(tf: &Terraform) -> bool {
+    tf.annotations()
+        .get(ABANDON)
+        .is_some_and(|value| value == "true")
+}
+
+/// Whether the deleted `tf` goes and leaves what it manages as it is.
+pub fn leaves_everything(tf: &Terraform) -> bool {
+    is_abandoned(tf) || Kept::of(tf) == Some(Kept::Orphaned)
+}
+
+/// How a person gives `tf` up, as the end of a message.
+pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
+    format!(
+        "; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
+        tf.name_any(),
+        tf.namespace().unwrap_or_default(),
+    )
+}
+
+/// A deleted resource that waits until it is no longer protected.
+pub(crate) fn protected(tf: &Terraform) -> Situation {
+    let message = format!(
+        "spec.deletionProtection is true, so the deleted resource waits, and nothing is run or \
+         removed; to destroy what it manages: {}{}",
+        patch(tf, "deletionProtection"),
+        how_to_abandon(tf),
+    );
+    Situation::stalled("DeletionProtected", message)
+}
+
+/// A deleted resource that waits until runs may begin again.
+pub(crate) fn suspended(tf: &Terraform) -> Situation {
+    let message = format!(
+        "spec.suspend is true, so the deleted resource waits, and nothing is destroyed; to go on: \
+         {}{}",
+        patch(tf, "suspend"),
+        how_to_abandon(tf),
+    );
+    Situation::stalled("Suspended", message)
+}
+
+/// The command that sets `field` of the spec to false.
+fn patch(tf: &Terraform, field: &str) -> String {
+    format!(
+        "kubectl patch tf {} -n {} --type merge -p '{{\"spec\":{{\"{field}\":false}}}}'",
+        tf.name_any(),
+        tf.namespace().unwrap_or_default(),
+    )
+}
+
+/// What stays where nothing is destroyed.
+pub(crate) fn left(tf: &Terraform, pin: Option<&Pin>) -> String {
+    let managed = pin.is_some_and(|pin| pin.inputs.backend.managed.is_some());
+    let state = if managed {
+        format!(
+            " in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
+            tf.namespace().unwrap_or_default(),
+            alustan_api::labels::NAME,
+            tf.name_any(),
+        )
+    } else {
+        String::new()
+    };
+    format!("what it manages is left as it is, and so is its state{state}")
+}

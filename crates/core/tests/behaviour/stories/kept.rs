@@ -1,0 +1,236 @@
+//! Rule 13: what a person wants to keep is not destroyed.
+
+use alustan_api::run::RunKind;
+use alustan_api::{ABANDON, State};
+use alustan_core::events::events;
+use rstest::rstest;
+
+use super::{is_quiet, words};
+use crate::fixtures::Edit as _;
+use crate::world::{Look, Stage, World};
+
+fn suspend(world: &mut World, suspend: bool) {
+    world.edit(|tf| tf.with("/suspend", suspend));
+}
+
+fn protect(world: &mut World, protect: bool) {
+    world.protect(protect);
+}
+
+type Switch = fn(&mut World, bool);
+
+#[rstest]
+#[case::protected(protect as Switch, "DeletionProtected", "deletionProtection")]
+#[case::suspended(suspend as Switch, "Suspended", "suspend")]
+fn a_deleted_resource_that_is_kept_says_so_and_waits(
+    #[case] switch: Switch,
+    #[case] reason: &str,
+    #[case] field: &str,
+) {
+    let mut world = World::applied();
+    switch(&mut world, true);
+    world.delete();
+    let looked = world.look_once();
+    assert!(looked.decision.steps.is_empty() && looked.decision.start.is_none());
+    assert_eq!(
+        (world.status().state, world.reason()),
+        (State::Stalled, reason.to_owned())
+    );
+    let message = world.status().message;
+    let way_out = format!(
+        "kubectl patch tf web -n team --type merge -p '{{\"spec\":{{\"{field}\":false}}}}'"
+    );
+    assert!(message.contains(&way_out), "{message}");
+    assert!(message.contains("alustan.io/abandon=true"), "{message}");
+    world.pass(36_000);
+    assert!(is_quiet(&world.look_once()), "it waits, however long");
+    assert!(world.record.is_some() && world.pin.is_some() && !world.real.is_empty());
+    switch(&mut world, false);
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[rstest]
+#[case::protected(protect as Switch)]
+#[case::suspended(suspend as Switch)]
+fn a_resource_that_is_kept_can_be_given_up(#[case] switch: Switch) {
+    let mut world = World::applied();
+    switch(&mut world, true);
+    world.delete().look_once();
+    world.edit(|tf| tf.annotated(ABANDON, "true")).settle();
+    assert!(world.tf.is_none() && !world.real.is_empty());
+}
+
+#[rstest]
+#[case::protected(protect as Switch)]
+#[case::suspended(suspend as Switch)]
+fn a_destroy_that_has_changed_nothing_is_cancelled_once_a_person_says_so(#[case] switch: Switch) {
+    let mut world = World::applied();
+    world.delete().run_to(Stage::Planning);
+    switch(&mut world, true);
+    assert_eq!(
+        words(&world.look_once().decision.steps),
+        ["SwapRecord Planning", "DeleteJob web-destroy-2"]
+    );
+    world.settle();
+    assert!(world.is_stalled() && !world.real.is_empty());
+    switch(&mut world, false);
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[rstest]
+#[case::protected(protect as Switch, "spec.deletionProtection is true")]
+#[case::suspended(suspend as Switch, "spec.suspend is true")]
+fn an_apply_that_goes_on_is_not_cut_short_for_it(#[case] switch: Switch, #[case] why: &str) {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
+    switch(&mut world, true);
+    world.delete();
+    assert!(world.look_once().decision.steps.is_empty());
+    let message = world.status().message;
+    assert!(
+        message.contains("is applying and is not cut short; nothing is destroyed then"),
+        "{message}"
+    );
+    assert!(message.contains(why), "{message}");
+    world.settle();
+    assert!(world.is_stalled() && !world.real.is_empty());
+    assert_eq!(world.ledger.kinds.len(), 1, "the apply alone");
+}
+
+#[test]
+fn a_protected_resource_waits_even_before_anything_is_applied() {
+    let mut world = World::until(|world| world.record.is_some());
+    world.protect(true);
+    world.delete().look_once();
+    assert_eq!(world.reason(), "DeletionProtected");
+    world.record = None;
+    assert!(world.look_once().decision.steps.is_empty());
+    assert_eq!(world.reason(), "DeletionProtected");
+}
+
+#[test]
+fn a_suspended_resource_for_which_nothing_was_applied_goes_at_once() {
+    let mut world = World::until(|world| world.record.is_some());
+    suspend(&mut world, true);
+    world.delete().look_once();
+    assert!(world.tf.is_none(), "no run is needed for that");
+}
+
+#[test]
+fn an_orphaned_resource_goes_and_leaves_everything_and_its_state() {
+    let mut world = World::applied();
+    world.orphan(true);
+    world.delete();
+    let before = world.tf.clone().unwrap();
+    let looked = world.look_once();
+    assert_eq!(
+        words(&looked.decision.steps),
+        ["SwapRecord Recorded", "CleanUp", "RemoveFinalizer"]
+    );
+    assert!(world.tf.is_none() && !world.real.is_empty());
+    assert!(world.objects.contains("web-state"));
+    let told = events(before.status.as_ref(), &looked.decision.status);
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].reason.as_str(), told[0].warning),
+        ("Orphaned", false)
+    );
+    let stays = "its state in Secrets of this namespace: kubectl get secrets -n team -l \
+                 alustan.io/terraform=web";
+    assert!(told[0].note.contains(stays), "{}", told[0].note);
+}
+
+#[test]
+fn an_orphaned_resource_with_a_state_elsewhere_does_not_point_at_secrets() {
+    let mut world = World::with(crate::fixtures::terraform().with(
+        "/backend",
+        serde_json::json!({"provider": "aws", "s3": "states", "region": "us-east-1"}),
+    ));
+    world.settle();
+    world.orphan(true);
+    world.delete();
+    let message = world.look_once().decision.status.message;
+    assert!(message.ends_with("so is its state"), "{message}");
+}
+
+#[test]
+fn an_orphaned_resource_is_let_go_however_often_the_controller_dies() {
+    let mut world = World::applied();
+    world.orphan(true);
+    world.delete();
+    while world.record.is_some() || world.pin.is_some() {
+        world.look(Look {
+            stale: None,
+            crash: Some(6),
+        });
+    }
+    world.settle();
+    assert!(world.tf.is_none() && world.objects.contains("web-state"));
+}
+
+#[test]
+fn an_orphaned_resource_waits_for_an_apply_and_cancels_a_plan() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
+    world.orphan(true);
+    world.delete();
+    assert!(world.look_once().decision.steps.is_empty());
+    let message = world.status().message;
+    assert!(
+        message.contains("everything is left as it is then"),
+        "{message}"
+    );
+    world.settle();
+    assert!(world.tf.is_none() && !world.real.is_empty());
+    assert_eq!(world.ledger.kinds.len(), 1);
+
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Planning);
+    world.orphan(true);
+    world.delete();
+    assert_eq!(
+        words(&world.look_once().decision.steps),
+        ["SwapRecord Planning", "DeleteJob web-apply-2"]
+    );
+    world.settle();
+    assert!(world.tf.is_none() && !world.real.is_empty());
+}
+
+#[test]
+fn an_orphaned_resource_for_which_nothing_was_applied_leaves_no_empty_state() {
+    let mut world = World::new();
+    world.run_to(Stage::Planning);
+    world.orphan(true);
+    world.delete().settle();
+    assert!(world.tf.is_none());
+    assert!(!world.objects.iter().any(|name| name.contains("-state")));
+}
+
+#[test]
+fn protection_is_stronger_than_the_policy_to_orphan() {
+    let mut world = World::applied();
+    world.orphan(true);
+    world.protect(true);
+    world.delete().settle();
+    assert_eq!(world.reason(), "DeletionProtected");
+    assert!(world.record.is_some());
+}
+
+#[test]
+fn what_is_destroyed_already_is_no_longer_kept() {
+    let mut world = World::applied();
+    world.delete().run_to(Stage::Applying);
+    world.protect(true);
+    world.look_once();
+    let message = world.status().message;
+    assert!(
+        message.contains("is destroying and is not cut short"),
+        "{message}"
+    );
+    assert_eq!(world.last_run().0, RunKind::Destroy);
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
