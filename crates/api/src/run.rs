@@ -227,7 +227,14 @@ pub struct RunSpec {
     pub revision: Option<String>,
     /// The context in the image.
     pub context: Option<String>,
-    /// The runner image, by digest.
+    /// The context in the registry, by digest.
+    #[serde(default)]
+    pub artifact: Option<String>,
+    /// Whether the artifact is unpacked when the pod starts, because `image` is a base image
+    /// without the module.
+    #[serde(default)]
+    pub unpack: bool,
+    /// The image that it runs in, by digest: the runner image, or its base.
     pub image: String,
     /// The image's tag.
     pub tag: String,
@@ -536,10 +543,26 @@ pub struct Pin {
     pub revision: Option<String>,
     /// The context in the image.
     pub context: Option<String>,
+    /// The context in the registry, by digest.
+    #[serde(default)]
+    pub artifact: Option<String>,
+    /// The base image, by digest: with the context it stands in for an image that is gone.
+    #[serde(default)]
+    pub base: Option<String>,
     /// The Secret that pulls the image.
     pub pull_secret: Option<String>,
+    /// The docker configuration of the registry's Secret.
+    #[serde(default)]
+    pub docker_config: Option<String>,
+    /// The spec, but for the variables, which are among the inputs. A value, since a later version
+    /// may not be able to read it, and must read the rest all the same.
+    #[serde(default)]
+    pub spec: Value,
     /// The inputs of the run.
     pub inputs: RunInputs,
+    /// Values of the Secrets of `spec.runner.envFromSecrets`, by Secret.
+    #[serde(default)]
+    pub environment: BTreeMap<String, BTreeMap<String, String>>,
     /// The pin of the last apply that came to [`RunPhase::Applying`], as long as this one has not.
     #[serde(default)]
     pub before: Option<Box<Self>>,

@@ -122,9 +122,13 @@ impl Repository {
                     .await
                     .map_err(|error| at_commit(&revision, &error))?;
                 contexts.put(context.digest.as_str(), &context.bytes);
+                let digest = alustan_registry::Digest::parse(context.digest.as_str())
+                    .map_err(|error| registry("the context", &error))?;
+                let artifact = alustan_registry::artifact_digest(&digest, context.bytes.len());
                 Ok(SourceSeen {
                     revision: revision.commit.as_str().to_owned(),
                     context: context.digest.as_str().to_owned(),
+                    artifact: artifact.as_str().to_owned(),
                     path: context.module_path,
                     backend: context.module_backend,
                 })

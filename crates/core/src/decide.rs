@@ -153,7 +153,11 @@ impl Case<'_> {
         }
         alustan_approval::check(&self.tf.spec.approval.rules)
             .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;
-        let seen = self.seen.inputs.as_ref().map_err(missing_input)?;
+        let seen = self
+            .seen
+            .inputs
+            .as_ref()
+            .map_err(|it| missing_input(&it.failure))?;
         let source = self.source()?;
         let base = match &self.seen.base {
             Answer::Known(base)
@@ -358,7 +362,9 @@ impl Case<'_> {
                     trigger,
                     image: build::image_by_digest(self.tf, &digest),
                     tag: target.plan.tag.clone(),
+                    artifact: Some(image::artifact(self.tf, &target.source)),
                     revision: Some(target.source.revision),
+                    unpack: false,
                     context: Some(target.source.context),
                     config_hash: target.hash,
                     inputs,

@@ -1,5 +1,6 @@
 //! Deletion (rule 13): destroy with what the pin holds, clean up, let go.
 
+mod gaps;
 pub(crate) mod kept;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,11 @@ fn let_go(case: &mut Case<'_>, state: bool) {
 
 /// What to do with a deleted resource.
 pub(crate) fn decide(case: Case<'_>) -> Decision {
+    let seen = gaps::filled(case.tf, case.seen, case.current.attempted);
+    let case = Case {
+        seen: &seen,
+        ..case
+    };
     if is_abandoned(case.tf) {
         return abandon(case);
     }
@@ -232,9 +238,7 @@ fn destruction(case: &Case<'_>) -> Option<Plan> {
     let pin = case.seen.pin.as_ref()?;
     let pin = pin.of_what_exists(case.current.attempted).clone();
     let inputs = live(case, &pin);
-    let none = InputsSeen::default();
-    let seen = case.seen.inputs.as_ref().unwrap_or(&none);
-    let hash = inputs::config_hash(&case.record.key, &pin.tag, &inputs, seen);
+    let hash = inputs::config_hash(&case.record.key, &pin.tag, &inputs, case.seen.found());
     let config_hash = format!("destroy {hash}");
     let trigger = if start::asked(case.tf, &case.history) {
         Trigger::Requested
@@ -249,6 +253,8 @@ fn destruction(case: &Case<'_>) -> Option<Plan> {
         tag: pin.tag,
         revision: pin.revision,
         context: pin.context,
+        artifact: pin.artifact,
+        unpack: false,
         config_hash,
     })
 }
@@ -283,14 +289,14 @@ fn trigger(case: &Case<'_>, config_hash: &str) -> Trigger {
 /// Live values first, the pin as the fallback: a destroy script mended after the deletion counts.
 fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
+    let seen = case.seen.found();
     inputs.variables.extend(inputs::variables(case.tf));
-    if let Ok(seen) = &case.seen.inputs {
-        let secret = seen.runner.values().flat_map(BTreeMap::keys);
-        inputs.secret_environment.extend(secret.cloned());
-        inputs.scripts.clone_from(&seen.scripts);
-        if is_same_backend(case, seen, &inputs.backend) {
-            inputs.backend.environment.clone_from(&seen.backend);
-        }
+    let secret = seen.runner.values().flat_map(BTreeMap::keys);
+    inputs.secret_environment.extend(secret.cloned());
+    inputs.environment = gaps::environment(seen);
+    inputs.scripts.clone_from(&seen.scripts);
+    if is_same_backend(case, seen, &inputs.backend) {
+        inputs.backend.environment.clone_from(&seen.backend);
     }
     inputs.timeouts = inputs::time_limits(case.tf);
     inputs.approval = approval::inputs(case.tf, true);

@@ -69,6 +69,12 @@ pub fn plan(
     }
 }
 
+/// The context of `source` in the registry of `tf`, by digest.
+pub fn artifact(tf: &Terraform, source: &SourceSeen) -> String {
+    let repository = &tf.spec.container_registry.image_name;
+    format!("{repository}@{}", source.artifact)
+}
+
 /// The architecture of the nodes that build and run, as in `kubernetes.io/arch`.
 pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
     "arm64"

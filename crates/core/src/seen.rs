@@ -1,6 +1,6 @@
 //! What `observe` saw: the only input of `decide` besides the resource, the settings and the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use alustan_api::report::{Failure, RunReport};
@@ -52,7 +52,7 @@ pub struct Seen {
     /// Why its state may not be used: it belongs to another resource.
     pub conflict: Option<Failure>,
     /// Values of the Secrets and `ConfigMap`s that the spec names.
-    pub inputs: Result<InputsSeen, Failure>,
+    pub inputs: Result<InputsSeen, Box<Incomplete>>,
     /// The commit and its context.
     pub source: Answer<SourceSeen>,
     /// The base image, resolved.
@@ -72,6 +72,16 @@ pub struct Seen {
     /// Whose the outputs Secret is. Somebody else's is told from none only while outputs wait to
     /// be handed on.
     pub outputs: OutputsSeen,
+}
+
+impl Seen {
+    /// What is there of that which the spec names.
+    pub fn found(&self) -> &InputsSeen {
+        match &self.inputs {
+            Ok(inputs) => inputs,
+            Err(incomplete) => &incomplete.found,
+        }
+    }
 }
 
 /// A runner Job that was made, perhaps long ago.
@@ -124,6 +134,15 @@ pub struct RecordSeen {
     pub history: History,
 }
 
+/// Something that the spec names is not there.
+#[derive(Clone)]
+pub struct Incomplete {
+    /// The first thing that is missing.
+    pub failure: Failure,
+    /// What is there.
+    pub found: InputsSeen,
+}
+
 /// Values of what the spec names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct InputsSeen {
@@ -133,6 +152,8 @@ pub struct InputsSeen {
     pub backend: BTreeMap<String, String>,
     /// Data of `spec.runner.envFromSecrets`, by Secret; only their digest is used.
     pub runner: BTreeMap<String, BTreeMap<String, String>>,
+    /// Those of them that are gone: of a deleted resource, their values are the pin's.
+    pub gone: BTreeSet<String>,
     /// The key of the registry's Secret that holds the docker configuration.
     pub registry_key: Option<String>,
     /// The docker configuration; only its digest is used.
@@ -148,6 +169,8 @@ pub struct SourceSeen {
     pub revision: String,
     /// The context's digest.
     pub context: String,
+    /// The digest that the context has as an artifact in a registry.
+    pub artifact: String,
     /// Path of the module in the context; empty for its root.
     pub path: String,
     /// The type of the module's own `backend` block.

@@ -3,9 +3,10 @@
 use alustan_api::Terraform;
 use alustan_api::names;
 use alustan_api::run::{
-    Failures, History, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
+    Failures, History, Pin, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
 };
 use kube::ResourceExt;
+use serde_json::Value;
 
 use crate::approval;
 use crate::decide::Case;
@@ -35,6 +36,10 @@ pub struct Plan {
     pub revision: Option<String>,
     /// The context in the image.
     pub context: Option<String>,
+    /// The context in the registry, by digest.
+    pub artifact: Option<String>,
+    /// Whether that is unpacked in a base image.
+    pub unpack: bool,
     /// The config hash.
     pub config_hash: String,
     /// What it is started with.
@@ -73,6 +78,8 @@ impl Plan {
             job: names::run_job(&tf.name_any(), self.kind, number),
             revision: self.revision.clone(),
             context: self.context.clone(),
+            artifact: self.artifact.clone(),
+            unpack: self.unpack,
             image: self.image.clone(),
             tag: self.tag.clone(),
             config_hash: self.config_hash.clone(),
@@ -103,11 +110,11 @@ impl Plan {
         let mut steps = surroundings(tf, seen, previous, self.kind, &self.inputs);
         steps.push(Step::SwapRecord(Box::new(Swap {
             record: next.clone(),
-            history: Some(history),
+            history: Some(history.clone()),
             inputs: Keep::Set(Box::new(self.inputs.clone())),
             drop_report: true,
         })));
-        steps.extend(pin(tf, seen, &next, &self.inputs));
+        steps.extend(pin(tf, seen, &next, history.base.as_ref(), &self.inputs));
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
@@ -122,7 +129,13 @@ fn earlier_pods(previous: &RunRecord) -> Vec<String> {
 
 /// What it takes to destroy what the run of `record` may make. The pin of what exists already stays
 /// in it until this run has begun to change anything.
-fn pin(tf: &Terraform, seen: &Seen, record: &RunRecord, inputs: &RunInputs) -> Option<Step> {
+fn pin(
+    tf: &Terraform,
+    seen: &Seen,
+    record: &RunRecord,
+    base: Option<&PinnedImage>,
+    inputs: &RunInputs,
+) -> Option<Step> {
     let run = record
         .run
         .as_ref()
@@ -133,9 +146,15 @@ fn pin(tf: &Terraform, seen: &Seen, record: &RunRecord, inputs: &RunInputs) -> O
         .map(|pin| pin.of_what_exists(record.attempted))
         .filter(|pin| pin.number <= record.attempted)
         .cloned();
+    let found = seen.found();
     let pin = Pin {
         number: record.number,
         pull_secret: pull_secret(tf, seen),
+        docker_config: found.docker_config.clone(),
+        environment: found.runner.clone(),
+        spec: pinned_spec(tf),
+        base: base.map(|base| base.resolved.clone()),
+        artifact: run.artifact.clone(),
         image: run.image.clone(),
         tag: run.tag.clone(),
         revision: run.revision.clone(),
@@ -149,6 +168,13 @@ fn pin(tf: &Terraform, seen: &Seen, record: &RunRecord, inputs: &RunInputs) -> O
         }),
     };
     Some(ensure(Object::Secret(secrets::pin(tf, &pin))))
+}
+
+/// The spec without the variables, which are among the inputs and may be large.
+fn pinned_spec(tf: &Terraform) -> Value {
+    let mut spec = tf.spec.clone();
+    spec.variables.clear();
+    serde_json::to_value(spec).unwrap_or_default()
 }
 
 /// The value of the annotation that asks for a run.
@@ -280,7 +306,8 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let begun = current.record.claimed_by.is_some() || current.record.cancel;
     if seen.job.is_none() && !begun {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
-        steps.extend(pin(tf, seen, &current.record, inputs));
+        let base = current.history.base.as_ref();
+        steps.extend(pin(tf, seen, &current.record, base, inputs));
         steps.push(job(
             tf,
             seen,

@@ -25,6 +25,11 @@ pub fn context_tag(context: &Digest) -> String {
     format!("context-{}", digits.get(..16).unwrap_or(digits))
 }
 
+/// The digest by which a context of `size` bytes is pulled, whichever registry it is in.
+pub fn artifact_digest(context: &Digest, size: usize) -> Digest {
+    Digest::of(&manifest(context, size))
+}
+
 /// The manifest's bytes: the same for the same context, for ever.
 pub(crate) fn manifest(context: &Digest, size: usize) -> Vec<u8> {
     let manifest = json!({

@@ -14,7 +14,7 @@ mod reference;
 mod registry;
 mod session;
 
-pub use artifact::{ARTIFACT_TYPE, LAYER_TYPE, context_tag};
+pub use artifact::{ARTIFACT_TYPE, LAYER_TYPE, artifact_digest, context_tag};
 pub use credential::{Access, Credential};
 pub use docker_config::DockerConfig;
 pub use error::{Error, Failure};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::ScriptTexts;
 use alustan_api::{KeyRef, Script, Terraform};
-use alustan_core::seen::InputsSeen;
+use alustan_core::seen::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
 use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
 use k8s_openapi::ByteString;
@@ -23,7 +23,7 @@ const DOCKER_CONFIG: &str = ".dockerconfigjson";
 /// What the spec names, or the first thing that is missing.
 pub(super) struct Inputs {
     /// For runs.
-    pub(super) seen: Result<InputsSeen, Failure>,
+    pub(super) seen: Result<InputsSeen, Box<Incomplete>>,
     /// For the repository.
     pub(super) git: Result<Credentials, Failure>,
     /// For the registry; `None` is anonymous.
@@ -38,10 +38,15 @@ pub(super) async fn read(cx: &Context, tf: &Terraform) -> Result<Inputs, Error> 
     };
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
-    let seen = reader.seen(tf, &registry).await?;
-    let seen = match (&git, &registry) {
-        (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
-        _ => seen,
+    let (found, missing) = reader.seen(tf, &registry).await?;
+    let missing = [
+        git.as_ref().err(),
+        registry.as_ref().err(),
+        missing.as_ref(),
+    ];
+    let seen = match missing.into_iter().flatten().next().cloned() {
+        Some(failure) => Err(Box::new(Incomplete { failure, found })),
+        None => Ok(found),
     };
     let docker = registry.map(|registry| registry.map(|registry| registry.config));
     Ok(Inputs { seen, git, docker })
@@ -58,6 +63,22 @@ struct RegistrySecret {
 impl RegistrySecret {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.config.to_dockerconfigjson()).into_owned()
+    }
+}
+
+/// The first thing that is missing.
+#[derive(Default)]
+struct Missing(Option<Failure>);
+
+impl Missing {
+    fn or_found<T>(&mut self, found: Result<T, Failure>) -> Option<T> {
+        match found {
+            Ok(found) => Some(found),
+            Err(failure) => {
+                self.0.get_or_insert(failure);
+                None
+            }
+        }
     }
 }
 
@@ -184,14 +205,16 @@ impl Reader<'_> {
         })))
     }
 
+    /// What there is for runs, and the first thing that is missing.
     async fn seen(
         &self,
         tf: &Terraform,
         registry: &Result<Option<RegistrySecret>, Failure>,
-    ) -> Found<InputsSeen> {
+    ) -> Result<(InputsSeen, Option<Failure>), Error> {
+        let mut missing = Missing::default();
         let registry = registry.as_ref().ok().and_then(Option::as_ref);
         let mut seen = InputsSeen {
-            scripts: found!(self.scripts(tf).await?),
+            scripts: self.scripts(tf, &mut missing).await?,
             registry_key: registry.map(|registry| registry.key.clone()),
             docker_config: registry.map(RegistrySecret::text),
             pull_config: registry
@@ -199,52 +222,40 @@ impl Reader<'_> {
                 .map(RegistrySecret::text),
             ..InputsSeen::default()
         };
-        if let Some(reference) = tf
-            .spec
-            .backend
-            .as_ref()
-            .and_then(|backend| backend.secret_ref.as_ref())
-        {
-            seen.backend = strings(found!(
-                self.secret("spec.backend.secretRef", &reference.name)
-                    .await?
-            ));
+        let backend = tf.spec.backend.as_ref();
+        if let Some(reference) = backend.and_then(|backend| backend.secret_ref.as_ref()) {
+            let secret = self.secret("spec.backend.secretRef", &reference.name);
+            let secret = missing.or_found(secret.await?);
+            seen.backend = secret.map(strings).unwrap_or_default();
         }
-        for reference in tf
-            .spec
-            .runner
-            .iter()
-            .flat_map(|runner| &runner.env_from_secrets)
-        {
-            let field = "spec.runner.envFromSecrets";
-            let data = strings(found!(self.secret(field, &reference.name).await?));
-            seen.runner.insert(reference.name.clone(), data);
+        let runner = tf.spec.runner.iter();
+        for reference in runner.flat_map(|runner| &runner.env_from_secrets) {
+            let secret = self.secret("spec.runner.envFromSecrets", &reference.name);
+            if let Some(secret) = missing.or_found(secret.await?) {
+                seen.runner.insert(reference.name.clone(), strings(secret));
+            }
         }
-        Ok(Ok(seen))
+        Ok((seen, missing.0))
     }
 
-    async fn scripts(&self, tf: &Terraform) -> Found<ScriptTexts> {
+    async fn scripts(&self, tf: &Terraform, missing: &mut Missing) -> Result<ScriptTexts, Error> {
         let Some(scripts) = &tf.spec.scripts else {
-            return Ok(Ok(ScriptTexts::default()));
+            return Ok(ScriptTexts::default());
         };
-        Ok(Ok(ScriptTexts {
-            init: found!(
-                self.script("spec.scripts.init", scripts.init.as_ref())
-                    .await?
-            ),
-            plan: found!(
-                self.script("spec.scripts.plan", scripts.plan.as_ref())
-                    .await?
-            ),
-            apply: found!(
-                self.script("spec.scripts.apply", scripts.apply.as_ref())
-                    .await?
-            ),
-            destroy: found!(
-                self.script("spec.scripts.destroy", scripts.destroy.as_ref())
-                    .await?
-            ),
-        }))
+        let init = self.script("spec.scripts.init", scripts.init.as_ref());
+        let init = missing.or_found(init.await?).flatten();
+        let plan = self.script("spec.scripts.plan", scripts.plan.as_ref());
+        let plan = missing.or_found(plan.await?).flatten();
+        let apply = self.script("spec.scripts.apply", scripts.apply.as_ref());
+        let apply = missing.or_found(apply.await?).flatten();
+        let destroy = self.script("spec.scripts.destroy", scripts.destroy.as_ref());
+        let destroy = missing.or_found(destroy.await?).flatten();
+        Ok(ScriptTexts {
+            init,
+            plan,
+            apply,
+            destroy,
+        })
     }
 
     async fn script(&self, field: &str, script: Option<&Script>) -> Found<Option<String>> {

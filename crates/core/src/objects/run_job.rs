@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::labels::{self, Component};
-use alustan_api::run::RunSpec;
+use alustan_api::run::{RunKind, RunSpec};
 use alustan_api::{Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
@@ -161,7 +161,8 @@ fn container(
                 .map(|secret| EnvFromSource {
                     secret_ref: Some(SecretEnvSource {
                         name: secret.name.clone(),
-                        optional: Some(false),
+                        // What is gone comes from the pin.
+                        optional: Some(run.kind == RunKind::Destroy),
                     }),
                     ..EnvFromSource::default()
                 })

@@ -9,6 +9,7 @@ mod deletion;
 mod drift;
 mod events;
 mod failures;
+mod gaps;
 mod idle;
 mod inputs;
 mod kept;

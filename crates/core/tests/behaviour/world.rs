@@ -66,6 +66,8 @@ pub(crate) struct Job {
     pub(crate) labels: BTreeMap<String, String>,
     /// Whether its pod waits for the cache volume.
     pub(crate) volume: bool,
+    /// Whether its pod waits for the Secret `cloud`.
+    pub(crate) cloud: bool,
     pub(crate) spawned: bool,
 }
 
@@ -144,6 +146,8 @@ pub(crate) struct World {
     pub(crate) pull_config: Option<String>,
     /// The type of the module's own backend.
     pub(crate) module_backend: Option<String>,
+    /// The text in the ConfigMap of scripts, if it is there.
+    pub(crate) script: Option<String>,
     /// The credentials of the backend.
     pub(crate) backend_secret: BTreeMap<String, String>,
     /// The value in the Secret `cloud`, if it is there.
@@ -189,6 +193,7 @@ impl World {
             docker_config: "{}".to_owned(),
             pull_config: None,
             module_backend: None,
+            script: None,
             backend_secret: BTreeMap::new(),
             cloud: Some(0),
             unsteady: false,

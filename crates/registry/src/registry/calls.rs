@@ -134,7 +134,7 @@ impl Call<'_> {
         bytes: Bytes,
     ) -> Result<Digest, Error> {
         let manifest = artifact::manifest(context, bytes.len());
-        let digest = Digest::of(&manifest);
+        let digest = artifact::artifact_digest(context, bytes.len());
         if self.is_there(&client, image, &digest).await? {
             return Ok(digest);
         }

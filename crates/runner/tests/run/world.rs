@@ -155,6 +155,8 @@ impl World {
         self.number += 1;
         let before = self.record();
         let run = RunSpec {
+            artifact: None,
+            unpack: false,
             kind,
             trigger: Trigger::Created,
             job: format!("web-{kind}-{}", self.number),

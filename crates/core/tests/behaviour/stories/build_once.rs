@@ -15,6 +15,7 @@ fn source() -> SourceSeen {
     SourceSeen {
         revision: "a1".to_owned(),
         context: "c1".to_owned(),
+        artifact: "sha256:a1".to_owned(),
         path: "web".to_owned(),
         backend: None,
     }

@@ -14,6 +14,7 @@ use crate::world::World;
 fn inputs(tf: &Terraform, seen: &InputsSeen) -> RunInputs {
     let source = SourceSeen {
         revision: "a1".to_owned(),
+        artifact: "sha256:a1".to_owned(),
         context: "c1".to_owned(),
         path: "web".to_owned(),
         backend: None,

@@ -125,7 +125,7 @@ fn a_secret_of_another_type_gives_a_derived_pull_secret() {
 }
 
 #[test]
-fn a_pull_secret_that_cannot_be_derived_any_more_is_that_of_the_pin() {
+fn a_pull_secret_that_cannot_be_derived_any_more_is_made_from_the_pin() {
     let mut world = World::new();
     world.pull_config = Some(r#"{"auths":{}}"#.to_owned());
     world.settle();
@@ -133,7 +133,7 @@ fn a_pull_secret_that_cannot_be_derived_any_more_is_that_of_the_pin() {
     world.delete();
     let looked = world.look_once();
     let start = looked.decision.start.unwrap();
-    assert!(!words(&start.steps).contains(&"Ensure Secret web-registry".to_owned()));
+    assert!(words(&start.steps).contains(&"Ensure Secret web-registry".to_owned()));
     let Some(Step::CreateJob(job)) = start.steps.last() else {
         panic!("no Job")
     };

@@ -273,6 +273,12 @@ impl World {
             volume: volumes
                 .into_iter()
                 .any(|it| it.persistent_volume_claim.is_some()),
+            cloud: container
+                .env_from
+                .iter()
+                .flatten()
+                .filter_map(|from| from.secret_ref.as_ref())
+                .any(|secret| secret.optional != Some(true)),
             spawned: false,
         });
     }

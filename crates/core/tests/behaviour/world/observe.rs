@@ -7,8 +7,8 @@ use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{Script, names};
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::seen::{
-    Answer, BuildSeen, BuildState, IMAGE_MISSING, InputsSeen, JobSeen, NothingLeft, OwnJob,
-    RecordSeen, Seen, SourceSeen, Waiting,
+    Answer, BuildSeen, BuildState, IMAGE_MISSING, Incomplete, InputsSeen, JobSeen, NothingLeft,
+    OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_core::state_address;
 use k8s_openapi::jiff::Timestamp;
@@ -105,6 +105,7 @@ impl World {
         let source = SourceSeen {
             revision: format!("{revision:x}c0ffee0000"),
             context: format!("context-{context}"),
+            artifact: format!("sha256:artifact-{context}"),
             path: "web".to_owned(),
             backend: self.module_backend.clone(),
         };
@@ -185,38 +186,55 @@ impl World {
         Timestamp::from_second((self.now.as_second() / 60 + 1) * 60).unwrap()
     }
 
-    fn inputs(&mut self) -> Result<InputsSeen, alustan_api::report::Failure> {
+    fn inputs(&mut self) -> Result<InputsSeen, Box<Incomplete>> {
         let named = self.tf().spec.container_registry.secret_ref.is_some();
-        if named && !self.regcred {
-            self.ledger.class(Class::MissingSecret);
-            let why = "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
-            return Err(failure(FailureClass::User, "SecretNotFound", why));
-        }
-        let Some(cloud) = self.cloud else {
-            self.ledger.class(Class::MissingSecret);
-            let why = "spec.runner.envFromSecrets[0]: Secret cloud does not exist; create it";
-            return Err(failure(FailureClass::World, "SecretNotFound", why));
-        };
-        let value = BTreeMap::from([("TOKEN".to_owned(), cloud.to_string())]);
-        Ok(InputsSeen {
-            runner: BTreeMap::from([("cloud".to_owned(), value)]),
-            registry_key: named.then(|| ".dockerconfigjson".to_owned()),
+        let (registry, cloud) = (named && self.regcred, self.cloud);
+        let runner = cloud.map(|cloud| {
+            let value = BTreeMap::from([("TOKEN".to_owned(), cloud.to_string())]);
+            ("cloud".to_owned(), value)
+        });
+        let found = InputsSeen {
+            runner: runner.into_iter().collect(),
+            registry_key: registry.then(|| ".dockerconfigjson".to_owned()),
             scripts: self.scripts(),
             backend: self.backend_secret.clone(),
-            docker_config: named.then(|| self.docker_config.clone()),
-            pull_config: self.pull_config.clone(),
-        })
+            docker_config: registry.then(|| self.docker_config.clone()),
+            pull_config: self.pull_config.clone().filter(|_| registry),
+            ..InputsSeen::default()
+        };
+        let missing = |class, why: &str| failure(class, "SecretNotFound", why);
+        let failure = if named && !self.regcred {
+            let why = "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
+            missing(FailureClass::User, why)
+        } else if cloud.is_none() {
+            let why = "spec.runner.envFromSecrets[0]: Secret cloud does not exist; create it";
+            missing(FailureClass::World, why)
+        } else if self.tf().spec.scripts.is_some() && found.scripts == ScriptTexts::default() {
+            let why =
+                "spec.scripts.destroy.configMapRef: ConfigMap scripts does not exist; create it";
+            missing(FailureClass::World, why)
+        } else {
+            return Ok(found);
+        };
+        self.ledger.class(Class::MissingSecret);
+        Err(Box::new(Incomplete { failure, found }))
     }
 
-    /// Inline scripts.
+    /// Scripts, as far as they are there.
     fn scripts(&self) -> ScriptTexts {
         let scripts = self.tf().spec.scripts.clone().unwrap_or_default();
-        let inline = |script: Option<Script>| script.and_then(|script| script.inline);
+        let text = |script: Option<Script>| {
+            let Script {
+                inline,
+                config_map_ref,
+            } = script?;
+            inline.or_else(|| config_map_ref.and(self.script.clone()))
+        };
         ScriptTexts {
-            init: inline(scripts.init),
-            plan: inline(scripts.plan),
-            apply: inline(scripts.apply),
-            destroy: inline(scripts.destroy),
+            init: text(scripts.init),
+            plan: text(scripts.plan),
+            apply: text(scripts.apply),
+            destroy: text(scripts.destroy),
         }
     }
 
@@ -292,13 +310,8 @@ impl World {
     /// What is wanted, as the controller can know it from `seen`.
     pub(crate) fn wanted(&self, seen: &Seen) -> Option<Config> {
         let source = seen.source.value().or(self.memory.source.as_ref())?;
-        let cloud = seen
-            .inputs
-            .as_ref()
-            .ok()?
-            .runner
-            .get("cloud")?
-            .get("TOKEN")?;
+        let inputs = seen.inputs.as_ref().ok()?;
+        let cloud = inputs.runner.get("cloud")?.get("TOKEN")?;
         Some(self.config(source.context.clone(), cloud.parse().unwrap()))
     }
 

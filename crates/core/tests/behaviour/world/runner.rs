@@ -47,6 +47,8 @@ pub(crate) struct Pod {
     pub(crate) image: String,
     /// Whether it waits for the cache volume.
     pub(crate) volume: bool,
+    /// Whether it waits for the Secret `cloud`.
+    pub(crate) cloud: bool,
     pub(crate) stage: Stage,
 }
 
@@ -96,6 +98,7 @@ impl World {
                 number: job.number,
                 image: job.image.clone(),
                 volume: job.volume,
+                cloud: job.cloud,
                 stage: Stage::Created,
             });
         }
@@ -258,11 +261,13 @@ impl World {
             return why(IMAGE_PULL, "Back-off pulling image");
         }
         match (self.cloud, self.cache) {
-            (None, _) => why("CreateContainerConfigError", "secret \"cloud\" not found"),
+            (None, _) if pod.cloud => {
+                why("CreateContainerConfigError", "secret \"cloud\" not found")
+            }
             (_, CacheSeen::Absent | CacheSeen::Lost) if pod.volume => {
                 why("Unschedulable", "the claim web-cache has no volume")
             }
-            (Some(_), _) => None,
+            (_, _) => None,
         }
     }
 

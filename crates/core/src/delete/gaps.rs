@@ -1,0 +1,73 @@
+//! Live values first, the pin for what is gone (rule 13): item by item, so that a destroy goes the
+//! same way whatever is left of what the spec names.
+
+use std::collections::BTreeMap;
+
+use alustan_api::run::{Pin, ScriptTexts};
+use alustan_api::{Script, Terraform};
+
+use crate::seen::{InputsSeen, Seen};
+
+/// `seen` with everything that the spec of the deleted `tf` names, and what of it is gone as the
+/// pin of what exists has it.
+pub(super) fn filled(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
+    let found = seen.found();
+    let inputs = match &seen.pin {
+        Some(pin) => fill(tf, found.clone(), pin.of_what_exists(attempted)),
+        None => found.clone(),
+    };
+    Seen {
+        inputs: Ok(inputs),
+        ..seen.clone()
+    }
+}
+
+fn fill(tf: &Terraform, mut found: InputsSeen, pin: &Pin) -> InputsSeen {
+    fill_scripts(tf, &mut found.scripts, &pin.inputs.scripts);
+    fill_registry(tf, &mut found, pin);
+    let backend = tf.spec.backend.as_ref();
+    if found.backend.is_empty() && backend.is_some_and(|backend| backend.secret_ref.is_some()) {
+        found.backend.clone_from(&pin.inputs.backend.environment);
+    }
+    for secret in tf.spec.runner.iter().flat_map(|it| &it.env_from_secrets) {
+        let name = &secret.name;
+        if !found.runner.contains_key(name) {
+            let pinned = pin.environment.get(name).cloned().unwrap_or_default();
+            found.runner.insert(name.clone(), pinned);
+            found.gone.insert(name.clone());
+        }
+    }
+    found
+}
+
+fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
+    let Some(scripts) = &tf.spec.scripts else {
+        return;
+    };
+    let fill = |named: &Option<Script>, found: &mut Option<String>, pinned: &Option<String>| {
+        if named.is_some() && found.is_none() {
+            found.clone_from(pinned);
+        }
+    };
+    fill(&scripts.init, &mut found.init, &pinned.init);
+    fill(&scripts.plan, &mut found.plan, &pinned.plan);
+    fill(&scripts.apply, &mut found.apply, &pinned.apply);
+    fill(&scripts.destroy, &mut found.destroy, &pinned.destroy);
+}
+
+/// Where the registry's Secret is gone, one is derived from the pin.
+fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
+    let named = tf.spec.container_registry.secret_ref.is_some();
+    if named && found.docker_config.is_none() {
+        found.docker_config.clone_from(&pin.docker_config);
+        found.pull_config.clone_from(&pin.docker_config);
+    }
+}
+
+/// The environment of runs in place of Secrets that are gone.
+pub(super) fn environment(filled: &InputsSeen) -> BTreeMap<String, String> {
+    let gone = filled.runner.iter();
+    gone.filter(|(name, _)| filled.gone.contains(*name))
+        .flat_map(|(_, values)| values.clone())
+        .collect()
+}

@@ -1,0 +1,165 @@
+//! Rule 13: live values first, the pin for what is gone, item by item.
+
+use alustan_api::Terraform;
+use alustan_api::report::FailureClass;
+use alustan_api::run::{RunInputs, RunKind};
+use alustan_core::seen::CacheSeen;
+use alustan_core::step::{Object, Step};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::{Act, Stage, World};
+
+/// A resource that names everything that can go.
+fn rich() -> Terraform {
+    let backend = json!({
+        "provider": "aws", "s3": "states", "region": "us-east-1", "secretRef": {"name": "aws"},
+    });
+    let script = json!({"configMapRef": {"name": "scripts", "key": "destroy"}});
+    terraform()
+        .with("/backend", backend)
+        .with("/scripts", json!({"destroy": script}))
+}
+
+fn applied() -> World {
+    let mut world = World::with(rich());
+    world.cloud = Some(7);
+    world.script = Some("make destroy".to_owned());
+    world.backend_secret = [("AWS_ACCESS_KEY_ID".to_owned(), "k".to_owned())].into();
+    world.docker_config = r#"{"auths":{"registry.test":{"auth":"dTpw"}}}"#.to_owned();
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world
+}
+
+fn everything_goes(world: &mut World) {
+    world.git_up = false;
+    world.registry_up = false;
+    world.regcred = false;
+    world.cloud = None;
+    world.script = None;
+    world.backend_secret.clear();
+    world.cache = CacheSeen::Lost;
+    world.restart();
+}
+
+/// What the wanted run is started with: its inputs, its Job, and the Secrets before it.
+fn started(world: &mut World) -> (RunInputs, Job, Vec<Secret>) {
+    let start = world.look_once().decision.start.expect("a run");
+    let inputs = world.record.clone().unwrap().inputs.unwrap();
+    let (mut jobs, mut secrets) = (Vec::new(), Vec::new());
+    for step in start.steps {
+        match step {
+            Step::CreateJob(job) => jobs.push(*job),
+            Step::Ensure(object) => {
+                if let Object::Secret(secret) = *object {
+                    secrets.push(secret);
+                }
+            }
+            _ => {}
+        }
+    }
+    (inputs, jobs.remove(0), secrets)
+}
+
+#[test]
+fn everything_that_the_spec_names_may_be_gone_at_once() {
+    let mut world = applied();
+    everything_goes(&mut world);
+    world.delete();
+    let (inputs, job, secrets) = started(&mut world);
+    assert_eq!(inputs.scripts.destroy.as_deref(), Some("make destroy"));
+    assert_eq!(inputs.environment["TOKEN"], "7");
+    assert!(inputs.secret_environment.contains("TOKEN"));
+    assert_eq!(inputs.backend.environment["AWS_ACCESS_KEY_ID"], "k");
+    let pod = job.spec.unwrap().template.spec.unwrap();
+    let waits = pod.containers[0].env_from.iter().flatten();
+    let mut waits = waits.filter_map(|from| from.secret_ref.as_ref());
+    assert!(waits.all(|secret| secret.optional == Some(true)));
+    let pulls = pod.image_pull_secrets.unwrap();
+    assert_eq!(pulls[0].name, "web-registry");
+    let derived = secrets.iter().find(|it| it.name_any() == "web-registry");
+    let data = derived.unwrap().data.clone().unwrap();
+    let docker = String::from_utf8(data[".dockerconfigjson"].0.clone()).unwrap();
+    assert_eq!(docker, world.docker_config);
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn what_is_there_counts_and_only_the_rest_comes_from_the_pin() {
+    let mut world = applied();
+    world.cloud = None;
+    world.script = Some("make clean".to_owned());
+    world.backend_secret = [("AWS_ACCESS_KEY_ID".to_owned(), "new".to_owned())].into();
+    world.delete();
+    let (inputs, ..) = started(&mut world);
+    assert_eq!(inputs.scripts.destroy.as_deref(), Some("make clean"));
+    assert_eq!(inputs.backend.environment["AWS_ACCESS_KEY_ID"], "new");
+    assert_eq!(inputs.environment["TOKEN"], "7");
+}
+
+#[test]
+fn nothing_comes_from_the_pin_where_nothing_is_gone() {
+    let mut world = applied();
+    world.delete();
+    let (inputs, _, secrets) = started(&mut world);
+    assert!(inputs.environment.is_empty());
+    assert!(!secrets.iter().any(|it| it.name_any() == "web-registry"));
+}
+
+#[test]
+fn a_script_that_the_spec_no_longer_names_is_not_run() {
+    let mut world = applied();
+    world.edit(|tf| tf.with("/scripts", json!(null)));
+    world.script = None;
+    world.delete();
+    let (inputs, ..) = started(&mut world);
+    assert_eq!(inputs.scripts.destroy, None);
+}
+
+#[test]
+fn a_secret_that_goes_while_destroy_is_tried_is_no_new_budget() {
+    let mut world = applied();
+    world.delete().run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::User));
+    world.look_once();
+    world.act(0, Act::Progress);
+    assert!(world.is_stalled(), "{:?}", world.status());
+    everything_goes(&mut world);
+    world.settle();
+    assert!(world.is_stalled(), "the same values, the same destroy");
+    world.cloud = Some(8);
+    world.settle();
+    assert!(world.tf.is_none(), "another value is a new budget");
+}
+
+#[test]
+fn a_resource_that_is_not_deleted_waits_for_what_is_gone() {
+    let mut world = applied();
+    world.cloud = None;
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert_eq!(world.reason(), "SecretNotFound");
+    assert_eq!(world.last_run().0, RunKind::Apply);
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn the_pin_has_the_spec_and_the_variables_once() {
+    let world = applied();
+    let pin = world.pin.unwrap();
+    assert_eq!(pin.spec["backend"]["s3"], "states");
+    assert_eq!(pin.spec.get("variables"), None);
+    assert_eq!(pin.inputs.variables["size"], 0);
+    assert_eq!(
+        pin.artifact.as_deref(),
+        Some("registry.test/team/web@sha256:artifact-0")
+    );
+    assert_eq!(
+        pin.base.as_deref(),
+        Some("registry.test/base:1@sha256:base-1")
+    );
+}
