@@ -10,7 +10,8 @@ use alustan_api::run::{
 use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
 use alustan_core::objects::build_job::{self, Build};
-use alustan_core::objects::{budget, cache_pvc, rbac, run_job, secrets};
+use alustan_core::objects::run_job::{self, Parts};
+use alustan_core::objects::{budget, cache_pvc, rbac, secrets};
 use alustan_core::seen::SourceSeen;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::api::batch::v1::Job;
@@ -92,6 +93,8 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 job: names::run_job(&name, kind, 9_999),
                 revision: None,
                 context: None,
+                artifact: Some(format!("registry.test/team/web@{DIGEST}")),
+                unpack: kind == RunKind::Destroy,
                 image: format!("registry.test/team/web@{DIGEST}"),
                 tag: "4f6a95f0".to_owned(),
                 config_hash: "0".to_owned(),
@@ -100,12 +103,22 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 started_at: Timestamp::UNIX_EPOCH,
             };
             let pull = [names::pull_secret(&name)];
-            run_job::job(tf, 9_999, &run, "digest", &pull, true, &settings())
+            let parts = Parts {
+                number: 9_999,
+                run: &run,
+                inputs: "digest",
+                path: "web",
+                pull_secrets: &pull,
+                docker: Some(("regcred", ".dockerconfigjson")),
+                cache: true,
+            };
+            run_job::job(tf, &parts, &settings())
         })
         .collect();
     let source = SourceSeen {
         revision: "4f6a95f0a7bf8445".to_owned(),
         context: DIGEST.to_owned(),
+        artifact: DIGEST.to_owned(),
         path: "web".to_owned(),
         backend: None,
     };
@@ -212,8 +225,13 @@ async fn the_operator_may_make_all_that_it_makes() {
             tag: "4f6a95f0".to_owned(),
             revision: None,
             context: None,
+            artifact: None,
+            base: None,
             pull_secret: None,
+            docker_config: None,
+            spec: json!({}),
             inputs: run_inputs(name),
+            environment: BTreeMap::new(),
             before: None,
         };
         let output = Output {

@@ -14,14 +14,14 @@ use kube::ResourceExt;
 
 use crate::absorb;
 use crate::approval;
-use crate::build::{self, Image, image_by_digest};
-use crate::decide::{Case, Target};
+use crate::build;
+use crate::decide::Case;
 pub use kept::leaves_everything;
 use kept::{Kept, how_to_abandon, is_abandoned};
 
 use crate::inputs;
 use crate::retry;
-use crate::seen::InputsSeen;
+use crate::seen::{Answer, InputsSeen};
 use crate::start::{self, Plan};
 use crate::status::Situation;
 use crate::step::{Decision, Step, Swap};
@@ -111,11 +111,11 @@ fn destroy_what_exists(case: Case<'_>) -> Decision {
         &case.tf.spec.retry,
         case.now,
     ) {
-        retry::Verdict::Go => destroy(case, run),
+        retry::Verdict::Go => destroy(case, &run),
         retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled
             if start::asked(case.tf, &case.history) =>
         {
-            destroy(case, run)
+            destroy(case, &run)
         }
         retry::Verdict::WaitUntil(next) => {
             let see = abandon_hint(&case);
@@ -245,7 +245,7 @@ fn destruction(case: &Case<'_>) -> Option<Plan> {
     } else {
         trigger(case, &config_hash)
     };
-    Some(Plan {
+    let run = Plan {
         kind: RunKind::Destroy,
         trigger,
         inputs,
@@ -256,25 +256,48 @@ fn destruction(case: &Case<'_>) -> Option<Plan> {
         artifact: pin.artifact,
         unpack: false,
         config_hash,
+    };
+    let gone = case.history.lost_image.as_ref() == Some(&run.image);
+    Some(match pin.base {
+        Some(base) if gone => in_base_image(case, run, base),
+        Some(_) | None => run,
     })
 }
 
-fn destroy(case: Case<'_>, mut run: Plan) -> Decision {
-    if let Some(target) = rebuilt(&case, &run) {
-        match build::image(&case, &target.source, &target.plan) {
-            Image::Ready(digest) => run.image = image_by_digest(case.tf, &digest),
-            Image::Missing(missing) => return case.without_image(&target.plan, *missing),
-        }
+/// `run` where its image is gone: in the base image, which unpacks the context.
+fn in_base_image(case: &Case<'_>, run: Plan, base: String) -> Plan {
+    let pushed = case.seen.artifact.as_ref().and_then(Answer::value);
+    let artifact = pushed.filter(|_| is_in_repository(case, &run)).cloned();
+    match artifact.or_else(|| run.artifact.clone()) {
+        Some(artifact) => Plan {
+            image: base,
+            artifact: Some(artifact),
+            unpack: true,
+            ..run
+        },
+        None => run,
     }
-    case.run(&run, None, None)
 }
 
-/// What the image of `run` is built from, where it can no longer be pulled and the repository still
-/// has the very same.
-fn rebuilt(case: &Case<'_>, run: &Plan) -> Option<Target> {
-    let lost = case.history.lost_image.as_ref() == Some(&run.image);
-    let target = case.target().ok().filter(|_| lost)?;
-    (target.plan.tag == run.tag).then_some(target)
+/// Whether the repository still has what `run` is about.
+fn is_in_repository(case: &Case<'_>, run: &Plan) -> bool {
+    let source = case.seen.source.value();
+    source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
+}
+
+/// Starts `run`. Where it unpacks a context that the repository still has, that is pushed first:
+/// who removed the image may have removed the context, too.
+fn destroy(mut case: Case<'_>, run: &Plan) -> Decision {
+    let asked = &case.seen.artifact;
+    if run.unpack && is_in_repository(&case, run) && matches!(asked, None | Some(Answer::Pending)) {
+        let push = asked.is_none().then_some(Step::PushContext);
+        case.steps.extend(push);
+        let message = "the runner image is gone; pushing the module to the registry, for a run in \
+                       the base image";
+        let pushing = Situation::busy(State::Destroying, "PushingContext", message);
+        return case.done(&pushing, None, None);
+    }
+    case.run(run, None, None)
 }
 
 fn trigger(case: &Case<'_>, config_hash: &str) -> Trigger {

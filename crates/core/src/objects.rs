@@ -4,6 +4,7 @@ pub mod budget;
 pub mod build_job;
 pub mod cache_pvc;
 pub mod pod;
+mod prepare;
 pub mod rbac;
 pub mod run_job;
 pub mod secrets;

@@ -12,7 +12,8 @@ use crate::approval;
 use crate::decide::Case;
 use crate::digest;
 use crate::inputs::managed_state;
-use crate::objects::{budget, cache_pvc, rbac, run_job, secrets};
+use crate::objects::run_job::{self, Parts};
+use crate::objects::{budget, cache_pvc, rbac, secrets};
 use crate::schedule::Class;
 use crate::seen::{CacheSeen, JobSeen, RecordSeen, Seen};
 use crate::settings::Settings;
@@ -272,9 +273,31 @@ fn job(
     // waits for a first apply or for the end of everything need not wait for that.
     let waits = run.trigger != Trigger::Created && run.kind != RunKind::Destroy;
     let cache = tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound);
-    Step::CreateJob(Box::new(run_job::job(
-        tf, number, run, &digest, &pulls, cache, settings,
-    )))
+    let docker = docker_secret(tf, seen);
+    let parts = Parts {
+        number,
+        run,
+        inputs: &digest,
+        path: &inputs.path,
+        pull_secrets: &pulls,
+        docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
+        cache,
+    };
+    Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
+}
+
+/// The Secret with the docker configuration, and the key in it: the registry's own, or the one that
+/// is derived from the pin.
+fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
+    let found = seen.found();
+    let own = tf.spec.container_registry.secret_ref.as_ref();
+    match (own, found.registry_key.as_deref()) {
+        (Some(own), Some(key)) => Some((own.name.clone(), key)),
+        _ => found
+            .pull_config
+            .as_ref()
+            .map(|_| (names::pull_secret(&tf.name_any()), secrets::DOCKER_CONFIG)),
+    }
 }
 
 /// The Secret that pulls the runner image: the registry's own, the one derived from it, or, where

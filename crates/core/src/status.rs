@@ -12,7 +12,7 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 use kube::ResourceExt;
 
 use crate::image::ImagePlan;
-use crate::seen::{Answer, SourceSeen};
+use crate::seen::{Answer, IMAGE_MISSING, SourceSeen};
 
 /// The reason of a resource whose plan waits for a person.
 pub(crate) const AWAITING: &str = "AwaitingApproval";
@@ -325,6 +325,7 @@ impl View<'_> {
             digest: run
                 .image
                 .split_once('@')
+                .filter(|_| !run.unpack)
                 .map(|(_, digest)| digest.to_owned()),
             base: base.map(|base| base.resolved.clone()).unwrap_or_default(),
         })
@@ -335,6 +336,11 @@ impl View<'_> {
         let repository = &self.tf.spec.container_registry.image_name;
         if let (None, Some((reason, message))) = (&self.image.digest, &self.image.problem) {
             return Verdict::new(kind, false, reason, message);
+        }
+        let run = self.record.and_then(|record| record.run.as_ref());
+        if run.is_some_and(|run| run.unpack) {
+            let message = "it is gone; the run unpacks the module in the base image";
+            return Verdict::new(kind, false, IMAGE_MISSING, message);
         }
         match self.image().and_then(|image| image.digest) {
             Some(digest) => Verdict::new(kind, true, "Pushed", format!("{repository}@{digest}")),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::ScriptTexts;
 use alustan_api::{KeyRef, Script, Terraform};
+use alustan_core::objects::secrets::DOCKER_CONFIG;
 use alustan_core::seen::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
 use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
@@ -16,9 +17,6 @@ use kube::api::Api;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
-
-/// The key of a docker configuration in Secrets made for it.
-const DOCKER_CONFIG: &str = ".dockerconfigjson";
 
 /// What the spec names, or the first thing that is missing.
 pub(super) struct Inputs {

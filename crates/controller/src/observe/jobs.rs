@@ -191,22 +191,21 @@ fn builder_failure(end: &ContainerStateTerminated) -> Failure {
 }
 
 fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
-    let report = end
-        .message
-        .as_deref()
-        .and_then(|text| serde_json::from_str(text).ok());
-    report.map_or_else(
-        || Failure {
-            class: FailureClass::Module,
-            reason: "PrepareFailed".to_owned(),
-            message: format!(
-                "the module could not be prepared: exit code {} ({})",
-                end.exit_code,
-                end.reason.as_deref().unwrap_or("Error")
-            ),
-        },
-        |PrepareReport { failure }| failure,
-    )
+    prepared(end).unwrap_or_else(|| Failure {
+        class: FailureClass::Module,
+        reason: "PrepareFailed".to_owned(),
+        message: format!(
+            "the module could not be prepared: exit code {} ({})",
+            end.exit_code,
+            end.reason.as_deref().unwrap_or("Error")
+        ),
+    })
+}
+
+/// What the container says that unpacks a context.
+fn prepared(end: &ContainerStateTerminated) -> Option<Failure> {
+    let report: PrepareReport = serde_json::from_str(end.message.as_deref()?).ok()?;
+    Some(report.failure)
 }
 
 /// The failure of a build whose containers say nothing of it.
@@ -324,6 +323,9 @@ fn ended(pod: &Pod) -> Option<String> {
     statuses(pod).find_map(|status| {
         let end = status.state.as_ref()?.terminated.as_ref()?;
         let reason = end.reason.as_deref().unwrap_or("Error");
-        (end.exit_code != 0).then(|| format!("{reason}, exit code {}", end.exit_code))
+        let told =
+            prepared(end).map(|failure| format!(": {}: {}", failure.reason, failure.message));
+        let told = told.unwrap_or_default();
+        (end.exit_code != 0).then(|| format!("{reason}, exit code {}{told}", end.exit_code))
     })
 }

@@ -6,11 +6,12 @@ use alustan_api::labels::{self, Component};
 use alustan_api::{Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, EnvVar, KeyToPath, LocalObjectReference, PodSpec, PodTemplateSpec,
-    SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    Capabilities, Container, LocalObjectReference, PodSpec, PodTemplateSpec, SecurityContext,
+    Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::prepare::{self, Prepare, environment, host, insecure};
 use super::{cache_pvc, meta, pod};
 use crate::image::{ARCHITECTURE, ImagePlan};
 use crate::settings::Settings;
@@ -65,18 +66,21 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
 }
 
 fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
+    let prepare = Prepare {
+        base: &build.image.base,
+        artifact: build.artifact,
+        path: build.path,
+        dockerfile: &build.image.dockerfile,
+        backend: build.image.backend.unwrap_or_default(),
+        inject: build.image.inject,
+        docker: build.registry_key.is_some(),
+    };
     let mut volumes = vec![
         cache_pvc::volume(tf, tf.spec.cache.enabled),
-        pod::scratch("build"),
         pod::scratch("tmp"),
     ];
+    volumes.extend(prepare::volumes(&prepare));
     volumes.extend(docker_config(tf, build));
-    let mut init = Vec::new();
-    if build.image.inject {
-        volumes.push(pod::scratch("inject"));
-        init.push(inject(settings));
-    }
-    init.push(prepare(tf, build, settings));
     PodSpec {
         automount_service_account_token: Some(false),
         containers: vec![builder(tf, build, settings)],
@@ -86,7 +90,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
                 name: name.to_owned(),
             }]
         }),
-        init_containers: Some(init),
+        init_containers: Some(prepare::containers(tf, &prepare, settings)),
         node_selector: Some(BTreeMap::from([(
             "kubernetes.io/arch".to_owned(),
             ARCHITECTURE.to_owned(),
@@ -99,82 +103,10 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
-/// The registry's docker configuration under the name that clients look for.
+/// The registry's docker configuration, where it has any.
 fn docker_config(tf: &Terraform, build: &Build<'_>) -> Option<Volume> {
     let secret = tf.spec.container_registry.secret_ref.as_ref()?;
-    Some(Volume {
-        name: "docker".to_owned(),
-        secret: Some(SecretVolumeSource {
-            secret_name: Some(secret.name.clone()),
-            items: Some(vec![KeyToPath {
-                key: build.registry_key?.to_owned(),
-                path: "config.json".to_owned(),
-                mode: None,
-            }]),
-            ..SecretVolumeSource::default()
-        }),
-        ..Volume::default()
-    })
-}
-
-/// Brings the runner where the base image may have none.
-fn inject(settings: &Settings) -> Container {
-    Container {
-        name: "inject".to_owned(),
-        image: Some(settings.operator_image.clone()),
-        command: Some(
-            ["cp", paths::RUNNER, paths::INJECT]
-                .map(str::to_owned)
-                .to_vec(),
-        ),
-        resources: Some(pod::resources("10m", "16Mi", "64Mi")),
-        security_context: Some(pod::restricted()),
-        volume_mounts: Some(vec![pod::mount("inject", paths::INJECT)]),
-        ..Container::default()
-    }
-}
-
-/// Unpacks the context and installs providers and modules, in the engine's own image.
-fn prepare(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
-    let mut mounts = vec![
-        pod::mount("cache", paths::CACHE),
-        pod::mount("build", paths::BUILD),
-        pod::mount("tmp", "/tmp"),
-    ];
-    let mut env = vec![
-        pod::env("ALUSTAN_CONTEXT", build.artifact),
-        pod::env("ALUSTAN_MODULE_PATH", build.path),
-        pod::env("ALUSTAN_DOCKERFILE", &build.image.dockerfile),
-        pod::env(
-            "ALUSTAN_BACKEND_KIND",
-            build.image.backend.unwrap_or_default(),
-        ),
-        pod::env(
-            "ALUSTAN_INSECURE_REGISTRIES",
-            insecure(tf, settings).join(","),
-        ),
-        pod::env("DOCKER_CONFIG", paths::DOCKER_CONFIG),
-    ];
-    env.extend(environment(settings));
-    let mut runner = paths::RUNNER.to_owned();
-    if build.image.inject {
-        mounts.push(pod::mount("inject", paths::INJECT));
-        runner = format!("{}/alustan-runner", paths::INJECT);
-        env.push(pod::env("ALUSTAN_INJECT", "true"));
-    }
-    mounts.extend(config_mount(build, paths::DOCKER_CONFIG));
-    Container {
-        name: "prepare".to_owned(),
-        image: Some(build.image.base.clone()),
-        image_pull_policy: Some("IfNotPresent".to_owned()),
-        command: Some(vec![runner]),
-        args: Some(vec!["prepare".to_owned()]),
-        env: Some(env),
-        resources: Some(pod::resources("100m", "128Mi", "1Gi")),
-        security_context: Some(pod::restricted()),
-        volume_mounts: Some(mounts),
-        ..Container::default()
-    }
+    Some(prepare::docker_config(&secret.name, build.registry_key?))
 }
 
 /// Builds and pushes. It must be root inside its container and write to its root filesystem; it
@@ -184,8 +116,12 @@ fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container 
         || settings.builder_image.clone(),
         |builder| builder.image.clone(),
     );
-    let mut mounts = vec![pod::mount("build", paths::BUILD)];
-    mounts.extend(config_mount(build, DOCKER_CONFIG));
+    let mut mounts = vec![pod::mount(prepare::VOLUME, paths::BUILD)];
+    mounts.extend(
+        build
+            .registry_key
+            .map(|_| prepare::docker_mount(DOCKER_CONFIG)),
+    );
     Container {
         name: "build".to_owned(),
         image: Some(image),
@@ -240,41 +176,4 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
     }
     arguments.extend(settings.builder_args.iter().cloned());
     arguments
-}
-
-/// Registries spoken to in plain http: the operator's, and the resource's own where it says so.
-fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
-    let registry = &tf.spec.container_registry;
-    let own = registry
-        .insecure
-        .then(|| host(&registry.image_name).to_owned());
-    let mut hosts = settings.insecure_registries.clone();
-    hosts.extend(own);
-    hosts.sort();
-    hosts.dedup();
-    hosts
-}
-
-/// The host part of an image name.
-pub fn host(image: &str) -> &str {
-    image.split_once('/').map_or(image, |(host, _)| host)
-}
-
-fn environment(settings: &Settings) -> Vec<EnvVar> {
-    let proxies = settings
-        .environment
-        .iter()
-        .map(|(name, value)| pod::env(name, value));
-    let ca = settings
-        .ca_bundle
-        .as_ref()
-        .map(|text| pod::env("ALUSTAN_CA_BUNDLE", text));
-    proxies.chain(ca).collect()
-}
-
-fn config_mount(build: &Build<'_>, path: &str) -> Option<VolumeMount> {
-    build.registry_key.map(|_| VolumeMount {
-        read_only: Some(true),
-        ..pod::mount("docker", path)
-    })
 }

@@ -8,10 +8,12 @@ use alustan_api::{Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, LocalObjectReference, PodSpec, PodTemplateSpec, SecretEnvSource,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
+use super::prepare::{self, Prepare};
 use super::{cache_pvc, meta, pod};
 use crate::image::ARCHITECTURE;
 use crate::settings::Settings;
@@ -23,21 +25,32 @@ const GRACE_CHANGING: i64 = 600;
 /// The same where nothing is changed.
 const GRACE_READING: i64 = 30;
 
-/// The Job of run `number`, with the `cache` volume or without. It runs one pod once: what is to be
-/// tried again is tried by us.
-pub fn job(
-    tf: &Terraform,
-    number: i64,
-    run: &RunSpec,
-    inputs_digest: &str,
-    pull_secrets: &[String],
-    cache: bool,
-    settings: &Settings,
-) -> Job {
+/// What the Job of a run is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// The run's number.
+    pub number: i64,
+    /// The run.
+    pub run: &'a RunSpec,
+    /// Digest of its inputs.
+    pub inputs: &'a str,
+    /// Path of the module in the context.
+    pub path: &'a str,
+    /// The Secrets that pull its image.
+    pub pull_secrets: &'a [String],
+    /// The Secret with the docker configuration, and the key in it.
+    pub docker: Option<(&'a str, &'a str)>,
+    /// Whether it has the cache volume.
+    pub cache: bool,
+}
+
+/// The Job of a run. It runs one pod once: what is to be tried again is tried by us.
+pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
+    let run = parts.run;
     let mut metadata = meta(tf, run.job.clone(), Component::Run);
     metadata.annotations = Some(BTreeMap::from([(
         labels::INPUTS.to_owned(),
-        inputs_digest.to_owned(),
+        parts.inputs.to_owned(),
     )]));
     Job {
         spec: Some(JobSpec {
@@ -45,7 +58,7 @@ pub fn job(
             pod_replacement_policy: Some("Failed".to_owned()),
             template: PodTemplateSpec {
                 metadata: Some(pod_metadata(&metadata, run)),
-                spec: Some(pod_spec(tf, number, run, pull_secrets, cache, settings)),
+                spec: Some(pod_spec(tf, parts, settings)),
             },
             ..JobSpec::default()
         }),
@@ -75,14 +88,18 @@ fn pod_metadata(job: &ObjectMeta, run: &RunSpec) -> ObjectMeta {
     }
 }
 
-fn pod_spec(
-    tf: &Terraform,
-    number: i64,
-    run: &RunSpec,
-    pull_secrets: &[String],
-    cache: bool,
-    settings: &Settings,
-) -> PodSpec {
+fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
+    let run = parts.run;
+    let prepare = prepare(parts);
+    let unpacked = prepare.as_ref();
+    let mut volumes = vec![
+        cache_pvc::volume(tf, parts.cache),
+        pod::scratch("work"),
+        pod::scratch("tmp"),
+    ];
+    volumes.extend(unpacked.into_iter().flat_map(prepare::volumes));
+    let docker = parts.docker.filter(|_| unpacked.is_some());
+    volumes.extend(docker.map(|(name, key)| prepare::docker_config(name, key)));
     let grace = if run.kind.changes() {
         GRACE_CHANGING
     } else {
@@ -90,14 +107,16 @@ fn pod_spec(
     };
     PodSpec {
         automount_service_account_token: Some(true),
-        containers: vec![container(tf, number, run, grace, cache, settings)],
+        containers: vec![container(tf, parts, grace, unpacked.is_some(), settings)],
         enable_service_links: Some(false),
         image_pull_secrets: Some(
-            pull_secrets
+            parts
+                .pull_secrets
                 .iter()
                 .map(|name| LocalObjectReference { name: name.clone() })
                 .collect(),
         ),
+        init_containers: unpacked.map(|it| prepare::containers(tf, it, settings)),
         node_selector: Some(BTreeMap::from([(
             "kubernetes.io/arch".to_owned(),
             ARCHITECTURE.to_owned(),
@@ -106,44 +125,68 @@ fn pod_spec(
         security_context: Some(pod::pod_security()),
         service_account_name: Some(names::runner(&tf.name_any())),
         termination_grace_period_seconds: Some(grace),
-        volumes: Some(vec![
-            cache_pvc::volume(tf, cache),
-            pod::scratch("work"),
-            pod::scratch("tmp"),
-        ]),
+        volumes: Some(volumes),
         ..PodSpec::default()
     }
 }
 
+/// How the context gets into the pod of a run whose own image is gone. The base image may be older
+/// than this operator, so the runner comes with it.
+fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
+    let artifact = parts.run.artifact.as_deref();
+    artifact
+        .filter(|_| parts.run.unpack)
+        .map(|artifact| Prepare {
+            base: &parts.run.image,
+            artifact,
+            path: parts.path,
+            dockerfile: "",
+            backend: "",
+            inject: true,
+            docker: parts.docker.is_some(),
+        })
+}
+
+/// Where the image would have the module and its providers.
+fn unpacked() -> [VolumeMount; 2] {
+    let mount = |folder: &str, path| VolumeMount {
+        read_only: Some(true),
+        sub_path: Some(format!("src/{folder}")),
+        ..pod::mount(prepare::VOLUME, path)
+    };
+    [
+        mount("module", paths::MODULE),
+        mount("providers", paths::PROVIDERS),
+    ]
+}
+
 fn container(
     tf: &Terraform,
-    number: i64,
-    run: &RunSpec,
+    parts: &Parts<'_>,
     grace: i64,
-    cache: bool,
+    unpack: bool,
     settings: &Settings,
 ) -> Container {
+    let run = parts.run;
     let mut env = vec![
-        pod::env("ALUSTAN_CACHE_KEPT", cache.to_string()),
+        pod::env("ALUSTAN_CACHE_KEPT", parts.cache.to_string()),
         pod::env("ALUSTAN_RECORD", names::record(&tf.name_any())),
-        pod::env("ALUSTAN_RUN", number.to_string()),
+        pod::env("ALUSTAN_RUN", parts.number.to_string()),
         pod::env("ALUSTAN_GRACE", (grace - 10).to_string()),
         pod::field("ALUSTAN_NAMESPACE", "metadata.namespace"),
         pod::field("ALUSTAN_POD_NAME", "metadata.name"),
         pod::field("ALUSTAN_POD_UID", "metadata.uid"),
     ];
-    env.extend(
-        settings
-            .environment
-            .iter()
-            .map(|(name, value)| pod::env(name, value)),
-    );
-    env.extend(
-        settings
-            .ca_bundle
-            .as_ref()
-            .map(|text| pod::env("ALUSTAN_CA_BUNDLE", text)),
-    );
+    env.extend(prepare::environment(settings));
+    let mut mounts = vec![
+        pod::mount("cache", paths::CACHE),
+        pod::mount("work", paths::WORK),
+        pod::mount("tmp", "/tmp"),
+    ];
+    if unpack {
+        mounts.extend(unpacked());
+        mounts.push(prepare::inject_mount());
+    }
     let env_from = tf
         .spec
         .runner
@@ -153,7 +196,7 @@ fn container(
         name: "terraform".to_owned(),
         image: Some(run.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        command: Some(vec![paths::RUNNER.to_owned()]),
+        command: Some(vec![prepare::runner(unpack)]),
         args: Some(vec!["run".to_owned()]),
         env: Some(env),
         env_from: Some(
@@ -170,11 +213,7 @@ fn container(
         ),
         resources: Some(pod::resources("50m", "128Mi", MEMORY)),
         security_context: Some(pod::restricted()),
-        volume_mounts: Some(vec![
-            pod::mount("cache", paths::CACHE),
-            pod::mount("work", paths::WORK),
-            pod::mount("tmp", "/tmp"),
-        ]),
+        volume_mounts: Some(mounts),
         ..Container::default()
     }
 }

@@ -16,6 +16,9 @@ use super::meta;
 /// The key of the pin in its Secret.
 pub const PIN: &str = "pin";
 
+/// The key of a docker configuration in Secrets made for it.
+pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
+
 /// A new run record. The key is added by the one who writes it: randomness is no business of
 /// this crate.
 pub fn record(tf: &Terraform, record: &RunRecord, history: &History) -> Secret {
@@ -81,7 +84,7 @@ pub fn outputs_name(tf: &Terraform) -> String {
 
 /// A pull secret with the docker configuration `config`.
 pub fn pull(tf: &Terraform, config: &str) -> Secret {
-    let data = [(".dockerconfigjson", config.as_bytes().to_vec())];
+    let data = [(DOCKER_CONFIG, config.as_bytes().to_vec())];
     let name = names::pull_secret(&tf.name_any());
     Secret {
         type_: Some("kubernetes.io/dockerconfigjson".to_owned()),

@@ -11,6 +11,7 @@ mod events;
 mod failures;
 mod gaps;
 mod idle;
+mod image_gone;
 mod inputs;
 mod kept;
 mod nothing_left;

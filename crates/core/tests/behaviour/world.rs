@@ -64,6 +64,8 @@ pub(crate) struct Job {
     pub(crate) image: String,
     /// The labels of its pod.
     pub(crate) labels: BTreeMap<String, String>,
+    /// The context that its pod unpacks.
+    pub(crate) unpacks: Option<String>,
     /// Whether its pod waits for the cache volume.
     pub(crate) volume: bool,
     /// Whether its pod waits for the Secret `cloud`.
@@ -122,6 +124,8 @@ pub(crate) struct World {
     pub(crate) images: BTreeMap<(String, String), String>,
     /// Digests that the registry has, too.
     pub(crate) untagged: BTreeSet<String>,
+    /// Contexts that the registry has.
+    pub(crate) artifacts: BTreeSet<String>,
     /// Those that somebody removed from the registry.
     pub(crate) vanished: BTreeMap<(String, String), String>,
     /// Names of other objects that were made.
@@ -179,6 +183,7 @@ impl World {
             builds: BTreeMap::new(),
             images: BTreeMap::new(),
             untagged: BTreeSet::new(),
+            artifacts: BTreeSet::new(),
             vanished: BTreeMap::new(),
             objects: BTreeSet::new(),
             outputs: OutputsSeen::Absent,
@@ -224,6 +229,13 @@ impl World {
             self.untagged.insert(digest.clone());
             self.images.entry(place).or_insert(digest);
         }
+    }
+
+    /// Somebody removes all images from the registry, but for base images.
+    pub(crate) fn lose_images(&mut self) {
+        let images = std::mem::take(&mut self.images);
+        self.vanished.extend(images);
+        self.untagged.clear();
     }
 
     /// A new number, for uids and versions.

@@ -128,11 +128,7 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         Event::Pod(which, act) => drop(world.act(usize::from(which), act)),
         Event::Builds(fail) => drop(world.advance_builds(fail)),
         Event::BuildsExpire => world.expire_builds(),
-        Event::ImagesVanish => {
-            let images = std::mem::take(&mut world.images);
-            world.vanished.extend(images);
-            world.untagged.clear();
-        }
+        Event::ImagesVanish => world.lose_images(),
         Event::CacheIsLost if world.cache == CacheSeen::Bound => world.cache = CacheSeen::Lost,
         Event::Commit(context) => drop(world.commit(context)),
         Event::CommitOutside => drop(world.commit_outside()),

@@ -29,7 +29,7 @@ fn applied() -> World {
     world.cloud = Some(7);
     world.script = Some("make destroy".to_owned());
     world.backend_secret = [("AWS_ACCESS_KEY_ID".to_owned(), "k".to_owned())].into();
-    world.docker_config = r#"{"auths":{"registry.test":{"auth":"dTpw"}}}"#.to_owned();
+    r#"{"auths":{"registry.test":{"auth":"dTpw"}}}"#.clone_into(&mut world.docker_config);
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
     world

@@ -2,7 +2,7 @@
 
 use alustan_api::Terraform;
 use alustan_core::image::ARCHITECTURE;
-use alustan_core::step::{Object, Step};
+use alustan_core::step::{Decision, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
@@ -29,24 +29,40 @@ impl Made {
         };
         for _ in 0..40 {
             let looked = world.look_once();
-            let started = looked
-                .decision
-                .start
-                .map(|start| start.steps)
-                .unwrap_or_default();
-            for step in looked.decision.steps.into_iter().chain(started) {
-                match step {
-                    Step::CreateJob(job) => made.jobs.push(*job),
-                    Step::Ensure(object) => made.objects.push(*object),
-                    Step::CreateRecord(secret) => made.objects.push(Object::Secret(*secret)),
-                    _ => {}
-                }
-            }
+            made.take(looked.decision.clone());
             if !world.advance_builds(None) && !world.act(0, Act::Progress) && world.is_ready() {
                 world.now = looked.decision.requeue_at.unwrap_or(world.now);
             }
         }
         made
+    }
+
+    /// Everything that is made until the deleted resource is gone.
+    pub(super) fn by_destroying(mut world: World) -> Self {
+        let mut made = Self {
+            jobs: Vec::new(),
+            objects: Vec::new(),
+        };
+        while world.tf.is_some() {
+            let looked = world.look_once();
+            made.take(looked.decision.clone());
+            if !world.act(0, Act::Progress) && !looked.wrote {
+                world.now = looked.decision.requeue_at.unwrap_or(world.now);
+            }
+        }
+        made
+    }
+
+    fn take(&mut self, decision: Decision) {
+        let started = decision.start.map(|start| start.steps).unwrap_or_default();
+        for step in decision.steps.into_iter().chain(started) {
+            match step {
+                Step::CreateJob(job) => self.jobs.push(*job),
+                Step::Ensure(object) => self.objects.push(*object),
+                Step::CreateRecord(secret) => self.objects.push(Object::Secret(*secret)),
+                _ => {}
+            }
+        }
     }
 
     pub(super) fn job(&self, part: &str) -> &Job {
@@ -60,11 +76,15 @@ impl Made {
 /// As YAML, with what differs from machine to machine and from content to content left out.
 macro_rules! assert_made {
     ($object:expr) => {
-        insta::assert_yaml_snapshot!(plain(serde_json::to_value($object).unwrap()))
+        insta::assert_yaml_snapshot!($crate::stories::objects::plain(
+            serde_json::to_value($object).unwrap()
+        ))
     };
 }
 
-fn plain(value: Value) -> Value {
+pub(super) use assert_made;
+
+pub(super) fn plain(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(plain_text(&text)),
         Value::Array(items) => items.into_iter().map(plain).collect(),

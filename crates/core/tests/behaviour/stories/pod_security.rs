@@ -130,7 +130,7 @@ fn shared(name: &str, spec: &Value) -> Vec<String> {
 }
 
 /// What of *restricted* a pod breaks.
-fn restricted(pod: &PodSpec) -> Vec<String> {
+pub(super) fn restricted(pod: &PodSpec) -> Vec<String> {
     let spec = json(pod);
     let mut broken = baseline(pod);
     for volume in pod.volumes.iter().flatten() {

@@ -3,11 +3,12 @@
 use alustan_api::names;
 use alustan_api::run::{Pin, RunRecord, key};
 use alustan_core::decide::decide;
+use alustan_core::image;
 use alustan_core::objects::secrets;
 use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen};
 use alustan_core::step::{Keep, Object, Step, Swap};
 use k8s_openapi::api::batch::v1 as batch;
-use k8s_openapi::api::core::v1::{Container, Secret};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Secret};
 use kube::ResourceExt;
 
 use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
@@ -111,9 +112,8 @@ impl World {
             Step::SwapRecord(swap) => self.swap_record(swap, pass)?,
             Step::Ensure(object) => self.ensure(object, seen),
             Step::PushContext => {
-                let context = &seen.source.value().unwrap().context;
-                let image = &self.tf().spec.container_registry.image_name;
-                let place = format!("{image} {context}");
+                let place = image::artifact(self.tf(), seen.source.value().unwrap());
+                self.artifacts.insert(place.clone());
                 self.memory.asked |= self.memory.pushed.insert(place);
             }
             Step::CreateJob(job) => self.create_job(job),
@@ -270,6 +270,7 @@ impl World {
             number,
             image: container.image.clone().unwrap(),
             labels: template.metadata.clone().unwrap().labels.unwrap(),
+            unpacks: unpacks(pod),
             volume: volumes
                 .into_iter()
                 .any(|it| it.persistent_volume_claim.is_some()),
@@ -334,6 +335,14 @@ impl Pass {
 fn tells(status: &alustan_api::TerraformStatus, reason: &str) -> bool {
     let mut conditions = status.conditions.iter();
     conditions.any(|it| it.type_ == "Ready" && it.reason == reason)
+}
+
+/// The context that is unpacked before the run.
+fn unpacks(pod: &PodSpec) -> Option<String> {
+    let mut init = pod.init_containers.iter().flatten();
+    let prepare = init.find(|container| container.name == "prepare")?;
+    let mut env = prepare.env.iter().flatten();
+    env.find(|env| env.name == "ALUSTAN_CONTEXT")?.value.clone()
 }
 
 /// Repository and tag that a builder pushes to.

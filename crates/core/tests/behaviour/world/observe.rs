@@ -61,7 +61,10 @@ impl World {
             image: plan
                 .as_ref()
                 .map_or(Answer::Pending, |plan| self.image(plan)),
-            artifact: plan.as_ref().and_then(|plan| self.artifact(&plan.context)),
+            artifact: source
+                .value()
+                .filter(|_| plan.is_some())
+                .and_then(|source| self.artifact(source)),
             job: record.as_ref().and_then(|record| self.job(record)),
             jobs: self.own_jobs(),
             cache: self.cache,
@@ -158,8 +161,8 @@ impl World {
         Answer::Known(digest)
     }
 
-    fn artifact(&mut self, context: &str) -> Option<Answer<String>> {
-        let place = format!("{} {context}", self.tf().spec.container_registry.image_name);
+    fn artifact(&mut self, source: &SourceSeen) -> Option<Answer<String>> {
+        let place = image::artifact(self.tf(), source);
         if !self.memory.pushed.contains(&place) {
             return None;
         }
@@ -169,7 +172,7 @@ impl World {
         if !self.registry_up {
             return Some(self.registry_down(None));
         }
-        Some(Answer::Known(format!("{place}@sha256:artifact")))
+        Some(Answer::Known(place))
     }
 
     fn registry_down<T>(&mut self, last: Option<T>) -> Answer<T> {
@@ -228,7 +231,7 @@ impl World {
                 inline,
                 config_map_ref,
             } = script?;
-            inline.or_else(|| config_map_ref.and(self.script.clone()))
+            inline.or_else(|| config_map_ref.and_then(|_| self.script.clone()))
         };
         ScriptTexts {
             init: text(scripts.init),

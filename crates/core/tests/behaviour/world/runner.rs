@@ -45,6 +45,8 @@ pub(crate) struct Pod {
     pub(crate) job_uid: String,
     pub(crate) number: i64,
     pub(crate) image: String,
+    /// The context that it unpacks.
+    pub(crate) unpacks: Option<String>,
     /// Whether it waits for the cache volume.
     pub(crate) volume: bool,
     /// Whether it waits for the Secret `cloud`.
@@ -97,6 +99,7 @@ impl World {
                 job_uid: job.uid.clone(),
                 number: job.number,
                 image: job.image.clone(),
+                unpacks: job.unpacks.clone(),
                 volume: job.volume,
                 cloud: job.cloud,
                 stage: Stage::Created,
@@ -126,16 +129,26 @@ impl World {
     fn progress(&mut self, index: usize, fail: Option<FailureClass>) -> Stage {
         let pod = self.pods[index].clone();
         match pod.stage {
-            Stage::Created => self.claim(&pod),
+            Stage::Created => self.claim(index),
             Stage::Planning => self.plan(&pod, fail),
             Stage::Applying => self.apply(&pod, fail),
             Stage::Reported | Stage::Dead => Stage::Dead,
         }
     }
 
-    fn claim(&mut self, pod: &Pod) -> Stage {
+    fn claim(&mut self, index: usize) -> Stage {
+        let pod = &self.pods[index].clone();
         if self.obstacle(pod).is_some() {
             return Stage::Created;
+        }
+        let is_base = pod.image.starts_with(&self.settings.base_image);
+        assert_eq!(is_base, pod.unpacks.is_some(), "a pod without the module");
+        if pod
+            .unpacks
+            .as_ref()
+            .is_some_and(|it| !self.artifacts.contains(it))
+        {
+            return self.kill(index);
         }
         let (now, volume, pod) = (self.now, pod.volume, pod.clone());
         let claimed = self.swap(|record| {
@@ -257,7 +270,8 @@ impl World {
             })
         };
         let mut there = self.images.values().chain(&self.untagged);
-        if !there.any(|digest| pod.image.ends_with(digest)) {
+        let is_base = pod.image.starts_with(&self.settings.base_image);
+        if !is_base && !there.any(|digest| pod.image.ends_with(digest)) {
             return why(IMAGE_PULL, "Back-off pulling image");
         }
         match (self.cloud, self.cache) {

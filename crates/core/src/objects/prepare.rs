@@ -1,0 +1,181 @@
+//! The init container that unpacks a context and installs its providers: of a build, and of a run
+//! whose image is gone.
+
+use alustan_api::paths;
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, KeyToPath, SecretVolumeSource, Volume, VolumeMount,
+};
+
+use alustan_api::Terraform;
+
+use super::pod;
+use crate::settings::Settings;
+
+/// The volume with what is prepared.
+pub(crate) const VOLUME: &str = "build";
+/// The volume with the registry's docker configuration.
+pub(crate) const DOCKER: &str = "docker";
+const INJECT: &str = "inject";
+
+/// What is prepared, and in what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prepare<'a> {
+    /// The base image, by digest.
+    pub(crate) base: &'a str,
+    /// The context artifact, by digest.
+    pub(crate) artifact: &'a str,
+    /// Path of the module in the context.
+    pub(crate) path: &'a str,
+    /// The Dockerfile for a builder; empty for none.
+    pub(crate) dockerfile: &'a str,
+    /// The backend to initialise the module for; empty for none.
+    pub(crate) backend: &'a str,
+    /// Whether the base image may lack the runner.
+    pub(crate) inject: bool,
+    /// Whether there is a volume with a docker configuration.
+    pub(crate) docker: bool,
+}
+
+/// The init containers, in order.
+pub(crate) fn containers(
+    tf: &Terraform,
+    prepare: &Prepare<'_>,
+    settings: &Settings,
+) -> Vec<Container> {
+    let injected = prepare.inject.then(|| inject(settings));
+    let prepared = container(tf, prepare, settings);
+    injected.into_iter().chain([prepared]).collect()
+}
+
+/// The volumes that they need, besides the cache and `/tmp`.
+pub(crate) fn volumes(prepare: &Prepare<'_>) -> Vec<Volume> {
+    let injected = prepare.inject.then(|| pod::scratch(INJECT));
+    [pod::scratch(VOLUME)].into_iter().chain(injected).collect()
+}
+
+/// The docker configuration at `key` of the Secret `name`, under the name that clients look for.
+pub(crate) fn docker_config(name: &str, key: &str) -> Volume {
+    Volume {
+        name: DOCKER.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(name.to_owned()),
+            items: Some(vec![KeyToPath {
+                key: key.to_owned(),
+                path: "config.json".to_owned(),
+                mode: None,
+            }]),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+/// The place of the docker configuration in a container.
+pub(crate) fn docker_mount(path: &str) -> VolumeMount {
+    VolumeMount {
+        read_only: Some(true),
+        ..pod::mount(DOCKER, path)
+    }
+}
+
+/// The runner where the base image may have none.
+pub(crate) fn runner(inject: bool) -> String {
+    if inject {
+        format!("{}/alustan-runner", paths::INJECT)
+    } else {
+        paths::RUNNER.to_owned()
+    }
+}
+
+/// The place of the injected runner in a container.
+pub(crate) fn inject_mount() -> VolumeMount {
+    pod::mount(INJECT, paths::INJECT)
+}
+
+/// Brings the runner where the base image may have none.
+fn inject(settings: &Settings) -> Container {
+    Container {
+        name: INJECT.to_owned(),
+        image: Some(settings.operator_image.clone()),
+        command: Some(
+            ["cp", paths::RUNNER, paths::INJECT]
+                .map(str::to_owned)
+                .to_vec(),
+        ),
+        resources: Some(pod::resources("10m", "16Mi", "64Mi")),
+        security_context: Some(pod::restricted()),
+        volume_mounts: Some(vec![inject_mount()]),
+        ..Container::default()
+    }
+}
+
+/// Unpacks the context and installs providers and modules, in the engine's own image.
+fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
+    let mut mounts = vec![
+        pod::mount("cache", paths::CACHE),
+        pod::mount(VOLUME, paths::BUILD),
+        pod::mount("tmp", "/tmp"),
+    ];
+    let mut env = vec![
+        pod::env("ALUSTAN_CONTEXT", prepare.artifact),
+        pod::env("ALUSTAN_MODULE_PATH", prepare.path),
+        pod::env("ALUSTAN_DOCKERFILE", prepare.dockerfile),
+        pod::env("ALUSTAN_BACKEND_KIND", prepare.backend),
+        pod::env(
+            "ALUSTAN_INSECURE_REGISTRIES",
+            insecure(tf, settings).join(","),
+        ),
+        pod::env("DOCKER_CONFIG", paths::DOCKER_CONFIG),
+    ];
+    env.extend(environment(settings));
+    if prepare.inject {
+        mounts.push(inject_mount());
+        env.push(pod::env("ALUSTAN_INJECT", "true"));
+    }
+    if prepare.docker {
+        mounts.push(docker_mount(paths::DOCKER_CONFIG));
+    }
+    Container {
+        name: "prepare".to_owned(),
+        image: Some(prepare.base.to_owned()),
+        image_pull_policy: Some("IfNotPresent".to_owned()),
+        command: Some(vec![runner(prepare.inject)]),
+        args: Some(vec!["prepare".to_owned()]),
+        env: Some(env),
+        resources: Some(pod::resources("100m", "128Mi", "1Gi")),
+        security_context: Some(pod::restricted()),
+        volume_mounts: Some(mounts),
+        ..Container::default()
+    }
+}
+
+/// Registries spoken to in plain http: the operator's, and the resource's own where it says so.
+pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
+    let registry = &tf.spec.container_registry;
+    let own = registry
+        .insecure
+        .then(|| host(&registry.image_name).to_owned());
+    let mut hosts = settings.insecure_registries.clone();
+    hosts.extend(own);
+    hosts.sort();
+    hosts.dedup();
+    hosts
+}
+
+/// The host part of an image name.
+pub(crate) fn host(image: &str) -> &str {
+    image.split_once('/').map_or(image, |(host, _)| host)
+}
+
+/// Proxies and certificates.
+pub(crate) fn environment(settings: &Settings) -> Vec<EnvVar> {
+    let proxies = settings
+        .environment
+        .iter()
+        .map(|(name, value)| pod::env(name, value));
+    let ca = settings
+        .ca_bundle
+        .as_ref()
+        .map(|text| pod::env("ALUSTAN_CA_BUNDLE", text));
+    proxies.chain(ca).collect()
+}

@@ -1,0 +1,144 @@
+//! Rule 13: an image that is gone keeps nothing from being destroyed.
+
+use alustan_api::run::{RunKind, RunPhase};
+use alustan_core::seen::Seen;
+use k8s_openapi::api::batch::v1::Job;
+
+use super::objects::{Made, pod};
+use super::pod_security::restricted;
+use super::words;
+use crate::world::{Act, Look, Stage, World};
+
+/// A deleted resource whose image is gone, at the moment when that is known.
+fn lost() -> World {
+    let mut world = World::applied();
+    world.lose_images();
+    world.delete().run_to(Stage::Created);
+    world.next_look();
+    assert_eq!(world.reason(), "ImagePullBackOff");
+    for _ in 0..10 {
+        world.settle();
+        let memory = &world.record.as_ref().unwrap().history;
+        if memory.lost_image.is_some() {
+            return world;
+        }
+        world.now = world.look_once().decision.requeue_at.unwrap();
+    }
+    panic!("{:?}", world.status());
+}
+
+/// The decision that starts the destroy in the base image.
+fn started(world: &mut World) -> Seen {
+    for _ in 0..10 {
+        let seen = world.observe(0);
+        let looked = world.look_once();
+        if looked.started {
+            return seen;
+        }
+        world.now = looked.decision.requeue_at.unwrap_or(world.now);
+    }
+    panic!("{:?}", world.status());
+}
+
+#[test]
+fn destroy_runs_in_the_base_image_which_unpacks_the_context() {
+    let mut world = lost();
+    world.git_up = false;
+    world.restart();
+    started(&mut world);
+    let run = world.record.clone().unwrap().record.run.unwrap();
+    assert_eq!(run.kind, RunKind::Destroy);
+    assert_eq!(run.image, "registry.test/base:1@sha256:base-1");
+    assert!(run.unpack);
+    let status = world.status();
+    assert_eq!(status.image.unwrap().digest, None);
+    let ready = status.conditions.iter().find(|it| it.type_ == "ImageReady");
+    assert_eq!(ready.unwrap().reason, "ImageMissing");
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn a_context_that_is_gone_too_is_pushed_again_while_the_repository_has_it() {
+    let mut world = lost();
+    world.artifacts.clear();
+    world.restart();
+    let mut pushed = false;
+    for _ in 0..10 {
+        let looked = world.look_once();
+        pushed |= words(&looked.decision.steps).contains(&"PushContext".to_owned());
+        if looked.started {
+            break;
+        }
+        world.now = looked.decision.requeue_at.unwrap_or(world.now);
+    }
+    assert!(pushed, "{:?}", world.status());
+    world.run_until_rest();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn another_commit_is_not_what_was_applied() {
+    let mut world = lost();
+    world.commit(7).restart();
+    started(&mut world);
+    let record = world.record.clone().unwrap().record;
+    let artifact = record.run.unwrap().artifact.unwrap();
+    assert_eq!(artifact, "registry.test/team/web@sha256:artifact-0");
+    assert!(!world.artifacts.iter().any(|it| it.ends_with("artifact-7")));
+}
+
+#[test]
+fn a_base_image_that_is_gone_has_the_image_tried_again() {
+    let mut world = lost();
+    started(&mut world);
+    let mut gone = world.record.clone().unwrap();
+    gone.history.lost_image = gone.record.run.clone().map(|run| run.image);
+    gone.record.phase = RunPhase::Recorded;
+    gone.inputs = None;
+    world.store(gone);
+    world.act(0, Act::Kill);
+    world.restore_images();
+    started(&mut world);
+    let run = world.record.clone().unwrap().record.run.unwrap();
+    assert!(!run.unpack && run.image.starts_with("registry.test/team/web@"));
+}
+
+#[test]
+fn a_controller_that_dies_before_it_makes_the_job_makes_the_same() {
+    let mut world = lost();
+    let mut other = world.clone();
+    let seen = started(&mut other);
+    assert!(seen.record.is_some());
+    world.now = other.now;
+    let made = other.jobs.keys().last().cloned().unwrap();
+    for crash in (0..20).rev() {
+        let mut dying = world.clone();
+        dying.look(Look {
+            crash: Some(crash),
+            stale: None,
+        });
+        dying.settle();
+        assert!(
+            dying.tf.is_none() || dying.jobs.contains_key(&made),
+            "{crash}"
+        );
+    }
+}
+
+fn job() -> Job {
+    let mut made = Made::by_destroying(lost());
+    made.jobs.retain(|job| pod(job).init_containers.is_some());
+    made.jobs.pop().expect("a Job that unpacks")
+}
+
+#[test]
+fn the_job_that_unpacks_is_as_restricted_as_any() {
+    let none: [&str; 0] = [];
+    assert_eq!(restricted(&pod(&job())), none);
+}
+
+#[test]
+fn the_job_of_a_destroy_without_its_image() {
+    super::objects::assert_made!(job());
+}
