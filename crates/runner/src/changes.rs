@@ -1,6 +1,9 @@
 //! The change set of a plan: what the engine is about to do, normalised and counted.
 
+use std::collections::BTreeSet;
+
 use alustan_api::report::{ChangeSet, MAX_CHANGES, ResourceChange};
+use alustan_approval as approval;
 use ring::hmac;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +20,12 @@ struct Plan {
 #[derive(Deserialize)]
 struct Planned {
     address: String,
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    module_address: String,
     change: Change,
 }
 
@@ -33,9 +42,17 @@ struct Change {
     importing: Value,
 }
 
-/// The change set in the output of `show -json PLAN`; its digest is keyed with `key`, so values
-/// cannot be guessed from it.
-pub fn change_set(show: &[u8], key: &[u8]) -> Result<ChangeSet, serde_json::Error> {
+/// A plan as it is reported, and as rules of approval see it.
+pub struct Summary {
+    /// What is reported.
+    pub set: ChangeSet,
+    /// What rules see.
+    pub plan: approval::Plan,
+}
+
+/// What the output of `show -json PLAN` says; its digests are keyed with `key`, so values cannot be
+/// guessed from them.
+pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     let plan: Plan = serde_json::from_slice(show)?;
     let mut changes: Vec<(&'static str, &Planned)> = plan
         .resource_changes
@@ -50,7 +67,7 @@ pub fn change_set(show: &[u8], key: &[u8]) -> Result<ChangeSet, serde_json::Erro
             .count();
         i64::try_from(count).unwrap_or(i64::MAX)
     };
-    Ok(ChangeSet {
+    let set = ChangeSet {
         add: count(&["create", "replace"]),
         change: count(&["update"]),
         destroy: count(&["delete", "replace"]),
@@ -60,8 +77,29 @@ pub fn change_set(show: &[u8], key: &[u8]) -> Result<ChangeSet, serde_json::Erro
             .map(|(action, it)| named(action, it))
             .collect(),
         digest: digest(&changes, &plan.output_changes, key),
-        shape: String::new(),
-    })
+        shape: shape(&changes, &plan.output_changes, key),
+    };
+    let plan = approval::Plan {
+        add: set.add,
+        change: set.change,
+        destroy: set.destroy,
+        resources: changes
+            .iter()
+            .map(|(action, it)| seen(action, it))
+            .collect(),
+    };
+    Ok(Summary { set, plan })
+}
+
+/// A resource as rules see it.
+fn seen(action: &str, planned: &Planned) -> approval::Resource {
+    approval::Resource {
+        address: planned.address.clone(),
+        kind: planned.kind.clone(),
+        name: planned.name.clone(),
+        module: planned.module_address.clone(),
+        action: action.to_owned(),
+    }
 }
 
 fn named(action: &str, planned: &Planned) -> ResourceChange {
@@ -113,14 +151,62 @@ fn digest(
             ])
         })
         .collect();
-    let outputs: Vec<Value> = outputs
-        .iter()
-        .filter(|(_, change)| change.get("actions") != Some(&json!(["no-op"])))
+    let outputs: Vec<Value> = changed(outputs)
         .map(|(name, change)| json!([name, change.get("before"), change.get("after")]))
         .collect();
-    let text = json!([changes, outputs]).to_string();
+    keyed(key, &json!([changes, outputs]))
+}
+
+/// The digest without values: what changes where, but not from what to what.
+fn shape(
+    changes: &[(&'static str, &Planned)],
+    outputs: &serde_json::Map<String, Value>,
+    key: &[u8],
+) -> String {
+    let changes: Vec<Value> = changes
+        .iter()
+        .map(|(action, it)| json!([it.address, action, attributes(&it.change)]))
+        .collect();
+    let outputs: Vec<&String> = changed(outputs).map(|(name, _)| name).collect();
+    keyed(key, &json!([changes, outputs]))
+}
+
+/// The outputs that change.
+fn changed(outputs: &serde_json::Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
+    let unchanged = json!(["no-op"]);
+    outputs
+        .iter()
+        .filter(move |(_, change)| change.get("actions") != Some(&unchanged))
+}
+
+/// Names of the attributes that are another afterwards, or whose value nobody knows yet.
+fn attributes(change: &Change) -> BTreeSet<&String> {
+    let all = [&change.before, &change.after, &change.after_unknown];
+    let names = all.into_iter().filter_map(Value::as_object);
+    let differs = |name: &&String| {
+        let unknown = change.after_unknown.get(name.as_str());
+        unknown.is_some_and(is_unknown)
+            || change.before.get(name.as_str()) != change.after.get(name.as_str())
+    };
+    names
+        .flat_map(serde_json::Map::keys)
+        .filter(differs)
+        .collect()
+}
+
+/// Whether any part of a value is marked as unknown.
+fn is_unknown(mark: &Value) -> bool {
+    match mark {
+        Value::Bool(unknown) => *unknown,
+        Value::Array(items) => items.iter().any(is_unknown),
+        Value::Object(fields) => fields.values().any(is_unknown),
+        Value::Null | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn keyed(key: &[u8], value: &Value) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
-    hex::encode(hmac::sign(&key, text.as_bytes()).as_ref())
+    hex::encode(hmac::sign(&key, value.to_string().as_bytes()).as_ref())
 }
 
 #[cfg(test)]
@@ -131,9 +217,13 @@ mod tests {
         json!({"address": address, "change": {"actions": actions, "before": null, "after": {"v": after}}})
     }
 
+    fn summed_up(changes: &[Value], outputs: &Value) -> Summary {
+        let plan = json!({"resource_changes": changes, "output_changes": outputs, "format_version": "1.2"});
+        summary(plan.to_string().as_bytes(), b"key").unwrap()
+    }
+
     fn set(changes: &[Value]) -> ChangeSet {
-        let plan = json!({"resource_changes": changes, "format_version": "1.2"});
-        change_set(plan.to_string().as_bytes(), b"key").unwrap()
+        summed_up(changes, &json!({})).set
     }
 
     #[test]
@@ -184,5 +274,76 @@ mod tests {
         let set = set(&many);
         assert_eq!((set.add, set.resources.len()), (50, MAX_CHANGES));
         assert!(!format!("{set:?}").contains("secret"));
+    }
+
+    #[test]
+    fn rules_see_all_changes_with_what_they_are_of() {
+        let mut change = planned("module.db.aws_db_instance.main[0]", &["delete"], "secret");
+        change["type"] = json!("aws_db_instance");
+        change["name"] = json!("main");
+        change["module_address"] = json!("module.db");
+        let mut many: Vec<Value> = (0..50)
+            .map(|n| planned(&format!("a.a[{n}]"), &["create"], "secret"))
+            .collect();
+        many.push(change);
+        let plan = summed_up(&many, &json!({})).plan;
+        assert_eq!((plan.add, plan.destroy, plan.resources.len()), (50, 1, 51));
+        let of = &plan.resources[0];
+        let found = [&of.kind, &of.name, &of.module, &of.action].map(String::as_str);
+        assert_eq!(found, ["aws_db_instance", "main", "module.db", "delete"]);
+        assert!(!format!("{plan:?}").contains("secret"));
+    }
+
+    fn update(before: &Value, after: &Value, unknown: &Value) -> Value {
+        json!({"address": "a.a", "change": {"actions": ["update"],
+            "before": before, "after": after, "after_unknown": unknown}})
+    }
+
+    #[test]
+    fn a_diff_that_comes_back_with_other_values_has_the_same_shape() {
+        let at = |before: &str, after: &str| {
+            set(&[update(
+                &json!({"at": before, "name": "n"}),
+                &json!({"at": after, "name": "n"}),
+                &json!({"name": false}),
+            )])
+        };
+        let (first, second) = (at("1", "2"), at("2", "3"));
+        assert_ne!(first.digest, second.digest);
+        assert_eq!(first.shape, second.shape);
+    }
+
+    #[test]
+    fn the_shape_tells_what_changes_where() {
+        let known = json!({"a": 1, "b": 1, "c": {"d": 1}});
+        let shape = |after: &Value, unknown: &Value| set(&[update(&known, after, unknown)]).shape;
+        let shapes = [
+            shape(&json!({"a": 2, "b": 1, "c": {"d": 1}}), &json!({})),
+            shape(&json!({"a": 1, "b": 2, "c": {"d": 1}}), &json!({})),
+            shape(&json!({"a": 2, "b": 2, "c": {"d": 1}}), &json!({})),
+            shape(&json!({"a": 1, "b": 1}), &json!({"c": {"d": true}})),
+            set(&[planned("a.a", &["create"], "x")]).shape,
+            set(&[planned("a.b", &["create"], "x")]).shape,
+            set(&[planned("a.b", &["delete"], "x")]).shape,
+            set(&[]).shape,
+        ];
+        let different: BTreeSet<_> = shapes.iter().collect();
+        assert_eq!(different.len(), shapes.len());
+        let gone = shape(&json!({"a": 1, "b": 1}), &json!({}));
+        let unknown = shape(&json!({"a": 1, "b": 1}), &json!({"c": true}));
+        assert_eq!(gone, unknown, "the same attribute changes");
+    }
+
+    #[test]
+    fn outputs_that_change_are_part_of_both_digests() {
+        let of = |outputs: Value| summed_up(&[], &outputs).set;
+        let at =
+            |value: &str| json!({"at": {"actions": ["update"], "before": "0", "after": value}});
+        let (first, second) = (of(at("1")), of(at("2")));
+        assert_ne!(first.digest, second.digest);
+        assert_eq!(first.shape, second.shape);
+        let none = of(json!({"at": {"actions": ["no-op"], "before": "0", "after": "0"}}));
+        assert_ne!(first.shape, none.shape);
+        assert_eq!(none.shape, set(&[]).shape);
     }
 }

@@ -9,7 +9,7 @@ use alustan_api::report::{ChangeSet, Failure, RunResult};
 use alustan_api::run::{Outputs, RunKind, RunPhase};
 
 use crate::backend;
-use crate::changes::change_set;
+use crate::changes::summary;
 use crate::command::Ending;
 use crate::failure::{Step, module, place_in_json, user, world};
 use crate::outputs;
@@ -234,8 +234,8 @@ impl Session {
         let shown = self
             .engine_output(Step::Plan, arguments, Instant::now() + LOOK)
             .await;
-        match shown.map(|shown| change_set(&shown, &self.key)) {
-            Ok(Ok(changes)) => Some(changes),
+        match shown.map(|shown| summary(&shown, &self.key)) {
+            Ok(Ok(summary)) => Some(summary.set),
             Ok(Err(error)) => {
                 let place = place_in_json(&error);
                 crate::say!("the plan could not be summed up: {place}");
