@@ -90,7 +90,8 @@ pub struct ChangeSet {
 #[serde(rename_all = "camelCase")]
 pub struct PlanAsks {
     /// The plan's id: a keyed digest over its changes, the context, the variables, the state's
-    /// lineage and serial, and the number of the last apply. So no two applies share one.
+    /// lineage and serial, and the number of the last run that began to change things. So no two
+    /// applies share one.
     pub id: String,
     /// Why a person is asked, besides `approval.mode: Manual`: rules that match, an adopted state.
     pub because: Vec<String>,

@@ -195,6 +195,11 @@ pub struct RunRecord {
     /// What is known of the state's lineage; written by the runner before it changes anything, and
     /// kept from run to run.
     pub lineage: Lineage,
+    /// Where the state of `lineage` is, as the engine resolved it; written with it, and kept.
+    pub state_address: Option<String>,
+    /// Number of the last run that came to [`RunPhase::Applying`], a destroy included; kept. It is
+    /// part of a plan's id, so that an approval is good once.
+    pub begun: i64,
     /// Pods of the last runs, newest first. They are proven to have ended, so a lock that one of
     /// them left behind may be released (rule 9).
     pub earlier_pods: Vec<String>,

@@ -319,7 +319,8 @@ pub struct Approval {
     /// The same as `mode`, for what is destroyed when the resource is deleted. Default: Auto.
     #[serde(default)]
     pub destroy: ApprovalMode,
-    /// Plans that need a person, or that are never applied, whatever `mode` says.
+    /// Plans that need a person, or that are never applied, whatever `mode` says. They are about
+    /// what is applied; `destroy` and `deletionProtection` are about a deletion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<ApprovalRule>,

@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_mins(5);
 pub struct Claimed {
     /// The run.
     pub run: RunSpec,
+    /// The record as it was claimed: what earlier runs left in it.
+    pub record: RunRecord,
     /// With what.
     pub inputs: RunInputs,
     /// The resource's key.
@@ -61,6 +63,7 @@ fn read(record: &Record, found: &RunRecord, snapshot: &Snapshot) -> Result<Claim
     };
     Ok(Claimed {
         run: found.run.clone().ok_or_else(|| missing("run"))?,
+        record: found.clone(),
         inputs: record.parse(snapshot, key::INPUTS)?,
         key: snapshot
             .data

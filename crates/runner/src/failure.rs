@@ -16,6 +16,10 @@ pub enum Step {
     Destroy,
     /// `output -json`.
     Output,
+    /// `show` of a plan.
+    Show,
+    /// `state pull`.
+    Pull,
     /// `state push` of what an earlier run could not save.
     Push,
     /// The user's script of this name.
@@ -30,6 +34,8 @@ impl Step {
             Self::Apply => "ApplyFailed",
             Self::Destroy => "DestroyFailed",
             Self::Output => "OutputsUnreadable",
+            Self::Show => "PlanUnreadable",
+            Self::Pull => "StateUnavailable",
             Self::Push => "StateNotRecovered",
             Self::Script(_) => "ScriptFailed",
         }
@@ -42,6 +48,8 @@ impl Step {
             Self::Apply => "apply".to_owned(),
             Self::Destroy => "destroy".to_owned(),
             Self::Output => "output".to_owned(),
+            Self::Show => "show".to_owned(),
+            Self::Pull => "state pull".to_owned(),
             Self::Push => "state push".to_owned(),
             Self::Script(name) => format!("scripts.{name}"),
         }
@@ -92,6 +100,8 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
     let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
     if says(LOCKED) {
         (FailureClass::World, "StateLocked")
+    } else if says(STALE) {
+        (FailureClass::World, "PlanStale")
     } else if says(MISSING_VALUE) {
         (FailureClass::User, "VariablesInvalid")
     } else if step != Step::Apply && says(INVALID) {
@@ -116,6 +126,9 @@ const LOCKED: &[&str] = &[
     "error acquiring the state lock",
     "state blob is already locked",
 ];
+
+/// The state has moved since the plan was made: another plan is due.
+const STALE: &[&str] = &["error: saved plan is stale"];
 
 const MISSING_VALUE: &[&str] = &[
     "no value for required variable",
@@ -309,6 +322,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 /// Stands where a text was cut.
 const GAP: &str = "\n[…]\n";
+
+/// The beginning of `text`: at most `limit` bytes, and whole characters.
+pub fn cut_to_bytes(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
+}
 
 /// At most `limit` characters: the beginning, and the end where it was too long.
 pub fn cut(text: &str, limit: usize) -> String {

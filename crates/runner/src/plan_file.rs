@@ -25,6 +25,12 @@ pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()
     prune(&plans)
 }
 
+/// The plan of run `number`, as [`keep`] kept it; `None` when there is none that `key` opens.
+pub fn open(cache: &Path, number: i64, key: &[u8]) -> Option<Vec<u8>> {
+    let sealed = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
+    Seal::new(key, "plan")?.open(&sealed)
+}
+
 fn prune(plans: &Path) -> io::Result<()> {
     let mut numbers: Vec<i64> = fs::read_dir(plans)?
         .filter_map(|entry| {
@@ -64,8 +70,13 @@ mod tests {
         names.sort();
         assert_eq!(names, ["10.plan", "11.plan"]);
         let sealed = fs::read(plans.join("11.plan")).unwrap();
-        let opened = Seal::new(b"key", "plan").unwrap().open(&sealed).unwrap();
+        assert!(!sealed.windows(6).any(|part| part == b"secret"));
+        let opened = open(directory.path(), 11, b"key").unwrap();
         assert_eq!(opened, b"a plan with a secret");
+        assert_eq!(open(directory.path(), 11, b"other"), None);
+        assert_eq!(open(directory.path(), 9, b"key"), None);
+        fs::write(plans.join("11.plan"), &sealed[..sealed.len() / 2]).unwrap();
+        assert_eq!(open(directory.path(), 11, b"key"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alustan_api::report::{ChangeSet, Failure, MAX_TEXT};
+use alustan_api::report::{ChangeSet, Failure, MAX_TEXT, PlanAsks};
 
 use crate::failure::cut;
 
@@ -69,6 +69,14 @@ impl Redactor {
             resource.address = self.text(&resource.address);
         }
         changes
+    }
+
+    /// What a person is asked, without the secret values: a rule may quote one.
+    pub fn asks(&self, mut asks: PlanAsks) -> PlanAsks {
+        for because in &mut asks.because {
+            *because = self.text(because);
+        }
+        asks
     }
 
     /// A redactor for one stream of bytes.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use alustan_api::report::{Failure, RunReport, RunResult};
-use alustan_api::run::{Outputs, RunPhase, key};
+use alustan_api::run::{Lineage, Outputs, RunPhase, key};
 use serde::Serialize;
 
 use crate::failure::{cut, world};
@@ -47,6 +47,10 @@ pub async fn record(
                 report.clone()
             };
             found.phase = RunPhase::Reported;
+            if let Some(lineage) = &report.lineage {
+                found.lineage = Lineage::Of(lineage.clone());
+                found.state_address.clone_from(&report.state_address);
+            }
             if found
                 .lock
                 .as_ref()

@@ -76,9 +76,9 @@ pub async fn run(context: Context) -> ExitCode {
         trigger: String::new(),
         job: String::new(),
         changes: findings.changes.take(),
-        asks: None,
-        lineage: None,
-        lock: None,
+        asks: findings.asks.take(),
+        lineage: findings.lineage.take(),
+        lock: findings.lock.take(),
         failure,
         state_address: findings.state_address.take(),
         started_at,
@@ -130,6 +130,7 @@ async fn carry_out(
     findings.abandoned_lock = session.abandoned_lock();
     let redactor = &session.commands.redactor;
     findings.changes = findings.changes.take().map(|it| redactor.changes(it));
+    findings.asks = findings.asks.take().map(|it| redactor.asks(it));
     ended.map_err(|ended| ended.redacted(redactor))
 }
 

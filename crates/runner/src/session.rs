@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
-use alustan_api::run::{RunInputs, StateLock};
+use alustan_api::run::{RunInputs, RunRecord, StateLock};
 
 use crate::backend;
 use crate::cache;
@@ -57,6 +57,10 @@ pub struct Session {
     pub layout: Layout,
     /// The record of the run.
     pub record: Record,
+    /// The Secrets of the run.
+    pub secrets: Arc<dyn Secrets>,
+    /// The record as it was claimed.
+    pub claimed: RunRecord,
     /// What the run was given.
     pub inputs: RunInputs,
     /// The resource's key.
@@ -143,6 +147,8 @@ impl Session {
         Ok(Self {
             layout,
             record,
+            secrets,
+            claimed: claimed.record,
             inputs,
             key: claimed.key,
             leftover: claimed.leftover,

@@ -174,6 +174,11 @@ impl StateStore {
         self.memory.lock().await.state.clone()
     }
 
+    /// Which version of the state that is.
+    pub async fn version(&self) -> Option<Version> {
+        self.memory.lock().await.pointer.current.clone()
+    }
+
     /// The state for one who goes on from it. After a write without an answer it is not clear
     /// which one that is: the write is made good first, or this fails.
     pub async fn get_certain(&self) -> Result<Option<Arc<Vec<u8>>>, StateError> {

@@ -87,6 +87,13 @@ Lock Info:
   Who:       alustan@web-apply-6-abcde
 ";
 
+const STALE: &str = "
+Error: Saved plan is stale
+
+The given plan file can no longer be applied because the state was changed by
+another operation after the plan was created.
+";
+
 const EXITED: &str = "
 Error: local-exec provisioner error
 
@@ -113,6 +120,8 @@ Error: Unsupported Terraform Core version
 ";
 
 #[rstest]
+#[case(Step::Apply, STALE, FailureClass::World, "PlanStale")]
+#[case(Step::Script("apply"), STALE, FailureClass::World, "PlanStale")]
 #[case(Step::Init, SYNTAX, FailureClass::User, "ModuleInvalid")]
 #[case(Step::Plan, ARGUMENT, FailureClass::User, "ModuleInvalid")]
 #[case(Step::Init, VERSION, FailureClass::User, "ModuleInvalid")]

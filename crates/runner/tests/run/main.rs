@@ -9,10 +9,12 @@
 
 mod api;
 mod apply;
+mod approval;
 mod claim;
 mod destroy;
 mod interruption;
 mod leftover;
+mod ownership;
 mod prepare;
 mod scripts;
 mod state;

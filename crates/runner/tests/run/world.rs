@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
-    ApprovalInputs, BackendInputs, ManagedState, Outputs, RunInputs, RunKind, RunPhase, RunRecord,
-    RunSpec, ScriptTexts, StateLock, TimeLimits, Trigger, key,
+    ApprovalInputs, ApprovedPlan, BackendInputs, ManagedState, Outputs, RunInputs, RunKind,
+    RunPhase, RunRecord, RunSpec, ScriptTexts, StateLock, TimeLimits, Trigger, key,
 };
 use alustan_runner::fake::FakeSecrets;
 use alustan_runner::state_store::Pointer;
@@ -31,6 +31,10 @@ pub(crate) struct World {
     pub(crate) secrets: Arc<FakeSecrets>,
     pub(crate) inputs: RunInputs,
     pub(crate) vars: BTreeMap<String, String>,
+    /// What the module is called by its content.
+    pub(crate) context: Option<String>,
+    /// Pods of earlier runs, as far as they are proven to have ended.
+    pub(crate) earlier_pods: Vec<String>,
     number: i64,
 }
 
@@ -97,6 +101,8 @@ impl World {
             secrets,
             inputs,
             vars: BTreeMap::new(),
+            context: None,
+            earlier_pods: Vec::new(),
             number: 0,
         }
     }
@@ -142,6 +148,48 @@ impl World {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// Notes what the next runs call the engine for.
+    pub(crate) fn watch_engine(&self) {
+        let engine = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+            .map(|it| it.join("terraform"))
+            .find(|it| it.is_file())
+            .unwrap();
+        let (engine, log) = (engine.display(), self.path("calls"));
+        let log = log.display();
+        self.program(
+            "terraform",
+            &format!("#!/bin/bash\necho \"$1 $2\" >> {log}\nexec {engine} \"$@\"\n"),
+        );
+    }
+
+    /// What the engine was called for since the last question, sorted.
+    pub(crate) fn engine_calls(&self) -> Vec<String> {
+        let calls = self.read("calls");
+        let _ = fs::remove_file(self.path("calls"));
+        let mut calls: Vec<String> = calls
+            .lines()
+            .map(|call| match call.split_once(' ') {
+                Some((command @ ("apply" | "init" | "output" | "plan"), _)) => command.to_owned(),
+                _ => call.to_owned(),
+            })
+            .collect();
+        calls.sort();
+        calls
+    }
+
+    /// As a person approves the plan that waits.
+    pub(crate) fn approve(&mut self, report: &RunReport) {
+        self.inputs.approval.approved = Some(ApprovedPlan {
+            id: report.asks.as_ref().unwrap().id.clone(),
+            run: report.number,
+        });
+    }
+
+    /// As the controller makes a record for a resource that it has never run.
+    pub(crate) fn forget_record(&self) {
+        self.secrets.put(RECORD, []);
+    }
+
     /// A place where a script or a provisioner waits until the test writes to it.
     pub(crate) fn gate(&self, name: &str) -> Gate {
         let path = self.path(name);
@@ -161,7 +209,7 @@ impl World {
             trigger: Trigger::Created,
             job: format!("web-{kind}-{}", self.number),
             revision: None,
-            context: None,
+            context: self.context.clone(),
             image: "image".into(),
             tag: "tag".into(),
             config_hash: "hash".into(),
@@ -173,6 +221,10 @@ impl World {
             number: self.number,
             run: Some(run),
             attempted: before.attempted,
+            begun: before.begun,
+            lineage: before.lineage,
+            state_address: before.state_address,
+            earlier_pods: self.earlier_pods.clone(),
             ..RunRecord::default()
         };
         let leftover = self.leftover().map(|it| (key::LEFTOVER, it));
@@ -193,7 +245,9 @@ impl World {
     /// As a run leaves `state` in the record.
     pub(crate) fn leave(&self, state: &str) {
         let sealed = alustan_runner::leftover::seal(state.as_bytes(), KEY).unwrap();
-        self.secrets.put(RECORD, [(key::LEFTOVER, sealed)]);
+        let record = serde_json::to_vec(&self.record()).unwrap();
+        self.secrets
+            .put(RECORD, [(key::RECORD, record), (key::LEFTOVER, sealed)]);
     }
 
     /// The pod of the current run. Its temporary volumes are new.
@@ -319,7 +373,7 @@ impl World {
         lock
     }
 
-    fn write_record(&self, record: &RunRecord) {
+    pub(crate) fn write_record(&self, record: &RunRecord) {
         let mut data = self.secrets.get(RECORD).unwrap().data;
         data.insert(key::RECORD.into(), serde_json::to_vec(record).unwrap());
         let known = [key::RECORD, key::INPUTS, key::KEY];

@@ -1,0 +1,239 @@
+//! Plans that people or rules have a say in (rules 5 and 6): judged, shown, waited for, applied.
+
+use std::fs;
+
+use alustan_api::RuleAction;
+use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
+use alustan_api::run::ApprovedPlan;
+use alustan_approval::{Matched, judge};
+
+use super::ownership::State;
+use super::{Ended, Findings, Goal};
+use crate::changes::Summary;
+use crate::failure::user;
+use crate::plan_file;
+use crate::plan_id::{Plan, plan_id};
+use crate::plan_text;
+use crate::session::Session;
+use crate::workspace::write_private;
+
+/// Why a plan asks that takes over a state.
+const TAKEN_OVER: &str = "the state was made by somebody else and is taken over";
+
+/// How many resources the text of a denied plan names.
+const NAMED: usize = 10;
+
+impl Session {
+    /// Whether a plan is more than applied.
+    pub(super) fn somebody_has_a_say(&self, state: &State) -> bool {
+        let approval = &self.inputs.approval;
+        let asked = approval.manual || approval.approved.is_some();
+        asked || !approval.rules.is_empty() || state.is_taken_over()
+    }
+
+    /// Makes a plan, which waits for a person.
+    pub(super) async fn plan_for_people(
+        &self,
+        goal: Goal,
+        state: &State,
+        findings: &mut Findings,
+    ) -> Result<RunResult, Ended> {
+        self.check_that_plans_are_applied(goal)?;
+        if self.plan(goal).await? {
+            let (summary, id) = self.plan_made(state).await?;
+            let because = self.judge(goal, state, &summary, findings)?;
+            return Ok(self.ask(id, because, findings).await);
+        }
+        if goal == Goal::Apply {
+            findings.outputs = Some(self.outputs().await?);
+        }
+        Ok(RunResult::NoChanges)
+    }
+
+    /// Applies the plan that was approved, or one that nobody needs to approve; no other.
+    pub(super) async fn apply_approved(
+        &self,
+        goal: Goal,
+        state: &State,
+        findings: &mut Findings,
+    ) -> Result<RunResult, Ended> {
+        self.check_that_plans_are_applied(goal)?;
+        let approved = self.inputs.approval.approved.as_ref();
+        if let Some(approved) = approved
+            && let Some(summary) = self.stored_plan(approved, state).await
+        {
+            self.judge(goal, state, &summary, findings)?;
+            return self.carry_out(goal, state, findings).await;
+        }
+        if !self.plan(goal).await? {
+            return self.nothing_to_do(goal, findings).await;
+        }
+        let (summary, id) = self.plan_made(state).await?;
+        let because = self.judge(goal, state, &summary, findings)?;
+        let asks = self.inputs.approval.manual || !because.is_empty();
+        if !asks || approved.is_some_and(|approved| approved.id == id) {
+            return self.carry_out(goal, state, findings).await;
+        }
+        if let Some(approved) = approved {
+            let ApprovedPlan { id: other, .. } = approved;
+            crate::say!("plan {other} was approved, but this is {id}: nothing is applied");
+        }
+        Ok(self.ask(id, because, findings).await)
+    }
+
+    /// Fails where nobody can tell beforehand what is applied.
+    fn check_that_plans_are_applied(&self, goal: Goal) -> Result<(), Failure> {
+        let script = match goal {
+            Goal::Apply if !self.makes_plans() => "scripts.apply",
+            Goal::Destroy if self.scripts.destroy.is_some() => "scripts.destroy",
+            Goal::Apply | Goal::Destroy => return Ok(()),
+        };
+        let text = format!(
+            "{script} makes no plan that a person or a rule could judge before anything is \
+             changed; nothing was"
+        );
+        Err(user("NoPlanFile", text))
+    }
+
+    /// The approved plan, in the place of a new one; `None`, and no plan in that place, where it is
+    /// lost, or where what it starts from is no longer what it was.
+    async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Summary> {
+        let file = self.layout.plan_file();
+        let why = match plan_file::open(&self.layout.cache, approved.run, &self.key) {
+            None => "is not on the cache volume".to_owned(),
+            Some(plan) => match write_private(&file, &plan, 0o600) {
+                Err(error) => format!("could not be written: {error}"),
+                Ok(()) => match self.plan_made(state).await {
+                    Ok((summary, id)) if id == approved.id => return Some(summary),
+                    Ok(_) => "is another one by now: the state, the values or the module \
+                              changed"
+                        .to_owned(),
+                    Err(failure) => format!("cannot be read: {}", failure.message),
+                },
+            },
+        };
+        let ApprovedPlan { id, run } = approved;
+        crate::say!("the approved plan {id} of run {run} {why}; planning again");
+        let _ = fs::remove_file(file);
+        None
+    }
+
+    /// What the plan that was just made says, and its id.
+    async fn plan_made(&self, state: &State) -> Result<(Summary, String), Failure> {
+        self.check_plan_file()?;
+        let (summary, head) = tokio::join!(self.summary(), self.head_for_id(state));
+        let summary = summary?;
+        let run = self.claimed.run.as_ref();
+        let plan = Plan {
+            digest: &summary.set.digest,
+            context: run.and_then(|run| run.context.as_deref()),
+            variables: &self.inputs.variables,
+            state: &head,
+            begun: self.claimed.begun.max(self.claimed.attempted),
+        };
+        let id = plan_id(plan, &self.key);
+        Ok((summary, id))
+    }
+
+    /// Why a person must be asked, besides `approval.mode: Manual`; fails where a rule denies the
+    /// plan. Rules are about what is applied: a destroy has its own switches.
+    fn judge(
+        &self,
+        goal: Goal,
+        state: &State,
+        summary: &Summary,
+        findings: &mut Findings,
+    ) -> Result<Vec<String>, Failure> {
+        findings.changes = Some(summary.set.clone());
+        let mut because: Vec<String> = Vec::new();
+        if state.is_taken_over() {
+            because.push(TAKEN_OVER.to_owned());
+        }
+        if goal == Goal::Apply {
+            let matched = judge(&self.inputs.approval.rules, &summary.plan);
+            if let Some(rule) = matched.iter().find(|it| it.then == RuleAction::Deny) {
+                return Err(denied(rule, &summary.set));
+            }
+            because.extend(matched.iter().map(ToString::to_string));
+        }
+        Ok(because)
+    }
+
+    /// Keeps the plan until a person has approved it, and shows it.
+    async fn ask(&self, id: String, because: Vec<String>, findings: &mut Findings) -> RunResult {
+        tokio::join!(self.keep_plan(), self.publish_plan(&id));
+        crate::say!("plan {id} waits for approval");
+        findings.asks = Some(PlanAsks { id, because });
+        RunResult::Changes
+    }
+
+    /// Writes the plan where people read it; it is in the log as well.
+    async fn publish_plan(&self, id: &str) {
+        let Some(secret) = &self.inputs.plan_secret else {
+            return;
+        };
+        let shown = match self.show("-no-color").await {
+            Ok(shown) => shown,
+            Err(failure) => {
+                crate::say!("the plan is not in Secret {secret}: {}", failure.message);
+                return;
+            }
+        };
+        let text = self
+            .commands
+            .redactor
+            .text(&String::from_utf8_lossy(&shown));
+        if let Err(error) = plan_text::publish(&*self.secrets, secret, id, &text).await {
+            crate::say!("the plan is not in Secret {secret}: {error}");
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        goal: Goal,
+        state: &State,
+        findings: &mut Findings,
+    ) -> Result<RunResult, Ended> {
+        self.begin_to_change(state).await?;
+        let applied = match goal {
+            Goal::Apply => self.apply_plan().await,
+            Goal::Destroy => self.apply_destroy_plan().await,
+        };
+        self.rescue_state(applied).await?;
+        if goal == Goal::Apply {
+            findings.outputs = Some(self.outputs().await?);
+        }
+        Ok(RunResult::Done)
+    }
+
+    async fn nothing_to_do(&self, goal: Goal, findings: &mut Findings) -> Result<RunResult, Ended> {
+        if goal == Goal::Destroy {
+            crate::say!("nothing is left to destroy");
+            return Ok(RunResult::Done);
+        }
+        findings.outputs = Some(self.outputs().await?);
+        Ok(RunResult::NoChanges)
+    }
+}
+
+/// The failure of a plan that `rule` denies.
+fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
+    let total = set.resources.len();
+    let mut named: Vec<String> = set
+        .resources
+        .iter()
+        .take(NAMED)
+        .map(|it| format!("{} {}", it.action, it.address))
+        .collect();
+    if total > named.len() {
+        named.push("…".to_owned());
+    }
+    let what = named.join(", ");
+    user(
+        "PlanDenied",
+        format!(
+            "{rule}\nThis rule denies the plan, which would {what}. Nothing was applied. Change \
+             the module or its variables, or the rule"
+        ),
+    )
+}

@@ -1,0 +1,182 @@
+//! Whose the state is that a run works on (rule 11): found out before anything is planned.
+
+use std::time::Instant;
+
+use alustan_api::report::{Failure, RunResult};
+use alustan_api::run::{Lineage, RunKind};
+
+use super::{Ended, LOOK};
+use crate::backend;
+use crate::failure::{Step, module, place_in_json, user};
+use crate::lineage::{Owner, StateHead, owner};
+use crate::session::Session;
+use crate::state_store::Version;
+
+/// The state that a run starts from.
+pub(super) struct State {
+    /// What is in it; `None` where it is known to be ours, or cannot be looked at, and was not read.
+    head: Option<StateHead>,
+    owner: Owner,
+}
+
+impl State {
+    /// Whether it is somebody else's, who gives it to us.
+    pub(super) fn is_taken_over(&self) -> bool {
+        self.owner == Owner::Others
+    }
+}
+
+impl Session {
+    /// Looks at the state. One of somebody else is left alone, unless it is to be taken over.
+    pub(super) async fn look_at_state(&self, kind: RunKind) -> Result<State, Ended> {
+        let Some(head) = self.head_if_unsure().await? else {
+            let owner = Owner::Us;
+            return Ok(State { head: None, owner });
+        };
+        let begun = self.claimed.attempted > 0;
+        let owner = owner(&self.claimed.lineage, begun, &head);
+        let taken = self.inputs.adopt && kind != RunKind::Destroy;
+        if owner == Owner::Others && !taken {
+            return Err(self.not_ours(kind, &head).into());
+        }
+        let head = Some(head);
+        Ok(State { head, owner })
+    }
+
+    /// The state, where it is not known to be ours by what earlier runs noted.
+    async fn head_if_unsure(&self) -> Result<Option<StateHead>, Failure> {
+        let known = match &self.claimed.lineage {
+            Lineage::Of(lineage) => Some(lineage),
+            Lineage::Unknown | Lineage::New => None,
+        };
+        if let Some(server) = &self.server {
+            let version = server.store().version().await;
+            let lineage = version.and_then(|it| it.lineage);
+            if known.is_some() && lineage.as_ref() == known {
+                return Ok(None);
+            }
+            let state = server.store().get().await;
+            return read(state.as_deref().map_or(&[], Vec::as_slice)).map(Some);
+        }
+        let here = self.state_address();
+        let seen_here = known.is_some() && here.is_some() && self.claimed.state_address == here;
+        if seen_here || !self.can_pull() {
+            return Ok(None);
+        }
+        self.pull().await.map(Some)
+    }
+
+    /// Whether the engine itself knows where the state is: a script may have it elsewhere.
+    fn can_pull(&self) -> bool {
+        self.scripts.init.is_none() && backend::has_resolved(&self.directory)
+    }
+
+    async fn pull(&self) -> Result<StateHead, Failure> {
+        let arguments = vec!["state".into(), "pull".into()];
+        let state = self
+            .engine_output(Step::Pull, arguments, Instant::now() + LOOK)
+            .await?;
+        read(&state)
+    }
+
+    /// Lineage and serial for the id of a plan. Where they cannot be had, an id does without.
+    pub(super) async fn head_for_id(&self, state: &State) -> StateHead {
+        if let Some(server) = &self.server {
+            let version = server.store().version().await;
+            return version.map(head_of).unwrap_or_default();
+        }
+        if let Some(head) = &state.head {
+            return head.clone();
+        }
+        match self.pull().await {
+            Ok(head) => head,
+            Err(failure) => {
+                crate::say!("the plan's id does without the state: {}", failure.message);
+                StateHead::default()
+            }
+        }
+    }
+
+    /// What the record says of the lineage once things begin to change.
+    pub(super) fn lineage_to_note(&self, state: &State) -> Lineage {
+        let lineage = state.head.as_ref().and_then(|head| head.lineage.clone());
+        match (state.owner, lineage, &self.claimed.lineage) {
+            (Owner::Nobody, ..) | (Owner::Us, None, Lineage::Unknown) => Lineage::New,
+            (Owner::Us | Owner::Others, Some(lineage), _) => Lineage::Of(lineage),
+            (Owner::Us | Owner::Others, None, known) => known.clone(),
+        }
+    }
+
+    /// The lineage of the state at the end of a run, where that is known without asking, and the
+    /// state is ours: also one that was to be taken over and needs no changes.
+    pub(super) async fn lineage_of_ours(
+        &self,
+        state: &State,
+        result: Option<RunResult>,
+    ) -> Option<String> {
+        let applied = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
+        if state.is_taken_over() && !applied {
+            return None;
+        }
+        match &self.server {
+            Some(server) => server.store().version().await?.lineage,
+            None => self.lineage_noted(state),
+        }
+    }
+
+    fn lineage_noted(&self, state: &State) -> Option<String> {
+        let found = state.head.as_ref().filter(|head| head.things > 0);
+        match (found, &self.claimed.lineage) {
+            (Some(head), _) => head.lineage.clone(),
+            (None, Lineage::Of(lineage)) if state.owner == Owner::Us => Some(lineage.clone()),
+            (None, Lineage::Of(_) | Lineage::New | Lineage::Unknown) => None,
+        }
+    }
+
+    fn not_ours(&self, kind: RunKind, head: &StateHead) -> Failure {
+        let place = self
+            .state_address()
+            .unwrap_or_else(|| "its backend".to_owned());
+        let lineage = head.lineage.as_deref().unwrap_or_default();
+        let whose = match &self.claimed.lineage {
+            Lineage::Of(ours) => format!("that of this resource has the lineage {ours}"),
+            Lineage::Unknown | Lineage::New => {
+                "it was there before anything of this resource was applied".to_owned()
+            }
+        };
+        let way_out = match kind {
+            RunKind::Destroy => {
+                "Nothing was destroyed. Put back the state of this resource, or let it go without \
+                 a destroy: spec.deletionPolicy: Orphan"
+            }
+            RunKind::Plan | RunKind::Apply | RunKind::Drift => {
+                "Nothing was changed. Give this resource a state of its own, or set \
+                 spec.backend.adopt: true to take this one over; its first plan then waits for \
+                 approval"
+            }
+        };
+        let things = head.things;
+        user(
+            "StateNotOurs",
+            format!(
+                "the state at {place} has the lineage {lineage}, with {things} resources and \
+                 outputs in it, but {whose}. {way_out}"
+            ),
+        )
+    }
+}
+
+fn head_of(version: Version) -> StateHead {
+    StateHead {
+        lineage: version.lineage,
+        serial: version.serial,
+        things: 0,
+    }
+}
+
+fn read(state: &[u8]) -> Result<StateHead, Failure> {
+    StateHead::read(state).map_err(|error| {
+        let place = place_in_json(&error);
+        module("StateUnreadable", format!("read the state: {place}"))
+    })
+}

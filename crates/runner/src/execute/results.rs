@@ -1,0 +1,58 @@
+//! The outputs, wherever they come from.
+
+use std::fs;
+use std::time::Instant;
+
+use alustan_api::run::Outputs;
+
+use super::{Ended, LOOK};
+use crate::failure::{Step, module, place_in_json, user};
+use crate::outputs;
+use crate::record::to_json;
+use crate::session::Session;
+
+impl Session {
+    /// The outputs of the module.
+    pub(super) async fn outputs(&self) -> Result<Outputs, Ended> {
+        let found = match fs::read(self.layout.outputs_file()) {
+            Ok(json) => outputs::from_json(&json).map_err(|error| {
+                user(
+                    "OutputsUnreadable",
+                    format!(
+                        "ALUSTAN_OUTPUTS_FILE is not JSON as of `terraform output -json`: {}",
+                        place_in_json(&error)
+                    ),
+                )
+            })?,
+            Err(_) => self.engine_outputs().await?,
+        };
+        let size = to_json(&found).len();
+        if size > outputs::LARGEST {
+            let text = format!(
+                "the outputs have {size} bytes; at most {} fit into a Secret. The state is saved; \
+                 make them smaller, or hand big values on by an object store",
+                outputs::LARGEST
+            );
+            return Err(user("OutputsTooLarge", text).into());
+        }
+        Ok(found)
+    }
+
+    async fn engine_outputs(&self) -> Result<Outputs, Ended> {
+        let unreadable = |error: serde_json::Error| {
+            let place = place_in_json(&error);
+            module("OutputsUnreadable", format!("read the outputs: {place}"))
+        };
+        if let Some(server) = &self.server {
+            return match server.store().get().await {
+                Some(state) => Ok(outputs::from_state(&state).map_err(unreadable)?),
+                None => Ok(Outputs::new()),
+            };
+        }
+        let arguments = vec!["output".into(), "-json".into()];
+        let json = self
+            .engine_output(Step::Output, arguments, Instant::now() + LOOK)
+            .await?;
+        Ok(outputs::from_json(&json).map_err(unreadable)?)
+    }
+}

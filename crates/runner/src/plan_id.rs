@@ -1,0 +1,103 @@
+//! The id of a plan (rule 6): what a person approves.
+
+use std::collections::BTreeMap;
+
+use ring::hmac;
+use serde_json::{Value, json};
+
+use crate::lineage::StateHead;
+
+/// How many characters an id has.
+const LENGTH: usize = 16;
+
+/// What makes one plan another than the one before.
+#[derive(Clone, Copy)]
+pub struct Plan<'a> {
+    /// The digest of its changes.
+    pub digest: &'a str,
+    /// The context that it was made of.
+    pub context: Option<&'a str>,
+    /// The values of its variables.
+    pub variables: &'a BTreeMap<String, Value>,
+    /// The state that it starts from.
+    pub state: &'a StateHead,
+    /// The last run that began to change things.
+    pub begun: i64,
+}
+
+/// The id of `plan`, keyed with the resource's `key`: nobody can guess values from it.
+pub fn plan_id(plan: Plan<'_>, key: &[u8]) -> String {
+    let text = json!([
+        "plan",
+        plan.digest,
+        plan.context,
+        plan.variables,
+        plan.state.lineage,
+        plan.state.serial,
+        plan.begun
+    ]);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    let mut id = hex::encode(hmac::sign(&key, text.to_string().as_bytes()).as_ref());
+    id.truncate(LENGTH);
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn whatever_differs_makes_another_id() {
+        let (none, some) = (
+            BTreeMap::new(),
+            BTreeMap::from([("size".to_owned(), json!(1))]),
+        );
+        let state = |lineage: &str, serial| StateHead {
+            lineage: Some(lineage.to_owned()),
+            serial: Some(serial),
+            things: 1,
+        };
+        let (first, later, other) = (state("l", 1), state("l", 2), state("m", 1));
+        let plan = Plan {
+            digest: "d",
+            context: Some("c"),
+            variables: &none,
+            state: &first,
+            begun: 1,
+        };
+        let plans = [
+            plan,
+            Plan {
+                digest: "e",
+                ..plan
+            },
+            Plan {
+                context: None,
+                ..plan
+            },
+            Plan {
+                context: Some("d"),
+                ..plan
+            },
+            Plan {
+                variables: &some,
+                ..plan
+            },
+            Plan {
+                state: &later,
+                ..plan
+            },
+            Plan {
+                state: &other,
+                ..plan
+            },
+            Plan { begun: 2, ..plan },
+        ];
+        let mut ids: BTreeSet<String> = plans.map(|it| plan_id(it, b"key")).into();
+        ids.insert(plan_id(plan, b"another"));
+        assert_eq!(ids.len(), plans.len() + 1);
+        assert!(ids.iter().all(|id| id.len() == LENGTH));
+        assert_eq!(plan_id(plan, b"key"), plan_id(plan, b"key"));
+    }
+}

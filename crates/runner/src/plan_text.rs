@@ -1,0 +1,101 @@
+//! The plan as people read it, in a Secret of its own.
+
+use std::time::Duration;
+
+use crate::failure::cut_to_bytes;
+use crate::retry::{Patience, pause_between_tries};
+use crate::secrets::{Changes, Secrets, StoreError};
+
+/// Key of the text in the Secret.
+pub const TEXT: &str = "plan.txt";
+/// Key of the plan's id in the Secret.
+pub const ID: &str = "id";
+/// How many bytes of the text are kept: a Secret takes 1 MiB.
+const LARGEST: usize = 512 * 1024;
+/// How long the Secret may take: a plan waits for people, but its run does not wait for this.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Writes the plan `id` into the Secret `name`, in the place of the one before.
+pub async fn publish(
+    secrets: &dyn Secrets,
+    name: &str,
+    id: &str,
+    text: &str,
+) -> Result<(), StoreError> {
+    let (patience, mut pauses) = (Patience::lasting(PATIENCE), pause_between_tries());
+    let text = shortened(text).into_bytes();
+    loop {
+        let changes = Changes::from([
+            (TEXT.to_owned(), Some(text.clone())),
+            (ID.to_owned(), Some(id.as_bytes().to_vec())),
+        ]);
+        let written = match secrets.read(name).await {
+            Ok(found) => secrets.swap(name, &found.version, changes).await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Err(error) if may_pass(&error) && !patience.is_over() => {
+                tokio::time::sleep(pauses.next().unwrap_or_default()).await;
+            }
+            other => return other.map(drop),
+        }
+    }
+}
+
+fn may_pass(error: &StoreError) -> bool {
+    error.is_passing() || matches!(error, StoreError::Conflict(_))
+}
+
+/// The text, or the beginning of it and a line that says so.
+fn shortened(text: &str) -> String {
+    if text.len() <= LARGEST {
+        return text.to_owned();
+    }
+    let kept = cut_to_bytes(text, LARGEST);
+    let (size, kib) = (text.len(), LARGEST / 1024);
+    format!("{kept}\n[The plan has {size} bytes; only the first {kib} KiB are here.]\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{FakeSecrets, Fault};
+
+    fn text_of(secrets: &FakeSecrets) -> String {
+        let data = secrets.get("web-plan").unwrap().data;
+        assert_eq!(data[ID], b"0123");
+        String::from_utf8(data[TEXT].clone()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_plan_takes_the_place_of_the_one_before() {
+        let secrets = FakeSecrets::new();
+        secrets.put("web-plan", [(TEXT, b"old".to_vec())]);
+        secrets.fail(0, Fault::Lost);
+        secrets.fail(1, Fault::AnswerLost);
+        publish(&secrets, "web-plan", "0123", "new").await.unwrap();
+        assert_eq!(text_of(&secrets), "new");
+    }
+
+    #[tokio::test]
+    async fn a_plan_that_is_too_long_ends_with_a_word_about_it() {
+        let secrets = FakeSecrets::new();
+        secrets.put("web-plan", []);
+        let long = "é".repeat(LARGEST);
+        publish(&secrets, "web-plan", "0123", &long).await.unwrap();
+        let text = text_of(&secrets);
+        assert!(text.len() < LARGEST + 100 && text.starts_with("éé"));
+        let end = "é\n[The plan has 1048576 bytes; only the first 512 KiB are here.]\n";
+        assert!(
+            text.ends_with(end),
+            "{}",
+            text.get(LARGEST - 10..).unwrap_or_default()
+        );
+    }
+
+    #[tokio::test]
+    async fn without_the_secret_it_is_not_written() {
+        let missing = publish(&FakeSecrets::new(), "web-plan", "0123", "new").await;
+        assert!(matches!(missing, Err(StoreError::Missing(_))));
+    }
+}

@@ -1,0 +1,413 @@
+//! Plans that people and rules have a say in: nothing is applied but what was approved.
+
+use alustan_api::report::{FailureClass, RunReport, RunResult};
+use alustan_api::run::{RunKind, RunPhase};
+use alustan_api::{ApprovalRule, RuleAction};
+use serde_json::json;
+
+use crate::world::{Ran, World, text};
+
+/// Counts in a file how often it is really applied.
+fn counter(world: &World) -> String {
+    format!(
+        r#"
+        variable "name" {{ default = "none" }}
+        resource "terraform_data" "a" {{
+          triggers_replace = var.name
+          provisioner "local-exec" {{ command = "echo applied >> {0}" }}
+          provisioner "local-exec" {{
+            when    = destroy
+            command = "echo destroyed >> {0}"
+          }}
+        }}
+        output "name" {{ value = var.name }}
+        "#,
+        "COUNT"
+    )
+    .replace("COUNT", &world.path("count").display().to_string())
+}
+
+fn world() -> World {
+    let world = World::new("");
+    world.write_module("main.tf", &counter(&world));
+    world.secrets.put("web-plan", []);
+    world
+}
+
+/// A world in which a person must approve what is applied.
+fn manual() -> World {
+    let mut world = world();
+    world.inputs.approval.manual = true;
+    world.inputs.plan_secret = Some("web-plan".into());
+    world
+}
+
+fn rule(when: &str, then: RuleAction) -> ApprovalRule {
+    ApprovalRule {
+        when: when.into(),
+        then,
+    }
+}
+
+fn set_name(world: &mut World, name: &str) {
+    world.inputs.variables.insert("name".into(), json!(name));
+}
+
+fn plan_text(world: &World, key: &str) -> String {
+    let data = world.secrets.get("web-plan").unwrap().data;
+    let value = data.get(key).cloned().unwrap_or_default();
+    String::from_utf8(value).unwrap()
+}
+
+/// The id of the plan that waits, of a run that applied nothing.
+#[track_caller]
+fn waits(ran: &Ran) -> String {
+    let asks = ran.expect(RunResult::Changes).asks.clone().unwrap();
+    assert!(asks.id.len() == 16 && asks.id.chars().all(|c| c.is_ascii_hexdigit()));
+    asks.id
+}
+
+/// A plan that a person has approved.
+fn approved(world: &mut World) -> RunReport {
+    let ran = world.run(RunKind::Plan);
+    waits(&ran);
+    let report = ran.report.unwrap();
+    world.approve(&report);
+    report
+}
+
+#[test]
+fn a_plan_waits_for_a_person_and_that_very_plan_is_applied() {
+    let mut world = manual();
+    set_name(&mut world, "first");
+    let ran = world.run(RunKind::Plan);
+    let id = waits(&ran);
+    let report = ran.report.unwrap();
+    assert_eq!(report.changes.as_ref().unwrap().add, 1);
+    assert_eq!(report.asks.as_ref().unwrap().because, Vec::<String>::new());
+    assert_eq!(world.record().attempted, 0);
+    assert_eq!(plan_text(&world, "id"), id);
+    let text_for_people = plan_text(&world, "plan.txt");
+    assert!(
+        text_for_people.contains("# terraform_data.a will be created")
+            && !text_for_people.contains('\u{1b}'),
+        "{text_for_people}"
+    );
+
+    world.approve(&report);
+    world.watch_engine();
+    let ran = world.run(RunKind::Apply);
+    let done = ran.expect(RunResult::Done);
+    assert_eq!(
+        done.changes.as_ref().unwrap().digest,
+        report.changes.unwrap().digest
+    );
+    assert_eq!(world.engine_calls(), ["apply", "init", "show -json"]);
+    assert_eq!(world.read("count"), "applied\n");
+    assert_eq!(text(&world.outputs().unwrap(), "name"), "first");
+    assert_eq!((world.record().attempted, world.record().begun), (2, 2));
+
+    world.inputs.approval.approved = None;
+    let ran = world.run(RunKind::Plan);
+    assert!(ran.expect(RunResult::NoChanges).asks.is_none());
+    assert_eq!(text(&world.outputs().unwrap(), "name"), "first");
+}
+
+#[test]
+fn an_approval_is_good_once() {
+    let mut world = manual();
+    let broken = counter(&world).replace("echo applied", "exit 3; echo applied");
+    world.write_module("main.tf", &broken);
+    let first = approved(&mut world);
+    // It begins, and fails before anything is in the state.
+    world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::Module, "ApplyFailed");
+    world.write_module("main.tf", &counter(&world));
+    let ran = world.run(RunKind::Apply);
+    assert_ne!(waits(&ran), first.asks.unwrap().id);
+    assert_eq!(world.read("count"), "");
+    assert!(ran.stderr.contains("nothing is applied"), "{}", ran.logs());
+    world.approve(&ran.report.unwrap());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(world.read("count"), "applied\n");
+}
+
+#[test]
+fn a_plan_that_is_lost_is_made_again_and_applied_if_it_is_the_same() {
+    for stored in [None, Some("no plan")] {
+        let mut world = manual();
+        let report = approved(&mut world);
+        let file = world.path(&format!("cache/plans/{}.plan", report.number));
+        match stored {
+            None => std::fs::remove_file(file).unwrap(),
+            Some(text) => std::fs::write(file, text).unwrap(),
+        }
+        let ran = world.run(RunKind::Apply);
+        ran.expect(RunResult::Done);
+        assert!(
+            ran.stderr
+                .contains("is not on the cache volume; planning again"),
+            "{}",
+            ran.logs()
+        );
+        assert_eq!(world.read("count"), "applied\n");
+    }
+}
+
+/// Somebody changes something between approval and apply.
+type Edit = fn(&mut World);
+
+#[test]
+fn nothing_is_applied_but_what_was_approved() {
+    let edits: [(&str, Edit); 4] = [
+        ("a value", |world| set_name(world, "other")),
+        ("a commit of the module", |world| {
+            world.context = Some("another".into());
+        }),
+        ("the state", |world| {
+            let lineage = world.pointer().current.unwrap().lineage.unwrap();
+            let state = json!({"version": 4, "serial": 90, "lineage": lineage, "outputs": {}, "resources": []});
+            world.leave(&state.to_string());
+        }),
+        ("the module and no word of it", |world| {
+            std::fs::remove_dir_all(world.path("cache/plans")).unwrap();
+            let more = format!(
+                "{}\nresource \"terraform_data\" \"b\" {{}}\n",
+                counter(world)
+            );
+            world.write_module("main.tf", &more);
+        }),
+    ];
+    for (what, edit) in edits {
+        let mut world = manual();
+        world.inputs.approval.manual = false;
+        set_name(&mut world, "before");
+        world.run(RunKind::Apply).expect(RunResult::Done);
+        world.inputs.approval.manual = true;
+        set_name(&mut world, "after");
+        let first = approved(&mut world);
+        edit(&mut world);
+        let ran = world.run(RunKind::Apply);
+        let id = waits(&ran);
+        assert_ne!(id, first.asks.unwrap().id, "{what}");
+        assert_eq!(world.read("count"), "applied\n", "{what}: {}", ran.logs());
+        let report = ran.report.unwrap();
+        assert_eq!(world.record().attempted, 1, "{what}");
+        world.approve(&report);
+        world.run(RunKind::Apply).expect(RunResult::Done);
+        assert!(world.read("count").ends_with("applied\n"), "{what}");
+    }
+}
+
+#[test]
+fn without_an_approval_nothing_is_applied() {
+    let mut world = manual();
+    let first = waits(&world.run(RunKind::Apply));
+    let second = waits(&world.run(RunKind::Apply));
+    assert_eq!(first, second, "the same plan has two ids");
+    assert_eq!(world.read("count"), "");
+    let record = world.record();
+    assert_eq!((record.attempted, record.phase), (0, RunPhase::Reported));
+    assert!(world.pointer().current.is_none());
+}
+
+#[test]
+fn a_rule_asks_about_the_plans_that_it_is_about() {
+    let mut world = world();
+    world.inputs.approval.rules = vec![
+        rule("plan.destroy > 0", RuleAction::Ask),
+        rule(
+            "plan.resources.exists(r, r.type == 'aws_db_instance')",
+            RuleAction::Deny,
+        ),
+    ];
+    set_name(&mut world, "first");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    set_name(&mut world, "second");
+    let ran = world.run(RunKind::Apply);
+    waits(&ran);
+    let report = ran.report.unwrap();
+    assert_eq!(
+        report.asks.as_ref().unwrap().because,
+        ["spec.approval.rules[0]: plan.destroy > 0"]
+    );
+    assert_eq!(world.read("count"), "applied\n");
+    world.approve(&report);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(world.read("count"), "applied\ndestroyed\napplied\n");
+}
+
+#[test]
+fn a_rule_that_cannot_be_judged_asks() {
+    let mut world = world();
+    world.inputs.approval.rules = vec![rule("plan.resources[5].nope", RuleAction::Ask)];
+    let ran = world.run(RunKind::Apply);
+    waits(&ran);
+    let because = &ran.report.unwrap().asks.unwrap().because[0];
+    assert!(
+        because.starts_with("spec.approval.rules[0] could not be judged and counts as matching"),
+        "{because}"
+    );
+}
+
+#[test]
+fn a_rule_denies_a_plan_whoever_approves_it() {
+    let mut world = manual();
+    world.inputs.approval.manual = false;
+    set_name(&mut world, "first");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    set_name(&mut world, "second");
+    world.inputs.approval.manual = true;
+    approved(&mut world);
+    let deny = rule(
+        "plan.resources.exists(r, r.action in ['delete', 'replace'])",
+        RuleAction::Deny,
+    );
+    world.inputs.approval.rules = vec![rule("true", RuleAction::Ask), deny];
+    for kind in [RunKind::Apply, RunKind::Plan] {
+        let ran = world.run(kind);
+        let message = ran.expect_failure(FailureClass::User, "PlanDenied");
+        for part in [
+            "spec.approval.rules[1]: plan.resources.exists(",
+            "would replace terraform_data.a. Nothing was applied",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(ran.report.unwrap().changes.unwrap().destroy, 1);
+    }
+    assert_eq!(world.read("count"), "applied\n");
+    assert_eq!(world.record().attempted, 1);
+    // What exists can be destroyed all the same.
+    world.inputs.approval.manual = false;
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    assert_eq!(world.read("count"), "applied\ndestroyed\n");
+}
+
+#[test]
+fn a_destroy_waits_for_a_person_too() {
+    let mut world = manual();
+    world.inputs.approval.manual = false;
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.inputs.approval.manual = true;
+    world.inputs.approval.destroy = true;
+    let unapproved = world.run(RunKind::Destroy);
+    let id = waits(&unapproved);
+    assert_eq!(world.read("count"), "applied\n");
+    let ran = world.run(RunKind::Plan);
+    assert_eq!(waits(&ran), id, "one plan has two ids");
+    let report = ran.report.unwrap();
+    let changes = report.changes.clone().unwrap();
+    assert_eq!((changes.add, changes.destroy), (0, 1));
+    assert!(plan_text(&world, "plan.txt").contains("# terraform_data.a will be destroyed"));
+
+    world.approve(&report);
+    world.watch_engine();
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    assert_eq!(world.engine_calls(), ["apply", "init", "show -json"]);
+    assert_eq!(world.read("count"), "applied\ndestroyed\n");
+    let record = world.record();
+    assert_eq!((record.attempted, record.begun), (1, 4));
+
+    world.inputs.approval.approved = None;
+    world.run(RunKind::Plan).expect(RunResult::NoChanges);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+}
+
+#[test]
+fn a_destroy_that_began_needs_another_approval() {
+    let mut world = manual();
+    world.inputs.approval.manual = false;
+    let stuck = counter(&world).replace("echo destroyed", "exit 3; echo destroyed");
+    world.write_module("main.tf", &stuck);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.inputs.approval.manual = true;
+    world.inputs.approval.destroy = true;
+    let first = approved(&mut world);
+    world
+        .run(RunKind::Destroy)
+        .expect_failure(FailureClass::Module, "DestroyFailed");
+    let again = waits(&world.run(RunKind::Destroy));
+    assert_ne!(again, first.asks.unwrap().id);
+}
+
+#[test]
+fn scripts_make_and_apply_the_plan_that_was_approved() {
+    let mut world = manual();
+    world.inputs.scripts.plan = Some(
+        "terraform plan -out=$ALUSTAN_PLAN_FILE -detailed-exitcode && code=0 || code=$?; exit $code".into(),
+    );
+    world.inputs.scripts.apply = Some("echo own apply; terraform apply $ALUSTAN_PLAN_FILE".into());
+    let report = approved(&mut world);
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::Done);
+    assert!(
+        ran.stdout.contains("own apply") && !ran.stdout.contains("Terraform will perform"),
+        "{}",
+        ran.logs()
+    );
+    assert_eq!(world.read("count"), "applied\n");
+
+    // Each of these would apply what nobody has seen.
+    world.inputs.scripts.plan = Some("exit 2".into());
+    for kind in [RunKind::Plan, RunKind::Apply] {
+        world
+            .run(kind)
+            .expect_failure(FailureClass::User, "NoPlanFile");
+    }
+    world.inputs.scripts.plan = None;
+    let message = world.run(RunKind::Apply);
+    let message = message.expect_failure(FailureClass::User, "NoPlanFile");
+    assert!(
+        message.starts_with("scripts.apply makes no plan"),
+        "{message}"
+    );
+    world.inputs.scripts.destroy = Some("terraform destroy -auto-approve".into());
+    world.approve(&report);
+    let message = world.run(RunKind::Destroy);
+    let message = message.expect_failure(FailureClass::User, "NoPlanFile");
+    assert!(
+        message.starts_with("scripts.destroy makes no plan"),
+        "{message}"
+    );
+    assert_eq!(world.read("count"), "applied\n");
+}
+
+#[test]
+fn the_plan_that_people_read_has_no_secrets_and_a_missing_one_only_says_so() {
+    let mut world = manual();
+    world.write_module(
+        "main.tf",
+        "variable \"token\" { sensitive = true }\n\
+         resource \"terraform_data\" \"a\" { input = nonsensitive(var.token) }\n",
+    );
+    world
+        .inputs
+        .variables
+        .insert("token".into(), json!("hunter22-long"));
+    waits(&world.run(RunKind::Plan));
+    let shown = plan_text(&world, "plan.txt");
+    assert!(
+        shown.contains("(redacted)") && !shown.contains("hunter22-long"),
+        "{shown}"
+    );
+    world.secrets.remove("web-plan");
+    let ran = world.run(RunKind::Plan);
+    waits(&ran);
+    let said = "the plan is not in Secret web-plan: secret web-plan does not exist";
+    assert!(ran.stderr.contains(said), "{}", ran.logs());
+}
+
+#[test]
+fn nobody_pays_for_approvals_that_nobody_wants() {
+    let mut world = world();
+    world.watch_engine();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(
+        world.engine_calls(),
+        ["apply", "init", "plan", "show -json"]
+    );
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    assert_eq!(world.engine_calls(), ["init", "plan"]);
+    assert!(!world.secrets.writes().contains(&"web-plan".to_owned()));
+}

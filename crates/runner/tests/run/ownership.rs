@@ -1,0 +1,192 @@
+//! Whose a state is: one of somebody else is left alone until it is given to us.
+
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::{Lineage, RunKind};
+use serde_json::Value;
+
+use crate::world::World;
+
+const MODULE: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\n";
+const OTHER: &str = "resource \"terraform_data\" \"b\" { input = \"x\" }\n";
+
+fn worlds() -> [World; 2] {
+    [World::new(MODULE), World::with_local_backend(MODULE)]
+}
+
+fn lineage_of(world: &World) -> String {
+    if let Some(version) = world.pointer().current {
+        return version.lineage.unwrap();
+    }
+    let state: Value = serde_json::from_str(&world.read("local.tfstate")).unwrap();
+    state["lineage"].as_str().unwrap().to_owned()
+}
+
+/// Somebody else has a state where this resource is to have its own.
+fn occupied(mut world: World) -> World {
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.forget_record();
+    world
+}
+
+#[test]
+fn a_state_of_somebody_else_is_left_alone() {
+    for world in worlds() {
+        let mut world = occupied(world);
+        let lineage = lineage_of(&world);
+        world.write_module("main.tf", OTHER);
+        for kind in [
+            RunKind::Apply,
+            RunKind::Plan,
+            RunKind::Drift,
+            RunKind::Destroy,
+        ] {
+            let ran = world.run(kind);
+            let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+            let way_out = match kind {
+                RunKind::Destroy => "spec.deletionPolicy: Orphan",
+                _ => "spec.backend.adopt: true",
+            };
+            for part in [&lineage, "with 1 resources and outputs in it", way_out] {
+                assert!(message.contains(part), "no {part:?} in {message}");
+            }
+            assert!(!ran.stdout.contains("Plan:"), "{}", ran.logs());
+        }
+        let record = world.record();
+        assert_eq!((record.attempted, record.lineage), (0, Lineage::Unknown));
+        // Not even a destroy that is to adopt it: it never made anything.
+        world.inputs.adopt = true;
+        let ran = world.run(RunKind::Destroy);
+        ran.expect_failure(FailureClass::User, "StateNotOurs");
+    }
+}
+
+#[test]
+fn a_state_is_taken_over_once_a_person_has_seen_the_plan() {
+    for world in worlds() {
+        let mut world = occupied(world);
+        let lineage = lineage_of(&world);
+        world.write_module("main.tf", OTHER);
+        world.inputs.adopt = true;
+        world.run(RunKind::Drift).expect(RunResult::Changes);
+        let ran = world.run(RunKind::Apply);
+        let report = ran.expect(RunResult::Changes).clone();
+        let because = &report.asks.as_ref().unwrap().because;
+        assert_eq!(
+            because[..],
+            ["the state was made by somebody else and is taken over"]
+        );
+        assert_eq!(world.record().lineage, Lineage::Unknown);
+        world.approve(&report);
+        let ran = world.run(RunKind::Apply);
+        let done = ran.expect(RunResult::Done);
+        assert_eq!(done.lineage.as_ref(), Some(&lineage));
+        assert_eq!(world.record().lineage, Lineage::Of(lineage));
+        // From now on it is ours, and nobody is asked.
+        world.inputs.approval.approved = None;
+        world.write_module("main.tf", MODULE);
+        world.run(RunKind::Apply).expect(RunResult::Done);
+        world.run(RunKind::Destroy).expect(RunResult::Done);
+    }
+}
+
+#[test]
+fn a_state_that_needs_no_changes_is_taken_over_at_once() {
+    for world in worlds() {
+        let mut world = occupied(world);
+        world.inputs.adopt = true;
+        world.run(RunKind::Drift).expect(RunResult::NoChanges);
+        world.run(RunKind::Apply).expect(RunResult::NoChanges);
+        let lineage = lineage_of(&world);
+        assert_eq!(world.record().lineage, Lineage::Of(lineage));
+    }
+}
+
+#[test]
+fn what_our_first_run_made_is_ours_and_is_asked_for_once() {
+    let mut world = World::with_local_backend(MODULE);
+    world.watch_engine();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let first = [
+        "apply",
+        "init",
+        "output",
+        "plan",
+        "show -json",
+        "state pull",
+    ];
+    assert_eq!(world.engine_calls(), first);
+    assert_eq!(world.record().lineage, Lineage::New);
+    let report = world.run(RunKind::Apply).report.unwrap();
+    assert_eq!(report.lineage, Some(lineage_of(&world)));
+    assert_eq!(
+        world.engine_calls(),
+        ["init", "output", "plan", "state pull"]
+    );
+    assert_eq!(world.record().lineage, Lineage::Of(lineage_of(&world)));
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    assert_eq!(world.engine_calls(), ["init", "output", "plan"]);
+
+    // Another place may have another state in it.
+    let mut other = occupied(World::with_local_backend(MODULE));
+    let elsewhere = world.inputs.backend.config["path"].clone();
+    std::fs::remove_file(other.path("local.tfstate")).unwrap();
+    other.run(RunKind::Apply).expect(RunResult::Done);
+    other.run(RunKind::Apply).expect(RunResult::NoChanges);
+    other.inputs.backend.config.insert("path".into(), elsewhere);
+    let ran = other.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::User, "StateNotOurs");
+}
+
+#[test]
+fn another_state_in_the_place_of_ours_is_noticed() {
+    let mut world = World::new(MODULE);
+    let report = world.run(RunKind::Apply).report.unwrap();
+    assert_eq!(report.lineage, Some(lineage_of(&world)));
+    assert_eq!(world.record().lineage, Lineage::Of(lineage_of(&world)));
+    let mut other = World::new(MODULE);
+    other.run(RunKind::Apply).expect(RunResult::Done);
+    for secret in ["web-state", "web-state-slot-0"] {
+        let data = other.secrets.get(secret).unwrap().data;
+        let data = ["pointer", "data"]
+            .into_iter()
+            .filter_map(|key| Some((key, data.get(key)?.clone())));
+        world.secrets.put(secret, data);
+    }
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+    let ours = report.lineage.unwrap();
+    assert!(
+        message.contains(&lineage_of(&world))
+            && message.contains(&format!("that of this resource has the lineage {ours}")),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_state_made_before_lineages_were_noted_is_ours() {
+    for world in worlds() {
+        let mut world = occupied(world);
+        world.start(RunKind::Apply);
+        let mut record = world.record();
+        record.attempted = 1;
+        world.write_record(&record);
+        let ran = world.finish(world.pod());
+        ran.expect(RunResult::NoChanges);
+        let lineage = lineage_of(&world);
+        assert_eq!(world.record().lineage, Lineage::Of(lineage));
+    }
+}
+
+#[test]
+fn a_state_that_only_scripts_can_reach_is_theirs_to_look_after() {
+    let mut world = World::new("");
+    world.inputs.backend.managed = None;
+    world.inputs.backend.kind = None;
+    world.inputs.backend.write_block = false;
+    world.inputs.scripts.init = Some("true".into());
+    world.inputs.scripts.plan = Some("exit 2".into());
+    world.inputs.scripts.apply = Some("echo '{}' > $ALUSTAN_OUTPUTS_FILE".into());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(world.record().lineage, Lineage::New);
+}
