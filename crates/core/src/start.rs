@@ -96,6 +96,8 @@ impl Plan {
             state_made: previous.state_made || self.inputs.backend.managed.is_some(),
             slots_wanted: previous.slots_wanted,
             lineage: previous.lineage.clone(),
+            state_address: previous.state_address.clone(),
+            begun: previous.begun,
             earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
         };
