@@ -2,33 +2,26 @@
 
 use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{
-    Applied, History, PendingPlan, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
-};
-use alustan_api::{DriftMode, State, Terraform, TerraformStatus};
+use alustan_api::run::{History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord};
+use alustan_api::{State, Terraform, TerraformStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::build::{self, Image};
-use crate::digest;
 use crate::image::{self, ImagePlan};
-use crate::objects::secrets;
 use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
-use crate::status::{
-    AWAITING, ImageView, NOT_CONVERGING, Situation, View, differences, drifted, logs,
-};
+use crate::status::{ImageView, Situation, View, logs};
 use crate::step::{Decision, Keep, Start, Step, Swap};
-use crate::{absorb, approval, delete, inputs, retry, unrecorded};
+use crate::want::Want;
+use crate::{absorb, approval, delete, inputs, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
 
 /// How often a resource whose state belongs to another looks whether it still does.
 const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
-/// How many corrections in a row may be undone before there is no further one.
-const CORRECTIONS: u32 = 2;
 
 /// One look at one resource.
 pub(crate) struct Case<'a> {
@@ -107,12 +100,6 @@ pub(crate) struct Target {
     pub(crate) plan: ImagePlan,
     inputs: RunInputs,
     pub(crate) hash: String,
-}
-
-/// What is wanted next for a resource whose image and inputs are known.
-enum Want {
-    Run(RunKind, Trigger),
-    Nothing(Situation, Option<Timestamp>),
 }
 
 impl Case<'_> {
@@ -257,39 +244,6 @@ impl Case<'_> {
         }
     }
 
-    /// Whether a run is about drift alone: what it is for is applied, and nothing failed since.
-    pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
-        let about_drift = matches!(
-            trigger,
-            Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
-        );
-        (kind == RunKind::Drift || about_drift) && self.is_applied(hash)
-    }
-
-    /// Whether `hash` is applied, and nothing failed since.
-    pub(crate) fn is_applied(&self, hash: &str) -> bool {
-        self.applied(hash).is_some() && !self.has_failed(hash)
-    }
-
-    /// The last apply, if it was of `hash`. An apply that failed half-way since then may have
-    /// changed anything.
-    fn applied(&self, hash: &str) -> Option<&Applied> {
-        self.history
-            .applied
-            .as_ref()
-            .filter(|applied| applied.config_hash == hash && !self.history.unfinished)
-    }
-
-    pub(crate) fn has_failed(&self, hash: &str) -> bool {
-        let failures = &self.history.failures;
-        failures.of == self.subject(hash) && failures.at.is_some()
-    }
-
-    /// What failures of the configuration `hash` are counted against.
-    fn subject(&self, hash: &str) -> String {
-        approval::subject(hash, &approval::judged_by(self.tf, false))
-    }
-
     /// The commit, or why there is none to work with.
     fn source(&self) -> Result<SourceSeen, Situation> {
         match &self.seen.source {
@@ -372,161 +326,6 @@ impl Case<'_> {
                 self.run(&run, Some(&target.plan), Some(digest))
             }
         }
-    }
-
-    /// The plan for `hash` that waits for a person.
-    fn pending(&self, hash: &str) -> Option<&PendingPlan> {
-        approval::pending(self.tf, &self.history, hash, false)
-    }
-
-    /// The same, once it is approved.
-    fn approved(&self, hash: &str) -> Option<&PendingPlan> {
-        let pending = self.pending(hash);
-        pending.filter(|plan| approval::is_approved(self.tf, plan))
-    }
-
-    fn want(&self, source: &SourceSeen, hash: &str) -> Want {
-        let kind = approval::kind(self.tf, false);
-        if start::asked(self.tf, &self.history) {
-            return Want::Run(kind, Trigger::Requested);
-        }
-        let applied = self.applied(hash);
-        let ignores = self.tf.spec.drift_detection.mode == DriftMode::Ignore;
-        let failed = self.has_failed(hash) && !(applied.is_some() && ignores);
-        if failed && let Some(waits) = self.after_failure(hash) {
-            return waits;
-        }
-        let retry = || start::again(&self.history.failures);
-        if let Some(plan) = self.approved(hash) {
-            let trigger = if failed {
-                retry()
-            } else {
-                approval::trigger(plan)
-            };
-            return Want::Run(RunKind::Apply, trigger);
-        }
-        match (applied, failed, self.pending(hash)) {
-            (None, _, Some(plan)) => {
-                let message = self.asks(plan);
-                Want::Nothing(
-                    Situation::busy(State::AwaitingApproval, AWAITING, message),
-                    None,
-                )
-            }
-            (None, true, None) => Want::Run(kind, retry()),
-            (None, false, None) => Want::Run(kind, self.change(source)),
-            (Some(_), true, _) if self.corrects() => Want::Run(kind, retry()),
-            (Some(_), true, _) => Want::Run(RunKind::Drift, retry()),
-            (Some(_), false, Some(_)) => self.rest(),
-            (Some(_), false, None) if self.corrects() => Want::Run(kind, Trigger::Drift),
-            (Some(applied), false, None) => match self.missing(applied) {
-                Some(missing) => Want::Run(kind, missing),
-                None => self.rest(),
-            },
-        }
-    }
-
-    /// What stands against another try of `hash`, which failed.
-    fn after_failure(&self, hash: &str) -> Option<Want> {
-        let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
-        let see = || self.last_logs();
-        match retry::verdict(failures, &self.subject(hash), retry, self.now) {
-            retry::Verdict::Go => None,
-            retry::Verdict::WaitUntil(next) => {
-                let situation = build::waiting(failures, retry, next, &see());
-                Some(Want::Nothing(situation, Some(next)))
-            }
-            retry::Verdict::Stalled => Some(Want::Nothing(
-                build::exhausted(self.tf, failures, &see()),
-                None,
-            )),
-        }
-    }
-
-    /// Whether drift was found and is to be corrected.
-    fn corrects(&self) -> bool {
-        let mode = self.tf.spec.drift_detection.mode;
-        self.history.drift.is_some() && mode == DriftMode::Correct && !self.never_ends()
-    }
-
-    /// Whether corrections do not last (rule 7).
-    pub(crate) fn never_ends(&self) -> bool {
-        self.history.drift.is_some() && self.history.undone.times >= CORRECTIONS
-    }
-
-    /// What an apply leaves behind and is no longer there: the outputs where they belong, or the
-    /// pin. Only another one brings it back, and that would correct drift, too.
-    fn missing(&self, applied: &Applied) -> Option<Trigger> {
-        if self.tf.spec.drift_detection.mode != DriftMode::Correct {
-            return None;
-        }
-        if self.seen.pin.is_none() {
-            return Some(Trigger::Pin);
-        }
-        let at = applied.outputs.as_ref()?;
-        let there = *at == secrets::outputs_name(self.tf) && self.outputs == OutputsSeen::Ours;
-        (!there).then_some(Trigger::Outputs)
-    }
-
-    /// What changed since the last apply.
-    fn change(&self, source: &SourceSeen) -> Trigger {
-        let Some(applied) = &self.history.applied else {
-            return Trigger::Created;
-        };
-        match (&applied.revision, &applied.context) {
-            (Some(from), Some(context)) if *context != source.context => Trigger::Commit {
-                from: from.clone(),
-                to: source.revision.clone(),
-            },
-            _ => Trigger::Spec,
-        }
-    }
-
-    /// Nothing is wanted until the next look for drift.
-    fn rest(&self) -> Want {
-        let drift = &self.tf.spec.drift_detection;
-        if drift.mode == DriftMode::Ignore {
-            return Want::Nothing(self.at_rest(), None);
-        }
-        if self.history.undone.unverified {
-            return Want::Run(RunKind::Drift, Trigger::Drift);
-        }
-        let due = self.history.checked_at.map(|checked| {
-            next_look(
-                checked,
-                drift.interval.into(),
-                &self.tf.uid().unwrap_or_default(),
-            )
-        });
-        match due {
-            Some(due) if self.now < due => Want::Nothing(self.at_rest(), Some(due)),
-            _ => Want::Run(RunKind::Drift, Trigger::Interval),
-        }
-    }
-
-    /// Applied, and nothing stands against it.
-    pub(crate) fn at_rest(&self) -> Situation {
-        let hash = self.history.applied.as_ref().map(|it| &it.config_hash);
-        if let Some(plan) = hash.and_then(|hash| self.pending(hash)) {
-            return Situation::ready(State::AwaitingApproval, AWAITING, self.asks(plan));
-        }
-        let Some(changes) = drifted(&self.history) else {
-            return Situation::ready(State::Success, "Applied", "Terraform applied successfully");
-        };
-        let found = differences(changes);
-        if self.never_ends() {
-            return Situation::ready(State::Drifted, NOT_CONVERGING, self.endless(&found));
-        }
-        let message = format!("the real objects differ from the configuration: {found}");
-        Situation::ready(State::Drifted, "Drifted", message)
-    }
-
-    fn endless(&self, found: &str) -> String {
-        format!(
-            "{} corrections in a row did not last: {found}; either the module never settles, as with              timestamp(), or somebody changes it back; nothing more is corrected until the              configuration changes, or with: {}",
-            self.history.undone.times,
-            build::try_again(self.tf),
-        )
     }
 
     pub(crate) fn last_logs(&self) -> String {
@@ -644,22 +443,6 @@ fn missing_input(failure: &Failure) -> Situation {
         state: State::Pending,
         ..build::refused(failure)
     }
-}
-
-/// The next look for drift after `checked`: each resource has its own moment within the interval.
-fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
-    let interval = i64::try_from(interval.as_millis())
-        .unwrap_or(i64::MAX)
-        .max(1_000);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a part of the interval, in milliseconds"
-    )]
-    #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
-    let offset = (digest::fraction(uid) * interval as f64) as i64;
-    let since = checked.as_millisecond() - offset;
-    let next = (since.div_euclid(interval) + 1) * interval + offset;
-    Timestamp::from_millisecond(next).unwrap_or(checked + SignedDuration::from_hours(1))
 }
 
 /// The earlier of two moments.

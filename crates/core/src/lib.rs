@@ -22,3 +22,4 @@ pub mod state_address;
 pub mod status;
 pub mod step;
 mod unrecorded;
+mod want;
