@@ -60,6 +60,9 @@ pub(crate) struct Config {
     /// Where repositories and contexts are cached.
     #[arg(long, env = "ALUSTAN_CACHE_DIR", default_value = "/var/cache/alustan")]
     pub(crate) cache_dir: PathBuf,
+    /// The one namespace to watch and act in; all of them if it is not given.
+    #[arg(long, env = "ALUSTAN_WATCH_NAMESPACE")]
+    pub(crate) watch_namespace: Option<String>,
     /// How many runs may go on at once, over all resources.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,

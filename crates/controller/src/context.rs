@@ -14,6 +14,7 @@ use kube::runtime::reflector::Store;
 
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
+use crate::fail_point::FailPoint;
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
 use crate::{Guarded, Ref};
@@ -33,6 +34,7 @@ pub(crate) struct Context {
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) answers: Answers,
     pub(crate) memory: Memory,
+    pub(crate) fail_point: FailPoint,
 }
 
 /// What the watches brought.

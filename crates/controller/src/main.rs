@@ -6,6 +6,7 @@ mod contexts;
 mod dispatch;
 mod enact;
 mod error;
+mod fail_point;
 mod http;
 mod lookups;
 mod mirror;

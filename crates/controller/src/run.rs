@@ -14,6 +14,7 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api, PartialObjectMeta};
+use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{Controller, Predicate, WatchStreamExt, controller, predicates, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -26,6 +27,7 @@ use crate::context::{Answers, Context, Memory, Mirrors};
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::error::with_causes;
+use crate::fail_point::FailPoint;
 use crate::http::{self, Health};
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
@@ -102,12 +104,16 @@ async fn control(
     );
     let (lists, listed) = watch::channel(0);
     let memory_secrets = watcher::Config::default().labels(&memory_secrets);
-    let (secrets, secret_events) = mirrored::<Secret>(&client, memory_secrets, lists.clone());
+    let scope = Scope {
+        client: client.clone(),
+        namespace: config.watch_namespace.clone(),
+    };
+    let (secrets, secret_events) = mirrored::<Secret>(&scope, memory_secrets, lists.clone());
     let (claims, claim_events) =
-        mirrored::<PersistentVolumeClaim>(&client, ours.clone(), lists.clone());
-    let (jobs, job_events) = mirrored::<Job>(&client, ours.clone(), lists.clone());
-    let (pods, pod_events) = mirrored::<Pod>(&client, ours, lists);
-    let (resources, resource_events) = resources(&client, wake.clone());
+        mirrored::<PersistentVolumeClaim>(&scope, ours.clone(), lists.clone());
+    let (jobs, job_events) = mirrored::<Job>(&scope, ours.clone(), lists.clone());
+    let (pods, pod_events) = mirrored::<Pod>(&scope, ours, lists);
+    let (resources, resource_events) = resources(&scope, wake.clone());
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         claims: Mirror::new(claims),
@@ -115,13 +121,7 @@ async fn control(
         pods: Mirror::new(pods),
         listed: listed.clone(),
     };
-    let cx = Arc::new(context(
-        client.clone(),
-        config,
-        wake,
-        mirrors,
-        resources.clone(),
-    )?);
+    let cx = Arc::new(context(client, config, wake, mirrors, resources.clone())?);
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
     let plain = watcher::Config::default();
@@ -135,12 +135,12 @@ async fn control(
             whom(&of_pod, &pod, &job.unwrap_or_default())
         })
         .watches(
-            Api::<PartialObjectMeta<Secret>>::all(client.clone()),
+            scope.api::<PartialObjectMeta<Secret>>(),
             plain.clone(),
             move |secret| users(&by_secret, &secret, names_secret),
         )
         .watches(
-            Api::<PartialObjectMeta<ConfigMap>>::all(client),
+            scope.api::<PartialObjectMeta<ConfigMap>>(),
             plain,
             move |map| users(&by_map, &map, names_config_map),
         )
@@ -229,25 +229,45 @@ fn context(
             logs: Lookups::new(wake),
         },
         memory: Memory::default(),
+        fail_point: FailPoint::from_environment()?,
     })
 }
 
 type Events<K> = Result<K, watcher::Error>;
 
+/// Where is watched: in one namespace, or in all.
+struct Scope {
+    client: Client,
+    namespace: Option<String>,
+}
+
+impl Scope {
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+}
+
 /// A mirror of everything that `wanted` selects, and the events that fill it. `lists` counts the
 /// mirrors that have listed everything once.
 fn mirrored<K>(
-    client: &Client,
+    scope: &Scope,
     wanted: watcher::Config,
     lists: watch::Sender<usize>,
 ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + 'static)
 where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     ObjectRef<K>: Hash + Eq,
 {
     let (store, writer) = reflector::store();
     let mut first = true;
-    let events = watcher(Api::<K>::all(client.clone()), wanted)
+    let events = watcher(scope.api::<K>(), wanted)
         .default_backoff()
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
@@ -263,7 +283,7 @@ where
 /// The resources. Their own status is no news to us. One that is gone is looked at once more, so
 /// that nothing of it is remembered.
 fn resources(
-    client: &Client,
+    scope: &Scope,
     wake: mpsc::UnboundedSender<Ref>,
 ) -> (
     Store<Guarded>,
@@ -273,21 +293,18 @@ fn resources(
     let news = predicates::generation
         .combine(predicates::finalizers)
         .combine(predicates::annotations);
-    let events = watcher(
-        Api::<Guarded>::all(client.clone()),
-        watcher::Config::default(),
-    )
-    .default_backoff()
-    .modify(|object| object.managed_fields_mut().retain(sets_approval))
-    .reflect(writer)
-    .inspect_ok(move |event| {
-        if let watcher::Event::Delete(gone) = event {
-            // The receiver lives as long as the controller.
-            let _ = wake.send(ObjectRef::from_obj(gone));
-        }
-    })
-    .applied_objects()
-    .predicate_filter(news, kube::runtime::PredicateConfig::default());
+    let events = watcher(scope.api::<Guarded>(), watcher::Config::default())
+        .default_backoff()
+        .modify(|object| object.managed_fields_mut().retain(sets_approval))
+        .reflect(writer)
+        .inspect_ok(move |event| {
+            if let watcher::Event::Delete(gone) = event {
+                // The receiver lives as long as the controller.
+                let _ = wake.send(ObjectRef::from_obj(gone));
+            }
+        })
+        .applied_objects()
+        .predicate_filter(news, kube::runtime::PredicateConfig::default());
     (store, events)
 }
 

@@ -45,6 +45,56 @@ pub enum Step {
     RemoveFinalizer,
 }
 
+/// Defines the kinds of steps, and the list of all of them.
+macro_rules! kinds {
+    ($($kind:ident),* $(,)?) => {
+        /// A [`Step`] without what it carries.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "each is a variant of Step, which says what it is")]
+        pub enum StepKind {
+            $($kind),*
+        }
+
+        impl StepKind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+        }
+    };
+}
+
+kinds!(
+    AddFinalizer,
+    CreateRecord,
+    SwapRecord,
+    Ensure,
+    PushContext,
+    CreateJob,
+    DeleteJob,
+    DeleteOutputs,
+    DeleteClaim,
+    CleanUp,
+    RemoveFinalizer,
+);
+
+impl Step {
+    /// Which one it is.
+    pub fn kind(&self) -> StepKind {
+        match self {
+            Self::AddFinalizer => StepKind::AddFinalizer,
+            Self::CreateRecord(_) => StepKind::CreateRecord,
+            Self::SwapRecord(_) => StepKind::SwapRecord,
+            Self::Ensure(_) => StepKind::Ensure,
+            Self::PushContext => StepKind::PushContext,
+            Self::CreateJob(_) => StepKind::CreateJob,
+            Self::DeleteJob { .. } => StepKind::DeleteJob,
+            Self::DeleteOutputs(_) => StepKind::DeleteOutputs,
+            Self::DeleteClaim => StepKind::DeleteClaim,
+            Self::CleanUp { .. } => StepKind::CleanUp,
+            Self::RemoveFinalizer => StepKind::RemoveFinalizer,
+        }
+    }
+}
+
 /// A compare-and-swap of the run record: it fails when the record is no longer the one that was
 /// seen (or that the previous swap of the same pass wrote). `None` leaves a key as it is.
 #[derive(Clone)]

@@ -1,0 +1,109 @@
+//! Where the operator ends itself, for tests of what it leaves behind. Only builds for development
+//! do so; in a release nothing of it is there.
+
+use alustan_core::step::{Step, StepKind};
+#[cfg(not(debug_assertions))]
+pub(crate) use released::FailPoint;
+#[cfg(debug_assertions)]
+pub(crate) use under_test::FailPoint;
+
+use crate::enact::object_name;
+
+/// On which side of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Before,
+    After,
+}
+
+/// What tells `step` from others of its kind: the name of what it writes, or the phase that it
+/// swaps in.
+pub(crate) fn subject(step: &Step) -> String {
+    match step {
+        Step::Ensure(object) => object_name(object),
+        Step::SwapRecord(swap) => format!("{:?}", swap.record.phase),
+        Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
+        Step::DeleteJob { name, .. } | Step::DeleteOutputs(name) => name.clone(),
+        Step::AddFinalizer
+        | Step::CreateRecord(_)
+        | Step::PushContext
+        | Step::DeleteClaim
+        | Step::CleanUp { .. }
+        | Step::RemoveFinalizer => String::new(),
+    }
+}
+
+#[cfg(debug_assertions)]
+mod under_test {
+    use anyhow::{Context as _, Result};
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::{Moment, StepKind};
+
+    /// Names the step: `Before:CreateJob`, or `After:CreateJob:web-apply-1`.
+    const VARIABLE: &str = "ALUSTAN_DIE_AT";
+
+    /// The step at which to end, if there is any.
+    #[derive(Default)]
+    pub(crate) struct FailPoint {
+        at: Option<(Moment, StepKind, Option<String>)>,
+    }
+
+    impl FailPoint {
+        /// As the environment says.
+        pub(crate) fn from_environment() -> Result<Self> {
+            let Ok(text) = std::env::var(VARIABLE) else {
+                return Ok(Self::default());
+            };
+            let unknown = || format!("{VARIABLE}={text} is not understood");
+            Ok(Self {
+                at: Some(parse(&text).with_context(unknown)?),
+            })
+        }
+
+        /// Ends this process without warning, if this is the step. `subject` tells it from
+        /// others of its kind.
+        pub(crate) fn reached(&self, moment: Moment, kind: StepKind, subject: impl Fn() -> String) {
+            let Some((at, of, only)) = &self.at else {
+                return;
+            };
+            let this = only.as_ref().is_none_or(|only| *only == subject());
+            if this && (*at, *of) == (moment, kind) {
+                tracing::warn!(?moment, ?kind, "ending, as {VARIABLE} says");
+                let _ = kill_process(getpid(), Signal::KILL);
+            }
+        }
+    }
+
+    fn parse(text: &str) -> Option<(Moment, StepKind, Option<String>)> {
+        let mut parts = text.splitn(3, ':');
+        let moment = match parts.next()? {
+            "Before" => Moment::Before,
+            "After" => Moment::After,
+            _ => return None,
+        };
+        let kind = parts.next()?;
+        let named = |of: &&StepKind| format!("{of:?}") == kind;
+        let kind = *StepKind::ALL.iter().find(named)?;
+        Some((moment, kind, parts.next().map(str::to_owned)))
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod released {
+    use super::{Moment, StepKind};
+
+    /// There is none in a release.
+    #[derive(Default)]
+    pub(crate) struct FailPoint;
+
+    impl FailPoint {
+        /// Nothing is read.
+        pub(crate) fn from_environment() -> anyhow::Result<Self> {
+            Ok(Self)
+        }
+
+        /// Goes on.
+        pub(crate) fn reached(&self, _: Moment, _: StepKind, _: impl Fn() -> String) {}
+    }
+}
