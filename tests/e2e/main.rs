@@ -10,6 +10,7 @@
 mod bad_input;
 mod cache;
 mod commits;
+mod crashes;
 mod deletion;
 mod drift;
 mod losses;

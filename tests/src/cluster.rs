@@ -82,6 +82,13 @@ impl Cluster {
 impl Cluster {
     /// Ends the controller's process with SIGKILL, as an out-of-memory kill would.
     pub async fn kill_controller(&self) {
+        self.kill("alustan-system", "app.kubernetes.io/name=alustan")
+            .await;
+    }
+
+    /// Ends the first process of the container in the first pod that runs and that `selector`
+    /// selects, with SIGKILL.
+    pub async fn kill(&self, namespace: &str, selector: &str) {
         let container = self
             .run(
                 "kubectl",
@@ -89,9 +96,9 @@ impl Cluster {
                     "get",
                     "pod",
                     "-n",
-                    "alustan-system",
+                    namespace,
                     "-l",
-                    "app.kubernetes.io/name=alustan",
+                    selector,
                     "--field-selector=status.phase=Running",
                     "-o",
                     "jsonpath={.items[0].status.containerStatuses[0].containerID}",
@@ -106,5 +113,44 @@ impl Cluster {
         let pid = std::fs::read_to_string(&file)
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         self.run("kill", &["-KILL", pid.trim()]).await;
+    }
+
+    /// Stops parts of the cluster, as an outage would.
+    pub async fn stop(&self, parts: &[&str]) {
+        self.run("hack/cluster/stop", parts).await;
+    }
+
+    /// Brings back what [`Self::stop`] stopped.
+    pub async fn start(&self) {
+        self.run("hack/cluster/up", &[]).await;
+    }
+
+    /// How many copies of the installed operator there are to be: none, or one.
+    pub async fn scale_operator(&self, copies: usize) {
+        let operator = ["-n", "alustan-system", "deployment/alustan-controller"];
+        let scale = format!("--replicas={copies}");
+        self.run("kubectl", &[&["scale", &scale], &operator[..]].concat())
+            .await;
+        let rollout = ["rollout", "status", "--timeout=120s"];
+        self.run("kubectl", &[&rollout, &operator[..]].concat())
+            .await;
+        if copies == 0 {
+            let gone = ["wait", "--for=delete", "pod", "--timeout=60s"];
+            let selector = [
+                "-n",
+                "alustan-system",
+                "-l",
+                "app.kubernetes.io/name=alustan",
+            ];
+            self.run("kubectl", &[&gone[..], &selector[..]].concat())
+                .await;
+        }
+    }
+
+    /// Makes whole what a test took apart: every part is up, the node takes pods, the operator runs.
+    pub async fn mend(&self) {
+        self.start().await;
+        self.run("kubectl", &["uncordon", "node1"]).await;
+        self.scale_operator(1).await;
     }
 }

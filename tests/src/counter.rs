@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// The host's address on the link to the dev cluster.
-const HOST: &str = "10.99.1.1";
+pub(crate) const HOST: &str = "10.99.1.1";
 /// How long a request may take to come.
 const DEADLINE: Duration = Duration::from_mins(3);
 
@@ -87,12 +87,18 @@ impl Counter {
 
     /// Waits until `path` was asked for.
     pub async fn reached(&self, path: &str) {
+        self.reached_times(path, 1).await;
+    }
+
+    /// Waits until `path` was asked for so often.
+    pub async fn reached_times(&self, path: &str, times: usize) {
         let mut counts = self.counts.subscribe();
-        let reached = counts.wait_for(|counts| counts.contains_key(path));
-        tokio::time::timeout(DEADLINE, reached)
-            .await
-            .unwrap_or_else(|_| panic!("nobody asked for {path} within {DEADLINE:?}"))
-            .expect("the counter");
+        let reached = counts.wait_for(|counts| counts.get(path) >= Some(&times));
+        let waited = tokio::time::timeout(DEADLINE, reached).await.is_ok();
+        assert!(
+            waited,
+            "{path} was not asked for {times} times within {DEADLINE:?}"
+        );
     }
 
     /// From now on requests for `path` get no answer until [`Self::release`].

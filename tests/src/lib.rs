@@ -12,8 +12,12 @@
 
 mod cluster;
 mod counter;
+mod gate;
+mod operator;
 mod scene;
 
 pub use cluster::Cluster;
 pub use counter::Counter;
-pub use scene::{Scene, around, condition, scene};
+pub use gate::Gate;
+pub use operator::{Operator, Operators};
+pub use scene::{Scene, around, condition, scene, scene_alone};

@@ -4,6 +4,7 @@ mod aws;
 mod cluster_view;
 mod repositories;
 mod resources;
+mod volumes;
 mod waits;
 
 use std::future::Future;
@@ -18,6 +19,7 @@ use kube::Client;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
+use tokio::sync::RwLock;
 
 use crate::Cluster;
 pub use cluster_view::around;
@@ -34,6 +36,9 @@ pub struct Scene {
     pub namespace: String,
 }
 
+/// Who shares the cluster with others holds this with them; who disturbs all of it, alone.
+static CLUSTER: RwLock<()> = RwLock::const_new(());
+
 /// Runs `test` in a fresh namespace; shows what the cluster looks like when it fails, and leaves
 /// nothing behind when it does not.
 pub async fn scene<F, T>(name: &str, test: F)
@@ -41,15 +46,31 @@ where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
-    let cluster = Cluster::connect().await;
-    let nanos = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock")
-        .as_nanos();
-    let namespace = format!("e2e-{name}-{:05x}", (nanos >> 10) & 0xf_ffff);
-    let scene = Arc::new(Scene { cluster, namespace });
-    scene.create_namespace(&scene.namespace, "baseline").await;
+    let _with_others = CLUSTER.read().await;
+    run(name, false, test).await;
+}
+
+/// The same while no other test runs: `test` may stop the operator, a part of the cluster, or the
+/// node. Afterwards they are as they were.
+pub async fn scene_alone<F, T>(name: &str, test: F)
+where
+    F: FnOnce(Arc<Scene>) -> T,
+    T: Future<Output = ()>,
+{
+    let _alone = CLUSTER.write().await;
+    run(name, true, test).await;
+}
+
+async fn run<F, T>(name: &str, mend: bool, test: F)
+where
+    F: FnOnce(Arc<Scene>) -> T,
+    T: Future<Output = ()>,
+{
+    let scene = Scene::open(name).await;
     let result = AssertUnwindSafe(test(scene.clone())).catch_unwind().await;
+    if mend {
+        scene.cluster.mend().await;
+    }
     if let Err(panic) = result {
         scene.show().await;
         std::panic::resume_unwind(panic);
@@ -58,6 +79,28 @@ where
 }
 
 impl Scene {
+    /// Runs `test` in another fresh namespace.
+    pub async fn beside<F, T>(&self, name: String, test: F)
+    where
+        F: FnOnce(Arc<Self>) -> T,
+        T: Future<Output = ()>,
+    {
+        run(&name, false, test).await;
+    }
+
+    /// A fresh namespace.
+    async fn open(name: &str) -> Arc<Self> {
+        let cluster = Cluster::connect().await;
+        let nanos = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a clock")
+            .as_nanos();
+        let namespace = format!("e2e-{name}-{:05x}", (nanos >> 10) & 0xf_ffff);
+        let scene = Self { cluster, namespace };
+        scene.create_namespace(&scene.namespace, "baseline").await;
+        Arc::new(scene)
+    }
+
     /// Makes a namespace that enforces a PodSecurity level.
     pub async fn create_namespace(&self, name: &str, level: &str) {
         let namespace = serde_json::from_value(json!({

@@ -347,9 +347,12 @@ impl<'a> Pass<'a> {
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
                 match self.not_taken(&api, &name).await? {
                     Some(old) if old.metadata.deletion_timestamp.is_some() => {
+                        self.delete_finished_users(&name).await?;
                         Err(Error::ClaimInTheWay(name))
                     }
-                    Some(_) | None => Ok(()),
+                    Some(_) => Ok(()),
+                    // It went meanwhile.
+                    None => Err(Error::Conflict),
                 }
             }
             Err(error) => Err(error),

@@ -40,13 +40,14 @@ mod under_test {
 
     use super::{Moment, StepKind};
 
-    /// Names the step: `Before:CreateJob`, or `After:CreateJob:web-apply-1`.
+    /// Names the step: `Before:CreateJob`, or `After:CreateJob:web-apply`, the first whose subject
+    /// begins so.
     const VARIABLE: &str = "ALUSTAN_DIE_AT";
 
     /// The step at which to end, if there is any.
     #[derive(Default)]
     pub(crate) struct FailPoint {
-        at: Option<(Moment, StepKind, Option<String>)>,
+        at: Option<(Moment, StepKind, String)>,
     }
 
     impl FailPoint {
@@ -67,15 +68,14 @@ mod under_test {
             let Some((at, of, only)) = &self.at else {
                 return;
             };
-            let this = only.as_ref().is_none_or(|only| *only == subject());
-            if this && (*at, *of) == (moment, kind) {
+            if (*at, *of) == (moment, kind) && subject().starts_with(only) {
                 tracing::warn!(?moment, ?kind, "ending, as {VARIABLE} says");
                 let _ = kill_process(getpid(), Signal::KILL);
             }
         }
     }
 
-    fn parse(text: &str) -> Option<(Moment, StepKind, Option<String>)> {
+    fn parse(text: &str) -> Option<(Moment, StepKind, String)> {
         let mut parts = text.splitn(3, ':');
         let moment = match parts.next()? {
             "Before" => Moment::Before,
@@ -85,7 +85,7 @@ mod under_test {
         let kind = parts.next()?;
         let named = |of: &&StepKind| format!("{of:?}") == kind;
         let kind = *StepKind::ALL.iter().find(named)?;
-        Some((moment, kind, parts.next().map(str::to_owned)))
+        Some((moment, kind, parts.next().unwrap_or_default().to_owned()))
     }
 }
 

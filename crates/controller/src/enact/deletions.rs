@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Pass, StatusKind, call, gone, is};
 use crate::error::Error;
+use crate::observe::jobs;
 
 impl Pass<'_> {
     /// With its pods: by default the API server would leave them behind. Another Job that has taken
@@ -51,6 +52,21 @@ impl Pass<'_> {
         self.not_taken(&api, &name).await?;
         let what = format!("delete PersistentVolumeClaim {name}");
         gone(call(&what, api.delete(&name, &DeleteParams::background())).await)
+    }
+
+    /// A claim stays as long as any pod names it, finished or not: those that are finished give
+    /// way, with their logs
+    /// (<https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>).
+    pub(super) async fn delete_finished_users(&self, claim: &str) -> Result<(), Error> {
+        let namespace = self.tf.namespace();
+        let users = self.cx.mirrors.jobs.filter(|job| {
+            job.namespace() == namespace && jobs::finished(job) && names_claim(job, claim)
+        });
+        for job in users {
+            self.delete_job(&job.name_any(), &job.uid().unwrap_or_default())
+                .await?;
+        }
+        Ok(())
     }
 
     /// Everything that carries our labels for this resource; the state last, and only if it is
@@ -103,4 +119,17 @@ impl Pass<'_> {
         }
         Ok(())
     }
+}
+
+fn names_claim(job: &Job, claim: &str) -> bool {
+    let pod = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let volumes = pod.and_then(|pod| pod.volumes.as_ref());
+    let claims = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.into_iter().any(|it| it.claim_name == claim)
 }

@@ -248,7 +248,8 @@ fn over(job: &Job) -> Option<&JobCondition> {
     })
 }
 
-fn finished(job: &Job) -> bool {
+/// Whether `job` is over.
+pub(crate) fn finished(job: &Job) -> bool {
     over(job).is_some()
 }
 

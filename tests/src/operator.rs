@@ -1,0 +1,115 @@
+//! An operator of a test's own, on the host, for one namespace.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::Api;
+use tokio::process::{Child, Command};
+
+use crate::{Cluster, Scene};
+
+/// How long one may take to come to where it dies.
+const DEADLINE: Duration = Duration::from_mins(2);
+/// The signal that nobody can catch.
+const SIGKILL: i32 = 9;
+
+/// How operators of one namespace are started: as the installed one is, but for that namespace.
+pub struct Operators {
+    namespace: String,
+    cluster: Cluster,
+    environment: Vec<(String, String)>,
+    cache: tempfile::TempDir,
+}
+
+/// A running operator. It ends with this.
+pub struct Operator {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Operators {
+    /// For the scene's namespace. The installed operator must not run.
+    pub async fn of(scene: &Scene) -> Self {
+        let api: Api<Deployment> = Api::namespaced(scene.cluster.client.clone(), "alustan-system");
+        let installed = api.get("alustan-controller").await.expect("an operator");
+        let pod = installed.spec.and_then(|spec| spec.template.spec);
+        let container = pod.and_then(|mut pod| pod.containers.pop());
+        let environment = container.and_then(|it| it.env).unwrap_or_default();
+        Self {
+            namespace: scene.namespace.clone(),
+            cluster: scene.cluster.clone(),
+            environment: environment
+                .into_iter()
+                .filter_map(|variable| Some((variable.name, variable.value?)))
+                .collect(),
+            cache: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    /// Starts one; `die_at` is the step that it does not survive.
+    pub fn start(&self, die_at: Option<&str>) -> Operator {
+        println!(
+            "{}: an operator starts; the end of it: {die_at:?}",
+            self.namespace
+        );
+        let folder = &self.cluster.folder;
+        let log = folder.join(format!("log/operator-{}.log", self.namespace));
+        let file = File::options().create(true).append(true).open(&log);
+        let file = file.expect("a log");
+        // Each program on the way hands its process on to the next.
+        let process = Command::new("hack/cluster/in")
+            .current_dir(Cluster::root())
+            .arg(program())
+            .envs(self.environment.iter().cloned())
+            .env("ALUSTAN_WATCH_NAMESPACE", &self.namespace)
+            .env("ALUSTAN_CA_FILE", folder.join("pki/ca.crt"))
+            .env("ALUSTAN_CACHE_DIR", self.cache.path())
+            .env("ALUSTAN_LISTEN", "127.0.0.1:0")
+            .env("KUBECONFIG", folder.join("kubeconfig"))
+            .envs(die_at.map(|point| ("ALUSTAN_DIE_AT", point)))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a log"))
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("an operator");
+        Operator { process, log }
+    }
+}
+
+/// The operator that cargo built with this test.
+fn program() -> PathBuf {
+    let here = std::env::current_exe().expect("a path");
+    let folder = here.parent().and_then(Path::parent).expect("a folder");
+    let program = folder.join("alustan-controller");
+    assert!(
+        program.is_file(),
+        "no {}: run `make e2e`",
+        program.display()
+    );
+    program
+}
+
+impl Operator {
+    /// Waits until it has killed itself.
+    pub async fn died(mut self) {
+        let ended = tokio::time::timeout(DEADLINE, self.process.wait()).await;
+        let ended = ended.unwrap_or_else(|_| {
+            panic!(
+                "it came to no such step within {DEADLINE:?}: {}",
+                self.log.display()
+            )
+        });
+        let signal = ended.expect("an exit code").signal();
+        assert_eq!(signal, Some(SIGKILL), "see {}", self.log.display());
+    }
+
+    /// Ends it without warning.
+    pub async fn kill(mut self) {
+        self.process.kill().await.expect("kill the operator");
+    }
+}
