@@ -20,6 +20,8 @@ pub enum Step {
     Show,
     /// `state pull`.
     Pull,
+    /// `force-unlock`.
+    Unlock,
     /// `state push` of what an earlier run could not save.
     Push,
     /// The user's script of this name.
@@ -36,6 +38,7 @@ impl Step {
             Self::Output => "OutputsUnreadable",
             Self::Show => "PlanUnreadable",
             Self::Pull => "StateUnavailable",
+            Self::Unlock => "StateLocked",
             Self::Push => "StateNotRecovered",
             Self::Script(_) => "ScriptFailed",
         }
@@ -50,6 +53,7 @@ impl Step {
             Self::Output => "output".to_owned(),
             Self::Show => "show".to_owned(),
             Self::Pull => "state pull".to_owned(),
+            Self::Unlock => "force-unlock".to_owned(),
             Self::Push => "state push".to_owned(),
             Self::Script(name) => format!("scripts.{name}"),
         }

@@ -15,6 +15,7 @@ pub mod layout;
 pub mod leftover;
 pub mod lineage;
 pub mod lock_file;
+pub mod lock_info;
 pub mod module_files;
 pub mod outputs;
 pub mod plan_file;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use alustan_api::report::{ChangeSet, Failure, MAX_TEXT, PlanAsks};
+use alustan_api::run::StateLock;
 
 use crate::failure::cut;
 
@@ -77,6 +78,16 @@ impl Redactor {
             *because = self.text(because);
         }
         asks
+    }
+
+    /// The lock without the secret values.
+    pub fn lock(&self, lock: &StateLock) -> StateLock {
+        StateLock {
+            id: self.text(&lock.id),
+            operation: self.text(&lock.operation),
+            who: self.text(&lock.who),
+            at: lock.at,
+        }
     }
 
     /// A redactor for one stream of bytes.

@@ -130,6 +130,11 @@ async fn carry_out(
     findings.abandoned_lock = session.abandoned_lock();
     let redactor = &session.commands.redactor;
     findings.changes = findings.changes.take().map(|it| redactor.changes(it));
+    if let Err(Ended::Failed(failure)) = &ended
+        && failure.reason == "StateLocked"
+    {
+        findings.lock = session.lock_in_the_way().map(|it| redactor.lock(&it));
+    }
     findings.asks = findings.asks.take().map(|it| redactor.asks(it));
     ended.map_err(|ended| ended.redacted(redactor))
 }

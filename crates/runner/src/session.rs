@@ -2,11 +2,12 @@
 
 mod ending;
 mod files;
+mod lock;
 mod state;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
@@ -80,6 +81,8 @@ pub struct Session {
     script_environment: Vars,
     backend_config: Option<PathBuf>,
     started: Instant,
+    /// The lock of a state elsewhere that stood in the way last.
+    lock_seen: Mutex<Option<StateLock>>,
     _cache_lock: Option<cache::Lock>,
 }
 
@@ -161,6 +164,7 @@ impl Session {
             script_environment,
             backend_config,
             started,
+            lock_seen: Mutex::default(),
             _cache_lock: cache_lock,
         })
     }
@@ -221,9 +225,12 @@ impl Session {
             .map(|it| it.to_string_lossy())
             .collect();
         crate::say!("{} {}", self.engine.name(), words.join(" "));
-        let finished = self
-            .run_engine(arguments, ending, deadline, Show::Log)
-            .await?;
+        let run = || self.run_engine(arguments.clone(), ending, deadline, Show::Log);
+        let mut finished = run().await?;
+        let judged = judge(step, &finished, good);
+        if self.is_freed(&judged, &finished).await {
+            finished = run().await?;
+        }
         judge(step, &finished, good).map_err(|failure| self.with_holder(failure))
     }
 
@@ -305,6 +312,23 @@ impl Session {
         good: &[i32],
     ) -> Result<i32, Failure> {
         crate::say!("scripts.{name}");
+        let step = Step::Script(name);
+        let run = || self.run_script(name, script, ending, deadline);
+        let mut finished = run().await?;
+        let judged = judge(step, &finished, good);
+        if self.is_freed(&judged, &finished).await {
+            finished = run().await?;
+        }
+        judge(step, &finished, good).map_err(|failure| self.with_holder(failure))
+    }
+
+    async fn run_script(
+        &self,
+        name: &'static str,
+        script: &Script,
+        ending: Ending,
+        deadline: Instant,
+    ) -> Result<Finished, Failure> {
         let task = Task {
             program: script.program.clone(),
             arguments: script.arguments.clone(),
@@ -314,12 +338,11 @@ impl Session {
             deadline,
             show: Show::Log,
         };
-        let finished = self.commands.run(task).await.map_err(|error| {
+        self.commands.run(task).await.map_err(|error| {
             user(
                 "ScriptFailed",
                 format!("scripts.{name} did not start: {error}"),
             )
-        })?;
-        judge(Step::Script(name), &finished, good).map_err(|failure| self.with_holder(failure))
+        })
     }
 }

@@ -1,0 +1,139 @@
+//! The lock of a state as the engine tells it when it stands in the way.
+
+use alustan_api::run::StateLock;
+use k8s_openapi::jiff::Timestamp;
+
+/// The longest name of a host (<https://man7.org/linux/man-pages/man7/hostname.7.html>), to which
+/// kubelet cuts the name of a pod.
+const LONGEST_HOST: usize = 63;
+
+/// What the engine calls the parts of a lock.
+const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
+
+/// How many lines follow `Lock Info:`.
+const LINES: usize = 10;
+
+/// The lock that `said` tells of. A wrapper may put something before each line.
+pub fn read(said: &str) -> Option<StateLock> {
+    let mut lines = said.lines().skip_while(|line| !line.contains("Lock Info:"));
+    lines.next()?;
+    let lines: Vec<&str> = lines.take(LINES).collect();
+    let [id, operation, who, created] =
+        PARTS.map(|name| lines.iter().find_map(|line| part(line, name)));
+    Some(StateLock {
+        id: id?,
+        operation: operation.unwrap_or_default(),
+        who: who.unwrap_or_default(),
+        at: created
+            .and_then(|at| time(&at))
+            .unwrap_or_else(Timestamp::now),
+    })
+}
+
+/// The value of `name` in a line such as `│   Who:       user@host`.
+fn part(line: &str, name: &str) -> Option<String> {
+    let (before, value) = line.split_once(&format!("{name}:"))?;
+    let whole = before.is_empty() || before.ends_with([' ', '\t', '│']);
+    let value = value.trim();
+    (whole && !value.is_empty()).then(|| value.to_owned())
+}
+
+/// A time as Go prints it: `2026-11-21 18:41:09.705582698 +0000 UTC`.
+fn time(text: &str) -> Option<Timestamp> {
+    let words: Vec<&str> = text.split_whitespace().take(3).collect();
+    Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f %z", words.join(" ")).ok()
+}
+
+/// The host of a `user@host`.
+pub fn host(who: &str) -> &str {
+    who.rsplit_once('@').map_or(who, |(_, host)| host)
+}
+
+/// The name of the host that a pod sees itself on.
+pub fn host_of_pod(pod: &str) -> &str {
+    let cut = pod.get(..pod.floor_char_boundary(LONGEST_HOST));
+    cut.unwrap_or(pod).trim_end_matches(['-', '.'])
+}
+
+/// Whether the engine takes `id` for an id, and for no option.
+pub fn is_id(id: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/=+".contains(c);
+    !id.is_empty() && !id.starts_with('-') && id.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::tidy;
+    use rstest::rstest;
+
+    const FRAMED: &str = "
+╷
+│ Error: Error acquiring the state lock
+│ 
+│ Error message: operation error S3: PutObject, https response error StatusCode: 412
+│ Lock Info:
+│   ID:        3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1
+│   Path:      store/team/web.tfstate
+│   Operation: OperationTypeApply
+│   Who:       alustan@web-apply-6-abcde
+│   Version:   1.11.4
+│   Created:   2026-11-21 18:41:09.705582698 +0000 UTC
+│   Info:      
+│ 
+│ Terraform acquires a state lock to protect the state from being written
+╵
+";
+
+    const WRAPPED: &str = "
+10:29:23.345 STDERR [unit] tofu: Error: Error acquiring the state lock
+10:29:23.345 STDERR [unit] tofu: Lock Info:
+10:29:23.345 STDERR [unit] tofu:   ID:        3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1
+10:29:23.345 STDERR [unit] tofu:   Path:      store/team/web.tfstate
+10:29:23.345 STDERR [unit] tofu:   Operation: OperationTypeApply
+10:29:23.345 STDERR [unit] tofu:   Who:       alustan@web-apply-6-abcde
+10:29:23.345 STDERR [unit] tofu:   Version:   1.11.4
+10:29:23.345 STDERR [unit] tofu:   Created:   2026-11-21 18:41:09.705582698 +0000 UTC
+";
+
+    #[rstest]
+    #[case::in_a_frame(FRAMED.to_owned())]
+    #[case::without_it(tidy(FRAMED))]
+    #[case::behind_the_words_of_a_wrapper(WRAPPED.to_owned())]
+    fn a_lock_is_read_from_what_the_engine_says(#[case] said: String) {
+        let lock = read(&said).unwrap();
+        assert_eq!(lock.id, "3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1");
+        assert_eq!(lock.operation, "OperationTypeApply");
+        assert_eq!(lock.who, "alustan@web-apply-6-abcde");
+        assert_eq!(lock.at.to_string(), "2026-11-21T18:41:09.705582698Z");
+        assert_eq!(host(&lock.who), "web-apply-6-abcde");
+    }
+
+    #[rstest]
+    #[case("Error: Error acquiring the state lock\n\nError message: no details")]
+    #[case("Lock Info:\n  Who: me@here\n")]
+    #[case("Lock Info:\n  ID:        \n  Who:       me@here\n")]
+    #[case("")]
+    fn a_lock_without_an_id_is_none(#[case] said: &str) {
+        assert_eq!(read(said), None);
+    }
+
+    #[test]
+    fn a_pod_sees_itself_on_a_host_of_its_name() {
+        assert_eq!(host_of_pod("web-apply-6-abcde"), "web-apply-6-abcde");
+        let long = format!("{}-.{}", "n".repeat(61), "x".repeat(20));
+        assert_eq!(host_of_pod(&long), "n".repeat(61));
+        assert_eq!(host("web-apply-6-abcde"), "web-apply-6-abcde");
+        assert_eq!(host("@web-apply-6-abcde"), "web-apply-6-abcde");
+    }
+
+    #[rstest]
+    #[case("3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1", true)]
+    #[case("1700000000000000", true)]
+    #[case("-force", false)]
+    #[case("a b", false)]
+    #[case("", false)]
+    fn an_id_is_no_option(#[case] id: &str, #[case] good: bool) {
+        assert_eq!(is_id(id), good);
+    }
+}

@@ -1,0 +1,92 @@
+//! Locks of a state that stand in the way: one that a dead run of this resource left behind is
+//! released (rule 9), any other is told.
+
+use std::fs;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use alustan_api::report::Failure;
+use alustan_api::run::StateLock;
+
+use super::ending::judge;
+use super::{Session, StateServer};
+use crate::command::{Ending, Finished, Show};
+use crate::failure::{Step, tidy};
+use crate::lock_info::{host, host_of_pod, is_id, read};
+
+/// How long the release of a lock may take.
+const RELEASE: Duration = Duration::from_mins(2);
+
+/// The name that the engine gives to the host it runs on.
+const HOST: &str = "/proc/sys/kernel/hostname";
+
+impl Session {
+    /// Whether a command failed for a lock that is released by now: it is worth another try.
+    pub(super) async fn is_freed(
+        &self,
+        judged: &Result<i32, Failure>,
+        finished: &Finished,
+    ) -> bool {
+        let locked = matches!(judged, Err(failure) if failure.reason == "StateLocked");
+        if !locked || self.server.is_some() {
+            return false;
+        }
+        let printed = String::from_utf8_lossy(&finished.stdout);
+        let told = [&*finished.stderr, &*printed].map(tidy);
+        let Some(lock) = told.iter().find_map(|said| read(said)) else {
+            return false;
+        };
+        // Some backends tell the lock that was asked for, in the place of the one that is held.
+        if fs::read_to_string(HOST).is_ok_and(|own| own.trim() == host(&lock.who)) {
+            return false;
+        }
+        let freed = self.is_left_behind(&lock) && self.release(&lock).await;
+        if !freed {
+            let mut seen = self
+                .lock_seen
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *seen = Some(lock);
+        }
+        freed
+    }
+
+    /// Whether its holder was a pod of this resource, and is proven to have ended.
+    fn is_left_behind(&self, lock: &StateLock) -> bool {
+        let mut pods = self.claimed.earlier_pods.iter();
+        pods.any(|pod| host_of_pod(pod) == host(&lock.who))
+    }
+
+    async fn release(&self, lock: &StateLock) -> bool {
+        if !is_id(&lock.id) {
+            return false;
+        }
+        crate::say!(
+            "the state is locked since {} by {}, a pod of this resource that has ended: releasing \
+             its lock {}",
+            lock.at,
+            host(&lock.who),
+            lock.id
+        );
+        let arguments = vec!["force-unlock".into(), "-force".into(), (&lock.id).into()];
+        let deadline = Instant::now() + RELEASE;
+        let finished = self.run_engine(arguments, Ending::Quick, deadline, Show::Log);
+        match finished.await.and_then(|it| judge(Step::Unlock, &it, &[0])) {
+            Ok(_) => true,
+            Err(failure) => {
+                crate::say!("the lock could not be released: {}", failure.message);
+                false
+            }
+        }
+    }
+
+    /// The lock of somebody else that stood in the way last.
+    pub(crate) fn lock_in_the_way(&self) -> Option<StateLock> {
+        let managed = self.server.as_ref().and_then(StateServer::lock_of_others);
+        let seen = self
+            .lock_seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        managed.or_else(|| seen.clone())
+    }
+}

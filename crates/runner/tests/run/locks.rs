@@ -1,0 +1,115 @@
+//! Locks that stand in the way of a state elsewhere: released when their holder is proven dead.
+
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::{RunKind, RunPhase};
+use serde_json::json;
+
+use crate::s3::Bucket;
+use crate::world::World;
+
+const LOCK: &str = "team/web.tfstate.tflock";
+const ID: &str = "3d93d31b-0f0c-0d2b-bd8c-e7e2d8a5a2b1";
+
+fn world(bucket: &Bucket) -> World {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    world.inputs.backend.kind = Some("s3".into());
+    world.inputs.backend.managed = None;
+    world.inputs.backend.config = bucket.config();
+    world
+}
+
+/// As an engine on `host` locks the state and never gives it back.
+fn lock(bucket: &Bucket, host: &str) {
+    bucket.put(
+        LOCK,
+        &json!({"ID": ID, "Operation": "OperationTypeApply", "Info": "",
+            "Who": format!("alustan@{host}"), "Version": "1.11.4",
+            "Created": "2026-01-02T03:04:05.123456789Z", "Path": "store/team/web.tfstate"}),
+    );
+}
+
+#[test]
+fn the_lock_of_a_dead_pod_of_ours_is_released() {
+    let bucket = Bucket::serve();
+    let mut world = world(&bucket);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert!(!bucket.has(LOCK) && bucket.has("team/web.tfstate"));
+    world.earlier_pods = vec!["web-apply-2-fghij".into(), "web-apply-1-abcde".into()];
+    for kind in [RunKind::Apply, RunKind::Destroy] {
+        world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
+        lock(&bucket, "web-apply-1-abcde");
+        let ran = world.run(kind);
+        let report = ran.expect(RunResult::Done);
+        assert_eq!(report.lock, None);
+        let said = format!(
+            "by web-apply-1-abcde, a pod of this resource that has ended: releasing its lock {ID}"
+        );
+        assert!(ran.stderr.contains(&said), "{}", ran.logs());
+        assert!(!bucket.has(LOCK));
+    }
+}
+
+#[test]
+fn any_other_lock_is_shown_and_respected() {
+    let bucket = Bucket::serve();
+    let mut world = world(&bucket);
+    world.earlier_pods = vec!["web-apply-1-abcde".into()];
+    lock(&bucket, "web-apply-1-abcd");
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::World, "StateLocked");
+    let lock = ran.report.unwrap().lock.unwrap();
+    assert_eq!(
+        (lock.id.as_str(), lock.who.as_str()),
+        (ID, "alustan@web-apply-1-abcd")
+    );
+    assert_eq!(lock.at.to_string(), "2026-01-02T03:04:05.123456789Z");
+    assert_eq!(lock.operation, "OperationTypeApply");
+    assert!(bucket.has(LOCK));
+    assert_eq!(world.record().phase, RunPhase::Reported);
+    // What does not change anything does not ask for it.
+    world.run(RunKind::Drift).expect(RunResult::Changes);
+}
+
+#[test]
+fn a_lock_in_the_way_of_a_script_is_released_as_well() {
+    let bucket = Bucket::serve();
+    let mut world = world(&bucket);
+    world.inputs.scripts.apply =
+        Some("terraform apply -auto-approve 2> >(sed 's/^/03:04:05 STDERR tofu: /' >&2)".into());
+    world.earlier_pods = vec!["web-apply-1-abcde".into()];
+    lock(&bucket, "web-apply-1-abcde");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert!(!bucket.has(LOCK));
+    lock(&bucket, "somewhere-else");
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::World, "StateLocked");
+    assert_eq!(
+        ran.report.unwrap().lock.unwrap().who,
+        "alustan@somewhere-else"
+    );
+}
+
+#[test]
+fn a_lock_that_cannot_be_released_stays_in_the_way() {
+    let bucket = Bucket::serve();
+    let mut world = world(&bucket);
+    world.inputs.scripts.init = Some("true".into());
+    world.inputs.scripts.apply = Some(format!(
+        "echo 'Error: Error acquiring the state lock'; echo 'Lock Info:'; echo '  ID: {ID}'; \
+         echo '  Who: alustan@web-apply-1-abcde'; exit 1"
+    ));
+    world.earlier_pods = vec!["web-apply-1-abcde".into()];
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::World, "StateLocked");
+    assert_eq!(ran.stderr.matches("could not be released").count(), 1);
+    assert_eq!(ran.report.unwrap().lock.unwrap().id, ID);
+}
+
+#[test]
+fn the_lock_of_a_managed_state_is_told_in_the_report() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    world.start(RunKind::Apply);
+    let lock = world.lock_by("somebody@elsewhere");
+    let ran = world.finish(world.pod());
+    assert_eq!(ran.expect(RunResult::Failed).lock, Some(lock));
+}

@@ -1,0 +1,126 @@
+//! As much of an S3 bucket as the engine's `s3` backend uses, locks in lock files included.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use serde_json::{Value, json};
+
+type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+
+/// A bucket called `store`.
+pub(crate) struct Bucket {
+    address: SocketAddr,
+    objects: Objects,
+}
+
+impl Bucket {
+    /// Serves an empty bucket for as long as the test runs.
+    pub(crate) fn serve() -> Self {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let objects = Objects::default();
+        let router = Router::new()
+            .route("/store", any(list))
+            .route("/store/", any(list))
+            .route("/store/{*key}", any(object))
+            .with_state(objects.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                axum::serve(listener, router).await.unwrap();
+            });
+        });
+        Self { address, objects }
+    }
+
+    /// The partial configuration of the backend.
+    pub(crate) fn config(&self) -> BTreeMap<String, Value> {
+        let config = json!({
+            "bucket": "store", "key": "team/web.tfstate", "region": "us-east-1",
+            "access_key": "test", "secret_key": "test", "use_lockfile": true,
+            "use_path_style": true, "endpoints": {"s3": format!("http://{}", self.address)},
+            "skip_credentials_validation": true, "skip_region_validation": true,
+            "skip_requesting_account_id": true, "skip_metadata_api_check": true,
+            "skip_s3_checksum": true,
+        });
+        serde_json::from_value(config).unwrap()
+    }
+
+    pub(crate) fn put(&self, key: &str, value: &Value) {
+        let value = value.to_string().into_bytes();
+        self.objects.lock().unwrap().insert(key.into(), value);
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.objects.lock().unwrap().contains_key(key)
+    }
+}
+
+async fn list() -> &'static str {
+    "<ListBucketResult><Name>store</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+}
+
+async fn object(
+    State(objects): State<Objects>,
+    method: Method,
+    Path(key): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let mut objects = objects.lock().unwrap();
+    match method {
+        Method::PUT => {
+            let free = headers.get("if-none-match").is_none();
+            if !free && objects.contains_key(&key) {
+                let error = "<Error><Code>PreconditionFailed</Code></Error>";
+                return (StatusCode::PRECONDITION_FAILED, error).into_response();
+            }
+            objects.insert(key, plain(&headers, &body));
+            StatusCode::OK.into_response()
+        }
+        Method::DELETE => {
+            objects.remove(&key);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        _ => objects.get(&key).cloned().map_or_else(
+            || {
+                let error = "<Error><Code>NoSuchKey</Code></Error>";
+                (StatusCode::NOT_FOUND, error).into_response()
+            },
+            IntoResponse::into_response,
+        ),
+    }
+}
+
+/// The body without the frames of `aws-chunked`.
+fn plain(headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+    let encoding = headers.get("content-encoding");
+    if encoding.is_none_or(|it| it.as_bytes() != b"aws-chunked") {
+        return body.to_vec();
+    }
+    let mut plain = Vec::new();
+    let mut rest = body;
+    while let Some(end) = rest.windows(2).position(|it| it == b"\r\n") {
+        let head = String::from_utf8_lossy(&rest[..end]).into_owned();
+        let size = head.split(';').next().unwrap_or_default();
+        let size = usize::from_str_radix(size, 16).unwrap_or(0);
+        if size == 0 {
+            break;
+        }
+        plain.extend(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 2 + size + 2..];
+    }
+    plain
+}
