@@ -35,6 +35,8 @@ pub fn of_run(
     let mut secrets: Vec<String> = inputs.backend.environment.values().cloned().collect();
     secrets.extend(server.get("TF_HTTP_PASSWORD").cloned());
     secrets.extend(of_environment(container, &inputs.secret_environment));
+    let given = inputs.environment.keys().cloned().collect();
+    secrets.extend(of_environment(&inputs.environment, &given));
     secrets.extend(variables::sensitive_texts(values, declared));
     secrets
 }

@@ -91,13 +91,14 @@ impl Session {
     pub async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
         let Parts {
             layout,
-            vars,
+            mut vars,
             secrets,
             record,
             mut commands,
             started,
         } = parts;
         let inputs = claimed.inputs;
+        vars.extend(variables::given(&inputs.environment));
         let directory = module_directory(&layout.module_copy(), &inputs.path)
             .filter(|it| it.is_dir())
             .ok_or_else(|| {

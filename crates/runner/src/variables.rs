@@ -159,6 +159,20 @@ pub fn environment(values: &Values) -> Vars {
     environment
 }
 
+/// Environment that a run is given in the place of Secrets that are gone: what kubelet would have
+/// given the container, and nothing that is the runner's own.
+pub fn given(environment: &Vars) -> Vars {
+    let fits = |name: &str, text: &str| {
+        let name = is_environment_name(name) && !name.starts_with("ALUSTAN_");
+        name && text.len() <= LONGEST && !text.contains('\0')
+    };
+    environment
+        .iter()
+        .filter(|(name, text)| fits(name, text))
+        .map(|(name, text)| (name.clone(), text.clone()))
+        .collect()
+}
+
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -344,6 +358,22 @@ mod tests {
         let given = values(json!({"long": "x".repeat(200_000), "zero": "a\u{0}b", "fine": "x"}));
         let names: Vec<String> = environment(&given).into_keys().collect();
         assert_eq!(names, ["TF_VAR_fine", "fine"]);
+    }
+
+    #[test]
+    fn what_is_given_in_the_place_of_secrets_is_what_a_container_may_have() {
+        let all = [
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("tls.crt", "t"),
+            ("TF_VAR_a", "v"),
+            ("ALUSTAN_WORK_DIR", "/elsewhere"),
+            ("a=b", "x"),
+            ("", "x"),
+            ("ZERO", "a\0b"),
+        ];
+        let all = all.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let names: Vec<String> = given(&Vars::from(all)).into_keys().collect();
+        assert_eq!(names, ["AWS_SECRET_ACCESS_KEY", "TF_VAR_a", "tls.crt"]);
     }
 
     #[test]

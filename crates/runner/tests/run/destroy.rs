@@ -55,3 +55,35 @@ fn the_number_of_the_last_apply_outlives_a_destroy() {
     let record = world.record();
     assert_eq!((record.number, record.attempted), (4, 2));
 }
+
+#[test]
+fn environment_of_a_secret_that_is_gone_comes_with_the_run_and_is_not_printed() {
+    let mut world = World::new("");
+    world.inputs.scripts.destroy =
+        Some("echo as $USER_OF_DB on $PLACE; terraform destroy -auto-approve".into());
+    world.write_module("main.tf", &format!(
+        "resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    when = destroy\n    command = \"echo $USER_OF_DB >> {}\"\n  }}\n}}\n",
+        world.path("seen").display()
+    ));
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let given = [
+        ("USER_OF_DB", "alice-of-the-base"),
+        ("PLACE", "north-of-the-lake"),
+        ("ALUSTAN_WORK_DIR", "/nowhere"),
+    ];
+    world
+        .inputs
+        .environment
+        .extend(given.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    // What the pod has of it already is in the place of a Secret as well.
+    world.vars.insert("PLACE".into(), "south".into());
+    let ran = world.run(RunKind::Destroy);
+    ran.expect(RunResult::Done);
+    assert_eq!(world.read("seen"), "alice-of-the-base\n");
+    assert!(
+        ran.stdout.contains("as (redacted) on (redacted)"),
+        "{}",
+        ran.logs()
+    );
+    assert!(!ran.logs().contains("alice-of-the-base"), "{}", ran.logs());
+}
