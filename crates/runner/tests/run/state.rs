@@ -42,19 +42,60 @@ fn an_engine_whose_state_was_moved_by_another_does_not_overwrite_it() {
     assert!(world.pointer().current.is_none());
 }
 
-#[test]
-fn a_state_of_several_mebibytes_gets_the_slots_that_it_asks_for() {
-    let mut world = World::new(
-        "resource \"terraform_data\" \"a\" { input = filebase64(\"${path.module}/noise\") }\n",
+/// So many bytes that no compression makes fewer.
+fn noise(size: usize) -> Vec<u8> {
+    let mut seed = 1_u64;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        bytes.extend(seed.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+/// A module whose state has `size` bytes more than that of a resource with nothing in it.
+fn large(size: usize) -> World {
+    let world = World::new(
+        "resource \"terraform_data\" \"a\" {\n  input = sensitive(filebase64(\"${path.module}/noise\"))\n}\n",
     );
-    // Noise does not compress: more than 4 MiB of state, in four slots.
-    let noise: Vec<u8> = (0..1_700_000_u64)
-        .map(|n| {
-            u8::try_from((n.wrapping_mul(6_364_136_223_846_793_005) ^ (n * n * n)) >> 24 & 255)
-                .unwrap()
-        })
-        .collect();
-    std::fs::write(world.path("module/noise"), noise).unwrap();
+    // The state has it twice, and as base64.
+    std::fs::write(world.path("module/noise"), noise(size / 2 * 3 / 4)).unwrap();
+    world
+}
+
+#[test]
+fn a_module_that_makes_nothing_has_no_state() {
+    let mut world = World::new("");
+    for kind in [RunKind::Apply, RunKind::Drift, RunKind::Apply] {
+        world.run(kind).expect(RunResult::NoChanges);
+    }
+    assert_eq!(
+        world.pointer(),
+        alustan_runner::state_store::Pointer::default()
+    );
+    assert_eq!(world.record().lineage, alustan_api::run::Lineage::Unknown);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+}
+
+#[test]
+fn a_state_of_a_mebibyte_fits_into_the_slots_that_every_resource_has() {
+    let mut world = large(1024 * 1024);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let version = world.pointer().current.unwrap();
+    assert!(
+        version.size > 1024 * 1024 && version.slots.len() < 3,
+        "{version:?}"
+    );
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+}
+
+#[test]
+fn a_state_of_thirty_megabytes_gets_the_slots_that_it_asks_for() {
+    let mut world = large(30_000_000);
     world.start(RunKind::Apply);
     let pod = world.pod();
     until("more slots are asked for", || {
@@ -62,9 +103,47 @@ fn a_state_of_several_mebibytes_gets_the_slots_that_it_asks_for() {
     });
     world.grow_slots(world.record().slots_wanted);
     world.finish(pod).expect(RunResult::Done);
-    assert!(world.pointer().current.unwrap().slots.len() > 3);
+    let version = world.pointer().current.unwrap();
+    assert!(
+        version.size > 30_000_000 && version.slots.len() > 10,
+        "{}",
+        version.size
+    );
     world.run(RunKind::Drift).expect(RunResult::NoChanges);
-    world.run(RunKind::Destroy).expect(RunResult::Done);
+}
+
+#[test]
+fn a_person_goes_back_to_the_previous_version_of_the_state() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" { input = \"one\" }\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.write_module(
+        "main.tf",
+        "resource \"terraform_data\" \"a\" { input = \"two\" }\n\
+         resource \"terraform_data\" \"b\" {}\n",
+    );
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let before = world.pointer();
+    // As docs/operations.md says: jq '{current: .previous, previous: .current}'.
+    let data = world.secrets.get("web-state").unwrap().data;
+    let pointer: serde_json::Value = serde_json::from_slice(&data["pointer"]).unwrap();
+    let swapped =
+        serde_json::json!({"current": pointer["previous"], "previous": pointer["current"]});
+    world
+        .secrets
+        .put("web-state", [("pointer", swapped.to_string().into_bytes())]);
+
+    let ran = world.run(RunKind::Drift);
+    let changes = ran.expect(RunResult::Changes).changes.clone().unwrap();
+    assert_eq!((changes.add, changes.change, changes.destroy), (1, 1, 0));
+    assert_eq!(world.pointer().current, before.previous);
+    assert_eq!(world.pointer().previous, before.current);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    assert_eq!(
+        world.pointer().previous,
+        before.previous,
+        "the way back is gone"
+    );
 }
 
 /// Runs of every kind fail and start nothing; gives the message of the last.
