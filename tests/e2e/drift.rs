@@ -136,3 +136,55 @@ async fn drift_that_is_ignored_is_not_even_looked_for() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn drift_that_never_ends_is_corrected_twice_and_then_told() {
+    scene("endless", |scene| async move {
+        let module = "resource \"terraform_data\" \"now\" { input = timestamp() }";
+        scene.commit("web", &[("main.tf", module)]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["driftDetection"] = json!({"mode": "Correct", "interval": "3s"});
+        scene.apply(&web).await;
+        let tf = scene
+            .wait("web", "the end of corrections", |tf| {
+                condition(tf, "Ready").is_some_and(|it| it.reason == "NotConverging")
+            })
+            .await;
+        assert_eq!(condition(&tf, "Ready").unwrap().status, "True");
+        assert_eq!(condition(&tf, "InSync").unwrap().reason, "NotConverging");
+        let status = tf.status.unwrap();
+        assert_eq!(status.state, State::Drifted);
+        assert!(
+            status.message.contains("update terraform_data.now"),
+            "{}",
+            status.message
+        );
+        let applied = status.last_applied.unwrap().time;
+        let looks = status.drift.unwrap().since;
+        scene.event("web", "NotConverging").await;
+        let last = status.runs[0].number;
+        let tf = scene
+            .wait("web", "two more looks", |tf| {
+                let runs = &tf.status.as_ref().unwrap().runs;
+                runs[0].kind == RunKind::Drift && runs[0].number >= last + 2
+            })
+            .await;
+        let status = tf.status.unwrap();
+        assert_eq!(
+            status.last_applied.unwrap().time,
+            applied,
+            "corrected again"
+        );
+        assert_eq!(status.drift.unwrap().since, looks);
+
+        // A module that settles is applied, and that is that.
+        let module = "resource \"terraform_data\" \"now\" { input = 1 }";
+        scene.commit("web", &[("main.tf", module)]).await;
+        scene
+            .wait("web", "peace", |tf| {
+                condition(tf, "InSync").is_some_and(|it| it.status == "True")
+            })
+            .await;
+    })
+    .await;
+}

@@ -7,6 +7,7 @@
     reason = "a story is told in one piece, and fails where it goes another way"
 )]
 
+mod approval;
 mod bad_input;
 mod cache;
 mod commits;
@@ -23,3 +24,4 @@ mod safety;
 mod samples;
 mod scripts;
 mod source;
+mod suspend;
