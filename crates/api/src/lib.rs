@@ -28,5 +28,9 @@ pub const FINALIZER: &str = "terraform.alustan.io/destroy";
 /// resource a new retry budget.
 pub const RECONCILE_AT: &str = "alustan.io/reconcile-at";
 
+/// Annotation: the uid of the resource that [`FINALIZER`] was added to. One that carries another's
+/// was restored from a backup.
+pub const KEPT: &str = "alustan.io/uid";
+
 /// Annotation: `"true"` on a deleted resource gives up on destroying what it manages.
 pub const ABANDON: &str = "alustan.io/abandon";

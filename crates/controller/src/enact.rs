@@ -7,7 +7,7 @@ use std::future::Future;
 
 use alustan_api::labels;
 use alustan_api::run::{PROTOCOL, key};
-use alustan_api::{FIELD_MANAGER, FINALIZER, Terraform};
+use alustan_api::{FIELD_MANAGER, FINALIZER, KEPT, Terraform};
 use alustan_core::seen::Seen;
 use alustan_core::step::{Keep, Object, Step, StepKind, Swap};
 use futures::future::try_join_all;
@@ -143,7 +143,10 @@ impl<'a> Pass<'a> {
     async fn add_finalizer(&self) -> Result<(), Error> {
         let body = json!({
             "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
-            "metadata": {"name": self.tf.name_any(), "uid": self.tf.uid(), "finalizers": [FINALIZER]},
+            "metadata": {
+                "name": self.tf.name_any(), "uid": self.tf.uid(),
+                "finalizers": [FINALIZER], "annotations": {KEPT: self.tf.uid()},
+            },
         });
         let parameters = PatchParams::apply(FINALIZER_MANAGER).force();
         let api = self.api::<Terraform>();

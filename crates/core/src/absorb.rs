@@ -300,6 +300,7 @@ fn fold(
             RunResult::Done | RunResult::NoChanges,
         ) => {
             next.applied = None;
+            next.unfinished = false;
             next.drift = None;
             next.pending = None;
             next.failures = Failures::default();

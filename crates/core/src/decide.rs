@@ -96,9 +96,9 @@ fn old_jobs(seen: &Seen, current: &RunRecord) -> Vec<Step> {
 /// What is to be applied.
 pub(crate) struct Target {
     pub(crate) source: SourceSeen,
-    base: PinnedImage,
+    pub(crate) base: PinnedImage,
     pub(crate) plan: ImagePlan,
-    inputs: RunInputs,
+    pub(crate) inputs: RunInputs,
     pub(crate) hash: String,
 }
 
@@ -266,7 +266,7 @@ impl Case<'_> {
 
     /// A base image is resolved once: a moved tag rebuilds nothing by itself (rule 1). Written
     /// with the next swap of the record.
-    fn remember_base(&mut self, base: PinnedImage) {
+    pub(crate) fn remember_base(&mut self, base: PinnedImage) {
         if self.history.base.as_ref() != Some(&base) {
             self.history.base = Some(base);
         }

@@ -2,29 +2,27 @@
 
 mod gaps;
 pub(crate) mod kept;
-
-use std::collections::BTreeMap;
+mod plan;
+mod restore;
 
 use alustan_api::report::RunResult;
-use alustan_api::run::{
-    BackendInputs, Pin, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
-};
+use alustan_api::run::{RunKind, RunPhase, RunSpec};
 use alustan_api::{State, Terraform, names};
 use kube::ResourceExt;
 
 use crate::absorb;
 use crate::approval;
-use crate::build;
+use crate::build::{self, Image, Missing};
 use crate::decide::Case;
-pub use kept::leaves_everything;
-use kept::{Kept, how_to_abandon, is_abandoned};
-
-use crate::inputs;
+use crate::image::ImagePlan;
 use crate::retry;
-use crate::seen::{Answer, InputsSeen};
+use crate::seen::Answer;
 use crate::start::{self, Plan};
-use crate::status::Situation;
+use crate::status::{AWAITING, HALF_APPLIED, Situation};
 use crate::step::{Decision, Step, Swap};
+pub use kept::leaves_everything;
+use kept::{Kept, how_to_abandon, is_abandoned, unknown};
+pub use restore::restored;
 
 /// Before anything is removed, the record is swapped for itself: somebody who looks at an old
 /// one, in which nothing was applied yet, gets no further than that.
@@ -79,7 +77,7 @@ fn orphan(mut case: Case<'_>) -> Decision {
 /// goes.
 fn nothing_is_left(case: Case<'_>) -> Decision {
     let message = "everything is destroyed";
-    if !says_applied(case.tf) {
+    if !says_attempted(case.tf) {
         return gone(case, message);
     }
     let situation = Situation::busy(State::Destroying, "Destroyed", message);
@@ -97,36 +95,86 @@ fn gone(mut case: Case<'_>, message: &str) -> Decision {
 }
 
 fn destroy_what_exists(case: Case<'_>) -> Decision {
-    let Some(run) = destruction(&case) else {
-        let message = format!(
-            "the Secret {} is gone, and with it what destroy needs{}",
-            names::pin(&case.tf.name_any()),
-            abandon_hint(&case)
-        );
-        return case.done(&Situation::stalled("PinLost", message), None, None);
+    match plan::by_the_pin(&case) {
+        Some(run) => attempt(case, run, None),
+        None if is_known(&case) => pin_lost(case),
+        None => destroy_by_the_spec(case),
+    }
+}
+
+/// Whether anything tells of an apply: otherwise it is unknown whether there was any.
+fn is_known(case: &Case<'_>) -> bool {
+    let mut reports = case.history.reports.iter();
+    case.history.applied.is_some()
+        || says_attempted(case.tf)
+        || reports.any(|report| report.kind == RunKind::Apply)
+}
+
+fn pin_lost(case: Case<'_>) -> Decision {
+    let message = format!(
+        "the Secret {} is gone, and with it what destroy needs{}",
+        names::pin(&case.tf.name_any()),
+        abandon_hint(&case)
+    );
+    case.done(&Situation::stalled("PinLost", message), None, None)
+}
+
+/// Whether anything was applied is unknown, and there is no pin: destroy runs with the spec as it
+/// is, and finding no state is success.
+fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
+    let target = match case.target() {
+        Ok(target) => target,
+        Err(situation) => {
+            let situation = unknown(case.tf, situation);
+            return case.done(&situation, None, None);
+        }
     };
-    match retry::verdict(
-        &case.history.failures,
-        &run.config_hash,
-        &case.tf.spec.retry,
-        case.now,
-    ) {
-        retry::Verdict::Go => destroy(case, &run),
-        retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled
-            if start::asked(case.tf, &case.history) =>
-        {
-            destroy(case, &run)
+    case.remember_base(target.base.clone());
+    match build::image(&case, &target.source, &target.plan) {
+        Image::Ready(digest) => {
+            let image = target.plan.clone();
+            let run = plan::by_the_spec(&case, target, &digest);
+            attempt(case, run, Some((image, digest)))
         }
-        retry::Verdict::WaitUntil(next) => {
-            let see = abandon_hint(&case);
-            let waiting = build::waiting(&case.history.failures, &case.tf.spec.retry, next, &see);
-            case.done(&waiting, None, None)
-        }
-        retry::Verdict::Stalled => {
-            let stalled = build::exhausted(case.tf, &case.history.failures, &abandon_hint(&case));
-            case.done(&stalled, None, None)
+        Image::Missing(missing) => {
+            let situation = unknown(case.tf, missing.situation);
+            let missing = Missing {
+                situation,
+                ..*missing
+            };
+            case.without_image(&target.plan, missing)
         }
     }
+}
+
+/// Runs `run`, unless it has failed too often or too lately, or a person has to approve its plan.
+fn attempt(case: Case<'_>, mut run: Plan, image: Option<(ImagePlan, String)>) -> Decision {
+    let (tf, history) = (case.tf, &case.history);
+    let of = approval::subject(&run.config_hash, &approval::judged_by(tf, true));
+    run.trigger = plan::trigger(&case, &of);
+    run.kind = approval::kind(tf, true);
+    if start::asked(tf, history) {
+        return destroy(case, &run, image);
+    }
+    let (failures, see) = (&history.failures, abandon_hint(&case));
+    let situation = match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
+        retry::Verdict::WaitUntil(next) => build::waiting(failures, &tf.spec.retry, next, &see),
+        retry::Verdict::Stalled => build::exhausted(tf, failures, &see),
+        retry::Verdict::Go => match approval::pending(tf, history, &run.config_hash, true) {
+            None => return destroy(case, &run, image),
+            Some(plan) if approval::is_approved(tf, plan) => {
+                run.kind = RunKind::Destroy;
+                run.trigger = approval::trigger(plan);
+                approval::approve(&mut run.inputs.approval, plan);
+                return destroy(case, &run, image);
+            }
+            Some(plan) => {
+                let message = format!("{}{}", case.asks(plan), how_to_abandon(tf));
+                Situation::busy(State::AwaitingApproval, AWAITING, message)
+            }
+        },
+    };
+    case.done(&situation, None, None)
 }
 
 fn abandon_hint(case: &Case<'_>) -> String {
@@ -160,7 +208,7 @@ fn abandon(mut case: Case<'_>) -> Decision {
 /// `run` goes on: a destroy that is still wanted is helped along, one that applies is waited for
 /// (rule 8), any other is cancelled.
 fn under_way(mut case: Case<'_>, run: &RunSpec) -> Decision {
-    let wanted = run.kind == RunKind::Destroy && Kept::of(case.tf).is_none();
+    let wanted = run.destroys && Kept::of(case.tf).is_none();
     if wanted || case.current.phase >= RunPhase::Applying {
         return going_on(case, run);
     }
@@ -204,7 +252,7 @@ fn going_on(mut case: Case<'_>, run: &RunSpec) -> Decision {
 
 fn going(case: &Case<'_>, run: &RunSpec) -> String {
     let kept = Kept::of(case.tf);
-    if run.kind == RunKind::Destroy && kept.is_none() {
+    if run.destroys && kept.is_none() {
         return case.what_runs();
     }
     let what = match run.kind {
@@ -223,73 +271,30 @@ pub(crate) fn says_applied(tf: &Terraform) -> bool {
         .is_some_and(|status| status.last_applied.is_some())
 }
 
-/// Whether the last run destroyed everything.
+/// Whether the status says that something is applied, or may be half applied.
+pub(crate) fn says_attempted(tf: &Terraform) -> bool {
+    let status = tf.status.iter();
+    let mut conditions = status.flat_map(|status| &status.conditions);
+    says_applied(tf) || conditions.any(|it| it.type_ == "InSync" && it.reason == HALF_APPLIED)
+}
+
+/// Whether the last run destroyed everything, or planned to and found nothing.
 fn destroyed(case: &Case<'_>) -> bool {
+    let run = case.current.run.as_ref();
     let last = case.history.reports.first();
-    last.is_some_and(|report| {
-        report.kind == RunKind::Destroy
+    last.zip(run).is_some_and(|(report, run)| {
+        run.destroys
             && report.number == case.current.number
             && matches!(report.result, RunResult::Done | RunResult::NoChanges)
     })
 }
 
-/// The run that destroys what exists, if the pin is there.
-fn destruction(case: &Case<'_>) -> Option<Plan> {
-    let pin = case.seen.pin.as_ref()?;
-    let pin = pin.of_what_exists(case.current.attempted).clone();
-    let inputs = live(case, &pin);
-    let hash = inputs::config_hash(&case.record.key, &pin.tag, &inputs, case.seen.found());
-    let config_hash = format!("destroy {hash}");
-    let trigger = if start::asked(case.tf, &case.history) {
-        Trigger::Requested
-    } else {
-        trigger(case, &config_hash)
-    };
-    let run = Plan {
-        kind: RunKind::Destroy,
-        trigger,
-        inputs,
-        image: pin.image,
-        tag: pin.tag,
-        revision: pin.revision,
-        context: pin.context,
-        artifact: pin.artifact,
-        unpack: false,
-        config_hash,
-    };
-    let gone = case.history.lost_image.as_ref() == Some(&run.image);
-    Some(match pin.base {
-        Some(base) if gone => in_base_image(case, run, base),
-        Some(_) | None => run,
-    })
-}
-
-/// `run` where its image is gone: in the base image, which unpacks the context.
-fn in_base_image(case: &Case<'_>, run: Plan, base: String) -> Plan {
-    let pushed = case.seen.artifact.as_ref().and_then(Answer::value);
-    let artifact = pushed.filter(|_| is_in_repository(case, &run)).cloned();
-    match artifact.or_else(|| run.artifact.clone()) {
-        Some(artifact) => Plan {
-            image: base,
-            artifact: Some(artifact),
-            unpack: true,
-            ..run
-        },
-        None => run,
-    }
-}
-
-/// Whether the repository still has what `run` is about.
-fn is_in_repository(case: &Case<'_>, run: &Plan) -> bool {
-    let source = case.seen.source.value();
-    source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
-}
-
 /// Starts `run`. Where it unpacks a context that the repository still has, that is pushed first:
 /// who removed the image may have removed the context, too.
-fn destroy(mut case: Case<'_>, run: &Plan) -> Decision {
+fn destroy(mut case: Case<'_>, run: &Plan, image: Option<(ImagePlan, String)>) -> Decision {
     let asked = &case.seen.artifact;
-    if run.unpack && is_in_repository(&case, run) && matches!(asked, None | Some(Answer::Pending)) {
+    let there = plan::is_in_repository(&case, run);
+    if run.unpack && there && matches!(asked, None | Some(Answer::Pending)) {
         let push = asked.is_none().then_some(Step::PushContext);
         case.steps.extend(push);
         let message = "the runner image is gone; pushing the module to the registry, for a run in \
@@ -297,53 +302,8 @@ fn destroy(mut case: Case<'_>, run: &Plan) -> Decision {
         let pushing = Situation::busy(State::Destroying, "PushingContext", message);
         return case.done(&pushing, None, None);
     }
-    case.run(run, None, None)
-}
-
-fn trigger(case: &Case<'_>, config_hash: &str) -> Trigger {
-    let failures = &case.history.failures;
-    if failures.of == config_hash && failures.at.is_some() {
-        start::again(failures)
-    } else {
-        Trigger::Deleted
-    }
-}
-
-/// Live values first, the pin as the fallback: a destroy script mended after the deletion counts.
-fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
-    let mut inputs = pin.inputs.clone();
-    let seen = case.seen.found();
-    inputs.variables.extend(inputs::variables(case.tf));
-    let secret = seen.runner.values().flat_map(BTreeMap::keys);
-    inputs.secret_environment.extend(secret.cloned());
-    inputs.environment = gaps::environment(seen);
-    inputs.scripts.clone_from(&seen.scripts);
-    if is_same_backend(case, seen, &inputs.backend) {
-        inputs.backend.environment.clone_from(&seen.backend);
-    }
-    inputs.timeouts = inputs::time_limits(case.tf);
-    inputs.approval = approval::inputs(case.tf, true);
-    inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
-    inputs.adopt = false;
-    slots(case.tf, &case.current, &mut inputs);
-    inputs
-}
-
-/// Whether the resource still names the backend of the pin: only then are its credentials those of
-/// the state.
-fn is_same_backend(case: &Case<'_>, seen: &InputsSeen, pinned: &BackendInputs) -> bool {
-    let own = pinned.kind.as_deref().unwrap_or("of the module's own");
-    let module = (!pinned.write_block).then_some(own);
-    let live = inputs::backend(case.tf, module, seen, case.current.slots_wanted);
-    live.is_ok_and(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
-}
-
-/// The state may have grown since the pin was written.
-fn slots(tf: &Terraform, current: &RunRecord, inputs: &mut RunInputs) {
-    if let Some(managed) = &mut inputs.backend.managed {
-        let wanted = inputs::managed_state(&tf.name_any(), current.slots_wanted);
-        if wanted.slots.len() > managed.slots.len() {
-            *managed = wanted;
-        }
+    match image {
+        Some((plan, digest)) => case.run(run, Some(&plan), Some(digest)),
+        None => case.run(run, None, None),
     }
 }

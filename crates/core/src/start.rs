@@ -235,9 +235,10 @@ fn surroundings(
         .and_then(|inputs| inputs.pull_config.as_deref());
     objects.extend(pull.map(|config| Object::Secret(secrets::pull(tf, config))));
     // A destroy needs no new volume, and nothing may stand in its way.
-    let mut steps = match kind {
-        RunKind::Destroy => Vec::new(),
-        RunKind::Plan | RunKind::Apply | RunKind::Drift => cache(tf, seen),
+    let mut steps = if inputs.approval.destroy {
+        Vec::new()
+    } else {
+        cache(tf, seen)
     };
     steps.extend(objects.into_iter().map(ensure));
     steps
@@ -273,7 +274,7 @@ fn job(
     pulls.dedup();
     // Nothing is in a new volume, and making one takes the cluster longer than the run itself: who
     // waits for a first apply or for the end of everything need not wait for that.
-    let waits = run.trigger != Trigger::Created && run.kind != RunKind::Destroy;
+    let waits = run.trigger != Trigger::Created && !run.destroys;
     let cache = tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound);
     let docker = docker_secret(tf, seen);
     let parts = Parts {

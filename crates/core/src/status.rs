@@ -14,6 +14,8 @@ use kube::ResourceExt;
 use crate::image::ImagePlan;
 use crate::seen::{Answer, IMAGE_MISSING, SourceSeen};
 
+/// The reason of `InSync` where an apply failed half-way.
+pub(crate) const HALF_APPLIED: &str = "ApplyFailed";
 /// The reason of a resource whose plan waits for a person.
 pub(crate) const AWAITING: &str = "AwaitingApproval";
 /// The reason of drift that no correction ends (rule 7).
@@ -354,7 +356,7 @@ impl View<'_> {
             _ if self.history.unfinished => Verdict::new(
                 kind,
                 None,
-                "ApplyFailed",
+                HALF_APPLIED,
                 "an apply failed half-way; what it changed is not known",
             ),
             (None, _) => Verdict::new(kind, None, "NotApplied", "nothing is applied yet"),

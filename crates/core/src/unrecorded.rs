@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::decide::has_finalizer;
-use crate::delete::kept::{self, Kept, how_to_abandon, is_abandoned};
+use crate::delete::kept::{self, Kept, NOTHING_KNOWN, how_to_abandon, is_abandoned};
 use crate::delete::{self, leaves_everything};
 use crate::objects::secrets;
 use crate::seen::{NothingLeft, OwnJob, Seen};
@@ -51,9 +51,10 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
         // Where there were runs before, whether anything was applied is unknown, so destroy will
         // run, and a state that is not there is lost. Numbers go on.
         let last = last_known_run(tf, seen);
+        let attempted = last.max(i64::from(is_unknown(tf, seen)));
         let record = RunRecord {
-            number: last,
-            attempted: last,
+            number: attempted,
+            attempted,
             state_made: last > 0 && was_managed(seen),
             ..RunRecord::default()
         };
@@ -61,8 +62,22 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
             tf, &record, &history,
         ))));
     }
-    let situation = Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+    let situation = if is_unknown(tf, seen) {
+        let message = format!("{NOTHING_KNOWN}{}", how_to_abandon(tf));
+        Situation::busy(State::Destroying, "NothingKnown", message)
+    } else {
+        Situation::busy(State::Pending, "AwaitingProcessing", "Awaiting processing")
+    };
     decision(tf, seen, steps, &situation, now)
+}
+
+/// Whether nobody knows if anything was applied for the deleted `tf`: nothing tells of it, and it
+/// was not kept by us from the beginning, since the finalizer was added to an earlier resource.
+fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    let kept = tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref();
+    let told = tf.status.is_some() || seen.pin.is_some() || !seen.jobs.is_empty();
+    deleting && !kept && !told
 }
 
 /// Whether the state of a resource that had runs may be in Secrets: the pin knows.
@@ -117,7 +132,7 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
 /// A deleted resource that has neither record nor pin. Its status remembers whether anything is
 /// applied, and forgets once that is destroyed; its Jobs go before its record does.
 fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
-    let applied = delete::says_applied(tf) || !seen.jobs.is_empty();
+    let applied = delete::says_attempted(tf) || !seen.jobs.is_empty();
     let abandoned = leaves_everything(tf);
     if Kept::of(tf) == Some(Kept::Protected) && !abandoned {
         return decision(tf, seen, Vec::new(), &kept::protected(tf), now);
@@ -131,6 +146,9 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
         );
         let lost = Situation::stalled("PinLost", message);
         return decision(tf, seen, Vec::new(), &lost, now);
+    }
+    if is_unknown(tf, seen) && !abandoned && !nothing.namespace_terminating {
+        return begin(tf, seen, now);
     }
     let message = if applied {
         "its state and pin are gone: what it applied is left as it is"

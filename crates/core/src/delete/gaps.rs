@@ -11,15 +11,12 @@ use crate::seen::{InputsSeen, Seen};
 /// `seen` with everything that the spec of the deleted `tf` names, and what of it is gone as the
 /// pin of what exists has it.
 pub(super) fn filled(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
-    let found = seen.found();
-    let inputs = match &seen.pin {
-        Some(pin) => fill(tf, found.clone(), pin.of_what_exists(attempted)),
-        None => found.clone(),
-    };
-    Seen {
-        inputs: Ok(inputs),
-        ..seen.clone()
+    let mut seen = seen.clone();
+    if let Some(pin) = &seen.pin {
+        let found = seen.found().clone();
+        seen.inputs = Ok(fill(tf, found, pin.of_what_exists(attempted)));
     }
+    seen
 }
 
 fn fill(tf: &Terraform, mut found: InputsSeen, pin: &Pin) -> InputsSeen {

@@ -63,6 +63,24 @@ pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
     )
 }
 
+/// What is said where nobody knows whether anything was applied.
+pub(crate) const NOTHING_KNOWN: &str = "this resource has no status, run record or pin, as after a restore from a backup: whether \
+     anything was applied is unknown, so destroy runs with the spec as it is, and finding no state \
+     is success";
+
+/// `situation` of a deleted resource of which nothing is known.
+pub(crate) fn unknown(tf: &Terraform, situation: Situation) -> Situation {
+    let message = format!(
+        "{}; {NOTHING_KNOWN}{}",
+        situation.message,
+        how_to_abandon(tf)
+    );
+    Situation {
+        message,
+        ..situation
+    }
+}
+
 /// A deleted resource that waits until it is no longer protected.
 pub(crate) fn protected(tf: &Terraform) -> Situation {
     let message = format!(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::labels::{self, Component};
-use alustan_api::run::{RunKind, RunSpec};
+use alustan_api::run::RunSpec;
 use alustan_api::{Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
@@ -205,7 +205,7 @@ fn container(
                     secret_ref: Some(SecretEnvSource {
                         name: secret.name.clone(),
                         // What is gone comes from the pin.
-                        optional: Some(run.kind == RunKind::Destroy),
+                        optional: Some(run.destroys),
                     }),
                     ..EnvFromSource::default()
                 })

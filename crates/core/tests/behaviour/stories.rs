@@ -6,6 +6,7 @@ mod build_once;
 mod by_hand;
 mod config_hash;
 mod deletion;
+mod destroy_approval;
 mod drift;
 mod events;
 mod failures;
@@ -21,6 +22,8 @@ mod runs;
 mod state;
 mod stuck;
 mod suspend;
+mod unknown;
+mod unreadable;
 
 use alustan_api::run::RunKind;
 use alustan_core::step::{Object, Step};

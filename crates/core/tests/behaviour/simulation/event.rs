@@ -41,6 +41,7 @@ pub(super) enum Event {
     Abandon,
     Protect(bool),
     Orphan(bool),
+    DestroyMode(&'static str),
     ReconcileAt(u8),
     Restart,
     Clock(i64),
@@ -106,6 +107,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Abandon),
         1 => any::<bool>().prop_map(Event::Protect),
         1 => any::<bool>().prop_map(Event::Orphan),
+        1 => prop_oneof![Just("Auto"), Just("Manual")].prop_map(Event::DestroyMode),
         2 => (0..4_u8).prop_map(Event::ReconcileAt),
         1 => Just(Event::Restart),
         8 => prop_oneof![6 => 1..120_i64, 4 => 600..7_200_i64, 1 => -600..0_i64].prop_map(Event::Clock),
@@ -175,6 +177,9 @@ pub(super) fn happen(world: &mut World, event: &Event) {
             world.edit(|tf| tf.annotated(ABANDON, "true"));
         }
         Event::Protect(protect) => drop(world.protect(protect)),
+        Event::DestroyMode(mode) => {
+            world.edit(|tf| tf.with("/approval/destroy", mode));
+        }
         Event::Orphan(orphan) => drop(world.orphan(orphan)),
         Event::CacheIsLost | Event::FinalizerRemoved | Event::Abandon => {}
         Event::ReconcileAt(value) => {

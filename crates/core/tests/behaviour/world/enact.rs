@@ -107,6 +107,9 @@ impl World {
             Step::AddFinalizer => {
                 let tf = self.tf.as_mut().unwrap();
                 tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);
+                let uid = tf.metadata.uid.clone().unwrap();
+                let annotations = tf.metadata.annotations.get_or_insert_default();
+                annotations.insert(alustan_api::KEPT.to_owned(), uid);
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
             Step::SwapRecord(swap) => self.swap_record(swap, pass)?,
@@ -182,12 +185,8 @@ impl World {
         if swap.record.cancel && !next.record.cancel {
             self.ledger.class(Class::Cancelled);
         }
-        if let (Some(_), None, Some(run)) = (
-            &swap.record.given_up,
-            &next.record.given_up,
-            &swap.record.run,
-        ) {
-            self.ledger.lost(swap.record.number, run.kind);
+        if swap.record.given_up.is_some() && next.record.given_up.is_none() {
+            self.ledger.lost(swap.record.number);
         }
         let before = next.record.number;
         next.record = swap.record.clone();

@@ -111,8 +111,11 @@ impl Ledger {
         self.class(Class::Approved);
         assert!(self.approved.contains(&plan.id), "nobody approved {plan:?}");
         assert!(self.used.insert(plan.id.clone()), "{plan:?} is used twice");
-        let decided = self.decided(current.record.number);
-        assert_eq!(self.asked[&plan.id].as_ref(), decided, "another plan");
+        let number = current.record.number;
+        assert!(
+            self.destroys(number) || self.asked[&plan.id].as_ref() == self.decided(number),
+            "another plan"
+        );
     }
 
     /// What run `number` was started for.
@@ -130,12 +133,12 @@ impl Ledger {
         let run = record.run.as_ref().unwrap();
         self.decided.insert(record.number, wanted.cloned());
         self.judged.insert(record.number, run.judged_by.clone());
-        if run.kind == RunKind::Destroy {
+        if run.destroys {
             self.destroys.insert(record.number, run.config_hash.clone());
         }
         let (of, count) = &self.streak;
         assert!(
-            *of != self.subject(record.number, run.kind) || *count < LIMIT,
+            *of != self.subject(record.number) || *count < LIMIT,
             "{of} is tried again, although its budget is used up"
         );
     }
@@ -156,12 +159,12 @@ impl Ledger {
     pub(crate) fn applying(&mut self, current: &RecordSeen, pin: Option<&Pin>) {
         let run = current.record.run.clone().unwrap();
         let inputs = current.inputs.as_ref().unwrap();
-        let pin = pin.unwrap_or_else(|| panic!("{} applies without a pin", run.job));
+        self.may_apply(current);
         if run.kind == RunKind::Destroy {
             return;
         }
         assert_eq!(run.kind, RunKind::Apply);
-        self.may_apply(current);
+        let pin = pin.unwrap_or_else(|| panic!("{} applies without a pin", run.job));
         assert_eq!(
             (&pin.image, &pin.context),
             (&run.image, &run.context),
@@ -193,7 +196,7 @@ impl Ledger {
         match result {
             RunResult::Failed => {
                 self.class(Class::RunFailed);
-                let of = self.subject(number, kind);
+                let of = self.subject(number);
                 self.failed(&of, failure.unwrap().class);
             }
             RunResult::Cancelled => {}
@@ -208,21 +211,24 @@ impl Ledger {
     }
 
     /// A pod of the current run died without a word.
-    pub(crate) fn lost(&mut self, number: i64, kind: RunKind) {
+    pub(crate) fn lost(&mut self, number: i64) {
         self.class(Class::Lost);
-        let of = self.subject(number, kind);
+        let of = self.subject(number);
         self.failed(&of, FailureClass::World);
     }
 
     /// What the failures of run `number` count against.
-    fn subject(&self, number: i64, kind: RunKind) -> String {
-        match kind {
-            RunKind::Destroy => format!("destroy {:?}", self.destroys.get(&number)),
-            RunKind::Apply | RunKind::Drift | RunKind::Plan => {
-                let judged_by = self.judged.get(&number);
-                format!("{:?} judged by {judged_by:?}", self.decided(number))
-            }
+    fn subject(&self, number: i64) -> String {
+        let judged_by = self.judged.get(&number);
+        match self.destroys.get(&number) {
+            Some(hash) => format!("destroy {hash} judged by {judged_by:?}"),
+            None => format!("{:?} judged by {judged_by:?}", self.decided(number)),
         }
+    }
+
+    /// Whether run `number` is about destroying everything.
+    pub(crate) fn destroys(&self, number: i64) -> bool {
+        self.destroys.contains_key(&number)
     }
 
     /// `of` failed. The budget must have had room for it.

@@ -32,7 +32,8 @@ impl World {
             result,
             trigger: String::new(),
             job: String::new(),
-            changes: (kind != RunKind::Destroy).then(|| self.changes(pod.number)),
+            changes: (kind != RunKind::Destroy || result == RunResult::Changes)
+                .then(|| self.changes(pod.number)),
             asks,
             lineage: None,
             lock: None,

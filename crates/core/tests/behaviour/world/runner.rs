@@ -117,11 +117,8 @@ impl World {
         let open = current
             .filter(|record| record.number == pod.number)
             .and_then(open_run);
-        if let Some(kind) = open
-            .filter(|_| pod.stage < Stage::Reported)
-            .map(|run| run.kind)
-        {
-            self.ledger.lost(pod.number, kind);
+        if open.is_some() && pod.stage < Stage::Reported {
+            self.ledger.lost(pod.number);
         }
         Stage::Dead
     }
@@ -183,12 +180,11 @@ impl World {
         if let Some(class) = fail {
             return self.report(pod, RunResult::Failed, Some(engine(class)));
         }
-        let differs = match kind {
-            RunKind::Destroy => !self.real.is_empty(),
-            RunKind::Apply | RunKind::Drift | RunKind::Plan => {
-                let decided = self.ledger.decided(pod.number);
-                self.real.partial || self.real.drifted || self.real.config.as_ref() != decided
-            }
+        let differs = if self.inputs_of_run().approval.destroy {
+            !self.real.is_empty()
+        } else {
+            let decided = self.ledger.decided(pod.number);
+            self.real.partial || self.real.drifted || self.real.config.as_ref() != decided
         };
         if !differs {
             return self.report(pod, RunResult::NoChanges, None);
@@ -235,7 +231,8 @@ impl World {
     /// The id of a plan of run `number`: of what is there, what is wanted, and the last apply.
     pub(super) fn plan_id(&self, number: i64) -> String {
         let attempted = self.record.as_ref().unwrap().record.attempted;
-        let wanted = self.ledger.decided(number);
+        let destroys = self.ledger.destroys(number);
+        let wanted = self.ledger.decided(number).filter(|_| !destroys);
         digest::plain(&format!("{:?} {wanted:?} {attempted}", self.real))
     }
 

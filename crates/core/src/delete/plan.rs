@@ -1,0 +1,136 @@
+//! The run that destroys: what it is started with.
+
+use std::collections::BTreeMap;
+
+use alustan_api::run::{BackendInputs, Pin, RunInputs, RunKind, RunRecord, Trigger};
+use alustan_api::{Terraform, names};
+use kube::ResourceExt;
+
+use super::gaps;
+use crate::approval;
+use crate::build::image_by_digest;
+use crate::decide::{Case, Target};
+use crate::image;
+use crate::inputs;
+use crate::seen::{Answer, InputsSeen};
+use crate::start::{self, Plan};
+
+/// The run that destroys what exists, if the pin is there.
+pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
+    let pin = case.seen.pin.as_ref()?;
+    let pin = pin.of_what_exists(case.current.attempted).clone();
+    let inputs = live(case, &pin);
+    let hash = inputs::config_hash(&case.record.key, &pin.tag, &inputs, case.seen.found());
+    let run = Plan {
+        kind: RunKind::Destroy,
+        trigger: Trigger::Deleted,
+        inputs,
+        image: pin.image,
+        tag: pin.tag,
+        revision: pin.revision,
+        context: pin.context,
+        artifact: pin.artifact,
+        unpack: false,
+        config_hash: format!("destroy {hash}"),
+    };
+    let gone = case.history.lost_image.as_ref() == Some(&run.image);
+    Some(match pin.base {
+        Some(base) if gone => in_base_image(case, run, base),
+        Some(_) | None => run,
+    })
+}
+
+/// The run that destroys by the spec as it is, in the image `digest`.
+pub(super) fn by_the_spec(case: &Case<'_>, target: Target, digest: &str) -> Plan {
+    let mut inputs = target.inputs;
+    judged(case, &mut inputs);
+    Plan {
+        kind: RunKind::Destroy,
+        trigger: Trigger::Deleted,
+        inputs,
+        image: image_by_digest(case.tf, digest),
+        tag: target.plan.tag,
+        artifact: Some(image::artifact(case.tf, &target.source)),
+        revision: Some(target.source.revision),
+        context: Some(target.source.context),
+        unpack: false,
+        config_hash: format!("destroy {}", target.hash),
+    }
+}
+
+/// `run` where its image is gone: in the base image, which unpacks the context.
+fn in_base_image(case: &Case<'_>, run: Plan, base: String) -> Plan {
+    let pushed = case.seen.artifact.as_ref().and_then(Answer::value);
+    let artifact = pushed.filter(|_| is_in_repository(case, &run)).cloned();
+    match artifact.or_else(|| run.artifact.clone()) {
+        Some(artifact) => Plan {
+            image: base,
+            artifact: Some(artifact),
+            unpack: true,
+            ..run
+        },
+        None => run,
+    }
+}
+
+/// Whether the repository still has what `run` is about.
+pub(super) fn is_in_repository(case: &Case<'_>, run: &Plan) -> bool {
+    let source = case.seen.source.value();
+    source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
+}
+
+/// Why `run` is started, unless a person approved it.
+pub(super) fn trigger(case: &Case<'_>, of: &str) -> Trigger {
+    let failures = &case.history.failures;
+    if start::asked(case.tf, &case.history) {
+        Trigger::Requested
+    } else if failures.of == of && failures.at.is_some() {
+        start::again(failures)
+    } else {
+        Trigger::Deleted
+    }
+}
+
+/// Live values first, the pin as the fallback: a destroy script mended after the deletion counts.
+fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
+    let mut inputs = pin.inputs.clone();
+    let seen = case.seen.found();
+    inputs.variables.extend(inputs::variables(case.tf));
+    let secret = seen.runner.values().flat_map(BTreeMap::keys);
+    inputs.secret_environment.extend(secret.cloned());
+    inputs.environment = gaps::environment(seen);
+    inputs.scripts.clone_from(&seen.scripts);
+    if is_same_backend(case, seen, &inputs.backend) {
+        inputs.backend.environment.clone_from(&seen.backend);
+    }
+    inputs.timeouts = inputs::time_limits(case.tf);
+    judged(case, &mut inputs);
+    slots(case.tf, &case.current, &mut inputs);
+    inputs
+}
+
+/// Who has a say in a destroy is not who has one in an apply.
+fn judged(case: &Case<'_>, inputs: &mut RunInputs) {
+    inputs.approval = approval::inputs(case.tf, true);
+    inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
+    inputs.adopt = false;
+}
+
+/// Whether the resource still names the backend of the pin: only then are its credentials those of
+/// the state.
+fn is_same_backend(case: &Case<'_>, seen: &InputsSeen, pinned: &BackendInputs) -> bool {
+    let own = pinned.kind.as_deref().unwrap_or("of the module's own");
+    let module = (!pinned.write_block).then_some(own);
+    let live = inputs::backend(case.tf, module, seen, case.current.slots_wanted);
+    live.is_ok_and(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
+}
+
+/// The state may have grown since the pin was written.
+fn slots(tf: &Terraform, current: &RunRecord, inputs: &mut RunInputs) {
+    if let Some(managed) = &mut inputs.backend.managed {
+        let wanted = inputs::managed_state(&tf.name_any(), current.slots_wanted);
+        if wanted.slots.len() > managed.slots.len() {
+            *managed = wanted;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Rule 13: a deleted resource that cannot be read is destroyed by its metadata and its pin.
+
+use alustan_api::{Script, Terraform};
+use alustan_core::delete::restored;
+use serde_json::{Value, json};
+
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::World;
+
+/// The resource as the API server has it, with the part of its spec at `pointer` as no version of
+/// ours can read it.
+fn unreadable(world: &World, pointer: &str) -> Value {
+    let mut stored = serde_json::to_value(world.tf()).unwrap();
+    let wrong = json!("of another time");
+    *stored["spec"].pointer_mut(pointer).unwrap() = wrong;
+    assert!(serde_json::from_value::<Terraform>(stored.clone()).is_err());
+    stored
+}
+
+/// What is made of `stored`, with the pin of `world`.
+fn read(world: &World, stored: &Value) -> Terraform {
+    let metadata = world.tf().metadata.clone();
+    restored(metadata, stored, world.pin.as_ref()).unwrap()
+}
+
+fn applied() -> World {
+    let tf = terraform()
+        .with_script("destroy", "make destroy")
+        .with_variable("zones", json!(["a"]));
+    let mut world = World::with(tf);
+    world.settle();
+    world
+}
+
+#[test]
+fn what_it_made_is_destroyed_with_the_spec_of_the_pin() {
+    let mut world = applied();
+    world.delete();
+    let mut stored = unreadable(&world, "/gitRepo");
+    stored["spec"]["containerRegistry"] = json!("registry.test");
+    stored["status"] = json!({"runs": "many"});
+    let tf = read(&world, &stored);
+    assert_eq!(tf.status, None);
+    assert_eq!(tf.metadata, world.tf().metadata);
+    assert_eq!(tf.spec, world.tf().spec);
+    world.tf = Some(tf);
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn what_can_be_read_counts() {
+    let world = applied();
+    let mut stored = unreadable(&world, "/gitRepo");
+    stored["spec"]["deletionProtection"] = json!(true);
+    stored["spec"]["scripts"] = json!({"destroy": {"inline": "make clean"}});
+    stored["spec"]["timeouts"] = json!({"destroy": 7});
+    let tf = read(&world, &stored);
+    assert!(tf.spec.deletion_protection);
+    let script = |tf: &Terraform| -> Script { tf.spec.scripts.clone().unwrap().destroy.unwrap() };
+    assert_eq!(script(&tf).inline.as_deref(), Some("make clean"));
+    assert_eq!(tf.spec.git_repo, world.tf().spec.git_repo);
+    assert_eq!(tf.spec.timeouts, world.tf().spec.timeouts);
+    assert_eq!(tf.spec.variables, world.tf().spec.variables);
+}
+
+#[test]
+fn a_field_that_was_removed_since_is_not_the_pins() {
+    let mut world = applied();
+    world.edit(|tf| tf.with("/deletionProtection", true));
+    world.pin.as_mut().unwrap().spec["deletionProtection"] = json!(true);
+    let mut stored = unreadable(&world, "/retry");
+    let spec = stored["spec"].as_object_mut().unwrap();
+    spec.remove("deletionProtection");
+    assert!(!read(&world, &stored).spec.deletion_protection);
+}
+
+#[test]
+fn without_a_pin_there_is_as_much_as_can_be_read() {
+    let mut world = applied();
+    world.pin = None;
+    let stored = unreadable(&world, "/gitRepo");
+    let tf = read(&world, &stored);
+    assert_eq!(tf.spec.git_repo.url, "");
+    assert_eq!(tf.spec.runner, world.tf().spec.runner);
+    assert!(tf.status.is_some());
+}
+
+#[test]
+fn a_pin_that_a_later_version_cannot_read_the_spec_of_is_a_pin_all_the_same() {
+    let mut world = applied();
+    world.pin.as_mut().unwrap().spec = json!({"something": "else"});
+    world.delete();
+    let tf = read(&world, &unreadable(&world, "/retry"));
+    assert_eq!(tf.spec.git_repo, world.tf().spec.git_repo);
+    world.tf = Some(tf);
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn nothing_but_the_metadata_and_the_pin_is_needed() {
+    let mut world = applied();
+    world.delete();
+    world.tf = Some(read(&world, &json!({})));
+    assert_eq!(world.tf().spec.variables, std::collections::BTreeMap::new());
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
