@@ -228,11 +228,10 @@ impl Session {
         crate::say!("{} {}", self.engine.name(), words.join(" "));
         let run = || self.run_engine(arguments.clone(), ending, deadline, Show::Log);
         let mut finished = run().await?;
-        let judged = judge(step, &finished, good);
-        if self.is_freed(&judged, &finished).await {
+        if self.is_freed(step, &finished, good).await {
             finished = run().await?;
         }
-        judge(step, &finished, good).map_err(|failure| self.with_holder(failure))
+        self.judged(step, &finished, good)
     }
 
     /// The engine shows its own lock in the place of the one that stands in its way.
@@ -316,11 +315,10 @@ impl Session {
         let step = Step::Script(name);
         let run = || self.run_script(name, script, ending, deadline);
         let mut finished = run().await?;
-        let judged = judge(step, &finished, good);
-        if self.is_freed(&judged, &finished).await {
+        if self.is_freed(step, &finished, good).await {
             finished = run().await?;
         }
-        judge(step, &finished, good).map_err(|failure| self.with_holder(failure))
+        self.judged(step, &finished, good)
     }
 
     async fn run_script(

@@ -60,15 +60,17 @@ impl Session {
         }
         let here = self.state_address();
         let seen_here = known.is_some() && here.is_some() && self.claimed.state_address == here;
-        if seen_here || !self.can_pull() {
+        if seen_here || !backend::has_resolved(&self.directory) {
             return Ok(None);
         }
-        self.pull().await.map(Some)
-    }
-
-    /// Whether the engine itself knows where the state is: a script may have it elsewhere.
-    fn can_pull(&self) -> bool {
-        self.scripts.init.is_none() && backend::has_resolved(&self.directory)
+        match self.pull().await {
+            // A script may have the state elsewhere, where the engine itself does not find it.
+            Err(failure) if self.scripts.init.is_some() => {
+                crate::say!("whose the state is, is not known: {}", failure.message);
+                Ok(None)
+            }
+            pulled => pulled.map(Some),
+        }
     }
 
     async fn pull(&self) -> Result<StateHead, Failure> {

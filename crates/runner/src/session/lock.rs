@@ -2,7 +2,7 @@
 //! released (rule 9), any other is told.
 
 use std::fs;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
@@ -21,34 +21,50 @@ const RELEASE: Duration = Duration::from_mins(2);
 const HOST: &str = "/proc/sys/kernel/hostname";
 
 impl Session {
-    /// Whether a command failed for a lock that is released by now: it is worth another try.
-    pub(super) async fn is_freed(
+    /// The exit code of a command when it is a good one, else the failure; with the lock, where one
+    /// of somebody else stood in the way.
+    pub(super) fn judged(
         &self,
-        judged: &Result<i32, Failure>,
+        step: Step,
         finished: &Finished,
-    ) -> bool {
-        let locked = matches!(judged, Err(failure) if failure.reason == "StateLocked");
-        if !locked || self.server.is_some() {
+        good: &[i32],
+    ) -> Result<i32, Failure> {
+        judge(step, finished, good).map_err(|failure| {
+            if let Some(lock) = self.lock_told(&failure, finished) {
+                *self.lock_seen() = Some(lock);
+            }
+            self.with_holder(failure)
+        })
+    }
+
+    /// Whether a command failed for a lock that is released by now: it is worth another try.
+    pub(super) async fn is_freed(&self, step: Step, finished: &Finished, good: &[i32]) -> bool {
+        let Err(failure) = judge(step, finished, good) else {
             return false;
+        };
+        match self.lock_told(&failure, finished) {
+            Some(lock) => self.is_left_behind(&lock) && self.release(&lock).await,
+            None => false,
+        }
+    }
+
+    /// The lock that a failed command tells of.
+    fn lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
+        if failure.reason != "StateLocked" || self.server.is_some() {
+            return None;
         }
         let printed = String::from_utf8_lossy(&finished.stdout);
         let told = [&*finished.stderr, &*printed].map(tidy);
-        let Some(lock) = told.iter().find_map(|said| read(said)) else {
-            return false;
-        };
+        let lock = told.iter().find_map(|said| read(said))?;
         // Some backends tell the lock that was asked for, in the place of the one that is held.
-        if fs::read_to_string(HOST).is_ok_and(|own| own.trim() == host(&lock.who)) {
-            return false;
-        }
-        let freed = self.is_left_behind(&lock) && self.release(&lock).await;
-        if !freed {
-            let mut seen = self
-                .lock_seen
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            *seen = Some(lock);
-        }
-        freed
+        let own = fs::read_to_string(HOST).is_ok_and(|own| own.trim() == host(&lock.who));
+        (!own).then_some(lock)
+    }
+
+    fn lock_seen(&self) -> MutexGuard<'_, Option<StateLock>> {
+        self.lock_seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether its holder was a pod of this resource, and is proven to have ended.
@@ -83,10 +99,6 @@ impl Session {
     /// The lock of somebody else that stood in the way last.
     pub(crate) fn lock_in_the_way(&self) -> Option<StateLock> {
         let managed = self.server.as_ref().and_then(StateServer::lock_of_others);
-        let seen = self
-            .lock_seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        managed.or_else(|| seen.clone())
+        managed.or_else(|| self.lock_seen().clone())
     }
 }
