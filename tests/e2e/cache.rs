@@ -57,3 +57,48 @@ async fn builds_and_runs_share_a_volume_and_a_provider_is_installed_once() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn interrupt_by_a_full_volume_or_a_lost_one_costs_time_and_nothing_else() {
+    scene("disk", |scene| async move {
+        let disk = scene.disk(1024).await;
+        let module = |text: &str| format!("{MODULE}\noutput \"text\" {{ value = \"{text}\" }}");
+        scene.commit("web", &[("main.tf", &module("one"))]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["cache"] = json!({"storageClassName": disk.class, "size": "1Mi"});
+        disk.fill();
+        scene.apply(&web).await;
+        // It is built and run with no room for providers, for plans, for anything.
+        scene.ready_after_run("web", 1).await;
+        scene.commit("web", &[("main.tf", &module("two"))]).await;
+        let status = scene.ready_after_run("web", 2).await.status.unwrap();
+        assert!(disk.is_full());
+        scene.log("web-apply-2", "the plan is not kept").await;
+        assert_eq!(
+            status
+                .runs
+                .iter()
+                .filter(|run| run.result == "Failed")
+                .count(),
+            0
+        );
+
+        scene.lose_volume("web-cache").await;
+        web["spec"]["cache"] = json!({"size": "1Mi"});
+        scene.apply(&web).await;
+        scene.commit("web", &[("main.tf", &module("three"))]).await;
+        scene.ready_after_run("web", 3).await;
+        assert_eq!(scene.data("web-outputs").await["text"], "three");
+        let claim = scene
+            .api::<PersistentVolumeClaim>()
+            .get("web-cache")
+            .await
+            .unwrap();
+        assert_eq!(
+            claim.spec.unwrap().storage_class_name.as_deref(),
+            Some("local-path")
+        );
+        scene.remove_disk(disk).await;
+    })
+    .await;
+}

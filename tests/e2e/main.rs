@@ -14,6 +14,7 @@ mod commits;
 mod crashes;
 mod deletion;
 mod drift;
+mod interrupts;
 mod losses;
 mod main_job;
 mod names;

@@ -20,4 +20,4 @@ pub use cluster::Cluster;
 pub use counter::Counter;
 pub use gate::Gate;
 pub use operator::{Operator, Operators};
-pub use scene::{Scene, around, condition, scene, scene_alone};
+pub use scene::{AWS, Disk, Scene, around, condition, scene, scene_alone};

@@ -22,7 +22,9 @@ use serde_json::json;
 use tokio::sync::RwLock;
 
 use crate::Cluster;
+pub use aws::AWS;
 pub use cluster_view::around;
+pub use volumes::Disk;
 pub use waits::condition;
 
 /// How long anything may take.

@@ -2,6 +2,8 @@
 
 use crate::Scene;
 
+/// Where it answers in plain http.
+pub const AWS: &str = "10.99.1.2:5566";
 /// Where it answers.
 const ADDRESS: &str = "10.99.1.2";
 const S3: &str = "s3.us-east-1.amazonaws.com";

@@ -1,8 +1,11 @@
 //! The scene's volumes, and what becomes of them.
 
+use std::io::Write;
+use std::path::PathBuf;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::Scene;
@@ -31,5 +34,62 @@ impl Scene {
             (phase == "Lost").then_some(())
         })
         .await;
+    }
+}
+
+/// A volume of the scene's own.
+pub struct Disk {
+    /// The name of its storage class.
+    pub class: String,
+    folder: PathBuf,
+}
+
+impl Scene {
+    /// A volume of so many KiB, for a claim of its own storage class.
+    pub async fn disk(&self, kib: u32) -> Disk {
+        let class = self.namespace.clone();
+        let folder = self.cluster.folder.join("volumes").join(&class);
+        std::fs::create_dir(&folder).expect("a folder");
+        let path = folder.to_str().expect("a path");
+        let options = format!("size={kib}k,mode=777");
+        let mount = ["-t", "tmpfs", "-o", &options, "tmpfs", path];
+        self.cluster.run("mount", &mount).await;
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": class},
+            "spec": {
+                "storageClassName": class, "capacity": {"storage": format!("{kib}Ki")},
+                "accessModes": ["ReadWriteOnce"], "hostPath": {"path": path},
+                "persistentVolumeReclaimPolicy": "Retain",
+            },
+        });
+        let volumes: Api<PersistentVolume> = Api::all(self.cluster.client.clone());
+        let volume = serde_json::from_value(volume).expect("a volume");
+        volumes
+            .create(&PostParams::default(), &volume)
+            .await
+            .expect("create the volume");
+        Disk { class, folder }
+    }
+
+    /// Takes off a disk whose volume is lost.
+    pub async fn remove_disk(&self, disk: Disk) {
+        let path = disk.folder.to_str().expect("a path");
+        // A pod that has just ended may still be there.
+        self.cluster.run("umount", &["--lazy", path]).await;
+        std::fs::remove_dir(&disk.folder).expect("remove the folder");
+    }
+}
+
+impl Disk {
+    /// Leaves no room on it.
+    pub fn fill(&self) {
+        let file = self.folder.join("full");
+        let mut file = std::fs::File::create(file).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    /// Whether it has no room.
+    pub fn is_full(&self) -> bool {
+        std::fs::write(self.folder.join("more"), [0; 8192]).is_err()
     }
 }

@@ -1,0 +1,272 @@
+//! Runs that are stopped while they apply, whoever stops them.
+
+use std::sync::Arc;
+
+use alustan_api::Terraform;
+use alustan_api::run::{RunPhase, RunRecord};
+use alustan_tests::{AWS, Counter, Gate, Scene, condition, scene, scene_alone};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+/// A module with two objects that ask for paths of the resource's own, one after the other.
+fn module(counter: &Counter) -> String {
+    let first = counter.resource("first", "/${var.name}/first", "");
+    let after = "depends_on = [terraform_data.first]";
+    let second = counter.resource("second", "/${var.name}/second", after);
+    format!("variable \"name\" {{}}\n{first}{second}")
+}
+
+/// A resource of that module that stays where it is after a failure, until somebody asks.
+fn resource(scene: &Scene, name: &str) -> Value {
+    let mut resource = scene.resource_of(name, "web");
+    resource["spec"]["variables"] = json!({"name": name});
+    resource["spec"]["retry"] = json!({"minBackoff": "30m", "maxBackoff": "30m"});
+    resource
+}
+
+/// What keeps signals from the engine, and hands them on.
+const WRAPPER: &str = r#"
+handed_on() { kill -INT "$engine"; }
+trap handed_on INT TERM
+terraform apply -auto-approve &
+engine=$!
+until wait "$engine"; code=$?; ! kill -0 "$engine" 2>/dev/null; do :; done
+exit "$code"
+"#;
+
+async fn record(scene: &Scene, name: &str) -> RunRecord {
+    let data = scene.data(&format!("{name}-run")).await;
+    serde_json::from_str(&data["record"]).unwrap()
+}
+
+/// The state is saved, nobody holds its lock, and the status tells of run 1.
+async fn in_good_order(scene: &Scene, name: &str, reason: &str) -> String {
+    let message = scene.reason(name, reason).await;
+    let record = record(scene, name).await;
+    assert_eq!((record.phase, record.lock), (RunPhase::Recorded, None));
+    let pointer = &scene.data(&format!("{name}-state")).await["pointer"];
+    let pointer: Value = serde_json::from_str(pointer).unwrap();
+    assert!(pointer["current"]["serial"].is_u64(), "{pointer}");
+    assert!(message.contains("tried again at"), "{message}");
+    assert!(
+        message.contains(&format!("job/{name}-apply-1")),
+        "{message}"
+    );
+    message
+}
+
+/// What the pod of `job` prints until it ends, although it may be deleted meanwhile.
+fn log_until_the_end(scene: &Arc<Scene>, job: String) -> tokio::task::JoinHandle<String> {
+    let scene = scene.clone();
+    tokio::spawn(async move {
+        let job = format!("job/{job}");
+        scene.try_kubectl(&["logs", "--follow", &job]).await.1
+    })
+}
+
+#[tokio::test]
+async fn interrupt_of_a_deleted_pod_saves_what_was_made_and_the_next_run_goes_on() {
+    scene("interrupt", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        let scripts = [
+            ("plain", None),
+            (
+                "bash",
+                Some("set -e\nterraform apply -auto-approve\necho done"),
+            ),
+            ("wrapped", Some(WRAPPER)),
+        ];
+        for (name, script) in scripts {
+            counter.hold(&format!("/{name}/second"));
+            let mut web = resource(&scene, name);
+            if let Some(script) = script {
+                web["spec"]["scripts"]["apply"]["inline"] = json!(script);
+            }
+            scene.apply(&web).await;
+        }
+        for (name, _) in scripts {
+            counter.reached(&format!("/{name}/second")).await;
+            let log = log_until_the_end(&scene, format!("{name}-apply-1"));
+            let pod = scene.pod_of(&format!("{name}-apply-1")).await.name_any();
+            scene
+                .kubectl(&["delete", "pod", &pod, "--wait=false"])
+                .await;
+            let message = in_good_order(&scene, name, "Interrupted").await;
+            for part in ["the pod was stopped", "costs no retry"] {
+                assert!(message.contains(part), "no {part:?} in {message}");
+            }
+            let log = log.await.unwrap();
+            assert_eq!(log.matches("interrupting the engine").count(), 1, "{log}");
+            assert!(log.contains("Interrupt received"), "{log}");
+            assert!(!log.contains("Two interrupts received"), "{log}");
+        }
+        for (name, _) in scripts {
+            counter.release(&format!("/{name}/second"));
+            scene
+                .annotate(name, alustan_api::RECONCILE_AT, "go on")
+                .await;
+        }
+        for (name, _) in scripts {
+            scene.ready_after_run(name, 2).await;
+            let count = |path: &str| counter.count(&format!("/{name}/{path}"));
+            // The second was in the making, and is made anew.
+            assert_eq!((count("first"), count("second")), (1, 2), "{name}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn interrupt_by_the_time_limit_counts_and_a_killed_runner_is_told_of() {
+    scene("stopped", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        for (name, limit) in [("late", "4s"), ("killed", "1h")] {
+            counter.hold(&format!("/{name}/second"));
+            let mut web = resource(&scene, name);
+            web["spec"]["timeouts"] = json!({"apply": limit});
+            scene.apply(&web).await;
+        }
+        counter.reached("/killed/second").await;
+        let pod = "batch.kubernetes.io/job-name=killed-apply-1";
+        scene.cluster.kill(&scene.namespace, pod).await;
+        let message = scene.reason("killed", "Interrupted").await;
+        for part in [
+            "run 1 (apply) ended without a report",
+            "exit code 137",
+            "it was applying; what it changed last may be missing in the state",
+            "costs no retry",
+            "tried again at",
+        ] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        assert_eq!(record(&scene, "killed").await.lock, None);
+
+        let message = in_good_order(&scene, "late", "TimedOut").await;
+        for part in ["the time limit passed", "failure 1 of 5"] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        for name in ["late", "killed"] {
+            counter.release(&format!("/{name}/second"));
+            let mut web = resource(&scene, name);
+            web["spec"]["timeouts"] = json!({"apply": "1h"});
+            scene.apply(&web).await;
+            scene
+                .annotate(name, alustan_api::RECONCILE_AT, "go on")
+                .await;
+        }
+        for name in ["late", "killed"] {
+            scene.ready_after_run(name, 2).await;
+            assert_eq!(counter.count(&format!("/{name}/second")), 2, "{name}");
+        }
+        assert_eq!(counter.count("/late/first"), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn interrupt_of_the_node_does_not_reach_an_apply() {
+    scene_alone("node", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        counter.hold("/web/second");
+        scene.apply(&resource(&scene, "web")).await;
+        counter.reached("/web/second").await;
+        // What runs does not notice that kubelet is gone for a while.
+        scene.cluster.stop(&["kubelet"]).await;
+        scene.cluster.start().await;
+
+        let draining = scene.clone();
+        let drain = tokio::spawn(async move {
+            let limit = "--timeout=170s";
+            let drain = ["drain", "node1", "--force", "--delete-emptydir-data", limit];
+            draining.cluster.run("kubectl", &drain).await
+        });
+        scene
+            .until("the drain to have evicted the operator", async || {
+                let operator = ["-n", "alustan-system", "get", "pods", "-o", "name"];
+                let pending = ["--field-selector=status.phase=Pending"];
+                let all = [&operator[..], &pending].concat();
+                let pending = scene.cluster.run("kubectl", &all).await;
+                (!pending.is_empty()).then_some(())
+            })
+            .await;
+        let pod = scene.pod_of("web-apply-1").await;
+        assert_eq!(pod.metadata.deletion_timestamp, None);
+        assert!(!drain.is_finished(), "{:?}", drain.await);
+        counter.release("/web/second");
+        let drained = drain.await.unwrap();
+        assert!(drained.contains("node/node1 drained"), "{drained}");
+
+        scene.cluster.run("kubectl", &["uncordon", "node1"]).await;
+        let tf = scene.ready("web").await;
+        let count = |path: &str| counter.count(path);
+        assert_eq!((count("/web/first"), count("/web/second")), (1, 1));
+        assert_eq!(told(&tf), ["Done"]);
+    })
+    .await;
+}
+
+/// Where a module keeps its state: in a bucket of its own, behind a gate.
+fn bucket(gate: &Gate, name: &str) -> String {
+    let address = &gate.address;
+    format!(
+        "terraform {{\n  backend \"s3\" {{\n    bucket = \"{name}\"\n    key = \"state\"\n    \
+         region = \"us-east-1\"\n    access_key = \"test\"\n    secret_key = \"test\"\n    \
+         max_retries = 1\n    use_path_style = true\n    skip_credentials_validation = true\n    \
+         skip_requesting_account_id = true\n    skip_metadata_api_check = true\n    \
+         endpoints = {{ s3 = \"http://{address}\" }}\n  }}\n}}\n"
+    )
+}
+
+#[tokio::test]
+async fn interrupt_of_the_way_to_the_state_loses_nothing_of_it() {
+    scene("rescue", |scene| async move {
+        let counter = Counter::start().await;
+        scene.aws(&scene.namespace, "locks").await;
+        let gate = Gate::to(AWS).await;
+        let text = bucket(&gate, &scene.namespace) + &module(&counter);
+        scene.commit("web", &[("main.tf", &text)]).await;
+        counter.hold("/web/second");
+        let mut web = resource(&scene, "web");
+        web["spec"]["retry"] = json!({"minBackoff": "1s", "maxBackoff": "5s", "limit": 1});
+        scene.apply(&web).await;
+        counter.reached("/web/second").await;
+        gate.close();
+        counter.release("/web/second");
+        let tf = scene.said("web", "it is kept in Secret web-run").await;
+        let ready = condition(&tf, "Ready").unwrap();
+        assert!(
+            ready.message.contains("costs no retry"),
+            "{}",
+            ready.message
+        );
+        // The next one does not even get to begin.
+        scene
+            .wait("web", "a run in vain", |tf| {
+                let runs = &tf.status.as_ref().unwrap().runs;
+                runs.first()
+                    .is_some_and(|run| run.number > 1 && run.result == "Failed")
+            })
+            .await;
+        gate.open();
+        let tf = scene.ready("web").await;
+        let count = |path: &str| counter.count(path);
+        assert_eq!((count("/web/first"), count("/web/second")), (1, 1));
+        let job = &tf.status.as_ref().unwrap().runs[0].job;
+        let log = scene
+            .log(job, "pushing the state that an earlier run could not save")
+            .await;
+        let (pushed, planned) = (log.find("state push").unwrap(), log.find("terraform plan"));
+        assert!(planned.is_some_and(|planned| pushed < planned), "{log}");
+        assert!(!scene.data("web-run").await.contains_key("leftover"));
+    })
+    .await;
+}
+
+fn told(tf: &Terraform) -> Vec<&str> {
+    assert_eq!(condition(tf, "Ready").unwrap().status, "True");
+    let runs = &tf.status.as_ref().unwrap().runs;
+    runs.iter().map(|run| run.result.as_str()).collect()
+}
