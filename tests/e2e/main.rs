@@ -15,6 +15,7 @@ mod crashes;
 mod deletion;
 mod drift;
 mod interrupts;
+mod locks;
 mod losses;
 mod main_job;
 mod names;

@@ -1,5 +1,7 @@
 //! The dev cluster's stand-in for AWS.
 
+use serde_json::{Value, json};
+
 use crate::Scene;
 
 /// Where it answers in plain http.
@@ -16,15 +18,54 @@ impl Scene {
         let url = format!("https://{S3}/{bucket}");
         // Both may be there from another test.
         self.call(S3, &["-X", "PUT", &url]).await;
+        let table = json!({
+            "TableName": table, "BillingMode": "PAY_PER_REQUEST",
+            "AttributeDefinitions": [{"AttributeName": "LockID", "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": "LockID", "KeyType": "HASH"}],
+        });
+        self.dynamo("CreateTable", &table).await;
+    }
+
+    /// Locks the state at `place` (bucket and key) as the engine does, for `who`.
+    pub async fn lock(&self, table: &str, place: &str, who: &str) {
+        let info = json!({
+            "ID": "0c1d6e8f-5a31-4a5b-9a5e-3c9d2b1f7a60", "Operation": "OperationTypeApply",
+            "Info": "", "Who": who, "Version": "1.11.4", "Path": place,
+            "Created": "2026-11-20T08:15:00.5Z",
+        });
+        let item = json!({"LockID": {"S": place}, "Info": {"S": info.to_string()}});
+        self.dynamo("PutItem", &json!({"TableName": table, "Item": item}))
+            .await;
+    }
+
+    /// Releases that lock, whoever holds it.
+    pub async fn unlock(&self, table: &str, place: &str) {
+        let key = json!({"TableName": table, "Key": {"LockID": {"S": place}}});
+        self.dynamo("DeleteItem", &key).await;
+    }
+
+    /// The lock of the state at `place`, if anybody holds it.
+    pub async fn lock_at(&self, table: &str, place: &str) -> Option<Value> {
+        let key = json!({"TableName": table, "Key": {"LockID": {"S": place}}});
+        let found = self.dynamo("GetItem", &key).await;
+        serde_json::from_str(found["Item"]["Info"]["S"].as_str()?).ok()
+    }
+
+    async fn dynamo(&self, operation: &str, body: &Value) -> Value {
         let url = format!("https://{DYNAMO}/");
-        let body = format!(
-            "{{\"TableName\":\"{table}\",\"BillingMode\":\"PAY_PER_REQUEST\",\
-             \"AttributeDefinitions\":[{{\"AttributeName\":\"LockID\",\"AttributeType\":\"S\"}}],\
-             \"KeySchema\":[{{\"AttributeName\":\"LockID\",\"KeyType\":\"HASH\"}}]}}"
-        );
-        let target = "X-Amz-Target: DynamoDB_20120810.CreateTable";
-        let kind = "Content-Type: application/x-amz-json-1.0";
-        self.call(DYNAMO, &["-H", target, "-H", kind, "-d", &body, &url])
+        let target = format!("X-Amz-Target: DynamoDB_20120810.{operation}");
+        let (kind, body) = ("Content-Type: application/x-amz-json-1.0", body.to_string());
+        let answer = self
+            .call(DYNAMO, &["-H", &target, "-H", kind, "-d", &body, &url])
+            .await;
+        serde_json::from_str(&answer).expect("JSON")
+    }
+
+    /// Puts an object into a bucket.
+    pub async fn put_s3(&self, bucket: &str, key: &str, text: &str) {
+        let url = format!("https://{S3}/{bucket}/{key}");
+        let kind = "Content-Type: application/json";
+        self.call(S3, &["-X", "PUT", "-H", kind, "--data-binary", text, &url])
             .await;
     }
 

@@ -130,6 +130,15 @@ impl Scene {
         self.secret(name, "Opaque", &data).await;
     }
 
+    /// A backend in the bucket and with the locks of [`Self::aws`]; `key` is below the bucket. Its
+    /// credentials are in a Secret `aws`.
+    pub fn s3_backend(&self, bucket: &str, table: &str, key: &str) -> Value {
+        json!({
+            "provider": "aws", "s3": bucket, "dynamoDB": table, "region": "us-east-1",
+            "key": key, "secretRef": {"name": "aws"},
+        })
+    }
+
     /// A `ConfigMap` with `data`.
     pub async fn config_map(&self, name: &str, data: &[(&str, &str)]) {
         let data: std::collections::BTreeMap<&str, &str> = data.iter().copied().collect();

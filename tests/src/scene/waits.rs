@@ -70,6 +70,13 @@ impl Scene {
         .await
     }
 
+    /// The number of the run that the status of the resource `name` tells of.
+    pub async fn run_number(&self, name: &str) -> i64 {
+        let api: Api<Terraform> = self.api();
+        let status = api.get(name).await.expect("a resource").status;
+        status.and_then(|status| status.run).expect("a run")
+    }
+
     /// Waits until the status of the resource `name` says `text`.
     pub async fn said(&self, name: &str, text: &str) -> Terraform {
         self.wait(name, text, |tf| {

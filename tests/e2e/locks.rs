@@ -1,0 +1,156 @@
+//! States in a bucket: their locks, and whose they are.
+
+use alustan_api::{State, Terraform};
+use alustan_tests::{Counter, Scene, condition, scene};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+const TABLE: &str = "locks";
+
+/// A bucket of the scene's own, and credentials.
+async fn bucket(scene: &Scene) {
+    scene.aws(&scene.namespace, TABLE).await;
+    let aws = [
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ];
+    scene.secret("aws", "Opaque", &aws).await;
+}
+
+fn in_bucket(scene: &Scene, name: &str, repository: &str, key: &str) -> Value {
+    let mut resource = scene.resource_of(name, repository);
+    resource["spec"]["backend"] = scene.s3_backend(&scene.namespace, TABLE, key);
+    resource
+}
+
+#[tokio::test]
+async fn lock_of_somebody_else_is_waited_for_and_that_of_a_dead_pod_released() {
+    scene("lock", |scene| async move {
+        let counter = Counter::start().await;
+        bucket(&scene).await;
+        let place = format!("{}/state", scene.namespace);
+        scene.lock(TABLE, &place, "alice@laptop").await;
+        let module = counter.life("a");
+        scene.commit("web", &[("main.tf", &module)]).await;
+        let mut web = in_bucket(&scene, "web", "web", "state");
+        web["spec"]["retry"]["limit"] = json!(1);
+        scene.apply(&web).await;
+        let tf = scene
+            .wait("web", "a second run in vain", |tf| {
+                let runs = &tf.status.as_ref().map(|status| status.runs.len());
+                let told = condition(tf, "Ready").is_some_and(|it| it.reason == "StateLocked");
+                told && *runs >= Some(2)
+            })
+            .await;
+        let message = &condition(&tf, "Ready").unwrap().message;
+        for part in ["alice@laptop", "costs no retry", "tried again at"] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        let lock = tf.status.unwrap().lock.unwrap();
+        assert_eq!(
+            (lock.who.as_str(), lock.operation.as_str()),
+            ("alice@laptop", "OperationTypeApply")
+        );
+        assert_eq!(lock.since.0.to_string(), "2026-11-20T08:15:00Z");
+        assert_eq!(counter.lives(), (0, 0));
+        assert!(scene.lock_at(TABLE, &place).await.is_some());
+        scene.unlock(TABLE, &place).await;
+        let status = scene.ready("web").await.status.unwrap();
+        assert_eq!((status.lock, counter.lives()), (None, (1, 0)));
+
+        counter.hold("/more");
+        let more = module + &counter.resource("more", "/more", "");
+        scene.commit("web", &[("main.tf", &more)]).await;
+        counter.reached("/more").await;
+        let run = scene.run_number("web").await;
+        let pod = format!("batch.kubernetes.io/job-name=web-apply-{run}");
+        scene.cluster.kill(&scene.namespace, &pod).await;
+        scene.reason("web", "Interrupted").await;
+        let left = scene.lock_at(TABLE, &place).await.unwrap();
+        let holder = left["Who"].as_str().unwrap();
+        assert!(holder.contains(&format!("@web-apply-{run}-")), "{holder}");
+        counter.release("/more");
+        scene.ready_after_run("web", run + 1).await;
+        let job = format!("web-apply-{}", run + 1);
+        scene.log(&job, "releasing its lock").await;
+        assert_eq!(scene.lock_at(TABLE, &place).await, None);
+        assert_eq!(counter.lives(), (1, 0));
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 1));
+    })
+    .await;
+}
+
+/// As a person does it: with the command in the message.
+async fn approve(scene: &Scene, name: &str) {
+    let api: Api<Terraform> = scene.api();
+    let tf = api.get(name).await.unwrap();
+    let plan = tf.status.unwrap().plan.unwrap();
+    assert!(plan.pending_approval);
+    let patch = Patch::Merge(json!({"spec": {"approval": {"plan": plan.id}}}));
+    api.patch(name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn lock_or_not_a_state_belongs_to_one_resource_until_another_is_to_adopt_it() {
+    scene("own", |scene| async move {
+        let counter = Counter::start().await;
+        bucket(&scene).await;
+        let module = format!(
+            "variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{}",
+            counter.life("a")
+        );
+        scene.commit("web", &[("main.tf", &module)]).await;
+        let of = |name: &str, key: &str, v: &str| {
+            let mut resource = in_bucket(&scene, name, "web", key);
+            resource["spec"]["variables"] = json!({"v": v});
+            resource
+        };
+        scene.apply(&of("web", "state", "one")).await;
+        // The module has a backend of another type.
+        let own = "terraform {\n  backend \"local\" {}\n}\n";
+        scene.commit("local", &[("main.tf", own)]).await;
+        scene
+            .apply(&in_bucket(&scene, "local", "local", "local"))
+            .await;
+        let (reason, message) = scene.stalled("local").await;
+        assert_eq!(reason, "BackendConflict", "{message}");
+        scene.ready("web").await;
+
+        scene.apply(&of("twin", "state", "two")).await;
+        let (reason, message) = scene.stalled("twin").await;
+        assert_eq!(reason, "StateConflict", "{message}");
+        let place = format!("the state s3://{}/state belongs to tf web", scene.namespace);
+        assert!(message.contains(&place), "{message}");
+        scene.delete("twin", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 0));
+
+        // As somebody may who moves a state by hand.
+        let state = scene.s3(&scene.namespace, "state").await;
+        scene.put_s3(&scene.namespace, "moved", &state).await;
+        assert_eq!(scene.s3(&scene.namespace, "moved").await, state);
+        let mut heir = of("heir", "moved", "two");
+        scene.apply(&heir).await;
+        let (reason, message) = scene.stalled("heir").await;
+        assert_eq!(reason, "StateNotOurs", "{message}");
+        assert!(message.contains("spec.backend.adopt: true"), "{message}");
+        assert_eq!(scene.s3(&scene.namespace, "moved").await, state);
+        heir["spec"]["backend"]["adopt"] = json!(true);
+        scene.apply(&heir).await;
+        scene
+            .wait("heir", "the first plan to wait for a person", |tf| {
+                tf.status
+                    .as_ref()
+                    .is_some_and(|it| it.state == State::AwaitingApproval)
+            })
+            .await;
+        approve(&scene, "heir").await;
+        scene.ready("heir").await;
+        assert_eq!(scene.data("heir-outputs").await["v"], "two");
+        // What was there already is not made again.
+        assert_eq!(counter.lives(), (1, 0));
+    })
+    .await;
+}
