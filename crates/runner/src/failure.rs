@@ -132,7 +132,10 @@ const LOCKED: &[&str] = &[
 ];
 
 /// The state has moved since the plan was made: another plan is due.
-const STALE: &[&str] = &["error: saved plan is stale"];
+const STALE: &[&str] = &[
+    "error: saved plan is stale",
+    "error: saved plan does not match the given state",
+];
 
 const MISSING_VALUE: &[&str] = &[
     "no value for required variable",

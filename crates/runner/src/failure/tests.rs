@@ -94,6 +94,13 @@ The given plan file can no longer be applied because the state was changed by
 another operation after the plan was created.
 ";
 
+const OTHER_STATE: &str = "
+Error: Saved plan does not match the given state
+
+The given plan file can not be applied because it was created from a different
+state lineage.
+";
+
 const EXITED: &str = "
 Error: local-exec provisioner error
 
@@ -121,6 +128,7 @@ Error: Unsupported Terraform Core version
 
 #[rstest]
 #[case(Step::Apply, STALE, FailureClass::World, "PlanStale")]
+#[case(Step::Destroy, OTHER_STATE, FailureClass::World, "PlanStale")]
 #[case(Step::Script("apply"), STALE, FailureClass::World, "PlanStale")]
 #[case(Step::Init, SYNTAX, FailureClass::User, "ModuleInvalid")]
 #[case(Step::Plan, ARGUMENT, FailureClass::User, "ModuleInvalid")]
