@@ -66,9 +66,7 @@ async fn approval_by_a_person_is_waited_for_and_told_and_good_once() {
             );
         }
         scene.event("web", "AwaitingApproval").await;
-        scene
-            .log("web-plan-1", "will be created")
-            .await;
+        scene.log("web-plan-1", "will be created").await;
         let plan = scene.data("web-plan").await;
         assert_eq!(plan["id"], first);
         assert!(

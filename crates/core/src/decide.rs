@@ -110,7 +110,7 @@ impl Case<'_> {
         }
         let run = absorb::open_run(&self.current).cloned();
         if self.tf.spec.suspend && self.current.phase.is_harmless() {
-            return self.suspended(run.as_ref(), target);
+            return self.suspended(run.as_ref(), &target);
         }
         if let Some(run) = run {
             return self.active(&run, target);

@@ -59,9 +59,9 @@ impl Case<'_> {
     pub(crate) fn suspended(
         mut self,
         run: Option<&RunSpec>,
-        target: Result<Target, Situation>,
+        target: &Result<Target, Situation>,
     ) -> Decision {
-        let before = match (&target, run) {
+        let before = match (target, run) {
             (Ok(target), _) if self.is_applied(&target.hash) => self.at_rest(),
             (Ok(_), Some(_)) => Situation::busy(State::Planning, SUSPENDED, "cancelling its run"),
             (Ok(_), None) => Situation {
@@ -78,8 +78,7 @@ impl Case<'_> {
             message: format!("{}; {}", before.message, suspension(self.tf)),
             ..before
         };
-        let plan = target.ok().map(|target| target.plan);
-        self.done(&situation, plan.as_ref(), None)
+        self.done(&situation, None, None)
     }
 
     /// What is said while a run goes on. One that is about drift alone, and for what is still

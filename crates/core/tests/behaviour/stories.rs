@@ -20,6 +20,7 @@ mod objects;
 mod pod_security;
 mod runs;
 mod state;
+mod status;
 mod stuck;
 mod suspend;
 mod unknown;

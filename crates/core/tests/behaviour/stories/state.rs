@@ -69,7 +69,9 @@ fn the_refused_one_runs_nothing_until_the_older_is_gone() {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(world.jobs.is_empty());
-    world.now = world.look_once().decision.requeue_at.unwrap();
+    let again = world.look_once().decision.requeue_at.unwrap();
+    assert_eq!(again.duration_since(world.now).as_secs(), 60);
+    world.now = again;
     world.others.clear();
     world.settle();
     assert!(world.is_ready());

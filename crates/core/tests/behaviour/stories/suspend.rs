@@ -5,7 +5,7 @@ use alustan_api::report::RunResult;
 
 use super::is_quiet;
 use crate::fixtures::{self, Edit as _};
-use crate::world::{Stage, World};
+use crate::world::{Stage, World, condition};
 
 impl World {
     fn suspend(&mut self, suspend: bool) -> &mut Self {
@@ -40,6 +40,7 @@ fn what_is_applied_stays_ready_while_suspended_and_is_not_looked_at() {
         (world.reason().as_str(), world.status().state),
         ("Suspended", State::Success)
     );
+    assert_eq!(condition(&world.status(), "ImageReady"), "True");
     world.pass(86_400);
     let looked = world.look_once();
     assert!(is_quiet(&looked) && looked.decision.requeue_at.is_none());

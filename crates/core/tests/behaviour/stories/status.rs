@@ -1,0 +1,185 @@
+//! What `kubectl get` and `kubectl describe` show where it is not another rule's business.
+
+use alustan_api::State;
+use alustan_api::report::FailureClass;
+use alustan_api::run::StateLock;
+use alustan_core::decide::decide;
+use alustan_core::seen::{Answer, OwnJob};
+use alustan_core::status::troubled;
+use k8s_openapi::jiff::Timestamp;
+use rstest::rstest;
+
+use super::words;
+use crate::fixtures::{self, Edit as _, at, failure};
+use crate::world::{Act, Stage, World, condition};
+
+#[rstest]
+#[case::at_work(fixtures::terraform(), State::Success, State::Failed)]
+#[case::deleted(fixtures::terraform().deleted(at(0)), State::Success, State::Destroying)]
+#[case::on_its_way_out(fixtures::terraform(), State::Destroying, State::Destroying)]
+fn a_call_that_failed_is_told_with_its_reason(
+    #[case] tf: alustan_api::Terraform,
+    #[case] before: State,
+    #[case] after: State,
+) {
+    let status = alustan_api::TerraformStatus {
+        state: before,
+        run: Some(7),
+        ..alustan_api::TerraformStatus::default()
+    };
+    let told = troubled(
+        &tf,
+        status,
+        "ApiUnavailable",
+        "read Secret x: timeout",
+        at(5),
+    );
+    assert_eq!((told.state, told.run), (after, Some(7)));
+    assert_eq!(told.observed_generation, tf.metadata.generation);
+    assert_eq!(told.message, "read Secret x: timeout");
+    for (kind, wanted) in [
+        ("Ready", "False"),
+        ("Reconciling", "True"),
+        ("Stalled", "False"),
+    ] {
+        assert_eq!(condition(&told, kind), wanted, "{kind}");
+    }
+    assert!(
+        told.conditions
+            .iter()
+            .all(|it| it.reason == "ApiUnavailable")
+    );
+}
+
+#[test]
+fn a_build_that_failed_stands_in_image_ready() {
+    let mut world = World::until(|world| !world.builds.is_empty());
+    world.advance_builds(Some(FailureClass::Module));
+    world.look_once();
+    let told = world.status().conditions;
+    let image = told.iter().find(|it| it.type_ == "ImageReady").unwrap();
+    assert_eq!(image.status, "False");
+    assert!(
+        !image.message.is_empty() && image.reason != "Unknown",
+        "{image:?}"
+    );
+}
+
+#[test]
+fn a_registry_out_of_reach_stands_in_image_ready() {
+    let mut world = World::new();
+    world.registry_up = false;
+    world.settle();
+    let told = world.status().conditions;
+    let image = told.iter().find(|it| it.type_ == "ImageReady").unwrap();
+    assert_eq!(
+        (image.status.as_str(), image.reason.as_str()),
+        ("False", "RegistryUnreachable")
+    );
+    // The base image is known, and then the registry goes away.
+    let mut world = World::applied();
+    world.registry_up = false;
+    world.commit(1).settle();
+    assert_eq!(condition(&world.status(), "ImageReady"), "False");
+}
+
+#[test]
+fn a_lock_in_the_way_is_shown_until_it_is_gone() {
+    let mut world = World::new();
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::World));
+    let lock = StateLock {
+        id: "6f".to_owned(),
+        operation: "OperationTypeApply".to_owned(),
+        who: "bob@laptop".to_owned(),
+        at: Timestamp::UNIX_EPOCH,
+    };
+    let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
+    report.lock = Some(lock);
+    world.look_once();
+    let shown = world.status().lock.unwrap();
+    assert_eq!(
+        (shown.id.as_str(), shown.who.as_str()),
+        ("6f", "bob@laptop")
+    );
+    world.run_until_rest();
+    assert!(world.is_ready());
+    assert_eq!(world.status().lock, None);
+}
+
+#[test]
+fn runs_are_numbered_in_status() {
+    let mut world = World::applied();
+    for size in 1..4 {
+        world.edit(|tf| tf.with_variable("size", size));
+        world.settle();
+        assert_eq!(world.status().run, Some(1 + size));
+    }
+}
+
+#[test]
+fn jobs_that_were_left_over_go_while_the_next_run_goes_on_but_never_its_own() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Planning);
+    let mut seen = world.observe(0);
+    let job = |number: i64| OwnJob {
+        name: format!("web-apply-{number}"),
+        uid: format!("uid-{number}"),
+        finished: true,
+    };
+    seen.jobs = (-3..=2).map(|number| (number, job(number))).collect();
+    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    assert_eq!(
+        words(&decision.steps),
+        ["DeleteJob web-apply--2", "DeleteJob web-apply--3"],
+    );
+}
+
+#[test]
+fn a_branch_that_is_gone_stops_what_is_new_although_the_last_commit_is_known() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    let mut seen = world.observe(0);
+    let why = "branch main does not exist; set spec.gitRepo.branch";
+    seen.source = Answer::Failed {
+        failure: failure(FailureClass::User, "BranchNotFound", why),
+        last: seen.source.value().cloned(),
+        retry_at: world.now,
+    };
+    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    assert!(decision.start.is_none());
+    assert_eq!(condition(&decision.status, "Stalled"), "True");
+    assert!(
+        decision.status.message.contains("BranchNotFound") || decision.status.message.contains(why)
+    );
+}
+
+#[test]
+fn during_an_outage_a_ready_resource_still_says_what_is_applied() {
+    let mut world = World::applied();
+    let before = world.status();
+    world.git_up = false;
+    world.restart();
+    world.look_once();
+    world.look_once();
+    let after = world.status();
+    assert_eq!(
+        (&after.source, &after.image),
+        (&before.source, &before.image)
+    );
+    assert!(after.source.is_some() && after.image.is_some());
+}
+
+#[test]
+fn during_an_outage_a_look_for_drift_goes_on_and_the_outage_is_told() {
+    let mut world = World::applied();
+    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.look_once();
+    world.git_up = false;
+    world.restart();
+    world.look_once();
+    world.look_once();
+    assert!(world.is_ready());
+    assert_eq!(condition(&world.status(), "SourceReady"), "False");
+}
