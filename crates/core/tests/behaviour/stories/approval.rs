@@ -268,3 +268,45 @@ fn the_pin_of_a_plan_that_nobody_approved_is_not_what_destroy_runs_with() {
     world.run_until_rest();
     assert!(world.tf.is_none());
 }
+
+#[test]
+fn a_question_about_drift_goes_away_with_the_drift() {
+    let mut world = World::awaiting();
+    world.approve();
+    world.settle();
+    world.real.drifted = true;
+    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.settle();
+    let asked = world.pending_id();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    // Looks go on, and do not ask for the same again.
+    let runs = world.kinds().len();
+    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.settle();
+    assert_eq!(
+        world.kinds()[runs..],
+        [(RunKind::Drift, RunResult::Changes)]
+    );
+    assert_eq!(world.pending_id(), asked);
+
+    world.real.drifted = false;
+    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.settle();
+    assert_eq!(world.status().state, State::Success);
+    assert!(!world.status().plan.unwrap().pending_approval);
+}
+
+#[test]
+fn the_plan_that_waits_is_told_however_many_looks_go_by() {
+    let mut world = World::awaiting();
+    world.approve();
+    world.settle();
+    world.real.drifted = true;
+    for _ in 0..15 {
+        world.now = world.look_once().decision.requeue_at.unwrap();
+        world.settle();
+    }
+    let message = world.status().message;
+    assert!(message.contains("update null_resource.a"), "{message}");
+    assert!(world.status().plan.unwrap().pending_approval);
+}
