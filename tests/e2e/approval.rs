@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::drift;
 
 /// The plan of `name` that waits, once another than `last` does.
-async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (String, Terraform) {
+pub(crate) async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (String, Terraform) {
     let id = |tf: &Terraform| {
         let plan = tf.status.as_ref()?.plan.as_ref()?;
         let id = plan.id.clone().filter(|_| plan.pending_approval)?;
@@ -21,7 +21,7 @@ async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (String, Terr
 }
 
 /// As a person does it: with the command in the message.
-async fn approve(scene: &Scene, name: &str, id: &str) {
+pub(crate) async fn approve(scene: &Scene, name: &str, id: &str) {
     let patch = json!({"spec": {"approval": {"plan": id}}});
     let alice = PatchParams {
         field_manager: Some("alice".to_owned()),

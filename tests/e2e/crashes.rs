@@ -9,6 +9,8 @@ use futures::future::join_all;
 use kube::api::DeleteParams;
 use serde_json::json;
 
+use crate::approval;
+
 /// How many namespaces are gone through side by side.
 const LANES: usize = 4;
 /// How many resources are made, changed and destroyed in each, one after the other.
@@ -27,6 +29,10 @@ enum Story {
     Replace,
     /// What it is given changes, and its outputs go elsewhere.
     Change,
+    /// It is made, and its plan waits for a person.
+    Ask,
+    /// That plan is approved.
+    Approve,
     /// It is deleted.
     Destroy,
     /// It is deleted while its first run plans.
@@ -43,6 +49,8 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::CreateJob => &[
             (Story::Build, 4, "alustan-build"),
             (Story::Create, 8, "web-apply-1"),
+            (Story::Ask, 2, "web-plan-1"),
+            (Story::Approve, 2, "web-apply-2"),
             (Story::Destroy, 3, "web-destroy"),
         ],
         StepKind::Ensure => &[
@@ -57,6 +65,10 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
             (Story::Create, 6, "Starting"),
             (Story::Create, 10, "Recorded"),
             (Story::Change, 5, "Recorded"),
+            (Story::Ask, 1, "Starting"),
+            (Story::Ask, 3, "Recorded"),
+            (Story::Approve, 1, "Starting"),
+            (Story::Approve, 3, "Recorded"),
             (Story::Destroy, 2, "Starting"),
             (Story::Destroy, 4, "Recorded"),
             (Story::Cancel, 1, "Planning"),
@@ -149,6 +161,30 @@ impl Lane {
         assert_eq!(self.counter.lives(), (life + 1, life + 1));
     }
 
+    /// A resource is made once a person has approved of its plan.
+    async fn ask(&self) {
+        let (made, destroyed) = self.counter.lives();
+        let mut web = self.scene.resource(NAME);
+        web["spec"]["variables"] = json!({"v": "one"});
+        web["spec"]["approval"] = json!({"mode": "Manual"});
+        self.dying(
+            &deaths(Story::Ask, self.number, LANES),
+            async || self.scene.apply(&web).await,
+            async || drop(approval::pending(&self.scene, NAME, None).await),
+        )
+        .await;
+        assert_eq!(self.counter.lives(), (made, destroyed));
+        let (plan, _) = approval::pending(&self.scene, NAME, None).await;
+        self.dying(
+            &deaths(Story::Approve, self.number, LANES),
+            async || approval::approve(&self.scene, NAME, &plan).await,
+            async || drop(self.scene.ready_after_run(NAME, 2).await),
+        )
+        .await;
+        self.end(&[]).await;
+        assert_eq!(self.counter.lives(), (made + 1, destroyed + 1));
+    }
+
     /// A resource is deleted while its plan waits for an answer that never comes.
     async fn cancel(&self) {
         let before = self.counter.lives();
@@ -210,6 +246,7 @@ async fn crash_before_and_after_each_step_and_nothing_is_done_twice() {
                 for life in 0..LIVES {
                     lane.live(life).await;
                 }
+                lane.ask().await;
                 lane.cancel().await;
             })
         });

@@ -1,9 +1,10 @@
 //! States in a bucket: their locks, and whose they are.
 
-use alustan_api::{State, Terraform};
 use alustan_tests::{Counter, Scene, condition, scene};
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
+
+use crate::approval;
 
 const TABLE: &str = "locks";
 
@@ -81,18 +82,6 @@ async fn lock_of_somebody_else_is_waited_for_and_that_of_a_dead_pod_released() {
     .await;
 }
 
-/// As a person does it: with the command in the message.
-async fn approve(scene: &Scene, name: &str) {
-    let api: Api<Terraform> = scene.api();
-    let tf = api.get(name).await.unwrap();
-    let plan = tf.status.unwrap().plan.unwrap();
-    assert!(plan.pending_approval);
-    let patch = Patch::Merge(json!({"spec": {"approval": {"plan": plan.id}}}));
-    api.patch(name, &PatchParams::default(), &patch)
-        .await
-        .unwrap();
-}
-
 #[tokio::test]
 async fn lock_or_not_a_state_belongs_to_one_resource_until_another_is_to_adopt_it() {
     scene("own", |scene| async move {
@@ -139,14 +128,8 @@ async fn lock_or_not_a_state_belongs_to_one_resource_until_another_is_to_adopt_i
         assert_eq!(scene.s3(&scene.namespace, "moved").await, state);
         heir["spec"]["backend"]["adopt"] = json!(true);
         scene.apply(&heir).await;
-        scene
-            .wait("heir", "the first plan to wait for a person", |tf| {
-                tf.status
-                    .as_ref()
-                    .is_some_and(|it| it.state == State::AwaitingApproval)
-            })
-            .await;
-        approve(&scene, "heir").await;
+        let (plan, _) = approval::pending(&scene, "heir", None).await;
+        approval::approve(&scene, "heir", &plan).await;
         scene.ready("heir").await;
         assert_eq!(scene.data("heir-outputs").await["v"], "two");
         // What was there already is not made again.

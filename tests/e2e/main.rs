@@ -19,6 +19,7 @@ mod locks;
 mod losses;
 mod main_job;
 mod names;
+mod outages;
 mod registry;
 mod retries;
 mod run_once;

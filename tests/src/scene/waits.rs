@@ -128,6 +128,23 @@ impl Scene {
         .await
     }
 
+    /// Waits until the runner of `job` has printed `text`, which the node knows without asking the
+    /// API server.
+    pub async fn printed(&self, job: &str, text: &str) {
+        let pods = self.cluster.folder.join("log/pods");
+        let own = format!("{}_{job}-", self.namespace);
+        self.until(&format!("{text:?} in the log of {job}"), async || {
+            let pods = std::fs::read_dir(&pods).expect("a folder").flatten();
+            let mut own = pods.filter(|it| it.file_name().to_string_lossy().starts_with(&own));
+            let log = own.next()?.path().join("terraform/0.log");
+            std::fs::read_to_string(log)
+                .ok()?
+                .contains(text)
+                .then_some(())
+        })
+        .await;
+    }
+
     /// Deletes the resource `name` and waits until it is gone.
     pub async fn delete(&self, name: &str, how: &DeleteParams) {
         let uid = self.begin_to_delete(name, how).await;
