@@ -50,3 +50,39 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
         format!("{header}{crd}"),
     )])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The Rust code of all tests.
+    fn code(folder: &Path, text: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                code(&path, text);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                text.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn every_test_that_the_table_of_faults_names_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let docs = std::fs::read_to_string(root.join("docs/operations.md")).unwrap();
+        let (_, table) = docs.split_once("| fault |").unwrap();
+        let mut text = String::new();
+        for folder in ["crates", "tests"] {
+            code(&root.join(folder), &mut text);
+        }
+        for row in table.lines().skip(2).take_while(|row| row.starts_with('|')) {
+            let shown_by = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap();
+            assert!(!shown_by.trim().is_empty(), "nothing shows: {row}");
+            for name in shown_by.split('`').skip(1).step_by(2) {
+                let there = text.contains(&format!("fn {name}("));
+                assert!(there, "no test has the name {name}");
+            }
+        }
+    }
+}
