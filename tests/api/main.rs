@@ -16,6 +16,7 @@ mod kubectl;
 mod objects;
 mod operator;
 mod ownership;
+mod policies;
 mod rights;
 mod rules;
 mod samples;

@@ -5,11 +5,17 @@
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use alustan_api::labels::{self, Component};
+use alustan_api::run::RunKind;
 use alustan_api::{FINALIZER, Terraform, names};
-use k8s_openapi::api::core::v1::{Event, Secret};
-use kube::CustomResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::runtime::wait::await_condition;
+use kube::{CustomResourceExt, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -17,8 +23,11 @@ use crate::samples;
 use crate::server::{DEADLINE, OPERATOR, Server, leashed, root};
 use crate::space::{Space, resource, with};
 
-/// The one that nobody can read.
+/// One that nobody can read, and two more that are deleted: of one nothing else is known, the other
+/// has a record and a pin.
 const UNREADABLE: &str = "unreadable";
+const UNKNOWN: &str = "unknown";
+const PINNED: &str = "pinned";
 
 struct Operator {
     server: Server,
@@ -124,16 +133,24 @@ async fn write_unreadable(server: &Server) {
     });
     version.schema = Some(serde_json::from_value(anything).unwrap());
     server.install_crd(&loose).await;
-    let unreadable = json!({
-        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
-        "metadata": {"name": UNREADABLE, "namespace": "default"},
-        "spec": {"gitRepo": "https://127.0.0.1:1/a/b", "retry": {"limit": "many"}},
+    let unreadable = [UNREADABLE, UNKNOWN, PINNED].map(|name| {
+        let finalizers: &[&str] = if name == UNREADABLE {
+            &[]
+        } else {
+            &[FINALIZER]
+        };
+        json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": name, "namespace": "default", "finalizers": finalizers},
+            "spec": {"gitRepo": "https://127.0.0.1:1/a/b", "retry": {"limit": "many"}},
+        })
     });
+    let unreadable = json!({"apiVersion": "v1", "kind": "List", "items": unreadable});
     let file = server.folder().join("unreadable.yaml");
     std::fs::write(&file, unreadable.to_string()).unwrap();
     let since = Instant::now();
     // The looser schema is served a moment after the CRD is written.
-    while let Err(error) = server.kubectl(&["create", "-f", file.to_str().unwrap()]) {
+    while let Err(error) = server.kubectl(&["apply", "-f", file.to_str().unwrap()]) {
         assert!(since.elapsed() < DEADLINE, "{error}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -361,6 +378,191 @@ async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {
         secrets.get_opt(&record).await.unwrap().is_some(),
         "{record}"
     );
+    operator.keeps_to_its_role();
+}
+
+fn secret(tf: &DynamicObject, name: &str, component: Component, data: &[(&str, Value)]) -> Secret {
+    let (of, uid) = (tf.name_any(), tf.uid().unwrap());
+    let data = data.iter().map(|(key, value)| {
+        let bytes = value.to_string().into_bytes();
+        ((*key).to_owned(), k8s_openapi::ByteString(bytes))
+    });
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels::of(&of, &uid, component)),
+            ..ObjectMeta::default()
+        },
+        data: Some(data.collect()),
+        ..Secret::default()
+    }
+}
+
+/// What an apply of `tf` leaves behind.
+async fn leave_record_and_pin(secrets: &Api<Secret>, tf: &DynamicObject) {
+    let spec = resource(PINNED)["spec"].clone();
+    let inputs = json!({
+        "path": "", "variables": {"size": 1}, "scripts": {},
+        "backend": {"writeBlock": true, "config": {}, "environment": {}},
+        "timeouts": {"plan": 60, "apply": 60, "destroy": 60},
+    });
+    let pin = json!({
+        "number": 1, "image": "127.0.0.1:1/team/infra@sha256:0", "tag": "0", "spec": spec,
+        "inputs": inputs,
+    });
+    let record = [
+        (
+            "record",
+            json!({"number": 1, "attempted": 1, "phase": "Recorded"}),
+        ),
+        ("history", json!({})),
+        ("key", json!("key")),
+    ];
+    let record = secret(tf, &names::record(PINNED), Component::Record, &record);
+    let pin = secret(tf, &names::pin(PINNED), Component::Pin, &[("pin", pin)]);
+    for made in [record, pin] {
+        secrets.create(&PostParams::default(), &made).await.unwrap();
+    }
+}
+
+/// Waits until `wanted` gives something.
+async fn until<T>(what: &str, wanted: impl AsyncFn() -> Result<T, String>) -> T {
+    let since = Instant::now();
+    loop {
+        match wanted().await {
+            Ok(found) => return found,
+            Err(not_yet) => assert!(since.elapsed() < DEADLINE, "waited for {what}: {not_yet}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Resources of the default namespace, unread.
+fn unread(client: kube::Client) -> Api<DynamicObject> {
+    let kind = ApiResource::erase::<Terraform>(&());
+    Api::namespaced_with(client, "default", &kind)
+}
+
+/// The garbage collector's finalizer stays: this server has none.
+async fn until_let_go(api: &Api<DynamicObject>, name: &str) {
+    until("the operator to let go", async || {
+        let left = api.get_opt(name).await.unwrap();
+        match left.filter(|left| left.finalizers().contains(&FINALIZER.to_owned())) {
+            Some(left) => Err(format!("{left:?}")),
+            None => Ok(()),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_unreadable_resource_is_destroyed_by_its_pin_alone() {
+    let operator = Operator::shared().await;
+    let client = operator.server.client().await;
+    let api = unread(client.clone());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
+    let jobs: Api<Job> = Api::namespaced(client, "default");
+    leave_record_and_pin(&secrets, &api.get(PINNED).await.unwrap()).await;
+    let foreground = DeleteParams::foreground();
+    api.delete(PINNED, &foreground).await.unwrap();
+    let destroy = names::run_job(PINNED, RunKind::Destroy, 2);
+    until("the Job", async || {
+        let job = jobs.get_opt(&destroy).await.unwrap();
+        job.map(drop).ok_or_else(|| format!("no Job {destroy}"))
+    })
+    .await;
+    // The runner's part.
+    let now = "2026-01-01T00:00:00Z";
+    let report = json!({
+        "number": 2, "kind": "destroy", "result": "Done", "trigger": "", "job": "",
+        "startedAt": now, "finishedAt": now,
+    });
+    let report = k8s_openapi::ByteString(report.to_string().into_bytes());
+    let reported = json!({"data": {"report": report}});
+    let edit = PatchParams::default();
+    let name = names::record(PINNED);
+    secrets
+        .patch(&name, &edit, &Patch::Merge(&reported))
+        .await
+        .unwrap();
+    until_let_go(&api, PINNED).await;
+    assert!(secrets.get_opt(&name).await.unwrap().is_none());
+    operator.keeps_to_its_role();
+}
+
+#[tokio::test]
+async fn an_unreadable_resource_of_which_nothing_is_known_says_so_until_it_is_mended() {
+    let operator = Operator::shared().await;
+    let api = unread(operator.server.client().await);
+    api.delete(UNKNOWN, &DeleteParams::foreground())
+        .await
+        .unwrap();
+    let wanted = ["cannot read the resource", "is unknown", "edit it"];
+    let default: Api<Event> = Api::namespaced(operator.server.client().await, "default");
+    until("a word about it", async || {
+        let fields = format!("involvedObject.name={UNKNOWN}");
+        let list = ListParams::default().fields(&fields);
+        let events = default.list(&list).await.unwrap().items.into_iter();
+        let notes: Vec<_> = events.filter_map(|event| event.message).collect();
+        let told = |note: &String| wanted.iter().all(|part| note.contains(part));
+        let found = notes.iter().any(told);
+        found.then_some(()).ok_or_else(|| notes.join("\n"))
+    })
+    .await;
+    let mut mended = json!({
+        "metadata": {"annotations": {alustan_api::ABANDON: "true"}},
+        "spec": resource(UNKNOWN)["spec"],
+    });
+    mended["spec"]["retry"] = json!({"limit": 2});
+    api.patch(UNKNOWN, &PatchParams::default(), &Patch::Merge(&mended))
+        .await
+        .unwrap();
+    until_let_go(&api, UNKNOWN).await;
+    operator.keeps_to_its_role();
+}
+
+#[tokio::test]
+async fn the_mark_of_a_namespace_goes_with_the_last_that_was_applied_in_it() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let namespaces: Api<Namespace> = Api::all(space.client.clone());
+    let mark = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": space.namespace, "labels": {labels::HOLDS_STATE: "true"}},
+    });
+    let manager = PatchParams::apply("terraform.alustan.io/namespace");
+    namespaces
+        .patch(&space.namespace, &manager, &Patch::Apply(&mark))
+        .await
+        .unwrap();
+    let is_marked = async || {
+        let namespace = namespaces.get(&space.namespace).await.unwrap();
+        namespace.labels().contains_key(labels::HOLDS_STATE)
+    };
+    let api = space.api::<Terraform>();
+    let secrets = space.api::<Secret>();
+    for name in ["one", "other"] {
+        space.apply(&resource(name)).await.unwrap();
+        wait(&api, name, "a word", |tf| tf.status.is_some()).await;
+    }
+    let pin = json!({
+        "metadata": {"name": "third-pin", "labels": labels::of("third", "3", Component::Pin)},
+    });
+    let pin: Secret = serde_json::from_value(pin).unwrap();
+    secrets.create(&PostParams::default(), &pin).await.unwrap();
+    let delete = async |name: &str| {
+        api.delete(name, &DeleteParams::default()).await.unwrap();
+        let gone = await_condition(api.clone(), name, |tf: Option<&Terraform>| tf.is_none());
+        tokio::time::timeout(DEADLINE, gone).await.unwrap().unwrap();
+    };
+    delete("one").await;
+    assert!(is_marked().await, "a third resource has a pin");
+    secrets
+        .delete("third-pin", &DeleteParams::default())
+        .await
+        .unwrap();
+    delete("other").await;
+    assert!(!is_marked().await);
     operator.keeps_to_its_role();
 }
 

@@ -14,8 +14,12 @@ use crate::space::Space;
 
 /// Every call of the operator: group, resource, verbs, and what for.
 const NEEDED: [(&str, &str, &[&str]); 15] = [
-    // The watch of the resources; finalizers.
-    ("alustan.io", "terraforms", &["list", "watch", "patch"]),
+    // The watch of the resources; finalizers; what can be read of one that is unreadable.
+    (
+        "alustan.io",
+        "terraforms",
+        &["get", "list", "watch", "patch"],
+    ),
     ("alustan.io", "terraforms/status", &["patch"]),
     // Records, pins, state, outputs, pull secrets, credentials; `update` is granted to runners.
     (
@@ -27,8 +31,8 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     ),
     // Scripts.
     ("", "configmaps", &["get", "list", "watch"]),
-    // The uid in the image's tag.
-    ("", "namespaces", &["get"]),
+    // The uid in the image's tag; the label of those that hold state.
+    ("", "namespaces", &["get", "patch"]),
     (
         "",
         "serviceaccounts",
@@ -81,11 +85,7 @@ const REFUSED: [(&str, &str, &[&str]); 25] = [
     ),
     ("", "secrets", &["deletecollection"]),
     ("", "configmaps", &["create", "patch", "update", "delete"]),
-    (
-        "",
-        "namespaces",
-        &["list", "create", "patch", "update", "delete"],
-    ),
+    ("", "namespaces", &["list", "create", "update", "delete"]),
     ("", "nodes", &["get", "list", "patch"]),
     ("", "nodes/proxy", &["get", "create"]),
     ("", "pods", &["create", "patch", "update", "delete"]),

@@ -161,7 +161,10 @@ impl Scene {
             .list(&ListParams::default())
             .await
             .expect("list resources");
-        let abandon = json!({"metadata": {"annotations": {alustan_api::ABANDON: "true"}}});
+        let abandon = json!({
+            "metadata": {"annotations": {alustan_api::ABANDON: "true"}},
+            "spec": {"deletionProtection": false},
+        });
         for tf in &left {
             let parameters = PatchParams::default();
             api.patch(&tf.name_any(), &parameters, &Patch::Merge(&abandon))

@@ -16,6 +16,8 @@ pub const COMPONENT: &str = "app.kubernetes.io/component";
 pub const IMAGE_TAG: &str = "alustan.io/image-tag";
 /// Label of a runner pod that may change real objects: `true`.
 pub const CHANGES: &str = "alustan.io/changes";
+/// Label of a namespace that holds what was applied: `true`.
+pub const HOLDS_STATE: &str = "alustan.io/holds-state";
 /// Annotation of a runner Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
 

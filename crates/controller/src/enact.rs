@@ -13,7 +13,7 @@ use alustan_core::step::{Keep, Object, Step, StepKind, Swap};
 use futures::future::try_join_all;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret};
 use kube::api::{Api, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
@@ -29,9 +29,13 @@ use crate::fail_point::{self, Moment};
 use crate::is_made_for;
 use crate::observe::Session;
 use crate::run::is_mirrored;
+use crate::unreadable::unread;
 
 /// The finalizer has a manager of its own: applying it leaves everything else alone.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
+
+/// So has the mark of a namespace.
+const NAMESPACE_MANAGER: &str = "terraform.alustan.io/namespace";
 
 /// One pass of writes for one resource.
 pub(crate) struct Pass<'a> {
@@ -159,7 +163,9 @@ impl<'a> Pass<'a> {
         .map(drop)
     }
 
-    /// Removed whoever else claims it, too: an applied list would leave what others own.
+    /// Removed whoever else claims it, too: an applied list would leave what others own. The API
+    /// server may take no change of a resource that nobody can read: then it gets the spec by which
+    /// it was destroyed.
     async fn remove_finalizer(&self) -> Result<(), Error> {
         let others: Vec<&String> = self
             .tf
@@ -167,27 +173,31 @@ impl<'a> Pass<'a> {
             .iter()
             .filter(|finalizer| *finalizer != FINALIZER)
             .collect();
-        let body = json!({"metadata": {
+        let metadata = json!({
             "uid": self.tf.uid(), "resourceVersion": self.tf.resource_version(),
             "finalizers": others,
-        }});
-        let api = self.api::<Terraform>();
-        let (name, parameters, patch) = (
-            self.tf.name_any(),
-            PatchParams::default(),
-            Patch::Merge(&body),
-        );
-        match call(
-            "remove the finalizer",
-            api.patch(&name, &parameters, &patch),
-        )
-        .await
+        });
+        let mut removed = self.let_go(&json!({ "metadata": metadata })).await;
+        if let Err(Error::Call { source, .. }) = &removed
+            && is(source, StatusKind::Invalid)
         {
+            let mended = json!({ "metadata": metadata, "spec": self.tf.spec });
+            removed = self.let_go(&mended).await;
+        }
+        match removed {
             Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
                 Err(Error::Conflict)
             }
             other => gone(other),
         }
+    }
+
+    async fn let_go(&self, body: &Value) -> Result<Value, Error> {
+        let api = unread(self.cx, &self.namespace());
+        let (name, parameters) = (self.tf.name_any(), PatchParams::default());
+        let patch = Patch::Merge(body);
+        let patched = api.patch(&name, &parameters, &patch);
+        Ok(call("remove the finalizer", patched).await?.data)
     }
 
     /// A record that is there already was made by an earlier pass.
@@ -295,6 +305,7 @@ impl<'a> Pass<'a> {
             Object::Role(role) => self.apply(role).await.map(drop),
             Object::Binding(binding) => self.apply(binding).await.map(drop),
             Object::Budget(budget) => self.apply(budget).await.map(drop),
+            Object::Namespace(namespace) => self.mark(namespace).await,
         }
     }
 
@@ -313,6 +324,16 @@ impl<'a> Pass<'a> {
         self.not_taken(&api, &name).await?;
         let patch = Patch::Apply(object);
         call(&what, api.patch(&name, &parameters, &patch)).await
+    }
+
+    /// With a manager of its own: applying the mark, or none, leaves everything else alone.
+    async fn mark(&self, namespace: &Namespace) -> Result<(), Error> {
+        let api: Api<Namespace> = Api::all(self.cx.client.clone());
+        let parameters = PatchParams::apply(NAMESPACE_MANAGER).force();
+        let name = namespace.name_any();
+        let what = format!("label namespace {name}");
+        let patch = Patch::Apply(namespace);
+        gone(call(&what, api.patch(&name, &parameters, &patch)).await)
     }
 
     /// Nothing that was made by somebody else, or for an earlier resource, is taken over: a module
@@ -406,6 +427,7 @@ pub(crate) fn object_name(object: &Object) -> String {
         Object::Role(role) => ("Role", &role.metadata),
         Object::Binding(binding) => ("RoleBinding", &binding.metadata),
         Object::Budget(budget) => ("PodDisruptionBudget", &budget.metadata),
+        Object::Namespace(namespace) => ("Namespace", &namespace.metadata),
     };
     format!("{kind} {}", meta.name.as_deref().unwrap_or_default())
 }
@@ -419,6 +441,7 @@ fn encoded(value: &impl Serialize) -> Value {
 enum StatusKind {
     AlreadyExists,
     Conflict,
+    Invalid,
     NotFound,
 }
 
@@ -429,6 +452,7 @@ fn is(error: &kube::Error, kind: StatusKind) -> bool {
     match kind {
         StatusKind::AlreadyExists => status.is_already_exists(),
         StatusKind::Conflict => status.is_conflict(),
+        StatusKind::Invalid => status.is_invalid(),
         StatusKind::NotFound => status.is_not_found(),
     }
 }

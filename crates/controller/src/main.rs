@@ -15,6 +15,7 @@ mod questions;
 mod reconcile;
 mod report;
 mod run;
+mod unreadable;
 
 use alustan_api::{Terraform, labels};
 use anyhow::{Context as _, Result};

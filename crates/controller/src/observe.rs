@@ -34,23 +34,33 @@ use crate::questions::{self, Push, Repository};
 use inputs::Inputs;
 use record::Kept;
 
+pub(crate) use record::pin;
+
 /// One look at one resource. It knows the questions that the resource still has, and how its
 /// context would be pushed.
 pub(crate) struct Session<'a> {
-    cx: &'a Context,
-    tf: &'a Terraform,
-    who: &'a Ref,
+    pub(crate) cx: &'a Context,
+    pub(crate) tf: &'a Terraform,
+    pub(crate) who: &'a Ref,
+    /// What is wrong with the resource, if nobody can read it as it is stored.
+    pub(crate) unreadable: Option<Failure>,
     used: Mutex<HashSet<String>>,
     push: Mutex<Option<Push>>,
 }
 
 impl<'a> Session<'a> {
     /// A look at `tf`.
-    pub(crate) fn new(cx: &'a Context, tf: &'a Terraform, who: &'a Ref) -> Self {
+    pub(crate) fn new(
+        cx: &'a Context,
+        tf: &'a Terraform,
+        who: &'a Ref,
+        unreadable: Option<Failure>,
+    ) -> Self {
         Self {
             cx,
             tf,
             who,
+            unreadable,
             used: Mutex::default(),
             push: Mutex::default(),
         }
@@ -121,7 +131,10 @@ impl<'a> Session<'a> {
         let seen = Seen {
             nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
-            invalid: questions::check(tf).err(),
+            invalid: self
+                .unreadable
+                .clone()
+                .or_else(|| questions::check(tf).err()),
             conflict: self.conflict(),
             inputs: inputs.seen,
             source: if plan.is_none() && base.value().is_some() {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
-use alustan_core::events::Event;
 use alustan_core::schedule::{Class, Key};
 use alustan_core::seen::Seen;
 use alustan_core::start::occupied;
 use alustan_core::status::troubled;
 use alustan_core::step::{Decision, Start};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::observe::{Session, jobs};
 use crate::report::{publish, report, tell};
 use crate::run::{MIRRORS, owner};
-use crate::{Guarded, Ref};
+use crate::{Guarded, Ref, unreadable};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
 const SOONEST: Duration = Duration::from_secs(1);
@@ -37,18 +37,6 @@ const RESYNC: Duration = Duration::from_hours(1);
 /// One look at `object`.
 pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
     let who = ObjectRef::from_obj(&*object);
-    let mut tf = match &object.0 {
-        Ok(tf) => tf.clone(),
-        Err(invalid) => {
-            error!(resource = %who, error = invalid.error, "unreadable resource");
-            publish(&cx, &object.object_ref(&()), unreadable(&invalid.error)).await;
-            cx.dispatcher.idle(&key(&who), Timestamp::now());
-            return Ok(Action::requeue(RESYNC));
-        }
-    };
-    if let Some(written) = cx.memory.status(&who) {
-        tf.status = Some(written);
-    }
     // What a mirror has not listed yet is not gone. The sender lives as long as the watches.
     let _ = cx
         .mirrors
@@ -56,8 +44,24 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         .clone()
         .wait_for(|lists| *lists >= MIRRORS)
         .await;
+    let (mut tf, unreadable) = match &object.0 {
+        Ok(tf) => (tf.clone(), None),
+        Err(invalid) => {
+            let Some(tf) = deleted(&cx, invalid).await? else {
+                error!(resource = %who, error = invalid.error, "unreadable resource");
+                let event = unreadable::event(&invalid.error);
+                publish(&cx, &object.object_ref(&()), event).await;
+                cx.dispatcher.idle(&key(&who), Timestamp::now());
+                return Ok(Action::requeue(RESYNC));
+            };
+            (tf, Some(unreadable::failure(&invalid.error)))
+        }
+    };
+    if let Some(written) = cx.memory.status(&who) {
+        tf.status = Some(written);
+    }
     cx.dispatcher.begin(|| running(&cx));
-    let session = Session::new(&cx, &tf, &who);
+    let session = Session::new(&cx, &tf, &who, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(&cx, &who);
         return Ok(Action::await_change());
@@ -66,7 +70,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         Ok(seen) => seen,
         Err(error) => {
             let status = tf.status.clone().unwrap_or_default();
-            report(&cx, &who, &tf, trouble(&tf, status, &error)).await?;
+            report(&session, trouble(&tf, status, &error)).await?;
             return Err(error);
         }
     };
@@ -85,15 +89,11 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     Ok(Action::requeue(wait))
 }
 
-/// All that can be said of a resource whose spec or status is not what its type says.
-fn unreadable(error: &str) -> Event {
-    Event {
-        warning: true,
-        reason: "ResourceUnreadable".to_owned(),
-        note: format!(
-            "this version of the operator cannot read the resource: {error}; edit it so that it can, \
-             or run the version that made it; nothing is done until then"
-        ),
+/// The resource that cannot be read, if it is deleted.
+async fn deleted(cx: &Context, invalid: &InvalidObject) -> Result<Option<Terraform>, Error> {
+    match &invalid.metadata.deletion_timestamp {
+        Some(_) => unreadable::read(cx, invalid).await,
+        None => Ok(None),
     }
 }
 
@@ -148,10 +148,10 @@ async fn act(
         return Ok(());
     }
     match done {
-        Ok(()) => report(cx, who, tf, status).await,
+        Ok(()) => report(session, status).await,
         Err(error) if error.is_conflict() => Err(error),
         Err(error) => {
-            report(cx, who, tf, trouble(tf, status, &error)).await?;
+            report(session, trouble(tf, status, &error)).await?;
             Err(error)
         }
     }

@@ -11,10 +11,10 @@ use kube::{Resource, ResourceExt};
 use serde_json::json;
 use tracing::{info, warn};
 
-use crate::Ref;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
+use crate::observe::Session;
 
 /// Who tells, as `kubectl describe` shows it.
 const CONTROLLER: &str = "alustan";
@@ -23,18 +23,22 @@ const CONTROLLER: &str = "alustan";
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
 const LONGEST_NOTE: usize = 1024;
 
-/// Writes `status` if it says something new, and an event for each change that people watch for.
-pub(crate) async fn report(
-    cx: &Context,
-    who: &Ref,
-    tf: &Terraform,
-    status: TerraformStatus,
-) -> Result<(), Error> {
+/// Writes `status` if it says something new, and an event for each change that people watch for. The
+/// API server takes no status for a resource that nobody can read: events tell alone.
+pub(crate) async fn report(session: &Session<'_>, status: TerraformStatus) -> Result<(), Error> {
+    let Session { cx, tf, who, .. } = *session;
     let previous = tf.status.as_ref();
-    if previous == Some(&status) {
-        cx.memory.set_status(who, status);
-        return Ok(());
+    if previous != Some(&status) {
+        if session.unreadable.is_none() {
+            write(cx, tf, &status).await?;
+        }
+        tell(cx, tf, &status).await;
     }
+    cx.memory.set_status(who, status);
+    Ok(())
+}
+
+async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result<(), Error> {
     let api: Api<Terraform> =
         Api::namespaced(cx.client.clone(), &tf.namespace().unwrap_or_default());
     let body = json!({
@@ -43,14 +47,9 @@ pub(crate) async fn report(
     });
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let patch = Patch::Apply(&body);
-    call(
-        "write the status",
-        api.patch_status(&tf.name_any(), &parameters, &patch),
-    )
-    .await?;
-    tell(cx, tf, &status).await;
-    cx.memory.set_status(who, status);
-    Ok(())
+    let name = tf.name_any();
+    let written = api.patch_status(&name, &parameters, &patch);
+    call("write the status", written).await.map(drop)
 }
 
 /// Publishes what is new in `status`.

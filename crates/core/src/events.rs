@@ -15,11 +15,12 @@ pub struct Event {
 }
 
 /// Steps on the way that are worth an event; the others pass in a moment.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 7] = [
     "Building",
     "Running",
     "AwaitingApproval",
     "Destroying",
+    "NothingKnown",
     "Orphaned",
     "Abandoned",
 ];

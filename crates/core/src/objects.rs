@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod build_job;
 pub mod cache_pvc;
+pub mod namespace;
 pub mod pod;
 mod prepare;
 pub mod rbac;

@@ -13,7 +13,7 @@ use crate::decide::Case;
 use crate::digest;
 use crate::inputs::managed_state;
 use crate::objects::run_job::{self, Parts};
-use crate::objects::{budget, cache_pvc, rbac, secrets};
+use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
 use crate::schedule::Class;
 use crate::seen::{CacheSeen, JobSeen, RecordSeen, Seen};
 use crate::settings::Settings;
@@ -214,6 +214,9 @@ fn surroundings(
         Object::Role(rbac::role(tf, inputs)),
         Object::Binding(rbac::binding(tf)),
     ];
+    if kind == RunKind::Apply {
+        objects.push(Object::Namespace(namespace::marked(tf)));
+    }
     if kind.changes() {
         objects.push(Object::Budget(budget::budget(tf)));
     }

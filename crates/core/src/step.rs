@@ -3,7 +3,7 @@
 use alustan_api::TerraformStatus;
 use alustan_api::run::{History, RunInputs, RunRecord};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
@@ -36,7 +36,8 @@ pub enum Step {
     DeleteOutputs(String),
     /// Delete the claim of the cache volume, which lost its volume.
     DeleteClaim,
-    /// Delete what is left of the resource's own objects, state included or not.
+    /// Delete what is left of the resource's own objects, state included or not, and the mark of its
+    /// namespace, if nothing else that was applied is in there.
     CleanUp {
         /// Whether the state goes, too.
         state: bool,
@@ -147,6 +148,8 @@ pub enum Object {
     Binding(RoleBinding),
     /// What keeps its pod from being evicted.
     Budget(PodDisruptionBudget),
+    /// The mark of the namespace; nothing else of it is touched.
+    Namespace(Namespace),
 }
 
 /// What is to be done, and what is said about it.

@@ -24,6 +24,11 @@ pub(super) struct Kept {
     pub(super) nothing_left: Option<NothingLeft>,
 }
 
+/// The pin of the deleted `tf`.
+pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Error> {
+    Ok(kept(cx, tf).await?.pin)
+}
+
 /// The run record and the pin of `tf`. Where a deleted resource seems to have no record, the API
 /// server is asked itself. What cannot be read is as good as gone where everything is left as it is.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {

@@ -46,6 +46,9 @@ fn is_readable(spec: &Map<String, Value>) -> bool {
 
 /// The least that is a spec.
 fn bare() -> Map<String, Value> {
-    let bare = json!({"gitRepo": {"url": ""}, "containerRegistry": {"imageName": ""}});
+    let bare = json!({
+        "gitRepo": {"url": "https://unknown.invalid/"},
+        "containerRegistry": {"imageName": "unknown.invalid/unknown"},
+    });
     bare.as_object().cloned().unwrap_or_default()
 }

@@ -62,6 +62,7 @@ fn object_name(object: &Object) -> String {
         Object::Role(role) => format!("Role {}", role.name_any()),
         Object::Binding(binding) => format!("Binding {}", binding.name_any()),
         Object::Budget(budget) => format!("Budget {}", budget.name_any()),
+        Object::Namespace(namespace) => format!("Namespace {}", namespace.name_any()),
     }
 }
 

@@ -186,6 +186,31 @@ fn the_rights_of_a_runner() {
 }
 
 #[test]
+fn a_namespace_is_marked_before_something_is_applied_in_it() {
+    let made = Made::of(terraform());
+    let marks: Vec<_> = made
+        .objects
+        .iter()
+        .filter_map(|object| match object {
+            Object::Namespace(namespace) => Some(&namespace.metadata),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(marks.len(), 1, "not again for a look for drift");
+    assert_eq!(marks[0].name.as_deref(), Some("team"));
+    let labels = marks[0].labels.as_ref().unwrap();
+    assert_eq!(labels["alustan.io/holds-state"], "true");
+    assert_eq!(labels.len(), 1);
+    let destroyed = Made::by_destroying({
+        let mut world = World::applied();
+        world.delete();
+        world
+    });
+    let marks = |object: &Object| matches!(object, Object::Namespace(_));
+    assert!(!destroyed.objects.iter().any(marks));
+}
+
+#[test]
 fn the_claim_of_the_cache() {
     let made = Made::of(rich());
     let claim = made.objects.iter().find_map(|object| match object {
@@ -230,6 +255,7 @@ fn nothing_that_destroy_needs_has_an_owner() {
             Object::Role(role) => &role.metadata,
             Object::Binding(binding) => &binding.metadata,
             Object::Budget(budget) => &budget.metadata,
+            Object::Namespace(_) => continue,
         };
         assert!(meta.owner_references.is_none(), "{meta:?}");
         let labels = meta.labels.as_ref().unwrap();

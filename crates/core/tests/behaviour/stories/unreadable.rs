@@ -81,7 +81,7 @@ fn without_a_pin_there_is_as_much_as_can_be_read() {
     world.pin = None;
     let stored = unreadable(&world, "/gitRepo");
     let tf = read(&world, &stored);
-    assert_eq!(tf.spec.git_repo.url, "");
+    assert_eq!(tf.spec.git_repo.url, "https://unknown.invalid/");
     assert_eq!(tf.spec.runner, world.tf().spec.runner);
     assert!(tf.status.is_some());
 }

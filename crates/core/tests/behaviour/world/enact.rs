@@ -221,6 +221,7 @@ impl World {
             Object::Role(role) => role.name_any(),
             Object::Binding(binding) => binding.name_any(),
             Object::Budget(budget) => budget.name_any(),
+            Object::Namespace(namespace) => format!("namespace {}", namespace.name_any()),
         };
         if let (Object::Secret(secret), true) = (object, name == names::pin(&self.name())) {
             let pin: Pin =

@@ -1,0 +1,68 @@
+//! A resource whose spec or status is not what its type says: while it lives a person is told, and
+//! once it is deleted its metadata and its pin suffice (rule 13).
+
+use alustan_api::Terraform;
+use alustan_api::report::{Failure, FailureClass};
+use alustan_core::delete::restored;
+use alustan_core::events::Event;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::error_boundary::InvalidObject;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::enact::call;
+use crate::error::Error;
+use crate::observe::pin;
+
+/// All that can be said of one that is not deleted.
+pub(crate) fn event(error: &str) -> Event {
+    Event {
+        warning: true,
+        reason: "ResourceUnreadable".to_owned(),
+        note: format!(
+            "this version of the operator cannot read the resource: {error}; edit it so that it can, \
+             or run the version that made it; nothing is done until then"
+        ),
+    }
+}
+
+/// What keeps a deleted one from being destroyed by its spec, where its pin is gone, too.
+pub(crate) fn failure(error: &str) -> Failure {
+    Failure {
+        class: FailureClass::User,
+        reason: "ResourceUnreadable".to_owned(),
+        message: format!(
+            "this version of the operator cannot read the resource, and it has no pin: {error}; \
+             edit it so that it can be read, or run the version that made it"
+        ),
+    }
+}
+
+/// The deleted resource `invalid`, as far as it can be read, and as it was applied for the rest.
+pub(crate) async fn read(
+    cx: &Context,
+    invalid: &InvalidObject,
+) -> Result<Option<Terraform>, Error> {
+    let metadata = invalid.metadata.clone();
+    let stored = stored(cx, invalid).await?;
+    let Some(bare) = restored(metadata.clone(), &stored, None) else {
+        return Ok(None);
+    };
+    let pin = pin(cx, &bare).await?;
+    Ok(restored(metadata, &stored, pin.as_ref()))
+}
+
+/// The resources of `namespace` as they are stored.
+pub(crate) fn unread(cx: &Context, namespace: &str) -> Api<DynamicObject> {
+    let kind = ApiResource::erase::<Terraform>(&());
+    Api::namespaced_with(cx.client.clone(), namespace, &kind)
+}
+
+/// What the API server has of it.
+async fn stored(cx: &Context, invalid: &InvalidObject) -> Result<Value, Error> {
+    let namespace = invalid.metadata.namespace.as_deref().unwrap_or_default();
+    let name = invalid.metadata.name.as_deref().unwrap_or_default();
+    let api = unread(cx, namespace);
+    let found = call("read the resource", api.get_opt(name)).await?;
+    Ok(found.map_or_else(|| json!({}), |found| found.data))
+}
