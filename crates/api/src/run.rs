@@ -479,6 +479,8 @@ pub struct ApprovalGiven {
     pub by: Option<String>,
     /// When that was.
     pub at: Option<Timestamp>,
+    /// The run that was started for it.
+    pub run: i64,
 }
 
 /// Corrections in a row that the look right after them found undone (rule 7).

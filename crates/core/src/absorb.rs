@@ -4,8 +4,7 @@ use alustan_api::Terraform;
 use alustan_api::labels;
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult};
 use alustan_api::run::{
-    Applied, DriftFound, Failures, History, Outputs, RunKind, RunPhase, RunRecord, RunSpec,
-    Trigger, Undone,
+    Applied, DriftFound, Failures, History, Outputs, RunKind, RunPhase, RunRecord, RunSpec, Undone,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -66,7 +65,7 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
     let outputs_ours = handed_on.is_some();
     let applied = applies(run) && is_done(report.result);
-    let half_way = current.record.attempted == current.record.number;
+    let half_way = current.record.begun == current.record.number;
     let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
     // What is applied is what destroy runs with, also where nothing had to be changed for it.
     let attempted = if applied {
@@ -248,7 +247,7 @@ fn fold(
     match (run.kind, report.result) {
         (_, RunResult::Failed) => {
             let (failure, of) = (report.failure.as_ref(), approval::subject_of(run));
-            next.unfinished |= half_way;
+            next.unfinished |= half_way && !run.destroys;
             next.failures = count(&history.failures, &of, failure, job_uid, now);
         }
         (_, RunResult::Cancelled) => {}
@@ -265,7 +264,7 @@ fn fold(
             next.failures = Failures::default();
             next.build_failures = Failures::default();
             next.unfinished = false;
-            next.undone = corrected(&history.undone, run, &report);
+            next.undone = corrected(history, run, &report);
             next.drift = None;
             next.pending = None;
             next.checked_at = Some(now);
@@ -334,15 +333,16 @@ fn fold(
 
 /// What is known of corrections that do not last, after a successful apply: the look right after
 /// a correction tells whether it did (rule 7).
-fn corrected(undone: &Undone, run: &RunSpec, report: &RunReport) -> Undone {
-    let correction = run.trigger == Trigger::Drift && report.result == RunResult::Done;
+fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> Undone {
+    let same = history.applied.as_ref().map(|it| &it.config_hash) == Some(&run.config_hash);
+    let correction = history.drift.is_some() && same && report.result == RunResult::Done;
     if !correction {
         return Undone::default();
     }
     Undone {
         shape: shape(report),
         unverified: true,
-        times: undone.times,
+        times: history.undone.times,
     }
 }
 
@@ -366,10 +366,11 @@ fn shape(report: &RunReport) -> String {
     changes.map_or_else(String::new, |changes| changes.shape.clone())
 }
 
-/// Whether the plan of run `number` has the same changes as `report`.
+/// Whether the plan of run `number` changes the same as `report` tells; the values may differ each
+/// time, as those of `timestamp()` do.
 fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
     let plan = history.reports.iter().find(|it| it.number == number);
-    plan.is_some_and(|plan| digest(plan) == digest(report))
+    plan.is_some_and(|plan| shape(plan) == shape(report))
 }
 
 fn digest(report: &RunReport) -> Option<&String> {

@@ -128,7 +128,7 @@ pub(crate) fn trigger(plan: &PendingPlan) -> Trigger {
 }
 
 /// The approval that stands in `tf`: who gave it and when, as far as the API server knows.
-pub(crate) fn given(tf: &Terraform, plan: &PendingPlan) -> ApprovalGiven {
+pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
     let entry = tf
         .managed_fields()
         .iter()
@@ -137,6 +137,7 @@ pub(crate) fn given(tf: &Terraform, plan: &PendingPlan) -> ApprovalGiven {
         plan: plan.id.clone(),
         by: entry.and_then(|entry| entry.manager.clone()),
         at: entry.and_then(|entry| Some(entry.time.as_ref()?.0)),
+        run,
     }
 }
 
@@ -180,7 +181,7 @@ impl Case<'_> {
         let used = self.history.approved.as_ref().map(|it| &it.plan);
         match &self.tf.spec.approval.plan {
             Some(id) if *id != plan.id && Some(id) == used => {
-                format!("; the approval of plan {id} is used up: it was good once")
+                format!("; plan {id} was approved before: it was good once, for that plan")
             }
             Some(id) if *id != plan.id => format!(
                 "; spec.approval.plan is {id:?}, which is not this plan, so it approves nothing"

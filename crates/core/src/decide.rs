@@ -15,7 +15,7 @@ use crate::start::{self, Plan};
 use crate::status::{ImageView, Situation, View, logs};
 use crate::step::{Decision, Keep, Start, Step, Swap};
 use crate::want::Want;
-use crate::{absorb, approval, delete, inputs, unrecorded};
+use crate::{absorb, approval, delete, inputs, state_address, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
@@ -68,7 +68,7 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     if !has_finalizer(tf) {
         case.steps.push(Step::AddFinalizer);
     }
-    case.steps.extend(old_jobs(seen, &case.current));
+    case.steps.extend(old_jobs(&case));
     case.decide()
 }
 
@@ -78,11 +78,15 @@ pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
         .any(|finalizer| finalizer == alustan_api::FINALIZER)
 }
 
-/// Finished Jobs beyond the last few: their reports stand in the status.
-fn old_jobs(seen: &Seen, current: &RunRecord) -> Vec<Step> {
-    seen.jobs
+/// Finished Jobs beyond the last few: their reports stand in the status. That of a plan that waits
+/// for a person stays: its log is what the person reads.
+fn old_jobs(case: &Case<'_>) -> Vec<Step> {
+    let current = &case.current;
+    let waits = case.history.pending.as_ref().map(|plan| plan.run);
+    case.seen
+        .jobs
         .iter()
-        .filter(|(_, job)| job.finished)
+        .filter(|(number, job)| job.finished && Some(**number) != waits)
         .filter(|(number, _)| **number < current.number || current.phase == RunPhase::Recorded)
         .rev()
         .skip(KEPT_JOBS)
@@ -132,12 +136,6 @@ impl Case<'_> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(build::refused(invalid));
         }
-        if let Some(conflict) = &self.seen.conflict {
-            return Err(Situation {
-                look_at: Some(self.now + CONFLICT),
-                ..build::refused(conflict)
-            });
-        }
         alustan_approval::check(&self.tf.spec.approval.rules)
             .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;
         let seen = self
@@ -174,12 +172,31 @@ impl Case<'_> {
         let inputs = inputs::run_inputs(self.tf, &source, seen, self.current.slots_wanted)
             .map_err(|conflict| Situation::stalled("BackendConflict", conflict.to_string()))?;
         let hash = inputs::config_hash(&self.record.key, &plan.tag, &inputs, seen);
+        if let Some(conflict) = self.conflict(&hash) {
+            return Err(conflict);
+        }
         Ok(Target {
             source,
             base,
             plan,
             inputs,
             hash,
+        })
+    }
+
+    /// That the state belongs to another resource. What a run told counts as long as the same would
+    /// run again: with another configuration the state may be elsewhere.
+    fn conflict(&self, hash: &str) -> Option<Situation> {
+        let last = self
+            .current
+            .run
+            .as_ref()
+            .map(|run| run.config_hash.as_str());
+        let counts = !state_address::is_told(self.tf) || last == Some(hash);
+        let conflict = self.seen.conflict.as_ref().filter(|_| counts)?;
+        Some(Situation {
+            look_at: Some(self.now + CONFLICT),
+            ..build::refused(conflict)
         })
     }
 
@@ -196,6 +213,9 @@ impl Case<'_> {
             Answer::Known(_) | Answer::Failed { .. } => false,
         };
         let pending = unknown && self.seen.inputs.is_ok();
+        if let Some(status) = self.waits_as_before() {
+            return Some(status);
+        }
         let quiet = match absorb::open_run(&self.current) {
             Some(run) => self.is_quiet(run.kind, &run.trigger, &run.config_hash),
             None => self
@@ -229,6 +249,19 @@ impl Case<'_> {
                 ..status.clone()
             }
         })
+    }
+
+    /// The status of a resource that waited before a restart, and of which nothing new is known yet.
+    fn waits_as_before(&self) -> Option<TerraformStatus> {
+        let asked = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
+        let news = self.current != self.record.record || absorb::open_run(&self.current).is_some();
+        let status = self.tf.status.as_ref().filter(|_| asked && !news)?;
+        let waits = matches!(
+            status.state,
+            State::AwaitingApproval | State::Failed | State::Stalled
+        );
+        let current = status.observed_generation == self.tf.metadata.generation;
+        (waits && current).then(|| status.clone())
     }
 
     fn said(mut self, status: TerraformStatus) -> Decision {

@@ -209,7 +209,8 @@ fn abandon(mut case: Case<'_>) -> Decision {
 /// (rule 8), any other is cancelled.
 fn under_way(mut case: Case<'_>, run: &RunSpec) -> Decision {
     let wanted = run.destroys && Kept::of(case.tf).is_none();
-    if wanted || case.current.phase >= RunPhase::Applying {
+    let goes_on = wanted && !case.is_overruled(run);
+    if goes_on || case.current.phase >= RunPhase::Applying {
         return going_on(case, run);
     }
     let number = case.current.number;

@@ -6,6 +6,7 @@ use alustan_api::{State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
+use crate::approval;
 use crate::build;
 use crate::decide::{Case, Target};
 use crate::seen::Waiting;
@@ -29,8 +30,12 @@ const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 impl Case<'_> {
     /// `run` goes on: it is helped along, and a changed spec waits for it.
     pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Situation>) -> Decision {
-        self.steps
-            .extend(start::help(self.tf, self.seen, self.settings));
+        if self.is_overruled(run) {
+            self.cancel(&run.job, None);
+        } else {
+            self.steps
+                .extend(start::help(self.tf, self.seen, self.settings));
+        }
         let hash = target.as_ref().ok().map(|target| &target.hash);
         let (same, changed) = match hash {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
@@ -53,6 +58,18 @@ impl Case<'_> {
         let digest = run.image.split_once('@').filter(|_| plan.is_some());
         let digest = digest.map(|(_, digest)| digest.to_owned());
         self.done(&situation, plan.as_ref(), digest)
+    }
+
+    /// Whether `run` has not changed anything yet, and somebody else has a say in it by now, or its
+    /// approval was taken back.
+    pub(crate) fn is_overruled(&self, run: &RunSpec) -> bool {
+        let judged_by = approval::judged_by(self.tf, run.destroys);
+        let inputs = self.record.inputs.as_ref();
+        let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
+        let taken_back =
+            approved.is_some_and(|plan| self.tf.spec.approval.plan.as_ref() != Some(&plan.id));
+        let overruled = run.kind != RunKind::Drift && (run.judged_by != judged_by || taken_back);
+        overruled && self.current.phase < RunPhase::Applying
     }
 
     /// Nothing begins. `run`, which has not changed anything, is cancelled.
@@ -145,6 +162,7 @@ impl Case<'_> {
             return String::new();
         };
         let what = match (run.kind, self.current.phase) {
+            _ if self.current.cancel => "cancelling",
             (RunKind::Destroy, _) => "destroying",
             (_, RunPhase::Applying) => "applying",
             (_, _) => "planning",

@@ -108,7 +108,7 @@ impl Plan {
         }
         let approved = history.pending.as_ref();
         if let Some(plan) = approved.filter(|_| self.inputs.approval.approved.is_some()) {
-            history.approved = Some(approval::given(tf, plan));
+            history.approved = Some(approval::given(tf, plan, number));
         }
         let mut steps = surroundings(tf, seen, previous, self.kind, &self.inputs);
         steps.push(Step::SwapRecord(Box::new(Swap {
@@ -118,6 +118,8 @@ impl Plan {
             drop_report: true,
         })));
         steps.extend(pin(tf, seen, &next, history.base.as_ref(), &self.inputs));
+        let mark = Object::Namespace(namespace::marked(tf));
+        steps.extend((self.kind == RunKind::Apply).then(|| ensure(mark)));
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
@@ -214,9 +216,6 @@ fn surroundings(
         Object::Role(rbac::role(tf, inputs)),
         Object::Binding(rbac::binding(tf)),
     ];
-    if kind == RunKind::Apply {
-        objects.push(Object::Namespace(namespace::marked(tf)));
-    }
     if kind.changes() {
         objects.push(Object::Budget(budget::budget(tf)));
     }
@@ -277,7 +276,8 @@ fn job(
     pulls.dedup();
     // Nothing is in a new volume, and making one takes the cluster longer than the run itself: who
     // waits for a first apply or for the end of everything need not wait for that.
-    let waits = run.trigger != Trigger::Created && !run.destroys;
+    let first = run.kind == RunKind::Apply && run.trigger == Trigger::Created;
+    let waits = !first && !run.destroys;
     let cache = tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound);
     let docker = docker_secret(tf, seen);
     let parts = Parts {

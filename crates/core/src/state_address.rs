@@ -1,4 +1,5 @@
-//! Two resources on one state (rule 11): the younger is refused.
+//! Two resources on one state (rule 11): it belongs to the one that applied something, else to the
+//! older.
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{BackendProvider, Terraform};
@@ -33,34 +34,49 @@ fn described(tf: &Terraform) -> Option<String> {
     Some(format!("s3://{bucket}/{key}"))
 }
 
-/// Why `tf` may not use its state: an older one of `others` has the same.
+/// Why `tf` may not use its state: it belongs to one of `others`.
 pub fn conflict<'a>(
     tf: &Terraform,
     others: impl IntoIterator<Item = &'a Terraform>,
 ) -> Option<Failure> {
     let own = address(tf)?;
-    let older = others
+    let owner = others
         .into_iter()
-        .filter(|other| age(other) < age(tf))
+        .filter(|other| rank(other) < rank(tf))
         .find(|other| address(other).as_ref() == Some(&own))?;
     // Namespaces are walls (rule 17).
-    let who = if older.namespace() == tf.namespace() {
-        format!("tf {}", older.name_any())
+    let who = if owner.namespace() == tf.namespace() {
+        format!("tf {}", owner.name_any())
     } else {
         "a resource in another namespace".to_owned()
+    };
+    let advice = if is_told(tf) {
+        "name another place in the module's backend block, or in spec.backend"
+    } else {
+        "set spec.backend.key to another place"
     };
     Some(Failure {
         class: FailureClass::User,
         reason: "StateConflict".to_owned(),
         message: format!(
-            "the state {own} belongs to {who}, which is older; two resources on one state would \
-             destroy each other's objects: set spec.backend.key to another place, or delete one of them"
+            "the state {own} belongs to {who}; two resources on one state would destroy each \
+             other's objects: {advice}, or delete one of the two"
         ),
     })
 }
 
-/// The older of two resources has the smaller one.
-fn age(tf: &Terraform) -> (Option<i64>, Option<String>) {
+/// The one of two resources that the state belongs to has the smaller rank: one that applied
+/// something, else the older.
+fn rank(tf: &Terraform) -> (bool, Option<i64>, Option<String>) {
+    let applied = tf
+        .status
+        .as_ref()
+        .is_some_and(|it| it.last_applied.is_some());
     let created = tf.metadata.creation_timestamp.as_ref();
-    (created.map(|time| time.0.as_second()), tf.uid())
+    (!applied, created.map(|time| time.0.as_second()), tf.uid())
+}
+
+/// Whether the address of `tf` is the one that its last run told, and not that of its spec.
+pub fn is_told(tf: &Terraform) -> bool {
+    described(tf).is_none()
 }

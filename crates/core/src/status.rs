@@ -2,7 +2,7 @@
 
 use alustan_api::conditions::{self, Kind, Verdict};
 use alustan_api::report::{ChangeSet, RunReport, RunResult};
-use alustan_api::run::{History, RunRecord, Trigger};
+use alustan_api::run::{History, RunRecord};
 use alustan_api::{
     AppliedStatus, DriftStatus, ImageStatus, LockStatus, OutputsStatus, PlanStatus, RetryStatus,
     RunStatus, SourceStatus, State, Terraform, TerraformStatus,
@@ -207,10 +207,8 @@ impl View<'_> {
         })?;
         let changes = report.changes.as_ref()?;
         let asked = report.asks.as_ref().map(|asks| asks.id.clone());
-        let approved = self.history.approved.as_ref().filter(|given| {
-            let plan = given.plan.clone();
-            report.trigger == Trigger::Approval { plan }.to_string()
-        });
+        let approved = self.history.approved.as_ref();
+        let approved = approved.filter(|given| given.run == report.number);
         Some(PlanStatus {
             summary: summary(changes),
             id: asked.or_else(|| Some(approved?.plan.clone())),

@@ -170,7 +170,9 @@ impl Case<'_> {
 
     fn endless(&self, found: &str) -> String {
         format!(
-            "{} corrections in a row did not last: {found}; either the module never settles, as with              timestamp(), or somebody changes it back; nothing more is corrected until the              configuration changes, or with: {}",
+            "{} corrections in a row did not last: {found}; either the module never settles, as with \
+             timestamp(), or somebody changes it back; nothing more is corrected until the \
+             configuration changes, or with: {}",
             self.history.undone.times,
             build::try_again(self.tf),
         )

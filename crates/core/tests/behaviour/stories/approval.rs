@@ -116,7 +116,7 @@ fn an_approval_is_good_once() {
         assert!(world.is_ready(), "drift alone does not touch Ready");
         let message = world.status().message;
         assert!(
-            message.contains("is used up: it was good once"),
+            message.contains("it was good once, for that plan"),
             "{message}"
         );
         world.approve();
@@ -309,4 +309,77 @@ fn the_plan_that_waits_is_told_however_many_looks_go_by() {
     let message = world.status().message;
     assert!(message.contains("update null_resource.a"), "{message}");
     assert!(world.status().plan.unwrap().pending_approval);
+}
+
+#[test]
+fn a_run_that_has_not_begun_to_change_anything_is_overruled() {
+    for edit in [
+        json!({"mode": "Manual"}),
+        json!({"rules": [{"when": "true", "then": "Deny"}]}),
+    ] {
+        let mut world = World::new();
+        world.run_to(Stage::Planning);
+        world.edit(|tf| tf.with("/approval", edit));
+        world.look_once();
+        world.settle();
+        assert_eq!(world.kinds()[0], (RunKind::Apply, RunResult::Cancelled));
+        assert!(world.real.is_empty(), "applied although somebody had a say");
+        assert_eq!(world.status().state, State::AwaitingApproval);
+    }
+}
+
+#[test]
+fn an_approval_that_is_taken_back_in_time_approves_nothing() {
+    let mut world = World::awaiting();
+    let id = world.pending_id();
+    world.approve();
+    world.run_to(Stage::Planning);
+    world.edit(|tf| tf.with("/approval/plan", json!(null)));
+    world.settle();
+    assert!(world.real.is_empty());
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    assert_eq!(world.pending_id(), id);
+}
+
+#[test]
+fn who_approved_is_told_also_after_a_retry() {
+    let mut world = World::awaiting();
+    let id = world.pending_id();
+    world.approve();
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Kill);
+    world.run_until_rest();
+    assert!(world.is_ready());
+    assert_eq!(world.status().plan.unwrap().id, Some(id));
+}
+
+#[test]
+fn the_log_of_a_plan_that_waits_is_kept() {
+    let mut world = World::awaiting();
+    world.approve();
+    world.settle();
+    world.real.drifted = true;
+    for _ in 0..6 {
+        world.now = world.look_once().decision.requeue_at.unwrap();
+        world.settle();
+    }
+    let plan = world
+        .record
+        .as_ref()
+        .unwrap()
+        .history
+        .pending
+        .as_ref()
+        .unwrap()
+        .run;
+    let job = format!("web-plan-{plan}");
+    assert!(world.status().message.contains(&job));
+    assert!(world.jobs.contains_key(&job), "{:?}", world.jobs.keys());
+}
+
+#[test]
+fn the_first_plan_waits_for_the_volume_that_it_is_stored_on() {
+    let mut world = World::with(fixtures::terraform().with("/approval/mode", "Manual"));
+    world.run_to(Stage::Created);
+    assert!(world.jobs["web-plan-1"].volume);
 }

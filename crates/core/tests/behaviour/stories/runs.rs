@@ -67,6 +67,7 @@ fn what_a_pod_needs_is_there_before_the_swap_and_the_pin_before_the_job() {
             "Ensure Secret web-state-slot-2",
             "SwapRecord Starting",
             "Ensure Secret web-pin",
+            "Ensure Namespace team",
             "CreateJob web-apply-1",
         ]
     );

@@ -56,6 +56,43 @@ fn of_two_made_in_one_second_exactly_one_is_refused() {
 }
 
 #[test]
+fn who_applied_something_is_not_refused_for_one_that_did_not() {
+    let (squatter, mut owner) = (in_s3("old", 1, Some("x")), in_s3("web", 5, Some("x")));
+    let applied = World::applied().status().last_applied;
+    owner.status.get_or_insert_default().last_applied = applied;
+    assert_eq!(conflict(&owner, [&squatter]), None);
+    assert!(conflict(&squatter, [&owner]).is_some());
+}
+
+#[test]
+fn a_place_that_a_run_told_counts_only_while_the_same_would_run_again() {
+    let mut world = World::applied();
+    let tf = world.tf.as_mut().unwrap();
+    tf.metadata.creation_timestamp = Some(Time(at(9)));
+    tf.status.as_mut().unwrap().state_address = Some("gcs://b/x".to_owned());
+    let report = &mut world.record.as_mut().unwrap().history.reports[0];
+    report.state_address = Some("gcs://b/x".to_owned());
+    let mut owner = told("old", "gcs://b/x");
+    owner.status.as_mut().unwrap().last_applied = world.status().last_applied;
+    world.others = vec![owner];
+    world.look_once();
+    assert_eq!(
+        world.reason(),
+        "StateConflict",
+        "{}",
+        world.status().message
+    );
+    world.commit(1).settle();
+    let (_, trigger) = world.last_run();
+    assert_eq!(
+        world.run_number(),
+        2,
+        "the module may name another place by now"
+    );
+    assert!(trigger.starts_with("commit "), "{trigger}");
+}
+
+#[test]
 fn the_refused_one_runs_nothing_until_the_older_is_gone() {
     let mut world = World::with(in_s3("web", 5, Some("x")));
     world.others = vec![in_s3("old", 1, Some("x"))];

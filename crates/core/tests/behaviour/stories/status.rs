@@ -183,3 +183,34 @@ fn during_an_outage_a_look_for_drift_goes_on_and_the_outage_is_told() {
     assert!(world.is_ready());
     assert_eq!(condition(&world.status(), "SourceReady"), "False");
 }
+
+/// A restart is no news: nobody is told twice, and nothing is written.
+#[rstest]
+#[case::a_plan_that_waits(World::with(fixtures::terraform().with("/approval/mode", "Manual")), None)]
+#[case::a_failure_that_is_tried_again(World::new(), Some(FailureClass::World))]
+#[case::a_failure_that_a_person_must_mend(World::new(), Some(FailureClass::User))]
+fn a_restart_is_no_news(#[case] mut world: World, #[case] fails: Option<FailureClass>) {
+    if let Some(class) = fails {
+        world.run_to(Stage::Planning);
+        world.act(0, Act::Fail(class));
+    }
+    world.settle();
+    assert!(!world.is_ready());
+    world.restart();
+    for _ in 0..4 {
+        assert!(!world.look_once().wrote, "{:?}", world.status());
+    }
+}
+
+#[test]
+fn no_run_has_no_number_and_a_lost_record_does_not_make_one_forgotten() {
+    let mut world = World::new();
+    world.look_once();
+    assert_eq!(world.status().run, None);
+    world.look_once();
+    assert_eq!(world.status().run, None);
+    let mut world = World::applied();
+    world.record = None;
+    world.look_once();
+    assert_eq!(world.status().run, Some(1));
+}

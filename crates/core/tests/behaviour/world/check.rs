@@ -38,6 +38,8 @@ impl World {
     fn says_why(&self, status: &TerraformStatus) {
         assert_eq!(status.observed_generation, self.tf().metadata.generation);
         assert!(!status.message.is_empty(), "no message: {status:?}");
+        let text = &status.message;
+        assert!(!text.contains("  "), "a gap in: {text}");
         for condition in &status.conditions {
             let mut letters = condition.reason.chars();
             assert!(

@@ -198,6 +198,7 @@ impl World {
             if !cancelled && is_ours(record, pod) {
                 record.phase = RunPhase::Applying;
                 record.lock = Some(lock(pod));
+                record.begun = record.number;
                 if kind == RunKind::Apply {
                     record.attempted = record.number;
                 }
@@ -230,10 +231,10 @@ impl World {
 
     /// The id of a plan of run `number`: of what is there, what is wanted, and the last apply.
     pub(super) fn plan_id(&self, number: i64) -> String {
-        let attempted = self.record.as_ref().unwrap().record.attempted;
+        let begun = self.record.as_ref().unwrap().record.begun;
         let destroys = self.ledger.destroys(number);
         let wanted = self.ledger.decided(number).filter(|_| !destroys);
-        digest::plain(&format!("{:?} {wanted:?} {attempted}", self.real))
+        digest::plain(&format!("{:?} {wanted:?} {begun}", self.real))
     }
 
     fn apply(&mut self, pod: &Pod, fail: Option<FailureClass>) -> Stage {
