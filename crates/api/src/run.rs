@@ -212,6 +212,8 @@ pub enum Lineage {
     /// No run has looked yet.
     #[default]
     Unknown,
+    /// The record was made anew where there were runs before: what they noted is lost.
+    Lost,
     /// There was no state when a run of ours began to change things: what is there since is ours.
     New,
     /// A state of this lineage.
@@ -305,6 +307,10 @@ pub struct RunInputs {
     /// Whether a state of another lineage is taken over; its first plan then asks.
     #[serde(default)]
     pub adopt: bool,
+    /// Whether it is proven, without the record, that something of this resource was applied: with
+    /// [`Lineage::Lost`] the state is ours then.
+    #[serde(default)]
+    pub applied_before: bool,
     /// The Secret that the plan is written to as people read it.
     #[serde(default)]
     pub plan_secret: Option<String>,

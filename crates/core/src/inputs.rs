@@ -37,6 +37,7 @@ pub fn run_inputs(
         timeouts: time_limits(tf),
         approval: approval::inputs(tf, false),
         adopt: tf.spec.backend.as_ref().is_some_and(|it| it.adopt),
+        applied_before: false,
         plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),
     })

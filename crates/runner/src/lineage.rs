@@ -61,8 +61,8 @@ pub fn owner(known: &Lineage, begun: bool, state: &StateHead) -> Owner {
     match known {
         Lineage::Of(ours) if ours == lineage => Owner::Us,
         Lineage::New => Owner::Us,
-        Lineage::Unknown if begun => Owner::Us,
-        Lineage::Of(_) | Lineage::Unknown => Owner::Others,
+        Lineage::Unknown | Lineage::Lost if begun => Owner::Us,
+        Lineage::Of(_) | Lineage::Unknown | Lineage::Lost => Owner::Others,
     }
 }
 

@@ -47,7 +47,7 @@ impl Session {
     async fn head_if_unsure(&self) -> Result<Option<StateHead>, Failure> {
         let known = match &self.claimed.lineage {
             Lineage::Of(lineage) => Some(lineage),
-            Lineage::Unknown | Lineage::New => None,
+            Lineage::Unknown | Lineage::Lost | Lineage::New => None,
         };
         if let Some(server) = &self.server {
             let version = server.store().version().await;
@@ -103,7 +103,9 @@ impl Session {
     pub(super) fn lineage_to_note(&self, state: &State) -> Lineage {
         let lineage = state.head.as_ref().and_then(|head| head.lineage.clone());
         match (state.owner, lineage, &self.claimed.lineage) {
-            (Owner::Nobody, ..) | (Owner::Us, None, Lineage::Unknown) => Lineage::New,
+            (Owner::Nobody, ..) | (Owner::Us, None, Lineage::Unknown | Lineage::Lost) => {
+                Lineage::New
+            }
             (Owner::Us | Owner::Others, Some(lineage), _) => Lineage::Of(lineage),
             (Owner::Us | Owner::Others, None, known) => known.clone(),
         }
@@ -131,7 +133,7 @@ impl Session {
         match (found, &self.claimed.lineage) {
             (Some(head), _) => head.lineage.clone(),
             (None, Lineage::Of(lineage)) if state.owner == Owner::Us => Some(lineage.clone()),
-            (None, Lineage::Of(_) | Lineage::New | Lineage::Unknown) => None,
+            (None, Lineage::Of(_) | Lineage::New | Lineage::Lost | Lineage::Unknown) => None,
         }
     }
 
@@ -142,7 +144,7 @@ impl Session {
         let lineage = head.lineage.as_deref().unwrap_or_default();
         let whose = match &self.claimed.lineage {
             Lineage::Of(ours) => format!("that of this resource has the lineage {ours}"),
-            Lineage::Unknown | Lineage::New => {
+            Lineage::Unknown | Lineage::Lost | Lineage::New => {
                 "it was there before anything of this resource was applied".to_owned()
             }
         };

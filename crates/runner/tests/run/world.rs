@@ -93,6 +93,7 @@ impl World {
             },
             approval: ApprovalInputs::default(),
             adopt: false,
+            applied_before: false,
             plan_secret: None,
             environment: BTreeMap::new(),
         };
