@@ -53,6 +53,9 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
             Ok(step) => {
                 let (name, before) = (secrets::outputs_name(tf), &current.history.applied);
                 let before = before.as_ref().and_then(|applied| applied.outputs.clone());
+                // Who looks at an old record gets no further: what it has was handed on before.
+                let guard = Swap::unchanged(&current.record);
+                steps.push(Step::SwapRecord(Box::new(guard)));
                 steps.push(step);
                 steps.extend(before.filter(|it| *it != name).map(Step::DeleteOutputs));
                 handed_on = Some(name);

@@ -12,6 +12,7 @@ mod events;
 mod failures;
 mod gaps;
 mod idle;
+mod handed_on;
 mod image_gone;
 mod inputs;
 mod kept;

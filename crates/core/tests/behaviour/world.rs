@@ -131,6 +131,8 @@ pub(crate) struct World {
     /// Names of other objects that were made.
     pub(crate) objects: BTreeSet<String>,
     pub(crate) outputs: OutputsSeen,
+    /// What the outputs Secret says.
+    pub(crate) handed_on: BTreeMap<String, String>,
     /// How pods end that are killed.
     pub(crate) ended: Option<String>,
     /// The claim of the cache volume.
@@ -187,6 +189,7 @@ impl World {
             vanished: BTreeMap::new(),
             objects: BTreeSet::new(),
             outputs: OutputsSeen::Absent,
+            handed_on: BTreeMap::new(),
             ended: None,
             cache: CacheSeen::Absent,
             real: Real::default(),

@@ -123,7 +123,11 @@ fn a_report_counts_at_once_and_takes_inputs_and_report_out_of_the_record() {
     let looked = world.look_once();
     assert_eq!(
         words(&looked.decision.steps),
-        ["Ensure Secret web-outputs", "SwapRecord Recorded"]
+        [
+            "SwapRecord Reported",
+            "Ensure Secret web-outputs",
+            "SwapRecord Recorded"
+        ]
     );
     assert!(world.is_ready());
     let record = world.record.clone().unwrap();

@@ -237,8 +237,20 @@ impl World {
                 "wrote over somebody's Secret"
             );
             self.outputs = OutputsSeen::Ours;
+            self.hand_on(object);
         }
         self.objects.insert(name);
+    }
+
+    fn hand_on(&mut self, outputs: &Object) {
+        let Object::Secret(secret) = outputs else {
+            return;
+        };
+        let data = secret.data.iter().flatten();
+        let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+        self.handed_on = data
+            .map(|(key, value)| (key.clone(), text(&value.0)))
+            .collect();
     }
 
     fn create_job(&mut self, job: &batch::Job) {
