@@ -64,6 +64,7 @@ impl Case<'_> {
             (None, false, None) => Want::Run(kind, self.change(source)),
             (Some(_), true, _) if self.corrects() => Want::Run(kind, retry()),
             (Some(_), true, _) => Want::Run(RunKind::Drift, retry()),
+            (Some(_), false, Some(_)) if self.misses_pin() => Want::Run(kind, Trigger::Pin),
             (Some(_), false, Some(_)) => self.rest(),
             (Some(_), false, None) if self.corrects() => Want::Run(kind, Trigger::Drift),
             (Some(applied), false, None) => match self.missing(applied) {
@@ -104,15 +105,19 @@ impl Case<'_> {
     /// What an apply leaves behind and is no longer there: the outputs where they belong, or the
     /// pin. Only another one brings it back, and that would correct drift, too.
     fn missing(&self, applied: &Applied) -> Option<Trigger> {
+        if self.misses_pin() {
+            return Some(Trigger::Pin);
+        }
         if self.tf.spec.drift_detection.mode != DriftMode::Correct {
             return None;
-        }
-        if self.seen.pin.is_none() {
-            return Some(Trigger::Pin);
         }
         let at = applied.outputs.as_ref()?;
         let there = *at == secrets::outputs_name(self.tf) && self.outputs == OutputsSeen::Ours;
         (!there).then_some(Trigger::Outputs)
+    }
+
+    fn misses_pin(&self) -> bool {
+        self.seen.pin.is_none() && self.tf.spec.drift_detection.mode == DriftMode::Correct
     }
 
     /// What changed since the last apply.

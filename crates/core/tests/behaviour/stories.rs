@@ -19,6 +19,7 @@ mod kept;
 mod nothing_left;
 mod objects;
 mod pod_security;
+mod pin;
 mod runs;
 mod state;
 mod status;
