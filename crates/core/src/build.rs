@@ -229,7 +229,7 @@ fn broken(
         before.clone()
     } else {
         let uid = Some(build.uid.clone());
-        absorb::count(before, &of, Some(failure), uid, at)
+        absorb::count(before, &of, Some(failure), uid, at.min(case.now))
     };
     let verdict = retry::verdict(&failures, &of, &case.tf.spec.retry, case.now);
     let steps = match verdict {

@@ -6,6 +6,9 @@ use alustan_api::Retry;
 use alustan_api::run::Failures;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+/// How far apart clocks may be. A failure later than that was one with a wrong clock.
+const AHEAD: SignedDuration = SignedDuration::from_mins(10);
+
 /// What follows from the failures so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -26,7 +29,7 @@ pub fn verdict(failures: &Failures, of: &str, retry: &Retry, now: Timestamp) -> 
         return Verdict::Stalled;
     }
     let next = at + backoff(failures.count.max(failures.world), retry);
-    if next <= now {
+    if next <= now || at > now + AHEAD {
         Verdict::Go
     } else {
         Verdict::WaitUntil(next)

@@ -143,7 +143,9 @@ impl Case<'_> {
         if self.history.undone.unverified {
             return Want::Run(RunKind::Drift, Trigger::Drift);
         }
-        let due = self.history.checked_at.map(|checked| {
+        // A look in the future was one with a wrong clock.
+        let checked = self.history.checked_at.filter(|at| *at <= self.now);
+        let due = checked.map(|checked| {
             next_look(
                 checked,
                 drift.interval.into(),
