@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::PinnedImage;
+use alustan_api::run::{Pin, PinnedImage};
 use alustan_api::{Terraform, names};
 use alustan_core::absorb::open_run;
 use alustan_core::build;
@@ -82,11 +82,12 @@ impl<'a> Session<'a> {
     }
 
     /// Why the state of the resource may not be used.
-    fn conflict(&self) -> Option<Failure> {
-        state_address::address(self.tf)?;
+    fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
+        let attempted = record.map_or(0, |it| it.record.attempted);
+        let pin = pin.map(|pin| pin.of_what_exists(attempted));
         let others = self.cx.resources.state();
         let readable = others.iter().filter_map(|it| it.0.as_ref().ok());
-        state_address::conflict(self.tf, readable)
+        state_address::conflict(self.tf, pin, readable)
     }
 
     fn use_question(&self, question: &str) {
@@ -135,7 +136,7 @@ impl<'a> Session<'a> {
                 .unreadable
                 .clone()
                 .or_else(|| questions::check(tf).err()),
-            conflict: self.conflict(),
+            conflict: self.conflict(record.as_ref(), pin.as_ref()),
             inputs: inputs.seen,
             source: if plan.is_none() && base.value().is_some() {
                 pending(source)

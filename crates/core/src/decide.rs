@@ -21,7 +21,7 @@ use crate::{absorb, approval, delete, inputs, state_address, unrecorded};
 const KEPT_JOBS: usize = 3;
 
 /// How often a resource whose state belongs to another looks whether it still does.
-const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
+pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
 /// One look at one resource.
 pub(crate) struct Case<'a> {
@@ -187,17 +187,22 @@ impl Case<'_> {
     /// That the state belongs to another resource. What a run told counts as long as the same would
     /// run again: with another configuration the state may be elsewhere.
     fn conflict(&self, hash: &str) -> Option<Situation> {
-        let last = self
-            .current
-            .run
-            .as_ref()
-            .map(|run| run.config_hash.as_str());
-        let counts = !state_address::is_told(self.tf) || last == Some(hash);
+        let last = self.current.run.as_ref();
+        let same = last.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
+        let counts = same || !state_address::is_told(self.tf);
         let conflict = self.seen.conflict.as_ref().filter(|_| counts)?;
         Some(Situation {
             look_at: Some(self.now + CONFLICT),
             ..build::refused(conflict)
         })
+    }
+
+    /// Whether the last run told of another state than the status, which was written before.
+    fn has_moved(&self) -> bool {
+        let mut reports = self.history.reports.iter();
+        let now = reports.find_map(|report| report.state_address.as_ref());
+        let before = self.tf.status.as_ref().map(|it| it.state_address.as_ref());
+        now.is_some() && before != Some(now)
     }
 
     /// The repository has not answered yet, as after a restart, and may be out of reach: what was

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use crate::absorb;
 use crate::approval;
 use crate::build::{self, Image, Missing};
-use crate::decide::Case;
+use crate::decide::{CONFLICT, Case};
 use crate::image::ImagePlan;
 use crate::retry;
 use crate::seen::Answer;
@@ -95,6 +95,14 @@ fn gone(mut case: Case<'_>, message: &str) -> Decision {
 }
 
 fn destroy_what_exists(case: Case<'_>) -> Decision {
+    if let (Some(_), Some(conflict)) = (&case.seen.pin, &case.seen.conflict) {
+        let message = format!("{}{}", conflict.message, how_to_abandon(case.tf));
+        let situation = Situation {
+            look_at: Some(case.now + CONFLICT),
+            ..Situation::stalled(&conflict.reason, message)
+        };
+        return case.done(&situation, None, None);
+    }
     match plan::by_the_pin(&case) {
         Some(run) => attempt(case, run, None),
         None if is_known(&case) => pin_lost(case),

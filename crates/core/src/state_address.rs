@@ -2,9 +2,11 @@
 //! older.
 
 use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::Pin;
 use alustan_api::{BackendProvider, Terraform};
 use alustan_backends::{Owner, default_key};
 use kube::ResourceExt;
+use serde_json::Value;
 
 /// Kinds of addresses that name one place for everybody; `local` and `http`, for one, do not.
 const SHARED: [&str; 6] = ["azurerm", "cos", "gcs", "kubernetes", "oss", "s3"];
@@ -12,10 +14,35 @@ const SHARED: [&str; 6] = ["azurerm", "cos", "gcs", "kubernetes", "oss", "s3"];
 /// Where the state of `tf` lives, such as `s3://bucket/key`: as its backend says, else as its last
 /// run told. `None` where nobody else can have the same place.
 pub fn address(tf: &Terraform) -> Option<String> {
-    let told = tf.status.as_ref().and_then(|it| it.state_address.clone());
-    let address = described(tf).or(told)?;
-    let (kind, place) = address.split_once("://")?;
-    (SHARED.contains(&kind) && !place.is_empty()).then_some(address)
+    described(tf)
+        .or_else(|| told(tf))
+        .filter(|it| is_shared(it))
+}
+
+/// The same of what the deleted `tf` made, which its spec may have left since: as the pin of what
+/// exists has it.
+fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
+    let backend = &pin.inputs.backend;
+    if backend.managed.is_some() {
+        return None;
+    }
+    let text = |name: &str| backend.config.get(name).and_then(Value::as_str);
+    let in_s3 = text("bucket").zip(text("key"));
+    in_s3
+        .filter(|_| backend.kind.as_deref() == Some("s3"))
+        .map(|(bucket, key)| format!("s3://{bucket}/{key}"))
+        .or_else(|| told(tf))
+        .filter(|it| is_shared(it))
+}
+
+fn is_shared(address: &str) -> bool {
+    let parts = address.split_once("://");
+    parts.is_some_and(|(kind, place)| SHARED.contains(&kind) && !place.is_empty())
+}
+
+/// As the last run told.
+fn told(tf: &Terraform) -> Option<String> {
+    tf.status.as_ref()?.state_address.clone()
 }
 
 fn described(tf: &Terraform) -> Option<String> {
@@ -34,12 +61,18 @@ fn described(tf: &Terraform) -> Option<String> {
     Some(format!("s3://{bucket}/{key}"))
 }
 
-/// Why `tf` may not use its state: it belongs to one of `others`.
+/// Why `tf` may not use its state: it belongs to one of `others`. Where `tf` is deleted, its state is
+/// that of `pin`, which is of what exists.
 pub fn conflict<'a>(
     tf: &Terraform,
+    pin: Option<&Pin>,
     others: impl IntoIterator<Item = &'a Terraform>,
 ) -> Option<Failure> {
-    let own = address(tf)?;
+    let deleted = tf.metadata.deletion_timestamp.is_some();
+    let own = match pin.filter(|_| deleted) {
+        Some(pin) => pinned(tf, pin)?,
+        None => address(tf)?,
+    };
     let owner = others
         .into_iter()
         .filter(|other| rank(other) < rank(tf))
@@ -50,17 +83,19 @@ pub fn conflict<'a>(
     } else {
         "a resource in another namespace".to_owned()
     };
-    let advice = if is_told(tf) {
-        "name another place in the module's backend block, or in spec.backend"
+    let advice = if deleted {
+        "nothing is destroyed as long as that is so"
+    } else if is_told(tf) {
+        "name another place in the module's backend block or in spec.backend, or delete one of the two"
     } else {
-        "set spec.backend.key to another place"
+        "set spec.backend.key to another place, or delete one of the two"
     };
     Some(Failure {
         class: FailureClass::User,
         reason: "StateConflict".to_owned(),
         message: format!(
             "the state {own} belongs to {who}; two resources on one state would destroy each \
-             other's objects: {advice}, or delete one of the two"
+             other's objects: {advice}"
         ),
     })
 }

@@ -43,15 +43,15 @@ fn a_state_has_an_address(#[case] tf: Terraform, #[case] wanted: Option<&str>) {
 #[case::with_another_place(in_s3("old", 1, Some("y")), false)]
 fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] refused: bool) {
     let tf = in_s3("web", 5, Some("x"));
-    assert_eq!(conflict(&tf, [&other]).is_some(), refused);
+    assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
 }
 
 #[test]
 fn of_two_made_in_one_second_exactly_one_is_refused() {
     let (one, other) = (in_s3("a", 1, Some("x")), in_s3("b", 1, Some("x")));
     assert_ne!(
-        conflict(&one, [&other]).is_some(),
-        conflict(&other, [&one]).is_some()
+        conflict(&one, None, [&other]).is_some(),
+        conflict(&other, None, [&one]).is_some()
     );
 }
 
@@ -60,8 +60,8 @@ fn who_applied_something_is_not_refused_for_one_that_did_not() {
     let (squatter, mut owner) = (in_s3("old", 1, Some("x")), in_s3("web", 5, Some("x")));
     let applied = World::applied().status().last_applied;
     owner.status.get_or_insert_default().last_applied = applied;
-    assert_eq!(conflict(&owner, [&squatter]), None);
-    assert!(conflict(&squatter, [&owner]).is_some());
+    assert_eq!(conflict(&owner, None, [&squatter]), None);
+    assert!(conflict(&squatter, None, [&owner]).is_some());
 }
 
 #[test]
@@ -118,6 +118,6 @@ fn the_refused_one_runs_nothing_until_the_older_is_gone() {
 fn the_name_of_a_resource_elsewhere_is_nobodys_business() {
     let mut other = in_s3("old", 1, Some("x"));
     other.metadata.namespace = Some("secret-team".to_owned());
-    let failure = conflict(&in_s3("web", 5, Some("x")), [&other]).unwrap();
+    let failure = conflict(&in_s3("web", 5, Some("x")), None, [&other]).unwrap();
     assert!(!failure.message.contains("old ") && !failure.message.contains("secret-team"));
 }

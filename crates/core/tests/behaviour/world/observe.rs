@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::report::FailureClass;
+use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{Script, names};
 use alustan_core::image::{self, ImagePlan};
@@ -69,7 +69,7 @@ impl World {
             jobs: self.own_jobs(),
             cache: self.cache,
             invalid: None,
-            conflict: state_address::conflict(self.tf(), &self.others),
+            conflict: self.conflict(),
             outputs: self.outputs,
             pin: self.pin.clone(),
             record,
@@ -77,6 +77,12 @@ impl World {
             base,
             build,
         }
+    }
+
+    fn conflict(&self) -> Option<Failure> {
+        let attempted = self.record.as_ref().map_or(0, |it| it.record.attempted);
+        let pin = self.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
+        state_address::conflict(self.tf(), pin, &self.others)
     }
 
     fn record_seen(&mut self, stale: usize) -> Option<RecordSeen> {

@@ -1,0 +1,118 @@
+//! Rules 11 and 13: a state that is, or was, that of another.
+
+use alustan_api::report::FailureClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use crate::fixtures::{Edit as _, at, terraform};
+use crate::world::{Act, Stage, World};
+
+fn in_s3(name: &str, second: i64) -> alustan_api::Terraform {
+    let backend = json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1", "key": name });
+    let mut tf = terraform().named(name).with("/backend", backend);
+    tf.metadata.creation_timestamp = Some(Time(at(second)));
+    tf
+}
+
+/// The same, older, with something applied.
+fn owner(key: &str) -> alustan_api::Terraform {
+    let mut tf = in_s3("old", 1).with("/backend/key", key);
+    let applied = World::applied().status().last_applied;
+    tf.status.get_or_insert_default().last_applied = applied;
+    tf
+}
+
+/// Rules 11 and 13: "two resources on one state would destroy each other's objects".
+#[test]
+fn a_state_that_an_older_one_took_over_is_not_destroyed_with_the_younger() {
+    let mut world = World::with(in_s3("web", 5));
+    world.settle();
+    assert!(world.is_ready());
+    world.others = vec![owner("web")];
+    world.settle();
+    assert_eq!(world.reason(), "StateConflict");
+    world.delete().settle();
+    assert!(
+        !world.real.is_empty(),
+        "what the older one has is destroyed"
+    );
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("StateConflict", true)
+    );
+    let message = world.status().message;
+    assert!(message.contains("alustan.io/abandon=true"), "{message}");
+    // Once the older one has its state elsewhere, this one is destroyed.
+    world.now = world.look_once().decision.requeue_at.unwrap();
+    world.others.clear();
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn what_was_applied_elsewhere_is_destroyed_although_the_spec_names_the_state_of_another() {
+    let mut world = World::with(in_s3("web", 5));
+    world.settle();
+    world.others = vec![owner("old")];
+    world.edit(|tf| tf.with("/backend/key", "old"));
+    world.settle();
+    assert_eq!(world.reason(), "StateConflict");
+    world.delete().settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+/// The run that reports told that its state is in `place`.
+fn tell(world: &mut World, place: &str) {
+    let report = world.record.as_mut().unwrap().report.as_mut();
+    report.unwrap().state_address = Some(place.to_owned());
+}
+
+/// Rule 11: what the engine told of the state before is not where it is now.
+#[test]
+fn who_has_a_state_of_its_own_again_is_not_refused_for_the_one_before() {
+    let state = "gcs://bucket/web";
+    let mut old = terraform().named("old");
+    old.metadata.creation_timestamp = Some(Time(at(1)));
+    old.status.get_or_insert_default().state_address = Some(state.to_owned());
+    let mut tf = terraform();
+    tf.metadata.creation_timestamp = Some(Time(at(5)));
+    let mut world = World::with(tf);
+    world.module_backend = Some("gcs".to_owned());
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::User));
+    tell(&mut world, state);
+    world.others = vec![old];
+    world.settle();
+    world.settle();
+    assert_eq!(world.reason(), "StateConflict");
+    world.pass(36_000).settle();
+    assert_eq!(
+        world.run_number(),
+        1,
+        "nothing is tried in the state of another"
+    );
+    // The module has its state elsewhere from this commit on.
+    world.commit(1).run_to(Stage::Reported);
+    tell(&mut world, "gcs://bucket/of-its-own");
+    for _ in 0..10 {
+        world.look_once();
+        assert_ne!(world.reason(), "StateConflict");
+        world.act(0, Act::Progress);
+    }
+    assert!(world.is_ready(), "{:?}", world.status());
+}
+
+#[test]
+fn a_spec_that_leaves_the_state_after_the_deletion_makes_it_nobodys() {
+    let mut world = World::with(in_s3("web", 5));
+    world.settle();
+    world.others = vec![owner("web")];
+    world.delete();
+    world.edit(|tf| tf.with("/backend/key", "elsewhere"));
+    world.settle();
+    assert_eq!(world.reason(), "StateConflict");
+    assert!(
+        !world.real.is_empty(),
+        "what the older one has is destroyed"
+    );
+}

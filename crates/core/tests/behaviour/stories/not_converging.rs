@@ -1,0 +1,57 @@
+//! Rule 7: corrections that do not last, however each of them came about.
+
+use alustan_api::report::FailureClass;
+use alustan_api::run::RunKind;
+
+use crate::fixtures::Edit as _;
+use crate::world::{Act, Stage, World};
+
+/// Rule 7, where each correction takes two tries.
+#[test]
+fn corrections_that_do_not_last_are_told_although_each_took_two_tries() {
+    let mut world = World::applied();
+    world.unsteady = true;
+    world.real.drifted = true;
+    for _ in 0..4 {
+        world.now = world.settle().unwrap_or(world.now).max(world.now);
+        world.look_once();
+        for _ in 0..20 {
+            if world.reason() == "NotConverging" {
+                break;
+            }
+            world.look_once();
+            world.spawn();
+            let planning = world
+                .pods
+                .last()
+                .is_some_and(|pod| pod.stage == Stage::Planning);
+            let first = world.last_run() == (RunKind::Apply, "drift".to_owned());
+            let act = if planning && first {
+                Act::Fail(FailureClass::World)
+            } else {
+                Act::Progress
+            };
+            if !world.act(0, act) {
+                world.pass(10);
+            }
+        }
+    }
+    assert_eq!(world.reason(), "NotConverging", "{:?}", world.ledger.kinds);
+}
+
+/// Rule 7, where a person approves each correction.
+#[test]
+fn corrections_that_do_not_last_are_told_although_a_person_approved_each() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with("/approval/mode", "Manual"));
+    world.settle();
+    world.unsteady = true;
+    world.real.drifted = true;
+    for _ in 0..3 {
+        world.now = world.settle().unwrap_or(world.now).max(world.now);
+        world.settle();
+        world.approve();
+        world.settle();
+    }
+    assert_eq!(world.reason(), "NotConverging", "{:?}", world.ledger.kinds);
+}
