@@ -10,6 +10,7 @@ use kube::core::Duration;
 use serde_json::{Value, json};
 
 use crate::approval;
+use crate::delete;
 use crate::digest;
 use crate::seen::{InputsSeen, SourceSeen};
 
@@ -37,7 +38,7 @@ pub fn run_inputs(
         timeouts: time_limits(tf),
         approval: approval::inputs(tf, false),
         adopt: tf.spec.backend.as_ref().is_some_and(|it| it.adopt),
-        applied_before: false,
+        applied_before: delete::says_applied(tf),
         plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),
     })

@@ -1,7 +1,7 @@
 //! A resource without a run record: a new one, one whose record somebody removed, one that is gone
 //! but for others.
 
-use alustan_api::run::{History, RunRecord};
+use alustan_api::run::{History, Lineage, RunRecord};
 use alustan_api::{State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -56,6 +56,11 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
             number: attempted,
             attempted,
             state_made: last > 0 && was_managed(seen),
+            lineage: if attempted > 0 {
+                Lineage::Lost
+            } else {
+                Lineage::Unknown
+            },
             ..RunRecord::default()
         };
         steps.push(Step::CreateRecord(Box::new(secrets::record(

@@ -114,6 +114,7 @@ fn judged(case: &Case<'_>, inputs: &mut RunInputs) {
     inputs.approval = approval::inputs(case.tf, true);
     inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
     inputs.adopt = false;
+    inputs.applied_before = super::says_applied(case.tf);
 }
 
 /// Whether the resource still names the backend of the pin: only then are its credentials those of

@@ -1,13 +1,14 @@
 //! Rule 11: nobody works on a state that belongs to somebody else.
 
 use alustan_api::Terraform;
+use alustan_api::run::Lineage;
 use alustan_core::state_address::{address, conflict};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rstest::rstest;
 use serde_json::json;
 
 use crate::fixtures::{Edit as _, at, terraform};
-use crate::world::World;
+use crate::world::{Stage, World};
 
 /// A resource with its state in S3, made at `second`.
 fn in_s3(name: &str, second: i64, key: Option<&str>) -> Terraform {
@@ -120,4 +121,21 @@ fn the_name_of_a_resource_elsewhere_is_nobodys_business() {
     other.metadata.namespace = Some("secret-team".to_owned());
     let failure = conflict(&in_s3("web", 5, Some("x")), None, [&other]).unwrap();
     assert!(!failure.message.contains("old ") && !failure.message.contains("secret-team"));
+}
+
+/// Whose the state is was noted in the record: one made anew does not take it for ours.
+#[test]
+fn a_record_made_anew_knows_that_it_does_not_know_whose_the_state_is() {
+    let lineage = |world: &World| world.record.as_ref().unwrap().record.lineage.clone();
+    let mut world = World::new();
+    world.look_once();
+    assert_eq!(lineage(&world), Lineage::Unknown, "no run has looked yet");
+    let mut world = World::applied();
+    world.record = None;
+    world.look_once();
+    assert_eq!(lineage(&world), Lineage::Lost);
+    world.run_to(Stage::Planning);
+    let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();
+    assert!(inputs.applied_before, "the status proves it");
+    assert_eq!(lineage(&world), Lineage::Lost, "until the run has looked");
 }
