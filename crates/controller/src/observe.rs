@@ -13,6 +13,7 @@ use alustan_api::run::{Pin, PinnedImage};
 use alustan_api::{Terraform, names};
 use alustan_core::absorb::open_run;
 use alustan_core::build;
+use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::objects::secrets;
 use alustan_core::seen::{
@@ -105,7 +106,8 @@ impl<'a> Session<'a> {
             pin,
             nothing_left,
         } = record::kept(cx, tf).await?;
-        let inputs = inputs::read(cx, tf).await?;
+        let docker = docker_config(tf, record.as_ref(), pin.as_ref());
+        let inputs = inputs::read(cx, tf, docker).await?;
         let namespace_uid = self.namespace_uid();
         let source = self.source(&inputs);
         let base = self.base(record.as_ref(), &inputs);
@@ -120,12 +122,17 @@ impl<'a> Session<'a> {
         let pinned = plan
             .as_ref()
             .is_some_and(|plan| build::pinned(&plan.tag, pin.as_ref(), history).is_some());
-        let (image, artifact) = match &plan {
-            Some(plan) if !pinned => (
-                self.image(plan, build.as_ref().map(|build| &build.seen), &inputs),
-                self.artifact(plan, &source, &inputs),
-            ),
-            _ => (Answer::Pending, None),
+        let image = match &plan {
+            Some(plan) if !pinned => {
+                self.image(plan, build.as_ref().map(|build| &build.seen), &inputs)
+            }
+            _ => Answer::Pending,
+        };
+        let deleted = tf.metadata.deletion_timestamp.is_some();
+        let artifact = if deleted || !pinned {
+            self.artifact(&source, &inputs)
+        } else {
+            None
         };
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
@@ -343,17 +350,10 @@ impl<'a> Session<'a> {
             .get(&question.text, self.who, None, question.ask))
     }
 
-    /// The context in the registry, if somebody asked for its push; and how it would be pushed.
-    fn artifact(
-        &self,
-        plan: &ImagePlan,
-        source: &Answer<SourceSeen>,
-        inputs: &Inputs,
-    ) -> Option<Answer<String>> {
-        let source = source.value()?;
-        let docker = inputs.docker.as_ref().ok()?.as_ref();
-        let repository = Repository::of(self.tf, inputs.git.as_ref().ok()?).ok()?;
-        let push = match questions::push(self.cx, self.tf, plan, source, repository, docker) {
+    /// The context in the registry, if somebody asked for its push or nobody can; and how it would
+    /// be pushed.
+    fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
+        let push = match self.way_to_push(source.value()?, inputs) {
             Ok(push) => push,
             Err(failure) => return Some(failed(failure)),
         };
@@ -361,6 +361,13 @@ impl<'a> Session<'a> {
         let known = self.cx.answers.artifacts.peek(&push.question, self.who);
         *self.push.lock().unwrap_or_else(PoisonError::into_inner) = Some(push);
         known
+    }
+
+    fn way_to_push(&self, source: &SourceSeen, inputs: &Inputs) -> Result<Push, Failure> {
+        let docker = inputs.docker.as_ref().map_err(Clone::clone)?.as_ref();
+        let git = inputs.git.as_ref().map_err(Clone::clone)?;
+        let repository = Repository::of(self.tf, git)?;
+        questions::push(self.cx, self.tf, source, repository, docker)
     }
 
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_core::digest as hash;
-use alustan_core::image::ImagePlan;
 use alustan_core::seen::{IMAGE_MISSING, SourceSeen};
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
 use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
@@ -275,7 +274,6 @@ pub(crate) struct Push {
 pub(crate) fn push(
     cx: &Context,
     tf: &Terraform,
-    plan: &ImagePlan,
     seen: &SourceSeen,
     repository: Repository,
     docker: Option<&DockerConfig>,
@@ -284,7 +282,7 @@ pub(crate) fn push(
     let access = access(tf, &name, docker);
     let question = format!(
         "push of {} to {name} as {}",
-        plan.context,
+        seen.context,
         identity(&access, docker)
     );
     let (git, contexts, seen) = (cx.git.clone(), cx.contexts.clone(), seen.clone());

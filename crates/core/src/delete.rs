@@ -20,6 +20,7 @@ use crate::seen::Answer;
 use crate::start::{self, Plan};
 use crate::status::{AWAITING, HALF_APPLIED, Situation};
 use crate::step::{Decision, Step, Swap};
+pub use gaps::docker_config;
 pub use kept::leaves_everything;
 use kept::{Kept, how_to_abandon, is_abandoned, unknown};
 pub use restore::restored;

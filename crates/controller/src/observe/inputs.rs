@@ -28,8 +28,13 @@ pub(super) struct Inputs {
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
-/// Reads everything that `tf` names.
-pub(super) async fn read(cx: &Context, tf: &Terraform) -> Result<Inputs, Error> {
+/// Reads everything that `tf` names. `pinned`: the docker configuration that stands in for a
+/// registry's Secret that cannot be used.
+pub(super) async fn read(
+    cx: &Context,
+    tf: &Terraform,
+    pinned: Option<&str>,
+) -> Result<Inputs, Error> {
     let reader = Reader {
         cx,
         namespace: tf.namespace().unwrap_or_default(),
@@ -47,6 +52,8 @@ pub(super) async fn read(cx: &Context, tf: &Terraform) -> Result<Inputs, Error> 
         None => Ok(found),
     };
     let docker = registry.map(|registry| registry.map(|registry| registry.config));
+    let stands_in = || DockerConfig::parse(pinned?.as_bytes()).ok();
+    let docker = docker.or_else(|failure| stands_in().map(Some).ok_or(failure));
     Ok(Inputs { seen, git, docker })
 }
 

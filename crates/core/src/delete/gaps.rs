@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use alustan_api::run::{Pin, ScriptTexts};
 use alustan_api::{Script, Terraform};
 
-use crate::seen::{InputsSeen, Seen};
+use crate::seen::{InputsSeen, RecordSeen, Seen};
 
 /// `seen` with everything that the spec of the deleted `tf` names, and what of it is gone as the
 /// pin of what exists has it.
@@ -50,6 +50,20 @@ fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
     fill(&scripts.plan, &mut found.plan, &pinned.plan);
     fill(&scripts.apply, &mut found.apply, &pinned.apply);
     fill(&scripts.destroy, &mut found.destroy, &pinned.destroy);
+}
+
+/// What the registry is asked with for the deleted `tf`, where its Secret cannot be used: the docker
+/// configuration in the `pin` of what exists.
+pub fn docker_config<'a>(
+    tf: &Terraform,
+    record: Option<&RecordSeen>,
+    pin: Option<&'a Pin>,
+) -> Option<&'a str> {
+    tf.metadata.deletion_timestamp.as_ref()?;
+    tf.spec.container_registry.secret_ref.as_ref()?;
+    let attempted = record.map_or(i64::MAX, |record| record.record.attempted);
+    let pin = pin?.of_what_exists(attempted);
+    pin.docker_config.as_deref()
 }
 
 /// Where the registry's Secret is gone, one is derived from the pin.

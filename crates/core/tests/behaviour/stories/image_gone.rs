@@ -58,21 +58,48 @@ fn destroy_runs_in_the_base_image_which_unpacks_the_context() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-#[test]
-fn a_context_that_is_gone_too_is_pushed_again_while_the_repository_has_it() {
-    let mut world = lost();
-    world.artifacts.clear();
-    world.restart();
+/// Whether the context is pushed before the destroy starts.
+fn pushes(world: &mut World) -> bool {
     let mut pushed = false;
     for _ in 0..10 {
         let looked = world.look_once();
         pushed |= words(&looked.decision.steps).contains(&"PushContext".to_owned());
         if looked.started {
-            break;
+            return pushed;
         }
         world.now = looked.decision.requeue_at.unwrap_or(world.now);
     }
-    assert!(pushed, "{:?}", world.status());
+    panic!("{:?}", world.status());
+}
+
+#[test]
+fn a_context_that_is_gone_too_is_pushed_again_while_the_repository_has_it() {
+    let mut world = lost();
+    world.artifacts.clear();
+    world.restart();
+    assert!(pushes(&mut world));
+    world.run_until_rest();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn it_is_pushed_with_the_pinned_credentials_once_the_secret_of_the_registry_is_gone() {
+    let mut world = lost();
+    world.artifacts.clear();
+    world.regcred = false;
+    world.restart();
+    assert!(pushes(&mut world));
+    world.run_until_rest();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn what_nobody_can_push_any_more_is_pulled_as_it_was_pinned() {
+    let mut world = lost();
+    world.regcred = false;
+    world.pin.as_mut().unwrap().docker_config = None;
+    world.restart();
+    assert!(!pushes(&mut world));
     world.run_until_rest();
     assert!(world.tf.is_none() && world.real.is_empty());
 }

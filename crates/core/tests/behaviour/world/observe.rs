@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{Script, names};
+use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::seen::{
     Answer, BuildSeen, BuildState, IMAGE_MISSING, Incomplete, InputsSeen, JobSeen, NothingLeft,
@@ -38,6 +39,8 @@ impl Memory {
 }
 
 const NAMESPACE: &str = "uid-of-team";
+const NO_REGCRED: &str =
+    "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
 
 impl World {
     /// What is seen, with the record as it was `stale` versions ago.
@@ -61,10 +64,7 @@ impl World {
             image: plan
                 .as_ref()
                 .map_or(Answer::Pending, |plan| self.image(plan)),
-            artifact: source
-                .value()
-                .filter(|_| plan.is_some())
-                .and_then(|source| self.artifact(source)),
+            artifact: source.value().and_then(|source| self.artifact(source)),
             job: record.as_ref().and_then(|record| self.job(record)),
             jobs: self.own_jobs(),
             cache: self.cache,
@@ -167,7 +167,21 @@ impl World {
         Answer::Known(digest)
     }
 
+    /// Whether there is a docker configuration to push with, or none is named.
+    fn may_push(&self) -> bool {
+        let (tf, record) = (self.tf(), self.record.as_ref());
+        let named = tf.spec.container_registry.secret_ref.is_some();
+        !named || self.regcred || docker_config(tf, record, self.pin.as_ref()).is_some()
+    }
+
     fn artifact(&mut self, source: &SourceSeen) -> Option<Answer<String>> {
+        if !self.may_push() {
+            return Some(Answer::Failed {
+                failure: failure(FailureClass::World, "SecretNotFound", NO_REGCRED),
+                last: None,
+                retry_at: self.next_minute(),
+            });
+        }
         let place = image::artifact(self.tf(), source);
         if !self.memory.pushed.contains(&place) {
             return None;
@@ -213,8 +227,7 @@ impl World {
         };
         let missing = |class, why: &str| failure(class, "SecretNotFound", why);
         let failure = if named && !self.regcred {
-            let why = "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
-            missing(FailureClass::User, why)
+            missing(FailureClass::User, NO_REGCRED)
         } else if cloud.is_none() {
             let why = "spec.runner.envFromSecrets[0]: Secret cloud does not exist; create it";
             missing(FailureClass::World, why)
