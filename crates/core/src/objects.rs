@@ -5,7 +5,7 @@ pub mod build_job;
 pub mod cache_pvc;
 pub mod namespace;
 pub mod pod;
-mod prepare;
+pub(crate) mod prepare;
 pub mod rbac;
 pub mod run_job;
 pub mod secrets;

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use alustan_api::run::{Pin, ScriptTexts};
 use alustan_api::{Script, Terraform};
 
+use crate::objects::prepare;
 use crate::seen::{InputsSeen, RecordSeen, Seen};
+use crate::settings::Settings;
 
 /// `seen` with everything that the spec of the deleted `tf` names, and what of it is gone as the
 /// pin of what exists has it.
@@ -75,10 +77,22 @@ fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
     }
 }
 
-/// The environment of runs in place of Secrets that are gone.
-pub(super) fn environment(filled: &InputsSeen) -> BTreeMap<String, String> {
-    let gone = filled.runner.iter();
-    gone.filter(|(name, _)| filled.gone.contains(*name))
-        .flat_map(|(_, values)| values.clone())
-        .collect()
+/// The environment of runs in place of Secrets that are gone. As in any container, a Secret that is
+/// named later goes before it, and so does what the `settings` say.
+pub(super) fn environment(
+    tf: &Terraform,
+    filled: &InputsSeen,
+    settings: &Settings,
+) -> BTreeMap<String, String> {
+    let mut last = BTreeMap::new();
+    for secret in tf.spec.runner.iter().flat_map(|it| &it.env_from_secrets) {
+        let gone = filled.gone.contains(&secret.name);
+        let values = filled.runner.get(&secret.name).into_iter().flatten();
+        last.extend(values.map(|(name, value)| (name.clone(), gone.then(|| value.clone()))));
+    }
+    for explicit in prepare::environment(settings) {
+        last.remove(&explicit.name);
+    }
+    let pinned = |(name, value): (String, Option<String>)| Some((name, value?));
+    last.into_iter().filter_map(pinned).collect()
 }

@@ -98,7 +98,7 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
     inputs.variables.extend(inputs::variables(case.tf));
     let secret = seen.runner.values().flat_map(BTreeMap::keys);
     inputs.secret_environment.extend(secret.cloned());
-    inputs.environment = gaps::environment(seen);
+    inputs.environment = gaps::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
     if is_same_backend(case, seen, &inputs.backend) {
         inputs.backend.environment.clone_from(&seen.backend);

@@ -1,10 +1,13 @@
 //! Rule 13: live values first, the pin for what is gone, item by item.
 
+use std::collections::BTreeMap;
+
 use alustan_api::Terraform;
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunInputs, RunKind};
+use alustan_core::decide::decide;
 use alustan_core::seen::CacheSeen;
-use alustan_core::step::{Object, Step};
+use alustan_core::step::{Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -100,6 +103,45 @@ fn what_is_there_counts_and_only_the_rest_comes_from_the_pin() {
     assert_eq!(inputs.scripts.destroy.as_deref(), Some("make clean"));
     assert_eq!(inputs.backend.environment["AWS_ACCESS_KEY_ID"], "new");
     assert_eq!(inputs.environment["TOKEN"], "7");
+}
+
+/// What the Secrets `names`, in this order, give a destroy: `cloud` is gone, `other` is there.
+fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
+    let mut world = applied();
+    let pinned = ["TOKEN", "REGION", "PROXY"].map(|name| (name.to_owned(), "pinned".to_owned()));
+    let pin = world.pin.as_mut().unwrap();
+    pin.environment.insert("cloud".to_owned(), pinned.into());
+    let explicit = ("PROXY".to_owned(), "explicit".to_owned());
+    world.settings.environment.extend([explicit]);
+    world.cloud = None;
+    let secrets = names.map(|name| json!({"name": name}));
+    world.edit(|tf| tf.with("/runner/envFromSecrets", json!(secrets)));
+    world.delete();
+    let mut seen = world.observe(0);
+    let mut found = seen.found().clone();
+    let live = [("TOKEN".to_owned(), "live".to_owned())].into();
+    found.runner.insert("other".to_owned(), live);
+    seen.inputs = Ok(found);
+    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let start = decision.start.expect("a run");
+    let mut swaps = start.steps.into_iter().filter_map(|step| match step {
+        Step::SwapRecord(swap) => Some(swap.inputs),
+        _ => None,
+    });
+    let set = |inputs| match inputs {
+        Keep::Set(inputs) => Some(*inputs),
+        Keep::Same | Keep::Drop => None,
+    };
+    swaps.find_map(set).unwrap().environment
+}
+
+#[test]
+fn a_secret_that_is_gone_keeps_its_place_among_the_others() {
+    let later = environment(["cloud", "other"]);
+    assert_eq!(later, [("REGION".to_owned(), "pinned".to_owned())].into());
+    let earlier = environment(["other", "cloud"]);
+    let pinned = ["REGION", "TOKEN"].map(|name| (name.to_owned(), "pinned".to_owned()));
+    assert_eq!(earlier, pinned.into());
 }
 
 #[test]
