@@ -68,7 +68,7 @@ fn waits(case: Case<'_>, why: fn(&Terraform) -> Situation) -> Decision {
 
 fn orphan(mut case: Case<'_>) -> Decision {
     let_go(&mut case, false);
-    let left = kept::left(case.tf, case.seen.pin.as_ref());
+    let left = kept::left(&case);
     let message = format!("spec.deletionPolicy is Orphan: {left}");
     let situation = Situation::busy(State::Destroying, "Orphaned", message);
     case.done(&situation, None, None)
@@ -120,9 +120,11 @@ fn is_known(case: &Case<'_>) -> bool {
 }
 
 fn pin_lost(case: Case<'_>) -> Decision {
+    let state = kept::managed_state(&case);
     let message = format!(
-        "the Secret {} is gone, and with it what destroy needs{}",
+        "the Secret {} is gone, and with it what destroy needs{}{}",
         names::pin(&case.tf.name_any()),
+        state.map_or_else(String::new, |state| format!("; its state is {state}")),
         abandon_hint(&case)
     );
     case.done(&Situation::stalled("PinLost", message), None, None)
@@ -207,7 +209,7 @@ fn abandon(mut case: Case<'_>) -> Decision {
         )
     } else {
         let_go(&mut case, false);
-        let left = kept::left(case.tf, case.seen.pin.as_ref());
+        let left = kept::left(&case);
         format!("abandoned: {left}")
     };
     let situation = Situation::busy(State::Destroying, "Abandoned", message);

@@ -1,9 +1,9 @@
 //! What stands against a destroy, because a person wants it so.
 
-use alustan_api::run::Pin;
 use alustan_api::{ABANDON, DeletionPolicy, Terraform};
 use kube::ResourceExt;
 
+use crate::decide::Case;
 use crate::status::Situation;
 
 /// Why the spec says that nothing is destroyed.
@@ -113,17 +113,25 @@ fn patch(tf: &Terraform, field: &str) -> String {
 }
 
 /// What stays where nothing is destroyed.
-pub(crate) fn left(tf: &Terraform, pin: Option<&Pin>) -> String {
-    let managed = pin.is_some_and(|pin| pin.inputs.backend.managed.is_some());
-    let state = if managed {
-        format!(
-            " in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
-            tf.namespace().unwrap_or_default(),
-            alustan_api::labels::NAME,
-            tf.name_any(),
-        )
-    } else {
-        String::new()
-    };
+pub(crate) fn left(case: &Case<'_>) -> String {
+    let state = managed_state(case).map(|state| format!(" {state}"));
+    let state = state.unwrap_or_default();
     format!("what it manages is left as it is, and so is its state{state}")
+}
+
+/// Where the state is, if it is a managed one: the pin knows, and without it the record tells
+/// whether one was made.
+pub(crate) fn managed_state(case: &Case<'_>) -> Option<String> {
+    let pin = case.seen.pin.as_ref();
+    let managed = pin.map_or(case.current.state_made, |pin| {
+        pin.inputs.backend.managed.is_some()
+    });
+    managed.then(|| {
+        format!(
+            "in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
+            case.tf.namespace().unwrap_or_default(),
+            alustan_api::labels::NAME,
+            case.tf.name_any(),
+        )
+    })
 }

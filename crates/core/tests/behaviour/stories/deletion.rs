@@ -225,6 +225,8 @@ fn without_a_pin_nobody_knows_how_to_destroy() {
     assert!(world.is_stalled());
     assert_eq!(world.reason(), "PinLost");
     assert!(world.status().message.contains("Secret web-pin is gone"));
+    let state = "its state is in Secrets of this namespace: kubectl get secrets -n team";
+    assert!(world.status().message.contains(state));
 }
 
 #[test]
