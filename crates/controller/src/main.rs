@@ -7,6 +7,8 @@ mod dispatch;
 mod enact;
 mod error;
 mod fail_point;
+#[cfg(test)]
+mod fake_api;
 mod http;
 mod lookups;
 mod mirror;

@@ -13,8 +13,8 @@ use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
 
 use crate::context::Context;
 use crate::enact::call;
@@ -28,8 +28,8 @@ const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The label with the name of a pod's Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
-/// The Job `name` of the current run. `claimed`: a pod has claimed it, so a Job that the mirror
-/// does not have is looked up once more before anybody believes that it is gone.
+/// The Job `name` of the current run. `claimed`: a pod has claimed it, so a Job and pods that the
+/// mirrors do not have are looked up once more before anybody believes that they are gone.
 pub(super) async fn run(
     cx: &Context,
     tf: &Terraform,
@@ -47,6 +47,7 @@ pub(super) async fn run(
             .map(Arc::new);
     }
     let Some(job) = job else {
+        let pods_alive = pods_alive || (claimed && lives(&cx.client, &namespace, name).await?);
         return Ok(pods_alive.then(|| JobSeen {
             uid: String::new(),
             finished: true,
@@ -64,6 +65,14 @@ pub(super) async fn run(
         waiting: pods.iter().find_map(|pod| stuck(pod)),
         ended: pods.iter().find_map(|pod| ended(pod)),
     }))
+}
+
+/// Whether a pod of the Job `job` is left, which may hold the lock of the state.
+async fn lives(client: &Client, namespace: &str, job: &str) -> Result<bool, Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
+    let pods = call(&format!("list the pods of job {job}"), api.list(&list)).await?;
+    Ok(pods.items.iter().any(alive))
 }
 
 /// Runner Jobs of `tf` by run number, and those of which only a living pod is left.
@@ -329,4 +338,34 @@ fn ended(pod: &Pod) -> Option<String> {
         let told = told.unwrap_or_default();
         (end.exit_code != 0).then(|| format!("{reason}, exit code {}{told}", end.exit_code))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api;
+
+    async fn lives_with(phases: &'static [&'static str]) -> (bool, String) {
+        let (client, asked) = fake_api::serve(move |_| {
+            let pod = |phase| json!({"metadata": {"name": phase}, "status": {"phase": phase}});
+            let pods: Vec<_> = phases.iter().map(pod).collect();
+            fake_api::list(&pods)
+        })
+        .await;
+        let lives = lives(&client, "team", "web-apply-1").await.unwrap();
+        let uri = asked.lock().unwrap()[0].uri.clone();
+        (lives, uri)
+    }
+
+    #[tokio::test]
+    async fn the_pod_of_a_job_that_is_gone_is_asked_for_before_its_run_is_lost() {
+        let (lives, uri) = lives_with(&["Failed", "Running"]).await;
+        assert!(lives);
+        assert!(uri.starts_with("/api/v1/namespaces/team/pods?"), "{uri}");
+        assert!(uri.contains("job-name%3Dweb-apply-1"), "{uri}");
+        assert!(!lives_with(&["Failed", "Succeeded"]).await.0);
+        assert!(!lives_with(&[]).await.0);
+    }
 }

@@ -1,0 +1,77 @@
+//! An API server for tests, which remembers what it was asked.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::response::Response;
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) uri: String,
+    /// The type of its body.
+    pub(crate) kind: String,
+    pub(crate) body: Value,
+}
+
+/// What was asked so far.
+pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
+
+/// The answer to a request: its status and its body.
+type Answer = (u16, Value);
+
+/// A client of a server that answers as `answer` says.
+pub(crate) async fn serve(answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Client, Log) {
+    let (log, answer) = (Log::default(), Arc::new(Mutex::new(answer)));
+    let seen = log.clone();
+    let app = Router::new().fallback(move |request: Request| {
+        let (log, answer) = (log.clone(), answer.clone());
+        async move {
+            let asked = read(request).await;
+            log.lock().unwrap().push(asked.clone());
+            let (status, body) = (answer.lock().unwrap())(&asked);
+            Response::builder()
+                .status(StatusCode::from_u16(status).unwrap())
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Body::from(body.to_string()))
+                .unwrap()
+        }
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let client = Client::try_from(Config::new(url.parse().unwrap())).unwrap();
+    (client, seen)
+}
+
+async fn read(request: Request) -> Asked {
+    let (parts, body) = request.into_parts();
+    let kind = parts.headers.get(header::CONTENT_TYPE);
+    let kind = kind.map(|kind| kind.to_str().unwrap().to_owned());
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    Asked {
+        method: parts.method.to_string(),
+        uri: parts.uri.to_string(),
+        kind: kind.unwrap_or_default(),
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    }
+}
+
+/// A list of `items`.
+pub(crate) fn list(items: &[Value]) -> Answer {
+    (200, json!({"metadata": {}, "items": items}))
+}
+
+/// That something does not exist.
+pub(crate) fn not_found() -> Answer {
+    let status = json!({
+        "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "gone",
+    });
+    (404, status)
+}
