@@ -2,6 +2,7 @@
 //! only one of several hands does what counts.
 
 mod deletions;
+mod finalizer;
 
 use std::future::Future;
 
@@ -29,7 +30,6 @@ use crate::fail_point::{self, Moment};
 use crate::is_made_for;
 use crate::observe::Session;
 use crate::run::is_mirrored;
-use crate::unreadable::unread;
 
 /// The finalizer has a manager of its own: applying it leaves everything else alone.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
@@ -116,7 +116,7 @@ impl<'a> Pass<'a> {
         debug!(step = error::name(step), "enacting");
         match step {
             Step::AddFinalizer => self.add_finalizer().await,
-            Step::RemoveFinalizer => self.remove_finalizer().await,
+            Step::RemoveFinalizer => finalizer::remove(&self.cx.client, self.tf).await,
             Step::CreateRecord(secret) => self.create_record(secret).await,
             Step::SwapRecord(swap) => self.swap(swap).await,
             Step::Ensure(object) => self.ensure(object).await,
@@ -161,43 +161,6 @@ impl<'a> Pass<'a> {
         )
         .await
         .map(drop)
-    }
-
-    /// Removed whoever else claims it, too: an applied list would leave what others own. The API
-    /// server may take no change of a resource that nobody can read: then it gets the spec by which
-    /// it was destroyed.
-    async fn remove_finalizer(&self) -> Result<(), Error> {
-        let others: Vec<&String> = self
-            .tf
-            .finalizers()
-            .iter()
-            .filter(|finalizer| *finalizer != FINALIZER)
-            .collect();
-        let metadata = json!({
-            "uid": self.tf.uid(), "resourceVersion": self.tf.resource_version(),
-            "finalizers": others,
-        });
-        let mut removed = self.let_go(&json!({ "metadata": metadata })).await;
-        if let Err(Error::Call { source, .. }) = &removed
-            && is(source, StatusKind::Invalid)
-        {
-            let mended = json!({ "metadata": metadata, "spec": self.tf.spec });
-            removed = self.let_go(&mended).await;
-        }
-        match removed {
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
-                Err(Error::Conflict)
-            }
-            other => gone(other),
-        }
-    }
-
-    async fn let_go(&self, body: &Value) -> Result<Value, Error> {
-        let api = unread(self.cx, &self.namespace());
-        let (name, parameters) = (self.tf.name_any(), PatchParams::default());
-        let patch = Patch::Merge(body);
-        let patched = api.patch(&name, &parameters, &patch);
-        Ok(call("remove the finalizer", patched).await?.data)
     }
 
     /// A record that is there already was made by an earlier pass.

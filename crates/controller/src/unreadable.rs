@@ -5,6 +5,7 @@ use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_core::delete::restored;
 use alustan_core::events::Event;
+use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::error_boundary::InvalidObject;
 use serde_json::{Value, json};
@@ -53,16 +54,16 @@ pub(crate) async fn read(
 }
 
 /// The resources of `namespace` as they are stored.
-pub(crate) fn unread(cx: &Context, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn unread(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<Terraform>(&());
-    Api::namespaced_with(cx.client.clone(), namespace, &kind)
+    Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
 /// What the API server has of it.
 async fn stored(cx: &Context, invalid: &InvalidObject) -> Result<Value, Error> {
     let namespace = invalid.metadata.namespace.as_deref().unwrap_or_default();
     let name = invalid.metadata.name.as_deref().unwrap_or_default();
-    let api = unread(cx, namespace);
+    let api = unread(&cx.client, namespace);
     let found = call("read the resource", api.get_opt(name)).await?;
     Ok(found.map_or_else(|| json!({}), |found| found.data))
 }
