@@ -3,6 +3,7 @@
 
 mod deletions;
 mod finalizer;
+mod namespaces;
 
 use std::future::Future;
 
@@ -14,7 +15,7 @@ use alustan_core::step::{Keep, Object, Step, StepKind, Swap};
 use futures::future::try_join_all;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
 use kube::api::{Api, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
@@ -33,9 +34,6 @@ use crate::run::is_mirrored;
 
 /// The finalizer has a manager of its own: applying it leaves everything else alone.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
-
-/// So has the mark of a namespace.
-const NAMESPACE_MANAGER: &str = "terraform.alustan.io/namespace";
 
 /// One pass of writes for one resource.
 pub(crate) struct Pass<'a> {
@@ -268,7 +266,9 @@ impl<'a> Pass<'a> {
             Object::Role(role) => self.apply(role).await.map(drop),
             Object::Binding(binding) => self.apply(binding).await.map(drop),
             Object::Budget(budget) => self.apply(budget).await.map(drop),
-            Object::Namespace(namespace) => self.mark(namespace).await,
+            Object::Namespace(namespace) => {
+                namespaces::mark(&self.cx.client, &namespace.name_any()).await
+            }
         }
     }
 
@@ -287,16 +287,6 @@ impl<'a> Pass<'a> {
         self.not_taken(&api, &name).await?;
         let patch = Patch::Apply(object);
         call(&what, api.patch(&name, &parameters, &patch)).await
-    }
-
-    /// With a manager of its own: applying the mark, or none, leaves everything else alone.
-    async fn mark(&self, namespace: &Namespace) -> Result<(), Error> {
-        let api: Api<Namespace> = Api::all(self.cx.client.clone());
-        let parameters = PatchParams::apply(NAMESPACE_MANAGER).force();
-        let name = namespace.name_any();
-        let what = format!("label namespace {name}");
-        let patch = Patch::Apply(namespace);
-        gone(call(&what, api.patch(&name, &parameters, &patch)).await)
     }
 
     /// Nothing that was made by somebody else, or for an earlier resource, is taken over: a module

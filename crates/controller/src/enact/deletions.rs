@@ -1,7 +1,6 @@
 //! What is deleted: Jobs, what was replaced, and in the end everything of a resource.
 
 use alustan_api::labels::{self, Component};
-use alustan_core::objects::namespace;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -11,7 +10,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::{Pass, StatusKind, call, gone, is};
+use super::{Pass, StatusKind, call, gone, is, namespaces};
 use crate::error::Error;
 use crate::observe::jobs;
 
@@ -96,24 +95,10 @@ impl Pass<'_> {
         self.delete_all::<ServiceAccount>(&ours).await?;
         self.delete_all::<PersistentVolumeClaim>(&ours).await?;
         self.delete_all::<Secret>(&secrets).await?;
-        self.unmark_namespace().await?;
+        namespaces::unmark(&self.cx.client, &self.namespace()).await?;
         self.cx
             .mirrors
             .forget(&self.namespace(), &self.tf.name_any());
-        Ok(())
-    }
-
-    /// Once no resource of the namespace has a pin, nothing in it is applied. Who removed the last
-    /// pin sees that, whoever else cleans up at the same time.
-    async fn unmark_namespace(&self) -> Result<(), Error> {
-        let (by, component, pin) = (labels::MANAGED_BY, labels::COMPONENT, Component::Pin);
-        let pins = format!("{by}={},{component}={}", labels::MANAGER, pin.as_str());
-        let list = ListParams::default().labels(&pins).limit(1);
-        let api = self.api::<Secret>();
-        let pins = call("look for pins", api.list_metadata(&list)).await?;
-        if pins.items.is_empty() {
-            self.mark(&namespace::unmarked(self.tf)).await?;
-        }
         Ok(())
     }
 

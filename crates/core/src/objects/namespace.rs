@@ -10,19 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 /// The namespace of `tf` with its mark.
 pub fn marked(tf: &Terraform) -> Namespace {
     let mark = (HOLDS_STATE.to_owned(), "true".to_owned());
-    namespace(tf, BTreeMap::from([mark]))
-}
-
-/// The same without it.
-pub fn unmarked(tf: &Terraform) -> Namespace {
-    namespace(tf, BTreeMap::new())
-}
-
-fn namespace(tf: &Terraform, labels: BTreeMap<String, String>) -> Namespace {
     Namespace {
         metadata: ObjectMeta {
             name: tf.metadata.namespace.clone(),
-            labels: Some(labels),
+            labels: Some(BTreeMap::from([mark])),
             ..ObjectMeta::default()
         },
         ..Namespace::default()

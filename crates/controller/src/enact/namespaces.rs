@@ -1,0 +1,109 @@
+//! The mark of namespaces that hold what was applied, by which their deletion is refused.
+
+use alustan_api::labels::{self, Component};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::Client;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use serde_json::json;
+
+use super::{call, gone};
+use crate::error::Error;
+
+/// Marks `namespace`.
+pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> {
+    set(client, namespace, Some("true")).await
+}
+
+/// Takes the mark off `namespace`, once no resource in it has a pin or a managed state. Who removed
+/// the last of them sees that, whoever else cleans up at the same time; and one that is applied
+/// meanwhile has its mark again.
+pub(super) async fn unmark(client: &Client, namespace: &str) -> Result<(), Error> {
+    if holds_state(client, namespace).await? {
+        return Ok(());
+    }
+    set(client, namespace, None).await?;
+    if holds_state(client, namespace).await? {
+        mark(client, namespace).await?;
+    }
+    Ok(())
+}
+
+async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
+    let held = format!(
+        "{}={},{} in ({},{})",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::COMPONENT,
+        Component::Pin.as_str(),
+        Component::State.as_str()
+    );
+    let list = ListParams::default().labels(&held).limit(1);
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let found = call("look for pins and states", api.list_metadata(&list)).await?;
+    Ok(!found.items.is_empty())
+}
+
+/// Nothing else of it is touched. A namespace that is gone stays gone: applying would create it.
+async fn set(client: &Client, namespace: &str, mark: Option<&str>) -> Result<(), Error> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let body = json!({"metadata": {"labels": {labels::HOLDS_STATE: mark}}});
+    let what = format!("label namespace {namespace}");
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(&body));
+    gone(call(&what, api.patch_metadata(namespace, &parameters, &patch)).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_api::{self, Asked, list, not_found};
+
+    /// What is set as the mark, with as many pins or states as `held` says look by look.
+    async fn marks(held: [usize; 2]) -> Vec<Value> {
+        let mut looks = held.into_iter();
+        let (client, asked) = fake_api::serve(move |asked| {
+            if asked.method == "GET" {
+                let secret = json!({"metadata": {"name": "of-another"}});
+                list(&vec![secret; looks.next().unwrap()])
+            } else {
+                (200, json!({"metadata": {"name": "team"}}))
+            }
+        })
+        .await;
+        unmark(&client, "team").await.unwrap();
+        let asked = asked.lock().unwrap();
+        let patches = asked.iter().filter(|it| it.method == "PATCH");
+        let mark = |it: &Asked| it.body["metadata"]["labels"][labels::HOLDS_STATE].clone();
+        patches.map(mark).collect()
+    }
+
+    #[tokio::test]
+    async fn a_mark_goes_with_the_last_pin_and_state_and_comes_back_with_the_next() {
+        assert_eq!(marks([0, 0]).await, [Value::Null]);
+        assert_eq!(marks([1, 1]).await, [] as [Value; 0]);
+        assert_eq!(marks([0, 1]).await, [Value::Null, json!("true")]);
+    }
+
+    #[tokio::test]
+    async fn a_state_without_a_pin_keeps_the_mark() {
+        let (client, asked) = fake_api::serve(|asked| {
+            let all = asked.uri.contains("pin") && asked.uri.contains("state");
+            let state = json!({"metadata": {"name": "web-state"}});
+            list(&vec![state; usize::from(all)])
+        })
+        .await;
+        unmark(&client, "team").await.unwrap();
+        assert!(asked.lock().unwrap().iter().all(|it| it.method == "GET"));
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_is_gone_is_not_made_again() {
+        let (client, asked) = fake_api::serve(|_| not_found()).await;
+        mark(&client, "team").await.unwrap();
+        assert_eq!(
+            asked.lock().unwrap()[0].kind,
+            "application/merge-patch+json"
+        );
+    }
+}
