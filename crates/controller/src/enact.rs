@@ -11,7 +11,7 @@ use alustan_api::labels;
 use alustan_api::run::{PROTOCOL, key};
 use alustan_api::{FIELD_MANAGER, FINALIZER, KEPT, Terraform};
 use alustan_core::seen::Seen;
-use alustan_core::step::{Keep, Object, Step, StepKind, Swap};
+use alustan_core::step::{Keep, Object, Step, Swap};
 use futures::future::try_join_all;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
@@ -27,7 +27,7 @@ use tracing::{debug, info};
 
 use crate::context::Context;
 use crate::error::{self, Error, TIMEOUT};
-use crate::fail_point::{self, Moment};
+use crate::fail_point::Moment;
 use crate::is_made_for;
 use crate::observe::Session;
 use crate::run::is_mirrored;
@@ -90,12 +90,9 @@ impl<'a> Pass<'a> {
                 })
                 .collect();
             if objects.is_empty() {
-                let what = || fail_point::subject(step);
-                self.cx
-                    .fail_point
-                    .reached(Moment::Before, step.kind(), what);
+                self.cx.fail_point.reached(Moment::Before, step);
                 self.step(step).await?;
-                self.cx.fail_point.reached(Moment::After, step.kind(), what);
+                self.cx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
                 // The API server refuses a binding whose role it does not know yet.
@@ -245,10 +242,9 @@ impl<'a> Pass<'a> {
     }
 
     async fn ensure(&self, object: &Object) -> Result<(), Error> {
-        let (fail_point, what) = (&self.cx.fail_point, || object_name(object));
-        fail_point.reached(Moment::Before, StepKind::Ensure, what);
+        self.cx.fail_point.reached_object(Moment::Before, object);
         self.write(object).await?;
-        fail_point.reached(Moment::After, StepKind::Ensure, what);
+        self.cx.fail_point.reached_object(Moment::After, object);
         Ok(())
     }
 

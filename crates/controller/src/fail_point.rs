@@ -1,13 +1,10 @@
 //! Where the operator ends itself, for tests of what it leaves behind. Only builds for development
 //! do so; in a release nothing of it is there.
 
-use alustan_core::step::{Step, StepKind};
 #[cfg(not(debug_assertions))]
 pub(crate) use released::FailPoint;
 #[cfg(debug_assertions)]
 pub(crate) use under_test::FailPoint;
-
-use crate::enact::object_name;
 
 /// On which side of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,29 +13,14 @@ pub(crate) enum Moment {
     After,
 }
 
-/// What tells `step` from others of its kind: the name of what it writes, or the phase that it
-/// swaps in.
-pub(crate) fn subject(step: &Step) -> String {
-    match step {
-        Step::Ensure(object) => object_name(object),
-        Step::SwapRecord(swap) => format!("{:?}", swap.record.phase),
-        Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
-        Step::DeleteJob { name, .. } | Step::DeleteOutputs(name) => name.clone(),
-        Step::AddFinalizer
-        | Step::CreateRecord(_)
-        | Step::PushContext
-        | Step::DeleteClaim
-        | Step::CleanUp { .. }
-        | Step::RemoveFinalizer => String::new(),
-    }
-}
-
 #[cfg(debug_assertions)]
 mod under_test {
+    use alustan_core::step::{Object, Step, StepKind};
     use anyhow::{Context as _, Result};
     use rustix::process::{Signal, getpid, kill_process};
 
-    use super::{Moment, StepKind};
+    use super::Moment;
+    use crate::enact::object_name;
 
     /// Names the step: `Before:CreateJob`, or `After:CreateJob:web-apply`, the first whose subject
     /// begins so.
@@ -62,9 +44,17 @@ mod under_test {
             })
         }
 
-        /// Ends this process without warning, if this is the step. `subject` tells it from
-        /// others of its kind.
-        pub(crate) fn reached(&self, moment: Moment, kind: StepKind, subject: impl Fn() -> String) {
+        /// Ends this process without warning, if this is the step.
+        pub(crate) fn reached(&self, moment: Moment, step: &Step) {
+            self.end_at(moment, step.kind(), || subject(step));
+        }
+
+        /// The same for the step that applies `object`.
+        pub(crate) fn reached_object(&self, moment: Moment, object: &Object) {
+            self.end_at(moment, StepKind::Ensure, || object_name(object));
+        }
+
+        fn end_at(&self, moment: Moment, kind: StepKind, subject: impl Fn() -> String) {
             let Some((at, of, only)) = &self.at else {
                 return;
             };
@@ -72,6 +62,23 @@ mod under_test {
                 tracing::warn!(?moment, ?kind, "ending, as {VARIABLE} says");
                 let _ = kill_process(getpid(), Signal::KILL);
             }
+        }
+    }
+
+    /// What tells `step` from others of its kind: the name of what it writes, or the phase that it
+    /// swaps in.
+    fn subject(step: &Step) -> String {
+        match step {
+            Step::Ensure(object) => object_name(object),
+            Step::SwapRecord(swap) => format!("{:?}", swap.record.phase),
+            Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
+            Step::DeleteJob { name, .. } | Step::DeleteOutputs(name) => name.clone(),
+            Step::AddFinalizer
+            | Step::CreateRecord(_)
+            | Step::PushContext
+            | Step::DeleteClaim
+            | Step::CleanUp { .. }
+            | Step::RemoveFinalizer => String::new(),
         }
     }
 
@@ -91,7 +98,9 @@ mod under_test {
 
 #[cfg(not(debug_assertions))]
 mod released {
-    use super::{Moment, StepKind};
+    use alustan_core::step::{Object, Step};
+
+    use super::Moment;
 
     /// There is none in a release.
     #[derive(Default)]
@@ -104,6 +113,9 @@ mod released {
         }
 
         /// Goes on.
-        pub(crate) fn reached(&self, _: Moment, _: StepKind, _: impl Fn() -> String) {}
+        pub(crate) fn reached(&self, _: Moment, _: &Step) {}
+
+        /// Goes on.
+        pub(crate) fn reached_object(&self, _: Moment, _: &Object) {}
     }
 }
