@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use crate::approval;
 use crate::build;
 use crate::decide::{Case, Target};
-use crate::seen::Waiting;
+use crate::seen::{IMAGE_PULL, Waiting};
 use crate::start;
 use crate::status::{Situation, logs};
 use crate::step::{Decision, Step, Swap};
@@ -199,6 +199,13 @@ impl Case<'_> {
             .find(|due| self.now < *due)
     }
 
+    /// Whether `run` waits for an image that it can do without: a destroy has the base image.
+    fn has_another_way(&self, run: &RunSpec, why: &Waiting) -> bool {
+        let pin = self.seen.pin.as_ref();
+        let way = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
+        way && run.destroys && !run.unpack && why.reason == IMAGE_PULL
+    }
+
     /// What keeps the pod of the current run from starting, and until when that is waited for.
     fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
         let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
@@ -209,7 +216,12 @@ impl Case<'_> {
             None => None,
         };
         if let Some(told) = told {
-            return Some((told, run.started_at + GIVE_UP));
+            let wait = if self.has_another_way(run, &told) {
+                NO_POD
+            } else {
+                GIVE_UP
+            };
+            return Some((told, run.started_at + wait));
         }
         let slow = job.pods_alive && waited >= SLOW_POD;
         slow.then(|| {

@@ -58,6 +58,18 @@ fn destroy_runs_in_the_base_image_which_unpacks_the_context() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
+#[test]
+fn an_image_that_destroy_can_do_without_is_not_waited_for_long() {
+    let mut world = World::applied();
+    let deleted = world.now;
+    world.lose_images();
+    world.delete();
+    world.run_until_rest();
+    assert!(world.tf.is_none());
+    let took = world.now.duration_since(deleted);
+    assert!(took.as_secs() <= 60, "{took:?}");
+}
+
 /// Whether the context is pushed before the destroy starts.
 fn pushes(world: &mut World) -> bool {
     let mut pushed = false;
