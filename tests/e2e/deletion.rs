@@ -252,10 +252,16 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
         let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
-        namespaces
-            .delete(&scene.namespace, &DeleteParams::background())
-            .await
-            .unwrap();
+        let delete = ["delete", "namespace", &scene.namespace, "--wait=false"];
+        let (deleted, said) = scene.cluster.output("kubectl", &delete, None).await;
+        let anyway = format!(
+            "kubectl label namespace {} alustan.io/holds-state-",
+            scene.namespace
+        );
+        assert!(!deleted && said.contains(&anyway), "{said}");
+        // As the message says.
+        scene.cluster.run("bash", &["-c", &anyway]).await;
+        scene.cluster.run("kubectl", &delete).await;
         scene
             .until("the namespace to go", async || {
                 let found = namespaces.get_opt(&scene.namespace).await.ok()?;
@@ -264,6 +270,73 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
             .await;
         // Nothing can be started in it any more.
         assert_eq!(counter.lives(), (1, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn delete_is_refused_where_it_is_protected_and_leaves_everything_where_it_is_to() {
+    scene("kept", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        let mut safe = scene.resource_of("safe", "web");
+        safe["spec"]["deletionProtection"] = json!(true);
+        let mut orphan = scene.resource_of("orphan", "web");
+        orphan["spec"]["deletionPolicy"] = json!("Orphan");
+        scene.apply(&safe).await;
+        scene.apply(&orphan).await;
+        scene.ready("safe").await;
+        scene.ready("orphan").await;
+        let state = scene.data("orphan-state").await;
+        let foreground = DeleteParams::foreground();
+        scene.delete("orphan", &foreground).await;
+        assert_eq!(scene.data("orphan-state").await, state);
+
+        let (deleted, said) = scene.try_kubectl(&["delete", "tf", "safe"]).await;
+        let allow = format!(
+            "kubectl patch tf safe -n {} --type merge -p '{{\"spec\":{{\"deletionProtection\":false}}}}'",
+            scene.namespace
+        );
+        assert!(!deleted && said.contains(&allow), "{said}");
+        let tf = scene.ready("safe").await;
+        assert_eq!(tf.metadata.deletion_timestamp, None);
+        assert_eq!(counter.lives(), (2, 0));
+        // As the message says.
+        scene.cluster.run("bash", &["-c", &allow]).await;
+        scene.delete("safe", &foreground).await;
+        assert_eq!(counter.lives(), (2, 1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn delete_needs_nothing_but_the_pin() {
+    scene("pin", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        let destroy = "[ \"$PROVIDER_KEY\" = opens ] && terraform destroy -auto-approve\n";
+        scene.config_map("scripts", &[("destroy", destroy)]).await;
+        scene
+            .secret("provider", "Opaque", &[("PROVIDER_KEY", "opens")])
+            .await;
+        let mut web = scene.resource("web");
+        web["spec"]["runner"] = json!({"envFromSecrets": [{"name": "provider"}]});
+        let script = json!({"configMapRef": {"name": "scripts", "key": "destroy"}});
+        web["spec"]["scripts"] = json!({"destroy": script});
+        scene.apply(&web).await;
+        let image = scene.ready("web").await.status.unwrap().image.unwrap();
+
+        scene.remove_secret("provider").await;
+        scene.kubectl(&["delete", "configmap", "scripts"]).await;
+        scene.lose_image("web", &image.digest.unwrap()).await;
+        scene.remove_repositories();
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 1));
+        scene.nothing_left().await;
     })
     .await;
 }

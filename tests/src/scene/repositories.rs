@@ -45,7 +45,8 @@ impl Scene {
         std::fs::read_to_string(self.cluster.folder.join("ca.crt")).expect("the authority")
     }
 
-    pub(super) fn remove_repositories(&self) {
+    /// Removes all of them.
+    pub fn remove_repositories(&self) {
         for owner in [
             self.namespace.clone(),
             format!("private/{}", self.namespace),
