@@ -6,6 +6,13 @@ use alustan_api::{Terraform, TerraformSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
+const APPROVAL: &str = "approval";
+const DESTROY: &str = "destroy";
+const PROTECTION: &str = "deletionProtection";
+
+/// What a person says here in words of another version is no leave to destroy anything.
+const KEEPS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
+
 /// The resource with this `metadata`, of which `stored` is what the API server has. Each field of
 /// the spec is the live one where that can be read, else the pin's; so is the status, if it can be
 /// read at all. `None` where not even a bare spec makes sense.
@@ -28,12 +35,36 @@ pub fn restored(metadata: ObjectMeta, stored: &Value, pin: Option<&Pin>) -> Opti
             spec = next;
         }
     }
+    if let Some(approval) = live
+        .get(APPROVAL)
+        .filter(|it| spec.get(APPROVAL) != Some(it))
+    {
+        let destroy = approval.get(DESTROY).filter(|it| *it != "Auto");
+        spec = asked(spec.clone(), destroy.is_some()).unwrap_or(spec);
+    }
+    let is_read = |field: &&str| {
+        live.get(*field)
+            .is_none_or(|it| spec.get(*field) == Some(it))
+    };
+    if !KEEPS.iter().all(is_read) {
+        spec.insert(PROTECTION.to_owned(), true.into());
+    }
     let status = stored.get("status").cloned();
     Some(Terraform {
         metadata,
         spec: read(&spec)?,
         status: status.and_then(|status| serde_json::from_value(status).ok()),
     })
+}
+
+/// `spec` in which a person is asked before anything is destroyed, if one `is_wanted`.
+fn asked(mut spec: Map<String, Value>, is_wanted: bool) -> Option<Map<String, Value>> {
+    let approval = spec.entry(APPROVAL).or_insert_with(|| json!({}));
+    if is_wanted {
+        let approval = approval.as_object_mut()?;
+        approval.insert(DESTROY.to_owned(), "Manual".into());
+    }
+    is_readable(&spec).then_some(spec)
 }
 
 fn read(spec: &Map<String, Value>) -> Option<TerraformSpec> {

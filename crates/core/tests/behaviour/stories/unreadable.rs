@@ -1,7 +1,8 @@
 //! Rule 13: a deleted resource that cannot be read is destroyed by its metadata and its pin.
 
-use alustan_api::{Script, Terraform};
+use alustan_api::{Script, State, Terraform};
 use alustan_core::delete::restored;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, terraform};
@@ -106,4 +107,42 @@ fn nothing_but_the_metadata_and_the_pin_is_needed() {
     assert_eq!(world.tf().spec.variables, std::collections::BTreeMap::new());
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+/// One rule of another version makes all of `spec.approval` unreadable.
+#[test]
+fn who_wants_to_be_asked_before_a_destroy_is_asked_whatever_else_cannot_be_read() {
+    let mut world = applied();
+    world.edit(|tf| tf.with("/approval/destroy", "Manual"));
+    world.delete();
+    let mut stored = serde_json::to_value(world.tf()).unwrap();
+    let rule = json!({"when": "plan.add > 0", "then": "SomethingNew"});
+    stored["spec"]["approval"]["rules"] = json!([rule]);
+    assert!(serde_json::from_value::<Terraform>(stored.clone()).is_err());
+    world.tf = Some(read(&world, &stored));
+    world.settle();
+    assert!(!world.real.is_empty(), "destroyed, and nobody was asked");
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    world.approve();
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[rstest]
+#[case::policy("deletionPolicy", json!("Retain"))]
+#[case::protection("deletionProtection", json!("always"))]
+#[case::suspend("suspend", json!({"until": "tomorrow"}))]
+fn what_a_person_wants_to_keep_in_words_that_nobody_knows_is_kept(
+    #[case] field: &str,
+    #[case] value: Value,
+) {
+    let mut world = applied();
+    world.delete();
+    let mut stored = serde_json::to_value(world.tf()).unwrap();
+    stored["spec"][field] = value;
+    assert!(serde_json::from_value::<Terraform>(stored.clone()).is_err());
+    world.tf = Some(read(&world, &stored));
+    world.settle();
+    assert!(!world.real.is_empty(), "destroyed");
+    assert!(world.is_stalled());
 }
