@@ -285,9 +285,16 @@ pub(crate) fn says_applied(tf: &Terraform) -> bool {
 
 /// Whether the status says that something is applied, or may be half applied.
 pub(crate) fn says_attempted(tf: &Terraform) -> bool {
-    let status = tf.status.iter();
-    let mut conditions = status.flat_map(|status| &status.conditions);
-    says_applied(tf) || conditions.any(|it| it.type_ == "InSync" && it.reason == HALF_APPLIED)
+    says_applied(tf) || says_half_applied(tf)
+}
+
+/// Whether the status says that an apply goes on, or failed half-way.
+pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
+    tf.status.as_ref().is_some_and(|status| {
+        let mut conditions = status.conditions.iter();
+        status.state == State::Applying
+            || conditions.any(|it| it.type_ == "InSync" && it.reason == HALF_APPLIED)
+    })
 }
 
 /// Whether the last run destroyed everything, or planned to and found nothing.

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
 use kube::ResourceExt;
 
+use crate::delete;
 use crate::image::ImagePlan;
 use crate::seen::{Answer, IMAGE_MISSING, SourceSeen};
 
@@ -350,8 +351,10 @@ impl View<'_> {
 
     fn in_sync(&self, situation: &Situation) -> Verdict {
         let kind = Kind::InSync;
+        // Where the memory is lost, the status is the only one that still knows.
+        let half = self.record.is_none() && delete::says_half_applied(self.tf);
         match (&self.history.applied, drifted(self.history)) {
-            _ if self.history.unfinished => Verdict::new(
+            _ if self.history.unfinished || half => Verdict::new(
                 kind,
                 None,
                 HALF_APPLIED,

@@ -132,6 +132,22 @@ fn what_was_half_applied_is_not_forgotten() {
     world.delete();
     (world.record, world.pin) = (None, None);
     world.jobs.clear();
+    for _ in 0..3 {
+        world.look_once();
+        assert_eq!(world.reason(), "PinLost");
+    }
+}
+
+#[test]
+fn what_was_being_applied_is_not_forgotten() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
     world.look_once();
+    assert_eq!(world.status().state, State::Applying);
+    world.act(0, Act::Kill);
+    (world.record, world.pin) = (None, None);
+    world.jobs.clear();
+    world.delete().settle();
+    assert!(world.tf.is_some(), "let go");
     assert_eq!(world.reason(), "PinLost");
 }
