@@ -1,13 +1,13 @@
 //! People change their minds while something goes on: what they said last counts as soon as it can.
 
 use alustan_api::State;
-use alustan_api::report::RunResult;
+use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::fixtures::Edit as _;
-use crate::world::{Stage, World};
+use crate::fixtures::{self, Edit as _};
+use crate::world::{Act, Look, Stage, World};
 
 /// Rules 5 and 6: who has a say is asked, also where they got it only while the run planned.
 #[rstest]
@@ -65,4 +65,99 @@ fn a_look_for_drift_goes_on_whoever_gets_a_say() {
     world.settle();
     assert_eq!(world.ledger.kinds.last().unwrap().1, RunResult::NoChanges);
     assert!(world.is_ready());
+}
+
+fn awaiting() -> World {
+    let mut world = World::with(fixtures::terraform().with("/approval/mode", "Manual"));
+    world.settle();
+    world
+}
+
+#[test]
+fn what_is_approved_and_then_deleted_is_gone_in_the_end() {
+    for stage in [Stage::Created, Stage::Planning, Stage::Applying] {
+        let mut world = awaiting();
+        world.approve();
+        world.run_to(stage);
+        world.delete().run_until_rest();
+        assert!(world.tf.is_none() && world.real.is_empty());
+    }
+}
+
+#[test]
+fn an_approved_destroy_stops_for_whoever_wants_to_keep_it() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with("/approval/destroy", "Manual"));
+    world.delete().settle();
+    world.edit(|tf| tf.with("/suspend", true));
+    world.settle();
+    assert_eq!(world.reason(), "Suspended");
+    world.edit(|tf| tf.with("/suspend", false));
+    world.settle();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    world.approve();
+    world.run_to(Stage::Planning);
+    world.protect(true);
+    world.settle();
+    assert_eq!(world.reason(), "DeletionProtected");
+    assert!(!world.real.is_empty());
+    world.orphan(true);
+    world.protect(false);
+    world.settle();
+    assert!(world.tf.is_none() && !world.real.is_empty());
+}
+
+#[test]
+fn a_destroy_that_fails_half_way_again_and_again_asks_each_time() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with("/approval/destroy", "Manual"));
+    world.delete().settle();
+    for _ in 0..3 {
+        assert!(world.approve(), "{:?}", world.status());
+        world.run_to(Stage::Applying);
+        world.act(0, Act::Fail(FailureClass::Module));
+        world.run_until_rest();
+        assert_eq!(
+            world.status().state,
+            State::AwaitingApproval,
+            "{:?}",
+            world.status()
+        );
+        assert!(!world.real.is_empty());
+    }
+}
+
+#[test]
+fn a_destroy_that_waits_for_a_person_comes_to_its_end_wherever_the_controller_dies() {
+    for at in 0..14 {
+        for stale in [None, Some(1), Some(2), Some(3)] {
+            let mut world = World::applied();
+            world.edit(|tf| tf.with("/approval/destroy", "Manual"));
+            world.delete().settle();
+            world.look(Look {
+                stale,
+                crash: Some(at),
+            });
+            world.approve();
+            for n in 0..60 {
+                if world.tf.is_none() {
+                    break;
+                }
+                world.look(Look {
+                    stale: stale.filter(|_| n % 3 == 0),
+                    crash: (n % 2 == 0).then_some(at % 5),
+                });
+                world.act(0, Act::Progress);
+                world.pass(10);
+            }
+            if world.tf.is_some() {
+                world.run_until_rest();
+            }
+            assert!(
+                world.tf.is_none() && world.real.is_empty(),
+                "{at} {stale:?} {:?}",
+                world.status()
+            );
+        }
+    }
 }
