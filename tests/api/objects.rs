@@ -70,6 +70,7 @@ fn run_inputs(name: &str) -> RunInputs {
         },
         approval: ApprovalInputs::default(),
         adopt: false,
+        applied_before: false,
         plan_secret: None,
         environment: BTreeMap::new(),
     }
