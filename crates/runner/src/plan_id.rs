@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use alustan_api::run::ScriptTexts;
 use ring::hmac;
 use serde_json::{Value, json};
 
@@ -19,6 +20,8 @@ pub struct Plan<'a> {
     pub context: Option<&'a str>,
     /// The values of its variables.
     pub variables: &'a BTreeMap<String, Value>,
+    /// The scripts that make and apply it.
+    pub scripts: &'a ScriptTexts,
     /// The state that it starts from.
     pub state: &'a StateHead,
     /// The last run that began to change things.
@@ -32,6 +35,7 @@ pub fn plan_id(plan: Plan<'_>, key: &[u8]) -> String {
         plan.digest,
         plan.context,
         plan.variables,
+        plan.scripts,
         plan.state.lineage,
         plan.state.serial,
         plan.begun
@@ -59,10 +63,18 @@ mod tests {
             things: 1,
         };
         let (first, later, other) = (state("l", 1), state("l", 2), state("m", 1));
+        let (built_in, script) = (
+            ScriptTexts::default(),
+            ScriptTexts {
+                apply: Some("rm -rf /".to_owned()),
+                ..ScriptTexts::default()
+            },
+        );
         let plan = Plan {
             digest: "d",
             context: Some("c"),
             variables: &none,
+            scripts: &built_in,
             state: &first,
             begun: 1,
         };
@@ -78,6 +90,10 @@ mod tests {
             },
             Plan {
                 context: Some("d"),
+                ..plan
+            },
+            Plan {
+                scripts: &script,
                 ..plan
             },
             Plan {

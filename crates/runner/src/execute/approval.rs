@@ -128,6 +128,7 @@ impl Session {
             digest: &summary.set.digest,
             context: run.and_then(|run| run.context.as_deref()),
             variables: &self.inputs.variables,
+            scripts: &self.inputs.scripts,
             state: &head,
             begun: self.claimed.begun.max(self.claimed.attempted),
         };

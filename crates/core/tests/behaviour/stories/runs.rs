@@ -60,7 +60,6 @@ fn what_a_pod_needs_is_there_before_the_swap_and_the_pin_before_the_job() {
             "Ensure Account web-runner",
             "Ensure Role web-runner",
             "Ensure Binding web-runner",
-            "Ensure Namespace team",
             "Ensure Budget web-runner",
             "Ensure Secret web-state",
             "Ensure Secret web-state-slot-0",
@@ -143,9 +142,9 @@ fn a_controller_that_died_before_the_job_makes_pin_and_job_later() {
     world.room = false;
     world.settle();
     world.room = true;
-    // Up to the swap, the tenth write.
+    // Up to the swap, the ninth write.
     world.look(Look {
-        crash: Some(10),
+        crash: Some(9),
         stale: None,
     });
     assert_eq!(
