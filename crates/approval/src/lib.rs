@@ -78,20 +78,32 @@ impl std::fmt::Display for Matched {
 /// The rules that `plan` falls under, in their order. One that cannot be judged is among them.
 pub fn judge(rules: &[ApprovalRule], plan: &Plan) -> Vec<Matched> {
     let rules = rules.iter().enumerate();
-    let matched = |(index, rule): (usize, &ApprovalRule)| {
-        let unclear = match apart(|| holds(&rule.when, plan)) {
-            Ok(false) => return None,
-            Ok(true) => None,
-            Err(why) => Some(why.chars().take(LONGEST_REASON).collect()),
-        };
-        Some(Matched {
-            index,
-            then: rule.then,
-            when: rule.when.clone(),
-            unclear,
-        })
+    let judged = |(index, rule): (usize, &ApprovalRule)| {
+        let holds = apart(STACK, || holds(&rule.when, plan));
+        match holds.unwrap_or_else(|error| Err(format!("it could not be looked at: {error}"))) {
+            Ok(false) => None,
+            Ok(true) => Some(matched(index, rule, None)),
+            Err(why) => Some(matched(index, rule, Some(&why))),
+        }
     };
-    rules.filter_map(matched).collect()
+    rules.filter_map(judged).collect()
+}
+
+/// All of `rules`, as nobody knows whether a plan falls under them, and `why`.
+pub fn unjudged(rules: &[ApprovalRule], why: &str) -> Vec<Matched> {
+    let rules = rules.iter().enumerate();
+    rules
+        .map(|(index, rule)| matched(index, rule, Some(why)))
+        .collect()
+}
+
+fn matched(index: usize, rule: &ApprovalRule, unclear: Option<&str>) -> Matched {
+    Matched {
+        index,
+        then: rule.then,
+        when: rule.when.clone(),
+        unclear: unclear.map(|why| why.chars().take(LONGEST_REASON).collect()),
+    }
 }
 
 fn holds(when: &str, plan: &Plan) -> Result<bool, String> {
@@ -107,14 +119,15 @@ fn holds(when: &str, plan: &Plan) -> Result<bool, String> {
 }
 
 /// Does it in a thread of its own: an expression may be nested as deep as it is long, and whatever
-/// becomes of it must become of nobody else.
-fn apart<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// becomes of it must become of nobody else. Fails where there is no thread to be had.
+fn apart<T: Send>(
+    stack: usize,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> std::io::Result<Result<T, String>> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| format!("it could not be looked at: {error}"))?;
-        let done = thread.join();
-        done.unwrap_or_else(|_| Err("it is beyond what this CEL can do".to_owned()))
+        let thread = std::thread::Builder::new().stack_size(stack);
+        let done = thread.spawn_scoped(scope, work)?.join();
+        Ok(done.unwrap_or_else(|_| Err("it is beyond what this CEL can do".to_owned())))
     })
 }
 

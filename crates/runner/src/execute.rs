@@ -8,7 +8,7 @@ mod results;
 use std::time::{Duration, Instant};
 
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
-use alustan_api::run::{Outputs, RunKind, RunPhase, StateLock};
+use alustan_api::run::{Outputs, RunKind, RunPhase, RunRecord, StateLock};
 
 use crate::backend;
 use crate::command::Ending;
@@ -67,6 +67,12 @@ pub(crate) struct Findings {
     pub(crate) asks: Option<PlanAsks>,
     /// The lineage of the state, where it is ours.
     pub(crate) lineage: Option<String>,
+    /// Whether it came to change things.
+    pub(crate) began: bool,
+    /// The record as it was claimed, where the engine then refused to begin.
+    pub(crate) refused: Option<RunRecord>,
+    /// Whether there is no state of ours.
+    pub(crate) stateless: bool,
     /// The lock of somebody else.
     pub(crate) lock: Option<StateLock>,
     pub(crate) outputs: Option<Outputs>,
@@ -93,18 +99,25 @@ impl Session {
         self.init().await?;
         findings.state_address = self.state_address();
         self.push_leftover().await?;
-        let state = self.look_at_state(kind).await?;
+        let mut state = self.look_at_state().await?;
         let done = match kind {
             RunKind::Plan if self.inputs.approval.destroy => {
-                self.plan_for_people(Goal::Destroy, &state, findings).await
+                self.plan_for_people(Goal::Destroy, &mut state, findings)
+                    .await
             }
-            RunKind::Plan => self.plan_for_people(Goal::Apply, &state, findings).await,
-            RunKind::Drift => self.look(findings).await,
-            RunKind::Apply => self.apply(&state, findings).await,
-            RunKind::Destroy => self.destroy(&state, findings).await,
+            RunKind::Plan => {
+                self.plan_for_people(Goal::Apply, &mut state, findings)
+                    .await
+            }
+            RunKind::Drift => self.look(&mut state, findings).await,
+            RunKind::Apply => self.apply(&mut state, findings).await,
+            RunKind::Destroy => self.destroy(&mut state, findings).await,
         };
         let result = done.as_ref().ok().copied();
         findings.lineage = self.lineage_of_ours(&state, result).await;
+        if findings.lineage.is_none() {
+            self.look_at_what_was_made(&state, findings).await;
+        }
         done
     }
 
@@ -119,24 +132,24 @@ impl Session {
     }
 
     /// Plans, and changes nothing.
-    async fn look(&self, findings: &mut Findings) -> Result<RunResult, Ended> {
-        if !self.plan(Goal::Apply).await? {
+    async fn look(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
+        if !self.plan(Goal::Apply, state).await? {
             return Ok(RunResult::NoChanges);
         }
         findings.changes = self.changes().await;
         Ok(RunResult::Changes)
     }
 
-    async fn apply(&self, state: &State, findings: &mut Findings) -> Result<RunResult, Ended> {
+    async fn apply(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
         if self.somebody_has_a_say(state) {
             return self.apply_approved(Goal::Apply, state, findings).await;
         }
         let planned = self.makes_plans();
-        if planned && !self.plan(Goal::Apply).await? {
+        if planned && !self.plan(Goal::Apply, state).await? {
             findings.outputs = Some(self.outputs().await?);
             return Ok(RunResult::NoChanges);
         }
-        self.begin_to_change(state).await?;
+        self.begin_to_change(state, findings).await?;
         let applied = if planned {
             let (applied, changes, ()) =
                 tokio::join!(self.apply_plan(), self.changes(), self.keep_plan());
@@ -150,12 +163,16 @@ impl Session {
         Ok(RunResult::Done)
     }
 
-    async fn destroy(&self, state: &State, findings: &mut Findings) -> Result<RunResult, Ended> {
+    async fn destroy(
+        &self,
+        state: &mut State,
+        findings: &mut Findings,
+    ) -> Result<RunResult, Ended> {
         let nothing = self.scripts.destroy.is_none() && self.has_no_state().await;
         if self.inputs.approval.manual && !nothing {
             return self.apply_approved(Goal::Destroy, state, findings).await;
         }
-        self.begin_to_change(state).await?;
+        self.begin_to_change(state, findings).await?;
         let deadline = Instant::now() + Duration::from_secs(self.inputs.timeouts.destroy);
         let destroyed = match &self.scripts.destroy {
             Some(script) => {
@@ -187,10 +204,15 @@ impl Session {
     }
 
     /// From here on real objects may change: the last moment at which the run can be stopped.
-    async fn begin_to_change(&self, state: &State) -> Result<(), Ended> {
+    async fn begin_to_change(
+        &self,
+        state: &mut State,
+        findings: &mut Findings,
+    ) -> Result<(), Ended> {
         if self.commands.stop.asked_at().is_some() {
             return Err(stopped().into());
         }
+        self.look_again(state).await?;
         let patience = Patience::until(self.plan_deadline().max(Instant::now() + LOOK));
         let (lineage, address) = (self.lineage_to_note(state), self.state_address());
         let go = self.record.update_ours(patience, |record, _| {
@@ -210,7 +232,8 @@ impl Session {
             }
             Ok(Update::Write(true, Changes::new()))
         });
-        if go.await? {
+        findings.began = go.await?;
+        if findings.began {
             Ok(())
         } else {
             Err(Ended::Cancelled)

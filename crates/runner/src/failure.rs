@@ -126,6 +126,15 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
     }
 }
 
+/// Whether the engine refused to begin with `step`, for a lock or for a state that has moved since
+/// the plan was made: its first error says so. Later ones may be those of what a module runs.
+pub fn is_refused(step: Step, stderr: &str) -> bool {
+    let text = tidy(stderr).to_lowercase();
+    let first = text.lines().find(|line| line.starts_with("error:"));
+    let says = |first: &str| LOCKED.iter().chain(STALE).any(|it| first.contains(it));
+    matches!(step, Step::Apply | Step::Destroy) && first.is_some_and(says)
+}
+
 const LOCKED: &[&str] = &[
     "error acquiring the state lock",
     "state blob is already locked",

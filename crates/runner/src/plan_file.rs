@@ -1,13 +1,18 @@
 //! Plans on the cache volume: encrypted, the last two of them.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
+use zip::ZipArchive;
+
+use crate::lineage::StateHead;
 use crate::seal::Seal;
 
 /// How many plans are kept.
 const KEPT: usize = 2;
+/// Where a plan has the state that it was made from.
+const STATE: &str = "tfstate";
 
 /// Keeps the plan in `file` as that of run `number`.
 pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()> {
@@ -29,6 +34,16 @@ pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()
 pub fn open(cache: &Path, number: i64, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
     Seal::new(key, "plan")?.open(&sealed)
+}
+
+/// The lineage of the state that the plan in `file` was made from; `None` where there was none, or
+/// where that cannot be read.
+pub fn lineage(file: &Path) -> Option<String> {
+    let mut archive = ZipArchive::new(fs::File::open(file).ok()?).ok()?;
+    let mut state = Vec::new();
+    let mut entry = archive.by_name(STATE).ok()?;
+    entry.read_to_end(&mut state).ok()?;
+    StateHead::read(&state).ok()?.lineage
 }
 
 fn prune(plans: &Path) -> io::Result<()> {

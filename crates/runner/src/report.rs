@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use alustan_api::report::{Failure, RunReport, RunResult};
-use alustan_api::run::{Lineage, Outputs, RunPhase, key};
+use alustan_api::run::{Lineage, Outputs, RunPhase, RunRecord, key};
 use serde::Serialize;
 
 use crate::failure::{cut, world};
@@ -14,14 +14,48 @@ use crate::secrets::{Changes, LARGEST, Snapshot};
 /// Kubelet's limit of a termination message.
 const LARGEST_MESSAGE: usize = 4096;
 
-/// Writes the report into the record, takes the inputs out of it, and gives back the lock with
-/// the id `unlock`. Gives the report as it was recorded: an interruption after a cancellation is a
-/// cancellation.
+/// What else the record is told at the end of a run.
+#[derive(Clone, Copy, Default)]
+pub struct Closing<'a> {
+    /// The outputs to hand on.
+    pub outputs: Option<&'a Outputs>,
+    /// The id of the lock to give back.
+    pub unlock: Option<&'a str>,
+    /// The record as it was claimed, where the run began to change things and then was refused:
+    /// it has changed nothing, and an approval is still good.
+    pub refused: Option<&'a RunRecord>,
+    /// Whether there is no state of ours: one that is there later is somebody else's.
+    pub stateless: bool,
+}
+
+impl Closing<'_> {
+    fn note(&self, found: &mut RunRecord, report: &RunReport) {
+        if let Some(before) = self.refused {
+            found.attempted = before.attempted;
+            found.begun = before.begun;
+            found.lineage = before.lineage.clone();
+            found.state_address.clone_from(&before.state_address);
+        }
+        if self.stateless && found.lineage == Lineage::New {
+            found.lineage = Lineage::Unknown;
+        }
+        if let Some(lineage) = &report.lineage {
+            found.lineage = Lineage::Of(lineage.clone());
+            found.state_address.clone_from(&report.state_address);
+        }
+        let id = found.lock.as_ref().map(|lock| lock.id.as_str());
+        if id.is_some() && id == self.unlock {
+            found.lock = None;
+        }
+    }
+}
+
+/// Writes the report into the record, and takes the inputs out of it. Gives the report as it was
+/// recorded: an interruption after a cancellation is a cancellation.
 pub async fn record(
     record: &Record,
     report: &RunReport,
-    outputs: Option<&Outputs>,
-    unlock: Option<&str>,
+    closing: Closing<'_>,
     patience: Patience,
 ) -> Result<RunReport, RecordError> {
     record
@@ -47,18 +81,8 @@ pub async fn record(
                 report.clone()
             };
             found.phase = RunPhase::Reported;
-            if let Some(lineage) = &report.lineage {
-                found.lineage = Lineage::Of(lineage.clone());
-                found.state_address.clone_from(&report.state_address);
-            }
-            if found
-                .lock
-                .as_ref()
-                .is_some_and(|lock| Some(lock.id.as_str()) == unlock)
-            {
-                found.lock = None;
-            }
-            let mut changes = changes(&report, outputs);
+            closing.note(found, &report);
+            let mut changes = changes(&report, closing.outputs);
             make_room(snapshot, &mut changes);
             Ok(Update::Write(report, changes))
         })

@@ -15,7 +15,7 @@ use crate::failure::world;
 use crate::layout::{Layout, Vars};
 use crate::record::{Identity, Record, RecordError};
 use crate::redact::Redactor;
-use crate::report;
+use crate::report::{self, Closing};
 use crate::retry::Patience;
 use crate::secret_values::of_run;
 use crate::secrets::Secrets;
@@ -128,6 +128,9 @@ async fn carry_out(
     let session = Session::open(parts, claimed).await?;
     let ended = session.execute(kind, findings).await;
     findings.abandoned_lock = session.abandoned_lock();
+    if findings.began && session.was_refused() {
+        findings.refused = Some(session.claimed.clone());
+    }
     let redactor = &session.commands.redactor;
     findings.changes = findings.changes.take().map(|it| redactor.changes(it));
     if let Err(Ended::Failed(failure)) = &ended
@@ -151,11 +154,13 @@ async fn finish(
         .asked_at()
         .unwrap_or_else(Instant::now);
     let patience = Patience::until(from + context.commands.grace);
-    let (outputs, lock) = (
-        findings.outputs.as_ref(),
-        findings.abandoned_lock.as_deref(),
-    );
-    let recorded = match report::record(record, report, outputs, lock, patience).await {
+    let closing = Closing {
+        outputs: findings.outputs.as_ref(),
+        unlock: findings.abandoned_lock.as_deref(),
+        refused: findings.refused.as_ref(),
+        stateless: findings.stateless,
+    };
+    let recorded = match report::record(record, report, closing, patience).await {
         Ok(recorded) => recorded,
         Err(error) => {
             let failure = context

@@ -7,6 +7,7 @@ mod state;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,8 @@ pub struct Session {
     started: Instant,
     /// The lock of a state elsewhere that stood in the way last.
     lock_seen: Mutex<Option<StateLock>>,
+    /// Whether the engine refused to begin with what failed last.
+    refused: AtomicBool,
     _cache_lock: Option<cache::Lock>,
 }
 
@@ -166,6 +169,7 @@ impl Session {
             backend_config,
             started,
             lock_seen: Mutex::default(),
+            refused: AtomicBool::default(),
             _cache_lock: cache_lock,
         })
     }
@@ -227,6 +231,19 @@ impl Session {
             .collect();
         crate::say!("{} {}", self.engine.name(), words.join(" "));
         let run = || self.run_engine(arguments.clone(), ending, deadline, Show::Log);
+        self.run_freed(step, run, good).await
+    }
+
+    /// Runs a command, and once more where a lock in its way is released by then.
+    async fn run_freed<F>(
+        &self,
+        step: Step,
+        run: impl Fn() -> F,
+        good: &[i32],
+    ) -> Result<i32, Failure>
+    where
+        F: Future<Output = Result<Finished, Failure>>,
+    {
         let mut finished = run().await?;
         if self.is_freed(step, &finished, good).await {
             finished = run().await?;
@@ -312,13 +329,8 @@ impl Session {
         good: &[i32],
     ) -> Result<i32, Failure> {
         crate::say!("scripts.{name}");
-        let step = Step::Script(name);
         let run = || self.run_script(name, script, ending, deadline);
-        let mut finished = run().await?;
-        if self.is_freed(step, &finished, good).await {
-            finished = run().await?;
-        }
-        self.judged(step, &finished, good)
+        self.run_freed(Step::Script(name), run, good).await
     }
 
     async fn run_script(

@@ -1,11 +1,12 @@
 //! Plans that people or rules have a say in (rules 5 and 6): judged, shown, waited for, applied.
 
 use std::fs;
+use std::time::Instant;
 
-use alustan_api::RuleAction;
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
 use alustan_api::run::ApprovedPlan;
-use alustan_approval::{Matched, judge};
+use alustan_api::{ApprovalRule, RuleAction};
+use alustan_approval::{Matched, judge, unjudged};
 
 use super::ownership::State;
 use super::{Ended, Findings, Goal};
@@ -14,7 +15,7 @@ use crate::failure::user;
 use crate::plan_file;
 use crate::plan_id::{Plan, plan_id};
 use crate::plan_text;
-use crate::session::Session;
+use crate::session::{Session, stopped};
 use crate::workspace::write_private;
 
 /// Why a plan asks that takes over a state.
@@ -35,13 +36,13 @@ impl Session {
     pub(super) async fn plan_for_people(
         &self,
         goal: Goal,
-        state: &State,
+        state: &mut State,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         self.check_that_plans_are_applied(goal)?;
-        if self.plan(goal).await? {
+        if self.plan(goal, state).await? {
             let (summary, id) = self.plan_made(state).await?;
-            let because = self.judge(goal, state, &summary, findings)?;
+            let because = self.judge(goal, state, &summary, findings).await?;
             return Ok(self.ask(id, because, findings).await);
         }
         if goal == Goal::Apply {
@@ -54,7 +55,7 @@ impl Session {
     pub(super) async fn apply_approved(
         &self,
         goal: Goal,
-        state: &State,
+        state: &mut State,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         self.check_that_plans_are_applied(goal)?;
@@ -62,14 +63,14 @@ impl Session {
         if let Some(approved) = approved
             && let Some(summary) = self.stored_plan(approved, state).await
         {
-            self.judge(goal, state, &summary, findings)?;
+            self.judge(goal, state, &summary, findings).await?;
             return self.carry_out(goal, state, findings).await;
         }
-        if !self.plan(goal).await? {
+        if !self.plan(goal, state).await? {
             return self.nothing_to_do(goal, findings).await;
         }
         let (summary, id) = self.plan_made(state).await?;
-        let because = self.judge(goal, state, &summary, findings)?;
+        let because = self.judge(goal, state, &summary, findings).await?;
         let asks = self.inputs.approval.manual || !because.is_empty();
         if !asks || approved.is_some_and(|approved| approved.id == id) {
             return self.carry_out(goal, state, findings).await;
@@ -138,7 +139,7 @@ impl Session {
 
     /// Why a person must be asked, besides `approval.mode: Manual`; fails where a rule denies the
     /// plan. Rules are about what is applied: a destroy has its own switches.
-    fn judge(
+    async fn judge(
         &self,
         goal: Goal,
         state: &State,
@@ -151,13 +152,23 @@ impl Session {
             because.push(TAKEN_OVER.to_owned());
         }
         if goal == Goal::Apply {
-            let matched = judge(&self.inputs.approval.rules, &summary.plan);
+            let matched = self.matched(&summary.plan).await?;
             if let Some(rule) = matched.iter().find(|it| it.then == RuleAction::Deny) {
                 return Err(denied(rule, &summary.set));
             }
             because.extend(matched.iter().map(ToString::to_string));
         }
         Ok(because)
+    }
+
+    /// The rules that the plan falls under. A rule may want any time, so nobody waits for it after
+    /// the time limit of plans, or when the pod has to end.
+    async fn matched(&self, plan: &alustan_approval::Plan) -> Result<Vec<Matched>, Failure> {
+        let rules = self.inputs.approval.rules.clone();
+        tokio::select! {
+            matched = judged_until(self.plan_deadline(), rules, plan.clone()) => Ok(matched),
+            _ = self.commands.stop.asked() => Err(stopped()),
+        }
     }
 
     /// Keeps the plan until a person has approved it, and shows it.
@@ -192,10 +203,10 @@ impl Session {
     async fn carry_out(
         &self,
         goal: Goal,
-        state: &State,
+        state: &mut State,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
-        self.begin_to_change(state).await?;
+        self.begin_to_change(state, findings).await?;
         let applied = match goal {
             Goal::Apply => self.apply_plan().await,
             Goal::Destroy => self.apply_destroy_plan().await,
@@ -215,6 +226,22 @@ impl Session {
         findings.outputs = Some(self.outputs().await?);
         Ok(RunResult::NoChanges)
     }
+}
+
+/// The rules that `plan` falls under: all of them, where that is not known until `deadline`.
+async fn judged_until(
+    deadline: Instant,
+    rules: Vec<ApprovalRule>,
+    plan: alustan_approval::Plan,
+) -> Vec<Matched> {
+    let all = rules.clone();
+    let judged = tokio::task::spawn_blocking(move || judge(&rules, &plan));
+    let why = match tokio::time::timeout_at(deadline.into(), judged).await {
+        Ok(Ok(matched)) => return matched,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "spec.timeouts.plan passed".to_owned(),
+    };
+    unjudged(&all, &why)
 }
 
 /// The failure of a plan that `rule` denies.
@@ -237,4 +264,29 @@ fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
              the module or its variables, or the rule"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn rules_that_are_not_judged_in_time_count_as_matching() {
+        let digits = "[0,1,2,3,4,5,6,7,8,9]";
+        let rule = |when: &str| ApprovalRule {
+            when: when.into(),
+            then: RuleAction::Ask,
+        };
+        let slow = format!(
+            "{digits}.all(a, {digits}.all(b, {digits}.all(c, {digits}.all(d, a + b + c + d < 0 || \
+             true))))"
+        );
+        let rules = vec![rule("false"), rule(&slow)];
+        let plan = alustan_approval::Plan::default();
+        let matched = judged_until(Instant::now(), rules, plan).await;
+        let told: Vec<String> = matched.iter().map(ToString::to_string).collect();
+        let wanted = "spec.approval.rules[0] could not be judged and counts as matching: \
+                      spec.timeouts.plan passed: false";
+        assert_eq!((told.len(), told[0].as_str()), (2, wanted));
+    }
 }

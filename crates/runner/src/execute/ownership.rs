@@ -5,10 +5,12 @@ use std::time::Instant;
 use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::{Lineage, RunKind};
 
-use super::{Ended, LOOK};
+use super::{Ended, Findings, LOOK};
 use crate::backend;
 use crate::failure::{Step, module, place_in_json, user};
+use crate::leftover;
 use crate::lineage::{Owner, StateHead, owner};
+use crate::plan_file;
 use crate::session::Session;
 use crate::state_store::Version;
 
@@ -28,19 +30,48 @@ impl State {
 
 impl Session {
     /// Looks at the state. One of somebody else is left alone, unless it is to be taken over.
-    pub(super) async fn look_at_state(&self, kind: RunKind) -> Result<State, Ended> {
-        let Some(head) = self.head_if_unsure().await? else {
-            let owner = Owner::Us;
-            return Ok(State { head: None, owner });
-        };
-        let begun = self.claimed.attempted > 0;
-        let owner = owner(&self.claimed.lineage, begun, &head);
-        let taken = self.inputs.adopt && kind != RunKind::Destroy;
-        if owner == Owner::Others && !taken {
-            return Err(self.not_ours(kind, &head).into());
+    pub(super) async fn look_at_state(&self) -> Result<State, Ended> {
+        match self.head_if_unsure().await? {
+            Some(head) => Ok(self.state_of(head)?),
+            None => Ok(State {
+                head: None,
+                owner: Owner::Us,
+            }),
+        }
+    }
+
+    fn state_of(&self, head: StateHead) -> Result<State, Failure> {
+        // Nobody else can reach a managed state.
+        let proven = self.inputs.applied_before || self.server.is_some();
+        let owner = owner(&self.claimed.lineage, proven, &head);
+        let refused = self.destroys() || !self.inputs.adopt;
+        if owner == Owner::Others && refused {
+            return Err(self.not_ours(&head));
         }
         let head = Some(head);
         Ok(State { head, owner })
+    }
+
+    /// Whether the run is about destroying everything.
+    fn destroys(&self) -> bool {
+        let kind = self.claimed.run.as_ref().map(|run| run.kind);
+        self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
+    }
+
+    /// Makes sure, before anything is changed, that a state that was not read is still ours: the
+    /// plan knows which one it was made from.
+    pub(super) async fn look_again(&self, state: &mut State) -> Result<(), Failure> {
+        if state.head.is_some() || self.server.is_some() || !backend::has_resolved(&self.directory)
+        {
+            return Ok(());
+        }
+        let planned = plan_file::lineage(&self.layout.plan_file()).map(Lineage::Of);
+        if planned.is_none_or(|planned| planned != self.claimed.lineage)
+            && let Some(head) = self.pull_if_possible().await?
+        {
+            *state = self.state_of(head)?;
+        }
+        Ok(())
     }
 
     /// The state, where it is not known to be ours by what earlier runs noted.
@@ -63,6 +94,10 @@ impl Session {
         if seen_here || !backend::has_resolved(&self.directory) {
             return Ok(None);
         }
+        self.pull_if_possible().await
+    }
+
+    async fn pull_if_possible(&self) -> Result<Option<StateHead>, Failure> {
         match self.pull().await {
             // A script may have the state elsewhere, where the engine itself does not find it.
             Err(failure) if self.scripts.init.is_some() => {
@@ -137,28 +172,75 @@ impl Session {
         }
     }
 
-    fn not_ours(&self, kind: RunKind, head: &StateHead) -> Failure {
+    /// Finds out, where the record says that all that is there is ours, what that is: a state that
+    /// somebody else makes later must not be taken for it.
+    pub(super) async fn look_at_what_was_made(&self, state: &State, findings: &mut Findings) {
+        let began = findings.began;
+        let noted = if began {
+            self.lineage_to_note(state)
+        } else {
+            self.claimed.lineage.clone()
+        };
+        let unsaved = self.directory.join(leftover::FILE).is_file();
+        if noted != Lineage::New || unsaved || self.was_refused() {
+            return;
+        }
+        let found = if began {
+            self.head_now().await
+        } else {
+            state.head.clone()
+        };
+        if let Some(head) = found {
+            findings.lineage = head.lineage.filter(|_| began);
+            findings.stateless = findings.lineage.is_none();
+        }
+    }
+
+    async fn head_now(&self) -> Option<StateHead> {
+        if let Some(server) = &self.server {
+            let version = server.store().version().await;
+            return Some(version.map(head_of).unwrap_or_default());
+        }
+        if !backend::has_resolved(&self.directory) {
+            return None;
+        }
+        let pulled = self.pull().await;
+        pulled
+            .inspect_err(|failure| crate::say!("the state was not read: {}", failure.message))
+            .ok()
+    }
+
+    fn way_out_of_others(&self) -> String {
+        if self.destroys() {
+            return "Nothing was destroyed. Put back the state of this resource, or let it go \
+                    without a destroy: spec.deletionPolicy: Orphan"
+                .to_owned();
+        }
+        let identity = self.record.identity();
+        let (name, namespace) = (identity.resource(), &identity.namespace);
+        format!(
+            "Nothing was changed. Give this resource a state of its own, or set \
+             spec.backend.adopt: true to take this one over; its first plan then waits for \
+             approval: kubectl patch tf {name} -n {namespace} --type merge -p \
+             '{{\"spec\":{{\"backend\":{{\"adopt\":true}}}}}}'"
+        )
+    }
+
+    fn not_ours(&self, head: &StateHead) -> Failure {
         let place = self
             .state_address()
             .unwrap_or_else(|| "its backend".to_owned());
         let lineage = head.lineage.as_deref().unwrap_or_default();
         let whose = match &self.claimed.lineage {
             Lineage::Of(ours) => format!("that of this resource has the lineage {ours}"),
-            Lineage::Unknown | Lineage::Lost | Lineage::New => {
+            Lineage::Lost => {
+                "whose that is was known only to the run record, which was removed".to_owned()
+            }
+            Lineage::Unknown | Lineage::New => {
                 "it was there before anything of this resource was applied".to_owned()
             }
         };
-        let way_out = match kind {
-            RunKind::Destroy => {
-                "Nothing was destroyed. Put back the state of this resource, or let it go without \
-                 a destroy: spec.deletionPolicy: Orphan"
-            }
-            RunKind::Plan | RunKind::Apply | RunKind::Drift => {
-                "Nothing was changed. Give this resource a state of its own, or set \
-                 spec.backend.adopt: true to take this one over; its first plan then waits for \
-                 approval"
-            }
-        };
+        let way_out = self.way_out_of_others();
         let things = head.things;
         user(
             "StateNotOurs",

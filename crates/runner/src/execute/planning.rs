@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use alustan_api::report::{ChangeSet, Failure};
 
+use super::ownership::State;
 use super::{Ended, Goal, LOOK};
 use crate::changes::{Summary, summary};
 use crate::command::Ending;
@@ -19,8 +20,16 @@ impl Session {
         self.scripts.apply.is_none() || self.scripts.plan.is_some()
     }
 
-    /// Whether the plan has changes.
-    pub(super) async fn plan(&self, goal: Goal) -> Result<bool, Ended> {
+    /// Whether the plan has changes; it is one for the state of this resource.
+    pub(super) async fn plan(&self, goal: Goal, state: &mut State) -> Result<bool, Ended> {
+        let has_changes = self.make_plan(goal).await?;
+        if self.layout.plan_file().is_file() {
+            self.look_again(state).await?;
+        }
+        Ok(has_changes)
+    }
+
+    async fn make_plan(&self, goal: Goal) -> Result<bool, Failure> {
         let (deadline, good) = (self.plan_deadline(), [0, 2]);
         if let (Goal::Apply, Some(script)) = (goal, &self.scripts.plan) {
             let code = self

@@ -2,6 +2,7 @@
 //! released (rule 9), any other is told.
 
 use std::fs;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use alustan_api::run::StateLock;
 use super::ending::judge;
 use super::{Session, StateServer};
 use crate::command::{Ending, Finished, Show};
-use crate::failure::{Step, tidy};
+use crate::failure::{Step, is_refused, tidy};
 use crate::lock_info::{host, host_of_pod, is_id, read};
 
 /// How long the release of a lock may take.
@@ -30,6 +31,8 @@ impl Session {
         good: &[i32],
     ) -> Result<i32, Failure> {
         judge(step, finished, good).map_err(|failure| {
+            let refused = is_refused(step, &finished.stderr);
+            self.refused.store(refused, Ordering::Relaxed);
             if let Some(lock) = self.lock_told(&failure, finished) {
                 *self.lock_seen() = Some(lock);
             }
@@ -94,6 +97,11 @@ impl Session {
                 false
             }
         }
+    }
+
+    /// Whether the engine refused to begin with what failed last: nothing was changed then.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// The lock of somebody else that stood in the way last.

@@ -5,7 +5,7 @@ use alustan_api::run::{RunKind, RunPhase};
 use alustan_api::{ApprovalRule, RuleAction};
 use serde_json::json;
 
-use crate::world::{Ran, World, text};
+use crate::world::{Ran, World, text, until};
 
 /// Counts in a file how often it is really applied.
 fn counter(world: &World) -> String {
@@ -249,6 +249,26 @@ fn a_rule_that_cannot_be_judged_asks() {
         because.starts_with("spec.approval.rules[0] could not be judged and counts as matching"),
         "{because}"
     );
+}
+
+#[test]
+fn a_rule_that_takes_its_time_does_not_keep_a_pod_that_has_to_end() {
+    let mut world = world();
+    let digits = "[0,1,2,3,4,5,6,7,8,9]";
+    let when = (0..12).fold("true".to_owned(), |inner, _| {
+        format!("{digits}.all(x, {inner})")
+    });
+    world.inputs.approval.rules = vec![rule(&when, RuleAction::Ask)];
+    world.watch_engine();
+    world.start(RunKind::Apply);
+    let pod = world.pod();
+    until("the plan is read", || {
+        world.read("calls").contains("show -json")
+    });
+    pod.terminate();
+    let ran = world.finish(pod);
+    ran.expect_failure(FailureClass::World, "Interrupted");
+    assert_eq!(world.record().attempted, 0);
 }
 
 #[test]

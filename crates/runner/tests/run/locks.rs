@@ -1,7 +1,7 @@
 //! Locks that stand in the way of a state elsewhere: released when their holder is proven dead.
 
 use alustan_api::report::{FailureClass, RunResult};
-use alustan_api::run::{RunKind, RunPhase};
+use alustan_api::run::{Lineage, RunKind, RunPhase};
 use serde_json::json;
 
 use crate::s3::Bucket;
@@ -112,4 +112,58 @@ fn the_lock_of_a_managed_state_is_told_in_the_report() {
     let lock = world.lock_by("somebody@elsewhere");
     let ran = world.finish(world.pod());
     assert_eq!(ran.expect(RunResult::Failed).lock, Some(lock));
+}
+
+#[test]
+fn an_approval_outlives_a_lock_that_stood_in_its_way() {
+    let bucket = Bucket::serve();
+    let mut world = world(&bucket);
+    world.inputs.approval.manual = true;
+    let report = world.run(RunKind::Plan).report.unwrap();
+    world.approve(&report);
+    lock(&bucket, "somewhere-else");
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::World, "StateLocked");
+    let record = world.record();
+    assert_eq!((record.attempted, record.begun), (0, 0));
+    assert_eq!(
+        (record.lineage, record.state_address),
+        (Lineage::Unknown, None)
+    );
+    assert_eq!(record.phase, RunPhase::Reported);
+    bucket.remove(LOCK);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!((world.record().attempted, world.record().begun), (3, 3));
+
+    world.inputs.approval.manual = false;
+    lock(&bucket, "somewhere-else");
+    let ran = world.run(RunKind::Destroy);
+    ran.expect_failure(FailureClass::World, "StateLocked");
+    assert_eq!((world.record().attempted, world.record().begun), (3, 3));
+}
+
+#[test]
+fn a_plan_that_was_stale_when_it_was_to_be_applied_changed_nothing() {
+    let mut world = World::with_local_backend("resource \"terraform_data\" \"a\" {}\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
+    // Somebody writes the state between plan and apply.
+    let state = world.path("local.tfstate").display().to_string();
+    world.before_engine(
+        "apply",
+        &format!("sed -i 's/\"serial\": [0-9]*/\"serial\": 77/' {state}"),
+    );
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::World, "PlanStale");
+    assert_eq!((world.record().attempted, world.record().begun), (1, 1));
+}
+
+#[test]
+fn a_lock_in_the_way_of_what_a_module_runs_does_not_undo_what_was_done_before() {
+    let mut world = World::new(
+        "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    \
+         command = \"echo 'Error: Error acquiring the state lock' >&2; exit 1\"\n  }\n}\n",
+    );
+    world.run(RunKind::Apply).expect(RunResult::Failed);
+    assert_eq!((world.record().attempted, world.record().begun), (1, 1));
 }

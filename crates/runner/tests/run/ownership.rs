@@ -1,13 +1,18 @@
 //! Whose a state is: one of somebody else is left alone until it is given to us.
 
 use alustan_api::report::{FailureClass, RunResult};
-use alustan_api::run::{Lineage, RunKind};
-use serde_json::Value;
+use alustan_api::run::{Lineage, RunKind, RunRecord, key};
+use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::s3::Bucket;
+use crate::world::{RECORD, World};
 
 const MODULE: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\n";
 const OTHER: &str = "resource \"terraform_data\" \"b\" { input = \"x\" }\n";
+
+const ADOPT: &str = "set spec.backend.adopt: true to take this one over; its first plan then waits \
+                     for approval: kubectl patch tf web -n team --type merge -p \
+                     '{\"spec\":{\"backend\":{\"adopt\":true}}}'";
 
 fn worlds() -> [World; 2] {
     [World::new(MODULE), World::with_local_backend(MODULE)]
@@ -44,7 +49,7 @@ fn a_state_of_somebody_else_is_left_alone() {
             let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
             let way_out = match kind {
                 RunKind::Destroy => "spec.deletionPolicy: Orphan",
-                _ => "spec.backend.adopt: true",
+                _ => ADOPT,
             };
             for part in [&lineage, "with 1 resources and outputs in it", way_out] {
                 assert!(message.contains(part), "no {part:?} in {message}");
@@ -53,6 +58,15 @@ fn a_state_of_somebody_else_is_left_alone() {
         }
         let record = world.record();
         assert_eq!((record.attempted, record.lineage), (0, Lineage::Unknown));
+        // A plan to destroy it is not what takes it over.
+        world.inputs.approval.destroy = true;
+        let ran = world.run(RunKind::Plan);
+        let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+        assert!(
+            message.ends_with("spec.deletionPolicy: Orphan") && !message.contains("adopt"),
+            "{message}"
+        );
+        world.inputs.approval.destroy = false;
         // Not even a destroy that is to adopt it: it never made anything.
         world.inputs.adopt = true;
         let ran = world.run(RunKind::Destroy);
@@ -105,7 +119,8 @@ fn a_state_that_needs_no_changes_is_taken_over_at_once() {
 fn what_our_first_run_made_is_ours_and_is_asked_for_once() {
     let mut world = World::with_local_backend(MODULE);
     world.watch_engine();
-    world.run(RunKind::Apply).expect(RunResult::Done);
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::Done);
     let first = [
         "apply",
         "init",
@@ -113,15 +128,10 @@ fn what_our_first_run_made_is_ours_and_is_asked_for_once() {
         "plan",
         "show -json",
         "state pull",
+        "state pull",
     ];
     assert_eq!(world.engine_calls(), first);
-    assert_eq!(world.record().lineage, Lineage::New);
-    let report = world.run(RunKind::Apply).report.unwrap();
-    assert_eq!(report.lineage, Some(lineage_of(&world)));
-    assert_eq!(
-        world.engine_calls(),
-        ["init", "output", "plan", "state pull"]
-    );
+    assert_eq!(ran.report.unwrap().lineage, Some(lineage_of(&world)));
     assert_eq!(world.record().lineage, Lineage::Of(lineage_of(&world)));
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert_eq!(world.engine_calls(), ["init", "output", "plan"]);
@@ -163,7 +173,91 @@ fn another_state_in_the_place_of_ours_is_noticed() {
 }
 
 #[test]
-fn a_state_made_before_lineages_were_noted_is_ours() {
+fn another_state_in_the_place_of_ours_elsewhere_is_noticed() {
+    let bucket = Bucket::serve();
+    let mut in_s3 = World::new(MODULE);
+    in_s3.inputs.backend.kind = Some("s3".into());
+    in_s3.inputs.backend.managed = None;
+    in_s3.inputs.backend.config = bucket.config();
+    for mut world in [World::with_local_backend(MODULE), in_s3] {
+        let report = world.run(RunKind::Apply).report.unwrap();
+        let ours = report.lineage.unwrap();
+        assert_eq!(world.record().lineage, Lineage::Of(ours.clone()));
+        let other = json!({"version": 4, "serial": 9, "lineage": "of-others",
+            "outputs": {"x": {"value": 1, "type": "number"}}, "resources": []});
+        std::fs::write(world.path("local.tfstate"), other.to_string()).unwrap();
+        if bucket.has("team/web.tfstate") {
+            bucket.put("team/web.tfstate", &other);
+        }
+        for kind in [
+            RunKind::Drift,
+            RunKind::Plan,
+            RunKind::Apply,
+            RunKind::Destroy,
+        ] {
+            let ran = world.run(kind);
+            let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+            let whose = format!("that of this resource has the lineage {ours}");
+            assert!(
+                message.contains("of-others") && message.contains(&whose),
+                "{message}"
+            );
+        }
+        let record = world.record();
+        assert_eq!((record.attempted, record.begun), (1, 1));
+    }
+}
+
+#[test]
+fn a_state_that_comes_after_an_apply_that_made_none_is_not_ours() {
+    for mut world in worlds() {
+        world.before_engine("apply", "exit 1");
+        let ran = world.run(RunKind::Apply);
+        ran.expect_failure(FailureClass::Module, "ApplyFailed");
+        assert_eq!(world.record().lineage, Lineage::Unknown);
+        assert_eq!(world.record().attempted, 1);
+    }
+    let mut world = World::with_local_backend(MODULE);
+    world.before_engine("apply", "exit 1");
+    world.run(RunKind::Apply).expect(RunResult::Failed);
+    world.watch_engine();
+    let mut other = World::with_local_backend(MODULE);
+    other.run(RunKind::Apply).expect(RunResult::Done);
+    std::fs::copy(other.path("local.tfstate"), world.path("local.tfstate")).unwrap();
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::User, "StateNotOurs");
+}
+
+#[test]
+fn after_a_lost_record_a_state_is_ours_where_an_apply_is_proven() {
+    let lose = |world: &World| {
+        let record = RunRecord {
+            attempted: 1,
+            lineage: Lineage::Lost,
+            ..RunRecord::default()
+        };
+        let record = serde_json::to_vec(&record).unwrap();
+        world.secrets.put(RECORD, [(key::RECORD, record)]);
+    };
+    for (world, is_managed) in worlds().into_iter().zip([true, false]) {
+        let mut world = occupied(world);
+        lose(&world);
+        let ran = world.run(RunKind::Apply);
+        if !is_managed {
+            let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+            let why = "whose that is was known only to the run record, which was removed";
+            assert!(message.contains(why), "{message}");
+            assert_eq!(world.record().lineage, Lineage::Lost);
+            world.inputs.applied_before = true;
+            world.run(RunKind::Apply).expect(RunResult::NoChanges);
+        }
+        let lineage = lineage_of(&world);
+        assert_eq!(world.record().lineage, Lineage::Of(lineage));
+    }
+}
+
+#[test]
+fn an_attempt_alone_makes_no_state_ours() {
     for world in worlds() {
         let mut world = occupied(world);
         world.start(RunKind::Apply);
@@ -171,9 +265,7 @@ fn a_state_made_before_lineages_were_noted_is_ours() {
         record.attempted = 1;
         world.write_record(&record);
         let ran = world.finish(world.pod());
-        ran.expect(RunResult::NoChanges);
-        let lineage = lineage_of(&world);
-        assert_eq!(world.record().lineage, Lineage::Of(lineage));
+        ran.expect_failure(FailureClass::User, "StateNotOurs");
     }
 }
 

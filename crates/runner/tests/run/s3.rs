@@ -63,6 +63,10 @@ impl Bucket {
         self.objects.lock().unwrap().insert(key.into(), value);
     }
 
+    pub(crate) fn remove(&self, key: &str) {
+        self.objects.lock().unwrap().remove(key);
+    }
+
     pub(crate) fn has(&self, key: &str) -> bool {
         self.objects.lock().unwrap().contains_key(key)
     }

@@ -151,15 +151,25 @@ impl World {
 
     /// Notes what the next runs call the engine for.
     pub(crate) fn watch_engine(&self) {
+        let log = self.path("calls");
+        let note = format!("echo \"$1 $2\" >> {}", log.display());
+        self.wrap_engine(&note);
+    }
+
+    /// Something happens each time before the engine does what `command` says.
+    pub(crate) fn before_engine(&self, command: &str, what: &str) {
+        self.wrap_engine(&format!("if [ \"$1\" = {command} ]; then {what}; fi"));
+    }
+
+    fn wrap_engine(&self, first: &str) {
         let engine = std::env::split_paths(&std::env::var_os("PATH").unwrap())
             .map(|it| it.join("terraform"))
             .find(|it| it.is_file())
             .unwrap();
-        let (engine, log) = (engine.display(), self.path("calls"));
-        let log = log.display();
+        let engine = engine.display();
         self.program(
             "terraform",
-            &format!("#!/bin/bash\necho \"$1 $2\" >> {log}\nexec {engine} \"$@\"\n"),
+            &format!("#!/bin/bash\n{first}\nexec {engine} \"$@\"\n"),
         );
     }
 
