@@ -295,3 +295,29 @@ fn drift_that_comes_back_much_later_is_no_endless_one() {
         assert_eq!(world.reason(), "Applied");
     }
 }
+
+#[test]
+fn a_correction_that_failed_is_tried_again_and_a_look_that_failed_is_only_a_look() {
+    let mut world = World::applied();
+    world.real.drifted = true;
+    world.begin_look();
+    world.run_to(Stage::Reported);
+    world.look_once();
+    world.act(0, Act::Progress);
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Fail(FailureClass::World));
+    world.run_until_rest();
+    let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(
+        kinds[1..4],
+        [RunKind::Drift, RunKind::Apply, RunKind::Apply]
+    );
+
+    let mut world = World::applied();
+    world.begin_look();
+    world.act(0, Act::Progress);
+    world.act(0, Act::Fail(FailureClass::World));
+    world.run_until_rest();
+    let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [RunKind::Apply, RunKind::Drift, RunKind::Drift]);
+}

@@ -1,11 +1,11 @@
 //! What `kubectl get` and `kubectl describe` show where it is not another rule's business.
 
 use alustan_api::State;
-use alustan_api::report::FailureClass;
+use alustan_api::report::{ChangeSet, FailureClass, ResourceChange};
 use alustan_api::run::StateLock;
 use alustan_core::decide::decide;
 use alustan_core::seen::{Answer, OwnJob};
-use alustan_core::status::troubled;
+use alustan_core::status::{differences, troubled};
 use k8s_openapi::jiff::Timestamp;
 use rstest::rstest;
 
@@ -213,4 +213,20 @@ fn no_run_has_no_number_and_a_lost_record_does_not_make_one_forgotten() {
     world.record = None;
     world.look_once();
     assert_eq!(world.status().run, Some(1));
+}
+
+#[rstest]
+#[case::three(3, "+0 ~3 -0: update a.0, update a.1, update a.2")]
+#[case::four(4, "+0 ~4 -0: update a.0, update a.1, update a.2, …")]
+fn the_first_three_changes_are_named(#[case] count: usize, #[case] wanted: &str) {
+    let resources = (0..count).map(|number| ResourceChange {
+        address: format!("a.{number}"),
+        action: "update".to_owned(),
+    });
+    let changes = ChangeSet {
+        change: i64::try_from(count).unwrap(),
+        resources: resources.collect(),
+        ..ChangeSet::default()
+    };
+    assert_eq!(differences(&changes), wanted);
 }
