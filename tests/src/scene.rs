@@ -174,6 +174,13 @@ impl Scene {
         let deletions = left.iter().map(|tf| self.delete_background(tf.name_any()));
         futures::future::join_all(deletions).await;
         let namespaces: Api<Namespace> = Api::all(self.client());
+        // A state that is left behind keeps its namespace; here nobody wants it.
+        let unmarked = json!({"metadata": {"labels": {alustan_api::labels::HOLDS_STATE: null}}});
+        let parameters = PatchParams::default();
+        let unmark = Patch::Merge(&unmarked);
+        let _gone_already = namespaces
+            .patch(&self.namespace, &parameters, &unmark)
+            .await;
         let deleted = namespaces
             .delete(&self.namespace, &DeleteParams::background())
             .await;

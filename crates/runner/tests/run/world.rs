@@ -435,6 +435,13 @@ impl Pod {
         self.child.id()
     }
 
+    /// Whether a command runs.
+    pub(crate) fn has_children(&self) -> bool {
+        let pid = self.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        !children.unwrap().trim().is_empty()
+    }
+
     /// As kubelet asks a pod to stop.
     pub(crate) fn terminate(&self) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
