@@ -1,11 +1,12 @@
 //! Runs that are stopped while they apply, whoever stops them.
 
-use std::sync::Arc;
-
 use alustan_api::Terraform;
 use alustan_api::run::{RunPhase, RunRecord};
 use alustan_tests::{AWS, Counter, Gate, Scene, condition, scene, scene_alone};
+use futures::AsyncReadExt;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use kube::api::LogParams;
 use serde_json::{Value, json};
 
 /// A module with two objects that ask for paths of the resource's own, one after the other.
@@ -55,12 +56,17 @@ async fn in_good_order(scene: &Scene, name: &str, reason: &str) -> String {
     message
 }
 
-/// What the pod of `job` prints until it ends, although it may be deleted meanwhile.
-fn log_until_the_end(scene: &Arc<Scene>, job: String) -> tokio::task::JoinHandle<String> {
-    let scene = scene.clone();
+/// What `pod` prints from its start to its end, although it may be deleted meanwhile.
+async fn log_until_the_end(scene: &Scene, pod: &str) -> tokio::task::JoinHandle<String> {
+    let follow = LogParams {
+        follow: true,
+        ..LogParams::default()
+    };
+    let log = scene.api::<Pod>().log_stream(pod, &follow).await.unwrap();
     tokio::spawn(async move {
-        let job = format!("job/{job}");
-        scene.try_kubectl(&["logs", "--follow", &job]).await.1
+        let (mut log, mut text) = (std::pin::pin!(log), String::new());
+        log.read_to_string(&mut text).await.unwrap();
+        text
     })
 }
 
@@ -87,8 +93,8 @@ async fn interrupt_of_a_deleted_pod_saves_what_was_made_and_the_next_run_goes_on
         }
         for (name, _) in scripts {
             counter.reached(&format!("/{name}/second")).await;
-            let log = log_until_the_end(&scene, format!("{name}-apply-1"));
             let pod = scene.pod_of(&format!("{name}-apply-1")).await.name_any();
+            let log = log_until_the_end(&scene, &pod).await;
             scene
                 .kubectl(&["delete", "pod", &pod, "--wait=false"])
                 .await;

@@ -235,6 +235,11 @@ impl<'a> Pass<'a> {
                 if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
             {
                 self.cx.mirrors.secrets.forget(&self.namespace(), &name);
+                // The mirror may be long behind, as after an outage of the API server: the next look
+                // sees what stands in the way now, and does not try the same again.
+                if let Ok(Some(found)) = call("read the run record", api.get_opt(&name)).await {
+                    self.cx.mirrors.secrets.wrote(found);
+                }
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
