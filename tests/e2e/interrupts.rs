@@ -62,7 +62,12 @@ async fn log_until_the_end(scene: &Scene, pod: &str) -> tokio::task::JoinHandle<
         follow: true,
         ..LogParams::default()
     };
-    let log = scene.api::<Pod>().log_stream(pod, &follow).await.unwrap();
+    // Its status may still be on the way to the API server.
+    let log = scene
+        .until("the log of the pod", async || {
+            scene.api::<Pod>().log_stream(pod, &follow).await.ok()
+        })
+        .await;
     tokio::spawn(async move {
         let (mut log, mut text) = (std::pin::pin!(log), String::new());
         log.read_to_string(&mut text).await.unwrap();
