@@ -1,23 +1,14 @@
 //! What people see with `kubectl explain` and `kubectl get`.
 
-use std::time::{Duration, Instant};
-
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::server::{DEADLINE, Server};
+use crate::server::{Server, until};
 use crate::space::{Space, resource};
 
 /// Explains a field; the server publishes its schema a moment after the CRD is served.
 async fn explain(server: &Server, field: &str) -> String {
-    let since = Instant::now();
-    loop {
-        match server.kubectl(&["explain", field]) {
-            Ok(text) => return text,
-            Err(error) => assert!(since.elapsed() < DEADLINE, "{field}: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    until(field, async || server.kubectl(&["explain", field])).await
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::samples;
-use crate::server::{DEADLINE, OPERATOR, Server, leashed, root};
+use crate::server::{DEADLINE, OPERATOR, Server, leashed, root, until};
 use crate::space::{Space, resource, with};
 
 /// One that nobody can read, and two more that are deleted: of one nothing else is known, the other
@@ -318,20 +318,14 @@ async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {
         space.apply(&one).await.unwrap();
     }
     let api = space.api::<Terraform>();
-    let since = Instant::now();
-    loop {
+    until("answers for all", async || {
         let all = api.list(&ListParams::default()).await.unwrap();
         let stalled = |tf: &&Terraform| condition(tf, "Stalled").0 == "True";
         let done = all.iter().filter(stalled).count();
-        if done == MANY {
-            break;
-        }
-        assert!(
-            since.elapsed() < DEADLINE,
-            "{done} of {MANY} have an answer"
-        );
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        let not_yet = || format!("{done} of {MANY} have an answer");
+        (done == MANY).then_some(()).ok_or_else(not_yet)
+    })
+    .await;
     settle(operator, &space.namespace).await;
 
     let before = operator.writes(&space.namespace).len();
@@ -422,18 +416,6 @@ async fn leave_record_and_pin(secrets: &Api<Secret>, tf: &DynamicObject) {
     let pin = secret(tf, &names::pin(PINNED), Component::Pin, &[("pin", pin)]);
     for made in [record, pin] {
         secrets.create(&PostParams::default(), &made).await.unwrap();
-    }
-}
-
-/// Waits until `wanted` gives something.
-async fn until<T>(what: &str, wanted: impl AsyncFn() -> Result<T, String>) -> T {
-    let since = Instant::now();
-    loop {
-        match wanted().await {
-            Ok(found) => return found,
-            Err(not_yet) => assert!(since.elapsed() < DEADLINE, "waited for {what}: {not_yet}"),
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

@@ -1,27 +1,22 @@
 //! What the API server refuses by itself: `deploy/kustomize/base/policies.yaml`.
 
-use std::time::{Duration, Instant};
-
 use alustan_api::Terraform;
 use alustan_api::labels::HOLDS_STATE;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::server::{DEADLINE, OPERATOR};
+use crate::server::{OPERATOR, until};
 use crate::space::{Space, resource, with};
 
 /// The refusal of `call`, once the API server knows its policies.
 async fn refusal<T>(call: impl AsyncFn() -> Result<T, kube::Error>) -> String {
-    let since = Instant::now();
-    loop {
-        match call().await {
-            Err(kube::Error::Api(status)) if status.code == 403 => return status.message,
-            Err(other) => panic!("{other}"),
-            Ok(_) => assert!(since.elapsed() < DEADLINE, "it is never refused"),
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    until("a refusal", async || match call().await {
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(status.message),
+        Err(other) => panic!("{other}"),
+        Ok(_) => Err("it is allowed".to_owned()),
+    })
+    .await
 }
 
 /// A trial run: nothing is deleted.

@@ -7,7 +7,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -309,4 +309,16 @@ async fn client(kubeconfig: Value) -> Client {
         .await
         .unwrap();
     Client::try_from(config).unwrap()
+}
+
+/// Waits until `wanted` gives something, and no longer than [`DEADLINE`]; says what it gave instead.
+pub(crate) async fn until<T>(what: &str, wanted: impl AsyncFn() -> Result<T, String>) -> T {
+    let since = Instant::now();
+    loop {
+        match wanted().await {
+            Ok(found) => return found,
+            Err(not_yet) => assert!(since.elapsed() < DEADLINE, "waited for {what}: {not_yet}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }

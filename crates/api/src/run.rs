@@ -440,6 +440,13 @@ pub struct History {
     pub reports: Vec<RunReport>,
 }
 
+impl History {
+    /// The report of run `number`, if it is still kept.
+    pub fn report(&self, number: i64) -> Option<&RunReport> {
+        self.reports.iter().find(|report| report.number == number)
+    }
+}
+
 /// A successful apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -86,6 +86,8 @@ impl<'a> Session<'a> {
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
         let attempted = record.map_or(0, |it| it.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
+        // Most states are nobody else's, and then nobody else is looked at.
+        state_address::in_use(self.tf, pin)?;
         let others = self.cx.resources.state();
         let readable = others.iter().filter_map(|it| it.0.as_ref().ok());
         state_address::conflict(self.tf, pin, readable)

@@ -372,7 +372,7 @@ fn shape(report: &RunReport) -> String {
 /// Whether the plan of run `number` changes the same as `report` tells; the values may differ each
 /// time, as those of `timestamp()` do.
 fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
-    let plan = history.reports.iter().find(|it| it.number == number);
+    let plan = history.report(number);
     plan.is_some_and(|plan| shape(plan) == shape(report))
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::decide::Case;
 use crate::digest;
-use crate::status::{differences, logs};
+use crate::status::{differences, logs, patch};
 
 /// Who has a say in what a run of `tf` applies or, where it `destroys`, takes away.
 pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
@@ -153,7 +153,7 @@ impl Case<'_> {
     /// say yes.
     pub(crate) fn asks(&self, plan: &PendingPlan) -> String {
         let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
-        let report = self.history.reports.iter().find(|it| it.number == plan.run);
+        let report = self.history.report(plan.run);
         let changes = report.and_then(|report| report.changes.as_ref());
         let what = changes.map_or_else(|| "changes".to_owned(), dangerous_first);
         let because = match plan.because.as_slice() {
@@ -168,11 +168,11 @@ impl Case<'_> {
                 alustan_api::names::plan(&name)
             )
         });
+        let approve = patch(self.tf, &json!({ "approval": { "plan": plan.id } }));
         format!(
-            "plan {id} waits for approval{because}: {what}; to approve it: kubectl patch tf {name} -n \
-             {namespace} --type merge -p '{{\"spec\":{{\"approval\":{{\"plan\":\"{id}\"}}}}}}'{see}{other}",
-            id = plan.id,
-            other = self.wrong_approval(plan),
+            "plan {} waits for approval{because}: {what}; to approve it: {approve}{see}{}",
+            plan.id,
+            self.wrong_approval(plan),
         )
     }
 

@@ -5,13 +5,14 @@ use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
 use alustan_api::{State, Terraform};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use serde_json::json;
 
 use crate::approval;
 use crate::build;
 use crate::decide::{Case, Target};
 use crate::seen::{IMAGE_PULL, Waiting};
 use crate::start;
-use crate::status::{Situation, logs};
+use crate::status::{Situation, logs, patch};
 use crate::step::{Decision, Step, Swap};
 
 /// The reason of a resource for which no run begins.
@@ -292,12 +293,8 @@ impl Case<'_> {
 
 /// That nothing begins, and how to go on.
 pub(crate) fn suspension(tf: &Terraform) -> String {
-    format!(
-        "suspended: no run begins; to go on: kubectl patch tf {} -n {} --type merge -p \
-         '{{\"spec\":{{\"suspend\":false}}}}'",
-        tf.name_any(),
-        tf.namespace().unwrap_or_default(),
-    )
+    let go_on = patch(tf, &json!({ "suspend": false }));
+    format!("suspended: no run begins; to go on: {go_on}")
 }
 
 /// Nobody has made a pod for `job`: its namespace does not admit it, or has no room.

@@ -61,18 +61,24 @@ fn described(tf: &Terraform) -> Option<String> {
     Some(format!("s3://{bucket}/{key}"))
 }
 
-/// Why `tf` may not use its state: it belongs to one of `others`. Where `tf` is deleted, its state is
-/// that of `pin`, which is of what exists.
+/// The address of the state that matters for `tf`: of a deleted one, that of `pin`, which is of what
+/// exists.
+pub fn in_use(tf: &Terraform, pin: Option<&Pin>) -> Option<String> {
+    let deleted = tf.metadata.deletion_timestamp.is_some();
+    match pin.filter(|_| deleted) {
+        Some(pin) => pinned(tf, pin),
+        None => address(tf),
+    }
+}
+
+/// Why `tf` may not use its state ([`in_use`]): it belongs to one of `others`.
 pub fn conflict<'a>(
     tf: &Terraform,
     pin: Option<&Pin>,
     others: impl IntoIterator<Item = &'a Terraform>,
 ) -> Option<Failure> {
     let deleted = tf.metadata.deletion_timestamp.is_some();
-    let own = match pin.filter(|_| deleted) {
-        Some(pin) => pinned(tf, pin)?,
-        None => address(tf)?,
-    };
+    let own = in_use(tf, pin)?;
     let owner = others
         .into_iter()
         .filter(|other| rank(other) < rank(tf))

@@ -10,6 +10,7 @@ use alustan_api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use crate::delete;
 use crate::image::ImagePlan;
@@ -122,6 +123,16 @@ pub(crate) fn logs(tf: &Terraform, job: &str) -> String {
     format!(
         "kubectl logs -n {} job/{job}",
         tf.namespace().unwrap_or_default()
+    )
+}
+
+/// The command that changes the spec as `change` says.
+pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
+    format!(
+        "kubectl patch tf {} -n {} --type merge -p '{}'",
+        tf.name_any(),
+        tf.namespace().unwrap_or_default(),
+        json!({ "spec": change }),
     )
 }
 
@@ -414,8 +425,7 @@ impl View<'_> {
 /// How the real objects differ, as the last look that found it tells.
 pub(crate) fn drifted(history: &History) -> Option<&ChangeSet> {
     let run = history.drift.as_ref()?.run;
-    let report = history.reports.iter().find(|report| report.number == run)?;
-    report.changes.as_ref()
+    history.report(run)?.changes.as_ref()
 }
 
 /// A change set in one word: `+2 ~1 -0`.

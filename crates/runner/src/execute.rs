@@ -101,13 +101,13 @@ impl Session {
         self.push_leftover().await?;
         let mut state = self.look_at_state().await?;
         let done = match kind {
-            RunKind::Plan if self.inputs.approval.destroy => {
-                self.plan_for_people(Goal::Destroy, &mut state, findings)
-                    .await
-            }
             RunKind::Plan => {
-                self.plan_for_people(Goal::Apply, &mut state, findings)
-                    .await
+                let goal = if self.inputs.approval.destroy {
+                    Goal::Destroy
+                } else {
+                    Goal::Apply
+                };
+                self.plan_for_people(goal, &mut state, findings).await
             }
             RunKind::Drift => self.look(&mut state, findings).await,
             RunKind::Apply => self.apply(&mut state, findings).await,

@@ -2,9 +2,10 @@
 
 use alustan_api::{ABANDON, DeletionPolicy, Terraform};
 use kube::ResourceExt;
+use serde_json::json;
 
 use crate::decide::Case;
-use crate::status::Situation;
+use crate::status::{Situation, patch};
 
 /// Why the spec says that nothing is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ pub(crate) fn protected(tf: &Terraform) -> Situation {
     let message = format!(
         "spec.deletionProtection is true, so the deleted resource waits, and nothing is run or \
          removed; to destroy what it manages: {}{}",
-        patch(tf, "deletionProtection"),
+        patch(tf, &json!({ "deletionProtection": false })),
         how_to_abandon(tf),
     );
     Situation::stalled("DeletionProtected", message)
@@ -97,19 +98,10 @@ pub(crate) fn suspended(tf: &Terraform) -> Situation {
     let message = format!(
         "spec.suspend is true, so the deleted resource waits, and nothing is destroyed; to go on: \
          {}{}",
-        patch(tf, "suspend"),
+        patch(tf, &json!({ "suspend": false })),
         how_to_abandon(tf),
     );
     Situation::stalled("Suspended", message)
-}
-
-/// The command that sets `field` of the spec to false.
-fn patch(tf: &Terraform, field: &str) -> String {
-    format!(
-        "kubectl patch tf {} -n {} --type merge -p '{{\"spec\":{{\"{field}\":false}}}}'",
-        tf.name_any(),
-        tf.namespace().unwrap_or_default(),
-    )
 }
 
 /// What stays where nothing is destroyed.

@@ -32,6 +32,7 @@ mod suspend;
 mod unknown;
 mod unreadable;
 
+use alustan_api::State;
 use alustan_api::run::RunKind;
 use alustan_core::step::{Object, Step};
 use kube::ResourceExt;
@@ -98,6 +99,15 @@ impl World {
             }
         }
         panic!("no pod comes to {stage:?}: {:?}", self.status())
+    }
+
+    /// The deleted resource still has what it made, and goes once a person says so.
+    fn goes_once_approved(&mut self) {
+        assert!(!self.real.is_empty(), "destroyed, and nobody was asked");
+        assert_eq!(self.status().state, State::AwaitingApproval);
+        self.approve();
+        self.settle();
+        assert!(self.tf.is_none() && self.real.is_empty());
     }
 
     /// The kind and the trigger of the last run.

@@ -17,6 +17,15 @@ use serde_json::{Value, json};
 
 /// Serves `secrets` for as long as the test runs.
 pub(crate) fn serve(secrets: Arc<FakeSecrets>) -> SocketAddr {
+    let path = "/api/v1/namespaces/{namespace}/secrets/{name}";
+    let router = Router::new()
+        .route(path, get(read).patch(patch))
+        .with_state(secrets);
+    serve_router(router.layer(axum::extract::DefaultBodyLimit::disable()))
+}
+
+/// Serves `router` for as long as the test runs.
+pub(crate) fn serve_router(router: Router) -> SocketAddr {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -27,16 +36,7 @@ pub(crate) fn serve(secrets: Arc<FakeSecrets>) -> SocketAddr {
             .unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let path = "/api/v1/namespaces/{namespace}/secrets/{name}";
-            let router = Router::new()
-                .route(path, get(read).patch(patch))
-                .with_state(secrets);
-            axum::serve(
-                listener,
-                router.layer(axum::extract::DefaultBodyLimit::disable()),
-            )
-            .await
-            .unwrap();
+            axum::serve(listener, router).await.unwrap();
         });
     });
     address

@@ -1,7 +1,7 @@
 //! As much of an S3 bucket as the engine's `s3` backend uses, locks in lock files included.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -11,6 +11,8 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use serde_json::{Value, json};
+
+use crate::api::serve_router;
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
@@ -23,25 +25,13 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Serves an empty bucket for as long as the test runs.
     pub(crate) fn serve() -> Self {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
         let objects = Objects::default();
         let router = Router::new()
             .route("/store", any(list))
             .route("/store/", any(list))
             .route("/store/{*key}", any(object))
             .with_state(objects.clone());
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                axum::serve(listener, router).await.unwrap();
-            });
-        });
+        let address = serve_router(router);
         Self { address, objects }
     }
 

@@ -12,7 +12,7 @@ use crate::world::{Act, Stage, World, condition};
 
 impl World {
     /// A world in which a plan waits for a person.
-    fn awaiting() -> Self {
+    pub(super) fn awaiting() -> Self {
         let mut world = Self::with(fixtures::terraform().with("/approval/mode", "Manual"));
         world.settle();
         assert_eq!(world.status().state, State::AwaitingApproval);

@@ -71,11 +71,7 @@ fn the_plan_of_an_apply_is_no_plan_to_destroy() {
     world.settle();
     assert!(world.approve(), "a plan to apply waits");
     world.delete().settle();
-    assert_eq!(world.status().state, State::AwaitingApproval);
-    assert!(!world.real.is_empty());
-    world.approve();
-    world.settle();
-    assert!(world.tf.is_none() && world.real.is_empty());
+    world.goes_once_approved();
 }
 
 #[test]
@@ -95,11 +91,7 @@ fn what_changed_since_the_plan_asks_again() {
     world.approve();
     world.real.drifted = true;
     world.settle();
-    assert_eq!(world.status().state, State::AwaitingApproval);
-    assert!(!world.real.is_empty());
-    world.approve();
-    world.settle();
-    assert!(world.tf.is_none() && world.real.is_empty());
+    world.goes_once_approved();
 }
 
 #[test]

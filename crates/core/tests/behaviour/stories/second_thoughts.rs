@@ -6,7 +6,7 @@ use alustan_api::run::RunKind;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::fixtures::{self, Edit as _};
+use crate::fixtures::Edit as _;
 use crate::world::{Act, Look, Stage, World};
 
 /// Rules 5 and 6: who has a say is asked, also where they got it only while the run planned.
@@ -38,11 +38,7 @@ fn who_gets_a_say_while_a_destroy_plans_is_asked() {
     world.delete().run_to(Stage::Planning);
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));
     world.settle();
-    assert!(!world.real.is_empty(), "destroyed, and nobody was asked");
-    assert_eq!(world.status().state, State::AwaitingApproval);
-    world.approve();
-    world.settle();
-    assert!(world.tf.is_none() && world.real.is_empty());
+    world.goes_once_approved();
 }
 
 #[test]
@@ -67,16 +63,10 @@ fn a_look_for_drift_goes_on_whoever_gets_a_say() {
     assert!(world.is_ready());
 }
 
-fn awaiting() -> World {
-    let mut world = World::with(fixtures::terraform().with("/approval/mode", "Manual"));
-    world.settle();
-    world
-}
-
 #[test]
 fn what_is_approved_and_then_deleted_is_gone_in_the_end() {
     for stage in [Stage::Created, Stage::Planning, Stage::Applying] {
-        let mut world = awaiting();
+        let mut world = World::awaiting();
         world.approve();
         world.run_to(stage);
         world.delete().run_until_rest();
