@@ -10,7 +10,7 @@ use alustan_core::approval::sets_approval;
 use alustan_source::GitCache;
 use anyhow::{Context as _, Result};
 use futures::stream::{self, Stream};
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, future};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{Api, PartialObjectMeta};
@@ -124,7 +124,6 @@ async fn control(
     let cx = Arc::new(context(client, config, wake, mirrors, resources.clone())?);
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
-    let plain = watcher::Config::default();
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, |secret| owner(&secret))
@@ -134,14 +133,12 @@ async fn control(
             let job = pod.labels().get(JOB_NAME).cloned();
             whom(&of_pod, &pod, &job.unwrap_or_default())
         })
-        .watches(
-            scope.api::<PartialObjectMeta<Secret>>(),
-            plain.clone(),
+        .watches_stream(
+            touched::<PartialObjectMeta<Secret>>(&scope),
             move |secret| users(&by_secret, &secret, names_secret),
         )
-        .watches(
-            scope.api::<PartialObjectMeta<ConfigMap>>(),
-            plain,
+        .watches_stream(
+            touched::<PartialObjectMeta<ConfigMap>>(&scope),
             move |map| users(&by_map, &map, names_config_map),
         )
         .reconcile_on(stream::unfold(woken, |mut woken| async move {
@@ -253,6 +250,43 @@ impl Scope {
     }
 }
 
+/// What happens to what `wanted` selects. A watch that fails is tried again by itself: an error
+/// that is handed on makes the controller hold up all the others, too.
+fn watched<K>(
+    scope: &Scope,
+    wanted: watcher::Config,
+) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + 'static
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: DeserializeOwned + Clone + Debug + Send + 'static,
+{
+    watcher(scope.api::<K>(), wanted)
+        .default_backoff()
+        .filter(|event| {
+            let kind = K::kind(&());
+            match event {
+                Ok(_) => {}
+                // What changed meanwhile is no longer kept: all is listed again, as the API asks.
+                Err(watcher::Error::WatchError(status)) if status.code == 410 => {
+                    debug!(%kind, "too long without a watch");
+                }
+                Err(error) => {
+                    warn!(%kind, error = with_causes(error), "could not watch, trying again");
+                }
+            }
+            future::ready(event.is_ok())
+        })
+}
+
+/// What is created, changed or deleted, of all there is.
+fn touched<K>(scope: &Scope) -> impl Stream<Item = Events<K>> + Send + 'static
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: DeserializeOwned + Clone + Debug + Send + 'static,
+{
+    watched(scope, watcher::Config::default()).touched_objects()
+}
+
 /// A mirror of everything that `wanted` selects, and the events that fill it. `lists` counts the
 /// mirrors that have listed everything once.
 fn mirrored<K>(
@@ -267,8 +301,7 @@ where
 {
     let (store, writer) = reflector::store();
     let mut first = true;
-    let events = watcher(scope.api::<K>(), wanted)
-        .default_backoff()
+    let events = watched::<K>(scope, wanted)
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
         .inspect_ok(move |event| {
@@ -293,8 +326,7 @@ fn resources(
     let news = predicates::generation
         .combine(predicates::finalizers)
         .combine(predicates::annotations);
-    let events = watcher(scope.api::<Guarded>(), watcher::Config::default())
-        .default_backoff()
+    let events = watched::<Guarded>(scope, watcher::Config::default())
         .modify(|object| object.managed_fields_mut().retain(sets_approval))
         .reflect(writer)
         .inspect_ok(move |event| {
