@@ -66,6 +66,17 @@ where
             .insert(key, (Arc::new(object), Instant::now()));
     }
 
+    /// What the watch brought: from then on it knows better than our own write, also that the object
+    /// is gone.
+    pub(crate) fn saw(&self, object: &K) {
+        let key = ObjectRef::from_obj(object);
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let older = |(own, _): &Written<K>| version(&**own) <= version(object);
+        if written.get(&key).is_some_and(older) {
+            written.remove(&key);
+        }
+    }
+
     /// An object that we deleted, or that somebody else changed under us: the watch knows better.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let key = ObjectRef::new(name).within(namespace);
@@ -90,4 +101,58 @@ fn version(object: &impl Resource) -> u64 {
         .as_deref()
         .and_then(|text| text.parse().ok())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::runtime::{reflector, watcher};
+
+    use super::*;
+
+    fn secret(version: &str) -> Secret {
+        Secret {
+            metadata: ObjectMeta {
+                name: Some("web-outputs".to_owned()),
+                namespace: Some("team".to_owned()),
+                resource_version: Some(version.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn our_own_write_counts_until_the_watch_has_brought_it() {
+        let (store, mut writer) = reflector::store::<Secret>();
+        let mirror = Mirror::new(store);
+        let get = || {
+            mirror
+                .get("team", "web-outputs")
+                .and_then(|it| it.metadata.resource_version.clone())
+        };
+        mirror.wrote(secret("7"));
+        assert_eq!(get().as_deref(), Some("7"));
+        mirror.saw(&secret("5"));
+        assert_eq!(get().as_deref(), Some("7"));
+        writer.apply_watcher_event(&watcher::Event::Apply(secret("8")));
+        mirror.saw(&secret("8"));
+        assert_eq!(get().as_deref(), Some("8"));
+    }
+
+    #[test]
+    fn what_is_removed_right_after_our_write_is_gone_at_once() {
+        let (store, mut writer) = reflector::store::<Secret>();
+        let mirror = Mirror::new(store);
+        mirror.wrote(secret("7"));
+        for event in [
+            watcher::Event::Apply(secret("7")),
+            watcher::Event::Delete(secret("8")),
+        ] {
+            writer.apply_watcher_event(&event);
+        }
+        mirror.saw(&secret("8"));
+        assert!(mirror.get("team", "web-outputs").is_none());
+    }
 }

@@ -108,12 +108,18 @@ async fn control(
         client: client.clone(),
         namespace: config.watch_namespace.clone(),
     };
-    let (secrets, secret_events) = mirrored::<Secret>(&scope, memory_secrets, lists.clone());
-    let (claims, claim_events) =
-        mirrored::<PersistentVolumeClaim>(&scope, ours.clone(), lists.clone());
-    let (jobs, job_events) = mirrored::<Job>(&scope, ours.clone(), lists.clone());
-    let (pods, pod_events) = mirrored::<Pod>(&scope, ours, lists);
     let (resources, resource_events) = resources(&scope, wake.clone());
+    let relisted = Relisted {
+        resources: resources.clone(),
+        wake: wake.clone(),
+    };
+    let again = || relisted.clone();
+    let (secrets, secret_events) =
+        mirrored::<Secret>(&scope, memory_secrets, again(), lists.clone());
+    let (claims, claim_events) =
+        mirrored::<PersistentVolumeClaim>(&scope, ours.clone(), again(), lists.clone());
+    let (jobs, job_events) = mirrored::<Job>(&scope, ours.clone(), again(), lists.clone());
+    let (pods, pod_events) = mirrored::<Pod>(&scope, ours, again(), lists);
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         claims: Mirror::new(claims),
@@ -122,23 +128,33 @@ async fn control(
         listed: listed.clone(),
     };
     let cx = Arc::new(context(client, config, wake, mirrors, resources.clone())?);
+    let (of_secret, of_claim) = (cx.clone(), cx.clone());
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
-        .watches_stream(secret_events, |secret| owner(&secret))
-        .watches_stream(claim_events, |claim| owner(&claim))
-        .watches_stream(job_events, move |job| whom(&of_job, &job, &job.name_any()))
+        .watches_stream(secret_events, move |secret| {
+            of_secret.mirrors.secrets.saw(&secret);
+            owner(&secret)
+        })
+        .watches_stream(claim_events, move |claim| {
+            of_claim.mirrors.claims.saw(&claim);
+            owner(&claim)
+        })
+        .watches_stream(job_events, move |job| {
+            of_job.mirrors.jobs.saw(&job);
+            whom(&of_job, &job, &job.name_any())
+        })
         .watches_stream(pod_events, move |pod| {
             let job = pod.labels().get(JOB_NAME).cloned();
             whom(&of_pod, &pod, &job.unwrap_or_default())
         })
         .watches_stream(
-            touched::<PartialObjectMeta<Secret>>(&scope),
+            touched::<PartialObjectMeta<Secret>>(&scope, again()),
             move |secret| users(&by_secret, &secret, names_secret),
         )
         .watches_stream(
-            touched::<PartialObjectMeta<ConfigMap>>(&scope),
+            touched::<PartialObjectMeta<ConfigMap>>(&scope, again()),
             move |map| users(&by_map, &map, names_config_map),
         )
         .reconcile_on(stream::unfold(woken, |mut woken| async move {
@@ -251,40 +267,66 @@ impl Scope {
 }
 
 /// What happens to what `wanted` selects. A watch that fails is tried again by itself: an error
-/// that is handed on makes the controller hold up all the others, too.
+/// that is handed on makes the controller hold up all the others, too. When everything was listed
+/// anew, `relisted` has all resources look again: nobody tells of what was deleted meanwhile.
 fn watched<K>(
     scope: &Scope,
     wanted: watcher::Config,
+    relisted: Relisted,
 ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + 'static
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: DeserializeOwned + Clone + Debug + Send + 'static,
 {
+    let mut known = Vec::new();
+    let mut first = true;
     watcher(scope.api::<K>(), wanted)
         .default_backoff()
         .filter(|event| {
-            let kind = K::kind(&());
-            match event {
-                Ok(_) => {}
-                // What changed meanwhile is no longer kept: all is listed again, as the API asks.
-                Err(watcher::Error::WatchError(status)) if status.code == 410 => {
-                    debug!(%kind, "too long without a watch");
-                }
-                Err(error) => {
-                    warn!(%kind, error = with_causes(error), "could not watch, trying again");
+            told::<K>(event);
+            future::ready(event.is_ok())
+        })
+        .inspect_ok(move |event| match event {
+            watcher::Event::Init => known = relisted.resources.state(),
+            watcher::Event::InitDone if !std::mem::take(&mut first) => {
+                for resource in known.drain(..) {
+                    // The receiver lives as long as the controller.
+                    let _ = relisted.wake.send(ObjectRef::from_obj(&*resource));
                 }
             }
-            future::ready(event.is_ok())
+            _ => {}
         })
 }
 
+/// Who looks again when a watch had to list everything anew.
+#[derive(Clone)]
+struct Relisted {
+    resources: Store<Guarded>,
+    wake: mpsc::UnboundedSender<Ref>,
+}
+
+/// Says what went wrong with a watch.
+fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
+    let kind = K::kind(&());
+    match event {
+        Ok(_) => {}
+        // What changed meanwhile is no longer kept: all is listed again, as the API asks.
+        Err(watcher::Error::WatchError(status)) if status.code == 410 => {
+            debug!(%kind, "too long without a watch");
+        }
+        Err(error) => {
+            warn!(%kind, error = with_causes(error), "could not watch, trying again");
+        }
+    }
+}
+
 /// What is created, changed or deleted, of all there is.
-fn touched<K>(scope: &Scope) -> impl Stream<Item = Events<K>> + Send + 'static
+fn touched<K>(scope: &Scope, relisted: Relisted) -> impl Stream<Item = Events<K>> + Send + 'static
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: DeserializeOwned + Clone + Debug + Send + 'static,
 {
-    watched(scope, watcher::Config::default()).touched_objects()
+    watched(scope, watcher::Config::default(), relisted).touched_objects()
 }
 
 /// A mirror of everything that `wanted` selects, and the events that fill it. `lists` counts the
@@ -292,6 +334,7 @@ where
 fn mirrored<K>(
     scope: &Scope,
     wanted: watcher::Config,
+    relisted: Relisted,
     lists: watch::Sender<usize>,
 ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + 'static)
 where
@@ -301,7 +344,7 @@ where
 {
     let (store, writer) = reflector::store();
     let mut first = true;
-    let events = watched::<K>(scope, wanted)
+    let events = watched::<K>(scope, wanted, relisted)
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
         .inspect_ok(move |event| {
@@ -323,10 +366,14 @@ fn resources(
     impl Stream<Item = Events<Guarded>> + Send + 'static,
 ) {
     let (store, writer) = reflector::store();
+    let relisted = Relisted {
+        resources: store.clone(),
+        wake: wake.clone(),
+    };
     let news = predicates::generation
         .combine(predicates::finalizers)
         .combine(predicates::annotations);
-    let events = watched::<Guarded>(scope, watcher::Config::default())
+    let events = watched::<Guarded>(scope, watcher::Config::default(), relisted)
         .modify(|object| object.managed_fields_mut().retain(sets_approval))
         .reflect(writer)
         .inspect_ok(move |event| {
