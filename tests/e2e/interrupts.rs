@@ -187,6 +187,16 @@ async fn interrupt_of_the_node_does_not_reach_an_apply() {
         // What runs does not notice that kubelet is gone for a while.
         scene.cluster.stop(&["kubelet"]).await;
         scene.cluster.start().await;
+        // A pod that is not Ready for a moment, as after a restart of kubelet, is no part of any budget.
+        scene
+            .until("the pod to be Ready again", async || {
+                let pod = ["wait", "pod", "--for=condition=Ready", "--timeout=1s"];
+                let selector = ["-l", "batch.kubernetes.io/job-name=web-apply-1"];
+                let (ready, _) = scene.try_kubectl(&[&pod[..], &selector].concat()).await;
+                let (told, _) = scene.try_kubectl(&["logs", "job/web-apply-1"]).await;
+                (ready && told).then_some(())
+            })
+            .await;
 
         let draining = scene.clone();
         let drain = tokio::spawn(async move {
