@@ -4,19 +4,22 @@
 mod check;
 
 use alustan_api::{ApprovalRule, RuleAction};
-use cel::{Context, Value};
+use alustan_expressions::{Nothing, Subject, evaluate};
 use serde::Serialize;
+use serde_json::Value;
 
 pub use check::{BadRule, check};
 
-/// The name that a rule gives to the plan.
-const PLAN: &str = "plan";
+/// What rules are about.
+const PLAN: Subject = Subject {
+    name: "plan",
+    fields: &["add", "change", "destroy", "resources"],
+    loops: usize::MAX,
+    example: "plan.destroy > 0",
+};
 
 /// How many characters are told of why a rule could not be judged.
 const LONGEST_REASON: usize = 300;
-
-/// The stack on which an expression is read: only what is used of it costs memory.
-const STACK: usize = 64 * 1024 * 1024;
 
 /// A plan as rules see it: all changes, reads and no-ops left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -78,13 +81,10 @@ impl std::fmt::Display for Matched {
 /// The rules that `plan` falls under, in their order. One that cannot be judged is among them.
 pub fn judge(rules: &[ApprovalRule], plan: &Plan) -> Vec<Matched> {
     let rules = rules.iter().enumerate();
-    let judged = |(index, rule): (usize, &ApprovalRule)| {
-        let holds = apart(STACK, || holds(&rule.when, plan));
-        match holds.unwrap_or_else(|error| Err(format!("it could not be looked at: {error}"))) {
-            Ok(false) => None,
-            Ok(true) => Some(matched(index, rule, None)),
-            Err(why) => Some(matched(index, rule, Some(&why))),
-        }
+    let judged = |(index, rule): (usize, &ApprovalRule)| match holds(&rule.when, plan) {
+        Ok(false) => None,
+        Ok(true) => Some(matched(index, rule, None)),
+        Err(why) => Some(matched(index, rule, Some(&why.to_string()))),
     };
     rules.filter_map(judged).collect()
 }
@@ -106,29 +106,13 @@ fn matched(index: usize, rule: &ApprovalRule, unclear: Option<&str>) -> Matched 
     }
 }
 
-fn holds(when: &str, plan: &Plan) -> Result<bool, String> {
-    let program = check::compile(when)?;
-    let mut context = Context::default();
-    let known = context.add_variable(PLAN, plan);
-    known.map_err(|error| error.to_string())?;
-    match program.execute(&context) {
-        Ok(Value::Bool(holds)) => Ok(holds),
-        Ok(other) => Err(format!("it gives {}, not true or false", other.type_of())),
-        Err(error) => Err(error.to_string()),
+fn holds(when: &str, plan: &Plan) -> Result<bool, Nothing> {
+    match evaluate(when, PLAN, plan)? {
+        Value::Bool(holds) => Ok(holds),
+        other => Err(Nothing::Invalid(format!(
+            "it gives {other}, not true or false"
+        ))),
     }
-}
-
-/// Does it in a thread of its own: an expression may be nested as deep as it is long, and whatever
-/// becomes of it must become of nobody else. Fails where there is no thread to be had.
-fn apart<T: Send>(
-    stack: usize,
-    work: impl FnOnce() -> Result<T, String> + Send,
-) -> std::io::Result<Result<T, String>> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(stack);
-        let done = thread.spawn_scoped(scope, work)?.join();
-        Ok(done.unwrap_or_else(|_| Err("it is beyond what this CEL can do".to_owned())))
-    })
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn a_rule_sees_the_numbers_and_every_resource(#[case] when: &str, #[case] wanted
 #[case("plan.destroy >", "it is no expression in CEL: ")]
 #[case("", "it is no expression in CEL: ")]
 #[case("plan.destroy > 0 plan", "(line 1, column 18)")]
-#[case("plans.destroy > 0", r#"there is no "plans"; a rule knows "plan""#)]
+#[case("plans.destroy > 0", r#"there is no "plans"; it knows "plan""#)]
 #[case(
     "plan.destroyed > 0",
     r#"plan has no "destroyed"; it has add, change, destroy, resources"#

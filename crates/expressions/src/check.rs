@@ -1,0 +1,165 @@
+//! What can be said of an expression before there is a value.
+
+use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr};
+use cel::{ParseErrors, Program};
+
+use crate::{Nothing, STACK, Subject, apart};
+
+/// Names of types, which are names like any other to a parser.
+const TYPES: &[&str] = &[
+    "bool",
+    "bytes",
+    "double",
+    "dyn",
+    "int",
+    "list",
+    "map",
+    "null_type",
+    "string",
+    "type",
+    "uint",
+];
+
+/// Whether `expression` is one over `subject` that may be `true` or `false`. Nothing is evaluated,
+/// so no expression can keep us busy.
+///
+/// # Errors
+/// What is wrong with it, or that we lack the means to look at it.
+pub fn check(expression: &str, subject: Subject) -> Result<(), Nothing> {
+    check_on(STACK, expression, subject)
+}
+
+fn check_on(stack: usize, expression: &str, subject: Subject) -> Result<(), Nothing> {
+    apart(stack, || {
+        let program = program(expression, subject).map_err(Nothing::Invalid)?;
+        if is_no_bool(&program.expression().expr, subject) {
+            let example = subject.example;
+            let wrong = format!("it must be true or false, such as `{example}`");
+            return Err(Nothing::Invalid(wrong));
+        }
+        Ok(())
+    })
+}
+
+/// The program of an expression over `subject`, or what is wrong with it.
+pub(crate) fn program(expression: &str, subject: Subject) -> Result<Program, String> {
+    let program = Program::compile(expression).map_err(|errors| first(&errors))?;
+    let mut names = Names {
+        subject,
+        bound: Vec::new(),
+        loops: 0,
+    };
+    names.check(program.expression())?;
+    Ok(program)
+}
+
+fn first(errors: &ParseErrors) -> String {
+    let Some(error) = errors.errors.first() else {
+        return "it is no expression in CEL".to_owned();
+    };
+    let (line, column) = error.pos;
+    let what = error.msg.trim();
+    format!("it is no expression in CEL: {what} (line {line}, column {column})")
+}
+
+/// Whether it can be seen at once that the value is neither true nor false.
+fn is_no_bool(expr: &Expr, subject: Subject) -> bool {
+    match expr {
+        Expr::Literal(value) => !matches!(value, LiteralValue::Boolean(_)),
+        Expr::Ident(_) | Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => true,
+        Expr::Select(select) => {
+            let known = !subject.fields.is_empty();
+            known && !select.test && is_subject(&select.operand, subject)
+        }
+        Expr::Call(_) | Expr::Comprehension(_) | Expr::Unspecified => false,
+    }
+}
+
+fn is_subject(expr: &IdedExpr, subject: Subject) -> bool {
+    matches!(&expr.expr, Expr::Ident(name) if name == subject.name)
+}
+
+/// The names that mean something at one place of an expression, besides the subject.
+struct Names<'a> {
+    subject: Subject,
+    bound: Vec<&'a str>,
+    /// How many loops are around that place.
+    loops: usize,
+}
+
+impl<'a> Names<'a> {
+    /// Fails at the first name that means nothing.
+    fn check(&mut self, expr: &'a IdedExpr) -> Result<(), String> {
+        match &expr.expr {
+            Expr::Ident(name) => self.check_name(name),
+            Expr::Select(select) => self.check_select(select),
+            Expr::Comprehension(comprehension) => self.check_comprehension(comprehension),
+            Expr::Call(call) => {
+                self.check_all(call.target.as_deref().into_iter().chain(&call.args))
+            }
+            Expr::List(list) => self.check_all(&list.elements),
+            Expr::Map(map) => self.check_all(map.entries.iter().flat_map(|it| parts(&it.expr))),
+            Expr::Struct(it) => self.check_all(it.entries.iter().flat_map(|it| parts(&it.expr))),
+            Expr::Literal(_) | Expr::Unspecified => Ok(()),
+        }
+    }
+
+    fn check_all(&mut self, all: impl IntoIterator<Item = &'a IdedExpr>) -> Result<(), String> {
+        all.into_iter().try_for_each(|expr| self.check(expr))
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), String> {
+        let subject = self.subject.name;
+        let known = name == subject || self.bound.contains(&name) || TYPES.contains(&name);
+        if known {
+            return Ok(());
+        }
+        Err(format!("there is no {name:?}; it knows {subject:?}"))
+    }
+
+    fn check_select(&mut self, select: &'a SelectExpr) -> Result<(), String> {
+        let Subject { name, fields, .. } = self.subject;
+        let of_it = is_subject(&select.operand, self.subject) && !self.bound.contains(&name);
+        let known = fields.is_empty() || fields.contains(&select.field.as_str());
+        if of_it && !known {
+            let (field, fields) = (&select.field, fields.join(", "));
+            return Err(format!("{name} has no {field:?}; it has {fields}"));
+        }
+        self.check(&select.operand)
+    }
+
+    fn check_comprehension(&mut self, it: &'a ComprehensionExpr) -> Result<(), String> {
+        self.check_all([&it.iter_range, &it.accu_init])?;
+        let before = self.bound.len();
+        self.bound.extend([it.iter_var.as_str(), &it.accu_var]);
+        self.bound.extend(it.iter_var2.as_deref());
+        self.loops += 1;
+        if self.loops > self.subject.loops {
+            let most = self.subject.loops;
+            return Err(format!("loops are nested more than {most} deep"));
+        }
+        let checked = self.check_all([&it.loop_cond, &it.loop_step, &it.result]);
+        self.loops -= 1;
+        self.bound.truncate(before);
+        checked
+    }
+}
+
+fn parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OBJECT;
+
+    #[test]
+    fn an_expression_is_not_bad_because_we_have_no_thread_for_it() {
+        let checked = check_on(usize::MAX / 4, "object.spec.replicas > 0", OBJECT);
+        assert!(matches!(checked, Err(Nothing::Unknown(_))));
+    }
+}

@@ -1,0 +1,104 @@
+//! Expressions in CEL (<https://cel.dev>) over one value: checked before they are used, and
+//! evaluated in a thread of their own. Pure.
+
+mod check;
+
+use cel::{Context, ExecutionError, Program};
+use serde::Serialize;
+use serde_json::Value;
+
+pub use check::check;
+
+/// The stack on which an expression is read: only what is used of it costs memory.
+const STACK: usize = 64 * 1024 * 1024;
+
+/// What an expression is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    /// The name that expressions give to it.
+    pub name: &'static str,
+    /// The fields that it has, where these are known beforehand; empty where they are not.
+    pub fields: &'static [&'static str],
+    /// How deep loops may be nested (`all`, `exists`, `map`, `filter`): each multiplies the work.
+    pub loops: usize,
+    /// An expression that is true or false.
+    pub example: &'static str,
+}
+
+/// An object of the cluster.
+pub const OBJECT: Subject = Subject {
+    name: "object",
+    fields: &[],
+    loops: 2,
+    example: "object.status.ready == true",
+};
+
+/// Why an expression gives nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Nothing {
+    /// It will never give anything.
+    #[error("{0}")]
+    Invalid(String),
+    /// A field or an item that it needs is not there.
+    #[error("{0}")]
+    Missing(String),
+    /// We lack the means to look at it.
+    #[error("it could not be looked at: {0}")]
+    Unknown(String),
+}
+
+/// What `expression` gives for `value`, the subject.
+///
+/// # Errors
+/// It is no expression in CEL, it asks for something that is not there, or what it gives is nothing
+/// that JSON has.
+pub fn evaluate(
+    expression: &str,
+    subject: Subject,
+    value: &(impl Serialize + Sync),
+) -> Result<Value, Nothing> {
+    apart(STACK, || {
+        let program = check::program(expression, subject).map_err(Nothing::Invalid)?;
+        run(&program, subject, value)
+    })
+}
+
+fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Value, Nothing> {
+    let mut context = Context::default();
+    let known = context.add_variable(subject.name, value);
+    known.map_err(|error| Nothing::Invalid(error.to_string()))?;
+    let result = program.execute(&context).map_err(|error| match error {
+        ExecutionError::NoSuchKey(_) | ExecutionError::IndexOutOfBounds(_) => {
+            Nothing::Missing(error.to_string())
+        }
+        other => Nothing::Invalid(other.to_string()),
+    })?;
+    let json = match &result {
+        cel::Value::Bytes(_) => None,
+        other => other.json().ok(),
+    };
+    let kind = result.type_of();
+    json.ok_or_else(|| Nothing::Invalid(format!("it gives {kind}, which JSON has not")))
+}
+
+/// Does `work` in a thread of its own: an expression may be nested as deep as it is long, and
+/// whatever becomes of it must become of nobody else.
+fn apart<T: Send>(
+    stack: usize,
+    work: impl FnOnce() -> Result<T, Nothing> + Send,
+) -> Result<T, Nothing> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(stack);
+        let thread = thread.spawn_scoped(scope, work);
+        let done = thread.map_err(|error| Nothing::Unknown(error.to_string()))?;
+        let beyond = |_| {
+            Err(Nothing::Invalid(
+                "it is beyond what this CEL can do".to_owned(),
+            ))
+        };
+        done.join().unwrap_or_else(beyond)
+    })
+}
+
+#[cfg(test)]
+mod tests;

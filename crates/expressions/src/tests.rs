@@ -1,0 +1,70 @@
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn ingress() -> Value {
+    json!({
+        "metadata": {"name": "web", "labels": {"app.kubernetes.io/name": "web"}},
+        "spec": {"replicas": 3, "rules": [{"host": "a"}, {"host": "b"}]},
+        "status": {
+            "ready": true, "load": 0.5, "replicas": 3,
+            "loadBalancer": {"ingress": [{"hostname": "lb.example.com"}]},
+        },
+    })
+}
+
+#[rstest]
+#[case("object.status.loadBalancer.ingress[0].hostname", json!("lb.example.com"))]
+#[case("object.spec.replicas", json!(3))]
+#[case("object.spec.replicas == object.status.replicas", json!(true))]
+#[case("object.spec.replicas == 3 && object.spec.replicas > 2", json!(true))]
+#[case("object.status.load", json!(0.5))]
+#[case("object.spec.rules.map(r, r.host)", json!(["a", "b"]))]
+#[case("object.metadata.labels['app.kubernetes.io/name']", json!("web"))]
+#[case("{'n': object.spec.replicas}", json!({"n": 3}))]
+#[case("has(object.status.gone) ? 'yes' : 'no'", json!("no"))]
+#[case("object.status.load > 0.1 && object.spec.replicas > 1", json!(true))]
+fn values_keep_their_types(#[case] expression: &str, #[case] wanted: Value) {
+    assert_eq!(
+        evaluate(expression, OBJECT, &ingress()),
+        Ok(wanted),
+        "{expression}"
+    );
+}
+
+#[rstest]
+#[case("object.status.gone")]
+#[case("object.gone.status")]
+#[case("object.status.loadBalancer.ingress[1].hostname")]
+fn what_is_not_there_is_missing(#[case] expression: &str) {
+    let nothing = evaluate(expression, OBJECT, &ingress()).unwrap_err();
+    assert!(matches!(nothing, Nothing::Missing(_)), "{nothing:?}");
+}
+
+#[rstest]
+#[case("object.status.", "it is no expression in CEL: ")]
+#[case("objects.status", r#"there is no "objects"; it knows "object""#)]
+#[case("b'x'", "it gives bytes, which JSON has not")]
+#[case("object.spec.rules + 1", "")]
+#[case(
+    "object.spec.rules.all(a, object.spec.rules.all(b, object.spec.rules.all(c, true)))",
+    "loops are nested more than 2 deep"
+)]
+fn what_can_never_be_is_invalid(#[case] expression: &str, #[case] wanted: &str) {
+    let nothing = evaluate(expression, OBJECT, &ingress()).unwrap_err();
+    assert!(matches!(&nothing, Nothing::Invalid(_)), "{nothing:?}");
+    assert!(nothing.to_string().contains(wanted), "{nothing}");
+}
+
+#[rstest]
+#[case("'yes'")]
+#[case("1")]
+#[case("object")]
+#[case("[object.status.ready]")]
+fn a_test_must_be_true_or_false(#[case] expression: &str) {
+    let wrong = check(expression, OBJECT).unwrap_err();
+    let wanted = "it must be true or false, such as `object.status.ready == true`";
+    assert_eq!(wrong.to_string(), wanted);
+    assert_eq!(check("object.status.ready", OBJECT), Ok(()));
+}
