@@ -21,6 +21,8 @@ pub enum Kind {
     ImageReady,
     /// The last look at the real objects found them as described.
     InSync,
+    /// What this resource depends on and waits for is ready.
+    DependenciesReady,
 }
 
 impl Kind {
@@ -33,6 +35,7 @@ impl Kind {
             Self::SourceReady => "SourceReady",
             Self::ImageReady => "ImageReady",
             Self::InSync => "InSync",
+            Self::DependenciesReady => "DependenciesReady",
         }
     }
 }

@@ -18,6 +18,10 @@ pub const IMAGE_TAG: &str = "alustan.io/image-tag";
 pub const CHANGES: &str = "alustan.io/changes";
 /// Label of a namespace that holds what was applied: `true`.
 pub const HOLDS_STATE: &str = "alustan.io/holds-state";
+/// Annotation of an outputs Secret: which keys hold JSON and not text, separated by commas.
+pub const JSON_OUTPUTS: &str = "alustan.io/json-outputs";
+/// Annotation of an outputs Secret: which keys the module marks as sensitive, separated by commas.
+pub const SENSITIVE_OUTPUTS: &str = "alustan.io/sensitive-outputs";
 /// Annotation of a runner Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
 

@@ -13,9 +13,11 @@ pub mod paths;
 pub mod report;
 pub mod run;
 pub mod spec;
+pub mod stack;
 pub mod status;
 
 pub use spec::*;
+pub use stack::*;
 pub use status::*;
 
 /// The field manager of every server-side apply.

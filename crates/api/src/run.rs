@@ -19,7 +19,7 @@ use crate::report::{Failure, RunReport};
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
 /// new one rebuilds images when the operator is upgraded.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Keys of the Secret's data.
 pub mod key {
@@ -98,6 +98,12 @@ pub enum Trigger {
     },
     /// The resource's spec, or something that it names, changed.
     Spec,
+    /// Values that the resource has from elsewhere changed.
+    #[serde(rename_all = "camelCase")]
+    Input {
+        /// Where from: `Secret db`, `Terraform network`, `Ingress shop/web`.
+        of: Vec<String>,
+    },
     /// The interval of drift detection passed.
     Interval,
     /// The real objects differ from the configuration.
@@ -131,6 +137,7 @@ impl fmt::Display for Trigger {
             Self::Created => f.write_str("created"),
             Self::Commit { from, to } => write!(f, "commit {}..{}", short(from), short(to)),
             Self::Spec => f.write_str("spec"),
+            Self::Input { of } => write!(f, "input {}", of.join(", ")),
             Self::Interval => f.write_str("interval"),
             Self::Drift => f.write_str("drift"),
             Self::Outputs => f.write_str("outputs"),
@@ -247,6 +254,12 @@ pub struct RunSpec {
     pub tag: String,
     /// The config hash (rule 3).
     pub config_hash: String,
+    /// The config hash without what `spec.variablesFrom` finds elsewhere.
+    #[serde(default)]
+    pub own_hash: String,
+    /// Digests of what `spec.variablesFrom` finds elsewhere, by where: `Secret db`.
+    #[serde(default)]
+    pub found: BTreeMap<String, String>,
     /// A digest of who has a say in it, where anybody has: an approval mode, rules, a state that is
     /// taken over. A plan is judged anew when it changes.
     #[serde(default)]
@@ -292,6 +305,10 @@ pub struct RunInputs {
     pub path: String,
     /// Values of the module's variables, by name.
     pub variables: BTreeMap<String, Value>,
+    /// Names of the variables whose values are never printed: those of Secrets, and of outputs that
+    /// are sensitive.
+    #[serde(default)]
+    pub secret_variables: BTreeSet<String>,
     /// Names of the environment variables that come from Secrets: their values are never printed.
     #[serde(default)]
     pub secret_environment: BTreeSet<String>,
@@ -434,6 +451,10 @@ pub struct History {
     pub base: Option<PinnedImage>,
     /// The last image that could not be pulled: where the pin has it, the registry is asked again.
     pub lost_image: Option<String>,
+    /// Runs for values that are found elsewhere and changed, when they follow each other closely.
+    pub input_runs: InputRuns,
+    /// What is waited for, and since when.
+    pub waiting: Option<WaitingSince>,
     /// The value of [`crate::RECONCILE_AT`] that was acted upon last.
     pub reconcile_at: Option<String>,
     /// Reports of the last runs, newest first.
@@ -457,6 +478,12 @@ pub struct Applied {
     pub context: Option<String>,
     /// The config hash (rule 3).
     pub config_hash: String,
+    /// As of [`RunSpec::own_hash`].
+    #[serde(default)]
+    pub own_hash: String,
+    /// As of [`RunSpec::found`].
+    #[serde(default)]
+    pub found: BTreeMap<String, String>,
     /// When it was done.
     pub at: Timestamp,
     /// The Secret that the outputs went to.
@@ -506,6 +533,26 @@ pub struct Undone {
     pub times: u32,
     /// Whether the look right after the last correction is still to come.
     pub unverified: bool,
+}
+
+/// Runs in a row that changed inputs caused (rule 14).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InputRuns {
+    /// How many.
+    pub times: u32,
+    /// When the last one was started.
+    pub last: Option<Timestamp>,
+}
+
+/// What a resource waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingSince {
+    /// The field that says so: `spec.waitFor[0]`.
+    pub field: String,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// Drift as it was found.

@@ -9,21 +9,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, VariablesFrom};
 use crate::status::TerraformStatus;
 
 const DURATION: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')";
 const DURATION_HELP: &str = "must be a duration from 1s to 8760h, such as 30s, 5m or 1h";
 
-const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
-const OBJECT_HELP: &str = "must be the name of an object: lower case letters, digits, '-' and '.'";
+pub(crate) const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
+pub(crate) const OBJECT_HELP: &str =
+    "must be the name of an object: lower case letters, digits, '-' and '.'";
 /// Names of the operator's own Secrets, see [`crate::names`].
-const NOT_OURS: &str = "!self.matches('-(run|pin|plan|state|state-slot-[0-9]+|registry)$')";
-const NOT_OURS_HELP: &str = "must not end in -run, -pin, -plan, -state, -state-slot-N or -registry, as the operator's own Secrets do";
+pub(crate) const NOT_OURS: &str =
+    "!self.matches('-(run|pin|plan|state|state-slot-[0-9]+|registry)$')";
+pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -pin, -plan, -state, -state-slot-N or -registry, as the operator's own Secrets do";
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
 const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
 
 /// What is applied, with what values, and how.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "alustan.io",
     version = "v1alpha1",
@@ -55,6 +58,35 @@ pub struct TerraformSpec {
     /// A `TF_VAR_` prefix in a key is stripped. Not for secrets: who may read the resource reads them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Anything>,
+
+    /// Values of variables that are found elsewhere: in Secrets and ConfigMaps, among the outputs of
+    /// other resources, in fields of any object. Later entries win over earlier ones, and
+    /// `variables` over all. A changed value is applied at once, at most once a minute.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50))]
+    pub variables_from: Vec<VariablesFrom>,
+
+    /// Resources that must be ready before anything of this one is applied, and that are destroyed
+    /// after it. Those of `variablesFrom` need not be repeated here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100))]
+    pub depends_on: Vec<DependencyRef>,
+
+    /// Objects that must be there, or pass a test, before anything is applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub wait_for: Vec<ObjectTest>,
+
+    /// Objects that must be gone before anything is destroyed: those whose controllers still need
+    /// what this resource made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub destroy_wait_for: Vec<ObjectsGone>,
+
+    /// Objects that must be there, or pass a test, for this resource to be ready once it is applied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub health_checks: Vec<ObjectTest>,
 
     /// Where the state lives. Absent: the module's own backend if it has one, else `managed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -463,21 +495,6 @@ impl Default for Timeouts {
             destroy: one_hour(),
         }
     }
-}
-
-/// Where the module's outputs go.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct OutputsSpec {
-    /// The Secret with all outputs, one key each: strings as they are, other values as JSON.
-    /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten. Where drift
-    /// is corrected, one that is removed or gets another name is written again at once; elsewhere
-    /// with the next apply.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
-    #[x_kube(validation = Rule::new(NOT_OURS).message(NOT_OURS_HELP))]
-    pub secret_name: Option<String>,
 }
 
 /// Environment of the runner.

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::RunKind;
+use crate::stack::BlockedBy;
 
 /// What goes on, in one word.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
@@ -46,7 +47,7 @@ pub struct TerraformStatus {
     /// What goes on, what comes next and when, and what a person can do.
     #[serde(default)]
     pub message: String,
-    /// `Ready`, `Reconciling`, `Stalled`, `SourceReady`, `ImageReady`, `InSync`.
+    /// `Ready`, `Reconciling`, `Stalled`, `SourceReady`, `ImageReady`, `InSync`, `DependenciesReady`.
     #[serde(default)]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -74,6 +75,9 @@ pub struct TerraformStatus {
     /// Place in the queue of runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueStatus>,
+    /// The resources that this one depends on and that are not ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocked_by: Vec<BlockedBy>,
     /// Where the outputs are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsStatus>,
@@ -209,6 +213,9 @@ pub struct QueueStatus {
 pub struct OutputsStatus {
     /// The Secret.
     pub secret_name: String,
+    /// The ConfigMap, if `spec.outputs` wants one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_name: Option<String>,
 }
 
 /// One run.
