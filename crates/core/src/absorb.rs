@@ -9,7 +9,7 @@ use alustan_api::run::{
 use k8s_openapi::jiff::Timestamp;
 
 use crate::approval;
-use crate::objects::{run_job, secrets};
+use crate::objects::{outputs, run_job};
 use crate::seen::{IMAGE_PULL, JobSeen, OutputsSeen, RecordSeen, Seen};
 use crate::step::{Keep, Object, Step, Swap};
 
@@ -51,7 +51,7 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     if let Some(outputs) = outputs.filter(|_| wanted) {
         match hand_on(tf, outputs, seen.outputs) {
             Ok(step) => {
-                let (name, before) = (secrets::outputs_name(tf), &current.history.applied);
+                let (name, before) = (outputs::name(tf), &current.history.applied);
                 let before = before.as_ref().and_then(|applied| applied.outputs.clone());
                 // Who looks at an old record gets no further: what it has was handed on before.
                 let guard = Swap::unchanged(&current.record);
@@ -127,7 +127,7 @@ fn hand_on(tf: &Terraform, outputs: &Outputs, seen: OutputsSeen) -> Result<Step,
     }
     match seen {
         OutputsSeen::Absent | OutputsSeen::Ours => Ok(Step::Ensure(Box::new(Object::Secret(
-            secrets::outputs(tf, outputs),
+            outputs::secret(tf, outputs),
         )))),
         OutputsSeen::Foreign => Err(Failure {
             class: FailureClass::Module,
@@ -136,7 +136,7 @@ fn hand_on(tf: &Terraform, outputs: &Outputs, seen: OutputsSeen) -> Result<Step,
                 "everything is applied, but the outputs cannot be handed on: Secret {} exists and \
                  was not made for this resource (no label {}); set spec.outputs.secretName to \
                  another name, or remove that Secret",
-                secrets::outputs_name(tf),
+                outputs::name(tf),
                 labels::UID,
             ),
         }),
@@ -261,6 +261,8 @@ fn fold(
                 revision: run.revision.clone(),
                 context: run.context.clone(),
                 config_hash: run.config_hash.clone(),
+                own_hash: run.own_hash.clone(),
+                found: run.found.clone(),
                 at: now,
                 outputs,
             });

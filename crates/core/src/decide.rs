@@ -9,6 +9,7 @@ use kube::ResourceExt;
 
 use crate::build::{self, Image};
 use crate::image::{self, ImagePlan};
+use crate::inputs::Config;
 use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
@@ -102,8 +103,15 @@ pub(crate) struct Target {
     pub(crate) source: SourceSeen,
     pub(crate) base: PinnedImage,
     pub(crate) plan: ImagePlan,
+    /// With what, or what is missing of that. The image can be built all the same.
+    pub(crate) wanted: Result<Wanted, Situation>,
+}
+
+/// With what it is applied.
+#[derive(Clone)]
+pub(crate) struct Wanted {
     pub(crate) inputs: RunInputs,
-    pub(crate) hash: String,
+    pub(crate) config: Config,
 }
 
 impl Case<'_> {
@@ -169,18 +177,21 @@ impl Case<'_> {
             &self.seen.namespace_uid,
             self.settings,
         );
-        let inputs = inputs::run_inputs(self.tf, &source, seen, self.current.slots_wanted)
+        let variables = &self.seen.stack.variables;
+        let slots = self.current.slots_wanted;
+        let inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
             .map_err(|conflict| Situation::stalled("BackendConflict", conflict.to_string()))?;
-        let hash = inputs::config_hash(&self.record.key, &plan.tag, &inputs, seen);
-        if let Some(conflict) = self.conflict(&hash) {
+        let config = inputs::config(self.tf, &self.record.key, &plan.tag, &inputs, self.seen);
+        if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);
         }
+        let missing = variables.missing.as_ref().and_then(|_| self.blocked());
+        let wanted = missing.map_or(Ok(Wanted { inputs, config }), Err);
         Ok(Target {
             source,
             base,
             plan,
-            inputs,
-            hash,
+            wanted,
         })
     }
 
@@ -326,7 +337,7 @@ impl Case<'_> {
     }
 
     /// Writes the memory.
-    fn remember(&self) -> Step {
+    pub(crate) fn remember(&self) -> Step {
         Step::SwapRecord(Box::new(Swap {
             record: self.current.clone(),
             history: Some(self.history.clone()),
@@ -335,17 +346,26 @@ impl Case<'_> {
         }))
     }
 
-    fn with_image(self, target: Target, digest: String) -> Decision {
-        match self.want(&target.source, &target.hash) {
+    fn with_image(mut self, target: Target, digest: String) -> Decision {
+        let wanted = match target.wanted {
+            Ok(wanted) => wanted,
+            Err(missing) => return self.done(&missing, Some(&target.plan), Some(digest)),
+        };
+        let hash = &wanted.config.hash;
+        match self.want(&target.source, &wanted.config) {
             Want::Nothing(situation, at) => {
                 let mut decision = self.done(&situation, Some(&target.plan), Some(digest));
                 decision.requeue_at = earliest(decision.requeue_at, at);
                 decision
             }
             Want::Run(kind, trigger) => {
-                let mut inputs = target.inputs;
+                if let Some(blocked) = self.blocked().filter(|_| kind != RunKind::Drift) {
+                    self.note_wait(&self.seen.stack.wait_for);
+                    return self.done(&blocked, Some(&target.plan), Some(digest));
+                }
+                let mut inputs = wanted.inputs;
                 if kind == RunKind::Apply
-                    && let Some(plan) = self.approved(&target.hash)
+                    && let Some(plan) = self.approved(hash)
                 {
                     approval::approve(&mut inputs.approval, plan);
                 }
@@ -358,7 +378,7 @@ impl Case<'_> {
                     revision: Some(target.source.revision),
                     unpack: false,
                     context: Some(target.source.context),
-                    config_hash: target.hash,
+                    config: wanted.config,
                     inputs,
                 };
                 self.run(&run, Some(&target.plan), Some(digest))
@@ -381,7 +401,7 @@ impl Case<'_> {
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
-        let quiet = self.is_quiet(run.kind, &run.trigger, &run.config_hash);
+        let quiet = self.is_quiet(run.kind, &run.trigger, &run.config.hash);
         let occupied = start::occupied(self.seen.job.as_ref());
         let (reason, message) = if occupied {
             (
@@ -429,6 +449,7 @@ impl Case<'_> {
             history: &self.history,
             record: Some(&self.current),
             source: &self.seen.source,
+            stack: &self.seen.stack,
             image: ImageView {
                 plan,
                 digest,

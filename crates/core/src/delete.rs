@@ -95,7 +95,11 @@ fn gone(mut case: Case<'_>, message: &str) -> Decision {
     case.done(&situation, None, None)
 }
 
-fn destroy_what_exists(case: Case<'_>) -> Decision {
+fn destroy_what_exists(mut case: Case<'_>) -> Decision {
+    if let Some(blocked) = case.destroy_blocked() {
+        case.note_wait(&case.seen.stack.destroy_wait_for);
+        return case.done(&blocked, None, None);
+    }
     if let (Some(_), Some(conflict)) = (&case.seen.pin, &case.seen.conflict) {
         let message = format!("{}{}", conflict.message, how_to_abandon(case.tf));
         let situation = Situation {
@@ -144,7 +148,14 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
     match build::image(&case, &target.source, &target.plan) {
         Image::Ready(digest) => {
             let image = target.plan.clone();
-            let run = plan::by_the_spec(&case, target, &digest);
+            let wanted = match &target.wanted {
+                Ok(wanted) => wanted.clone(),
+                Err(missing) => {
+                    let situation = unknown(case.tf, missing.clone());
+                    return case.done(&situation, Some(&image), Some(digest));
+                }
+            };
+            let run = plan::by_the_spec(&case, target, wanted, &digest);
             attempt(case, run, Some((image, digest)))
         }
         Image::Missing(missing) => {
@@ -161,7 +172,7 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
 /// Runs `run`, unless it has failed too often or too lately, or a person has to approve its plan.
 fn attempt(case: Case<'_>, mut run: Plan, image: Option<(ImagePlan, String)>) -> Decision {
     let (tf, history) = (case.tf, &case.history);
-    let of = approval::subject(&run.config_hash, &approval::judged_by(tf, true));
+    let of = approval::subject(&run.config.hash, &approval::judged_by(tf, true));
     run.trigger = plan::trigger(&case, &of);
     run.kind = approval::kind(tf, true);
     if start::asked(tf, history) {
@@ -171,7 +182,7 @@ fn attempt(case: Case<'_>, mut run: Plan, image: Option<(ImagePlan, String)>) ->
     let situation = match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
         retry::Verdict::WaitUntil(next) => build::waiting(failures, &tf.spec.retry, next, &see),
         retry::Verdict::Stalled => build::exhausted(tf, failures, &see),
-        retry::Verdict::Go => match approval::pending(tf, history, &run.config_hash, true) {
+        retry::Verdict::Go => match approval::pending(tf, history, &run.config.hash, true) {
             None => return destroy(case, &run, image),
             Some(plan) if approval::is_approved(tf, plan) => {
                 run.kind = RunKind::Destroy;

@@ -1,6 +1,6 @@
 //! What a run is started with, and the hash that tells whether it changed (rule 3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::run::{BackendInputs, ManagedState, RunInputs, TimeLimits};
 use alustan_api::{Terraform, names};
@@ -12,21 +12,24 @@ use serde_json::{Value, json};
 use crate::approval;
 use crate::delete;
 use crate::digest;
-use crate::seen::{InputsSeen, SourceSeen};
+use crate::seen::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
 /// State slots of a new resource: the current version, the previous one, and the next.
 const SLOTS: u32 = 3;
 
-/// The inputs of a run of `tf` at `source`.
+/// The inputs of a run of `tf` at `source`, with the `variables` that are found elsewhere.
 pub fn run_inputs(
     tf: &Terraform,
     source: &SourceSeen,
     seen: &InputsSeen,
+    found: &VariablesSeen,
     slots_wanted: u32,
 ) -> Result<RunInputs, Conflict> {
+    let found = effective(tf, found);
     Ok(RunInputs {
         path: source.path.clone(),
-        variables: variables(tf),
+        secret_variables: secrets(&found),
+        variables: all_variables(tf, &found),
         secret_environment: seen
             .runner
             .values()
@@ -86,33 +89,109 @@ pub fn managed_state(name: &str, slots_wanted: u32) -> ManagedState {
     }
 }
 
-/// The variables by the names that the module gives them.
+/// The variables of the spec itself, by the names that the module gives them.
 pub fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
-    tf.spec
-        .variables
-        .iter()
-        .map(|(name, value)| {
-            (
-                name.strip_prefix("TF_VAR_").unwrap_or(name).to_owned(),
-                value.0.clone(),
-            )
-        })
+    let own = tf.spec.variables.iter();
+    own.map(|(name, value)| (plain(name).to_owned(), value.0.clone()))
         .collect()
 }
 
-/// Digest of everything that the result of an apply depends on (rule 3), keyed, since some of it
-/// is secret. `tag` stands for all that is in the image.
-pub fn config_hash(key: &[u8], tag: &str, inputs: &RunInputs, seen: &InputsSeen) -> String {
+fn plain(name: &str) -> &str {
+    name.strip_prefix("TF_VAR_").unwrap_or(name)
+}
+
+/// A value that is found elsewhere.
+struct Found<'a> {
+    value: &'a Value,
+    secret: bool,
+    from: &'a FoundInput,
+}
+
+/// The values that are found elsewhere and count, by variable: later entries win over earlier ones,
+/// and the spec itself over all.
+fn effective<'a>(tf: &Terraform, seen: &'a VariablesSeen) -> BTreeMap<&'a str, Found<'a>> {
+    let mut effective = BTreeMap::new();
+    for from in &seen.found {
+        for (name, found) in &from.values {
+            let (value, secret) = (&found.value, found.secret);
+            effective.insert(
+                plain(name),
+                Found {
+                    value,
+                    secret,
+                    from,
+                },
+            );
+        }
+    }
+    for own in tf.spec.variables.keys() {
+        effective.remove(plain(own));
+    }
+    effective
+}
+
+fn secrets(found: &BTreeMap<&str, Found<'_>>) -> BTreeSet<String> {
+    let secret = found.iter().filter(|(_, found)| found.secret);
+    secret.map(|(name, _)| (*name).to_owned()).collect()
+}
+
+fn all_variables(tf: &Terraform, found: &BTreeMap<&str, Found<'_>>) -> BTreeMap<String, Value> {
+    let found = found.iter();
+    let mut all: BTreeMap<_, _> = found
+        .map(|(name, found)| ((*name).to_owned(), found.value.clone()))
+        .collect();
+    all.extend(variables(tf));
+    all
+}
+
+/// Puts the values that are there now in the place of those of `inputs`.
+pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInputs) {
+    let found = effective(tf, seen);
+    inputs.variables.extend(all_variables(tf, &found));
+    inputs.secret_variables.extend(secrets(&found));
+}
+
+/// Digests of what the result of an apply depends on (rule 3), keyed, since some of it is secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Of everything: the config hash. What is found elsewhere and triggers nothing is not in it.
+    pub hash: String,
+    /// Of all but what is found elsewhere.
+    pub own: String,
+    /// Of what is found elsewhere, by where.
+    pub found: BTreeMap<String, String>,
+}
+
+/// The digests of a run of `tf` with `inputs`. `tag` stands for all that is in the image.
+pub fn config(tf: &Terraform, key: &[u8], tag: &str, inputs: &RunInputs, seen: &Seen) -> Config {
     let backend = &inputs.backend;
-    digest::keyed(
+    let effective = effective(tf, &seen.stack.variables);
+    let mut own_variables = inputs.variables.clone();
+    own_variables.retain(|name, _| !effective.contains_key(name.as_str()));
+    let own = digest::keyed(
         key,
         &json!({
             "image": tag,
             "path": inputs.path,
-            "variables": inputs.variables,
+            "variables": own_variables,
             "scripts": inputs.scripts,
             "backend": [json!(backend.kind), json!(backend.write_block), json!(backend.config), json!(backend.environment)],
-            "runner": seen.runner,
+            "runner": seen.found().runner,
         }),
-    )
+    );
+    let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();
+    for (name, found) in effective.iter().filter(|(_, found)| found.from.trigger) {
+        let of = values.entry(&found.from.of).or_default();
+        of.insert(name, found.value);
+    }
+    let found: BTreeMap<_, _> = values
+        .into_iter()
+        .map(|(of, values)| (of.to_owned(), digest::keyed(key, &values)))
+        .collect();
+    let hash = if found.is_empty() {
+        own.clone()
+    } else {
+        digest::keyed(key, &json!([own, found]))
+    };
+    Config { hash, own, found }
 }

@@ -4,6 +4,7 @@ pub mod budget;
 pub mod build_job;
 pub mod cache_pvc;
 pub mod namespace;
+pub mod outputs;
 pub mod pod;
 pub(crate) mod prepare;
 pub mod rbac;

@@ -37,7 +37,8 @@ impl Case<'_> {
             self.steps
                 .extend(start::help(self.tf, self.seen, self.settings));
         }
-        let hash = target.as_ref().ok().map(|target| &target.hash);
+        let wanted = target.as_ref().ok().map(|target| &target.wanted);
+        let hash = wanted.and_then(|it| Some(&it.as_ref().ok()?.config.hash));
         let (same, changed) = match hash {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
@@ -79,8 +80,9 @@ impl Case<'_> {
         run: Option<&RunSpec>,
         target: &Result<Target, Situation>,
     ) -> Decision {
-        let before = match (target, run) {
-            (Ok(target), _) if self.is_applied(&target.hash) => self.at_rest(),
+        let wanted = target.as_ref().and_then(|target| target.wanted.as_ref());
+        let before = match (wanted, run) {
+            (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.at_rest(),
             (Ok(_), Some(_)) => Situation::busy(State::Planning, SUSPENDED, "cancelling its run"),
             (Ok(_), None) => Situation {
                 state: State::Pending,

@@ -1,11 +1,15 @@
 //! What `observe` saw: the only input of `decide` besides the resource, the settings and the time.
 
+mod stack;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use alustan_api::report::{Failure, RunReport};
 use alustan_api::run::{History, Outputs, Pin, PinnedImage, RunInputs, RunRecord, ScriptTexts};
 use k8s_openapi::jiff::Timestamp;
+
+pub use stack::*;
 
 /// The answer to a question that takes a while: to a repository, to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub struct Seen {
     pub conflict: Option<Failure>,
     /// Values of the Secrets and `ConfigMap`s that the spec names.
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
+    /// What it takes values from, waits for, or stands before.
+    pub stack: StackSeen,
     /// The commit and its context.
     pub source: Answer<SourceSeen>,
     /// The base image, resolved.

@@ -21,6 +21,8 @@ pub struct Settings {
     pub ca_bundle: Option<String>,
     /// Environment of every container: proxies.
     pub environment: BTreeMap<String, String>,
+    /// Whether resources may refer to objects in other namespaces (rule 17).
+    pub cross_namespace_refs: bool,
 }
 
 /// The kaniko that is used when nothing else is configured.

@@ -11,7 +11,8 @@ use serde_json::Value;
 use crate::approval;
 use crate::decide::Case;
 use crate::digest;
-use crate::inputs::managed_state;
+use crate::flapping;
+use crate::inputs::{Config, managed_state};
 use crate::objects::run_job::{self, Parts};
 use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
 use crate::schedule::Class;
@@ -41,8 +42,8 @@ pub struct Plan {
     pub artifact: Option<String>,
     /// Whether that is unpacked in a base image.
     pub unpack: bool,
-    /// The config hash.
-    pub config_hash: String,
+    /// What its result depends on.
+    pub config: Config,
     /// What it is started with.
     pub inputs: RunInputs,
 }
@@ -83,7 +84,9 @@ impl Plan {
             unpack: self.unpack,
             image: self.image.clone(),
             tag: self.tag.clone(),
-            config_hash: self.config_hash.clone(),
+            config_hash: self.config.hash.clone(),
+            own_hash: self.config.own.clone(),
+            found: self.config.found.clone(),
             judged_by: approval::judged_by(tf, self.inputs.approval.destroy),
             destroys: self.inputs.approval.destroy,
             started_at: *now,
@@ -103,8 +106,11 @@ impl Plan {
         };
         let mut history = history.clone();
         history.reconcile_at = requested(tf);
-        if self.trigger == Trigger::Requested {
-            history.failures = Failures::default();
+        history.waiting = None;
+        match self.trigger {
+            Trigger::Requested => history.failures = Failures::default(),
+            Trigger::Input { .. } => history.input_runs = flapping::next(&history.input_runs, *now),
+            _ => {}
         }
         let approved = history.pending.as_ref();
         if let Some(plan) = approved.filter(|_| self.inputs.approval.approved.is_some()) {
@@ -179,6 +185,7 @@ fn pin(
 fn pinned_spec(tf: &Terraform) -> Value {
     let mut spec = tf.spec.clone();
     spec.variables.clear();
+    spec.variables_from.clear();
     serde_json::to_value(spec).unwrap_or_default()
 }
 

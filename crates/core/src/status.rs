@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::delete;
 use crate::image::ImagePlan;
-use crate::seen::{Answer, IMAGE_MISSING, SourceSeen};
+use crate::seen::{Answer, IMAGE_MISSING, SourceSeen, StackSeen};
+use crate::stack;
 
 /// The reason of `InSync` where an apply failed half-way.
 pub(crate) const HALF_APPLIED: &str = "ApplyFailed";
@@ -148,7 +149,7 @@ pub struct ImageView<'a> {
 }
 
 /// Everything that a status says.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct View<'a> {
     /// The resource.
     pub tf: &'a Terraform,
@@ -158,6 +159,8 @@ pub struct View<'a> {
     pub record: Option<&'a RunRecord>,
     /// The commit.
     pub source: &'a Answer<SourceSeen>,
+    /// What it takes values from, waits for, or stands before.
+    pub stack: &'a StackSeen,
     /// The runner image.
     pub image: ImageView<'a>,
 }
@@ -193,8 +196,10 @@ impl View<'_> {
             retry: self.retry(situation),
             // The dispatcher knows it.
             queue: None,
+            blocked_by: stack::blocked_by(self.stack),
             outputs: self.history.applied.as_ref().and_then(|applied| {
                 Some(OutputsStatus {
+                    config_map_name: None,
                     secret_name: applied.outputs.clone()?,
                 })
             }),
@@ -302,6 +307,7 @@ impl View<'_> {
             self.source_ready(),
             self.image_ready(),
             self.in_sync(situation),
+            stack::dependencies_ready(self.stack),
         ]
     }
 

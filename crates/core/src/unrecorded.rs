@@ -177,6 +177,7 @@ fn decision(
         history: &History::default(),
         record: None,
         source: &seen.source,
+        stack: &seen.stack,
         image: ImageView::default(),
     };
     Decision {

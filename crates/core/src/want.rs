@@ -1,12 +1,16 @@
 //! What is wanted next for a resource whose image and inputs are known (rules 5 to 7, and 10).
 
+use std::collections::BTreeSet;
+
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
 use alustan_api::{DriftMode, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::decide::Case;
-use crate::objects::secrets;
+use crate::flapping;
+use crate::inputs::Config;
+use crate::objects::outputs;
 use crate::seen::{OutputsSeen, SourceSeen};
 use crate::status::{AWAITING, NOT_CONVERGING, Situation, differences, drifted};
 use crate::{approval, build, digest, retry, start};
@@ -32,7 +36,8 @@ impl Case<'_> {
         pending.filter(|plan| approval::is_approved(self.tf, plan))
     }
 
-    pub(crate) fn want(&self, source: &SourceSeen, hash: &str) -> Want {
+    pub(crate) fn want(&self, source: &SourceSeen, config: &Config) -> Want {
+        let hash = &config.hash;
         let kind = approval::kind(self.tf, false);
         if start::asked(self.tf, &self.history) {
             return Want::Run(kind, Trigger::Requested);
@@ -61,7 +66,7 @@ impl Case<'_> {
                 )
             }
             (None, true, None) => Want::Run(kind, retry()),
-            (None, false, None) => Want::Run(kind, self.change(source)),
+            (None, false, None) => self.changed(kind, source, config),
             (Some(_), true, _) if self.corrects() => Want::Run(kind, retry()),
             (Some(_), true, _) => Want::Run(RunKind::Drift, retry()),
             (Some(_), false, Some(_)) if self.misses_pin() => Want::Run(kind, Trigger::Pin),
@@ -112,7 +117,7 @@ impl Case<'_> {
             return None;
         }
         let at = applied.outputs.as_ref()?;
-        let there = *at == secrets::outputs_name(self.tf) && self.outputs == OutputsSeen::Ours;
+        let there = *at == outputs::name(self.tf) && self.outputs == OutputsSeen::Ours;
         (!there).then_some(Trigger::Outputs)
     }
 
@@ -120,11 +125,48 @@ impl Case<'_> {
         self.seen.pin.is_none() && self.tf.spec.drift_detection.mode == DriftMode::Correct
     }
 
+    /// A run for what changed. Inputs that go on changing are a reason now and then only.
+    fn changed(&self, kind: RunKind, source: &SourceSeen, config: &Config) -> Want {
+        let trigger = self.change(source, config);
+        let runs = &self.history.input_runs;
+        match (&trigger, flapping::due(runs, self.now)) {
+            (Trigger::Input { of }, Some(due)) => {
+                let reason = if flapping::is_flapping(runs) {
+                    "InputFlapping"
+                } else {
+                    "InputChanged"
+                };
+                let message = format!(
+                    "{} changed again; the next run is at {}, since inputs that change often are \
+                     applied more and more rarely",
+                    of.join(", "),
+                    build::clock(due),
+                );
+                let situation = Situation::busy(State::Pending, reason, message);
+                Want::Nothing(situation, Some(due))
+            }
+            _ => Want::Run(kind, trigger),
+        }
+    }
+
     /// What changed since the last apply.
-    fn change(&self, source: &SourceSeen) -> Trigger {
+    fn change(&self, source: &SourceSeen, config: &Config) -> Trigger {
         let Some(applied) = &self.history.applied else {
             return Trigger::Created;
         };
+        if applied.own_hash == config.own {
+            let before = &applied.found;
+            let all = before.keys().chain(config.found.keys());
+            let of: BTreeSet<_> = all
+                .filter(|of| before.get(*of) != config.found.get(*of))
+                .cloned()
+                .collect();
+            if !of.is_empty() {
+                return Trigger::Input {
+                    of: of.into_iter().collect(),
+                };
+            }
+        }
         match (&applied.revision, &applied.context) {
             (Some(from), Some(context)) if *context != source.context => Trigger::Commit {
                 from: from.clone(),
@@ -160,6 +202,9 @@ impl Case<'_> {
 
     /// Applied, and nothing stands against it.
     pub(crate) fn at_rest(&self) -> Situation {
+        if let Some(sick) = self.sick() {
+            return sick;
+        }
         let hash = self.history.applied.as_ref().map(|it| &it.config_hash);
         if let Some(plan) = hash.and_then(|hash| self.pending(hash)) {
             return Situation::ready(State::AwaitingApproval, AWAITING, self.asks(plan));

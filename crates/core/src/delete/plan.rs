@@ -9,9 +9,9 @@ use kube::ResourceExt;
 use super::gaps;
 use crate::approval;
 use crate::build::image_by_digest;
-use crate::decide::{Case, Target};
+use crate::decide::{Case, Target, Wanted};
 use crate::image;
-use crate::inputs;
+use crate::inputs::{self, Config};
 use crate::seen::{Answer, InputsSeen};
 use crate::start::{self, Plan};
 
@@ -20,7 +20,7 @@ pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
     let pin = case.seen.pin.as_ref()?;
     let pin = pin.of_what_exists(case.current.attempted).clone();
     let inputs = live(case, &pin);
-    let hash = inputs::config_hash(&case.record.key, &pin.tag, &inputs, case.seen.found());
+    let config = inputs::config(case.tf, &case.record.key, &pin.tag, &inputs, case.seen);
     let run = Plan {
         kind: RunKind::Destroy,
         trigger: Trigger::Deleted,
@@ -31,7 +31,7 @@ pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
         context: pin.context,
         artifact: pin.artifact,
         unpack: false,
-        config_hash: format!("destroy {hash}"),
+        config: of_destroy(config),
     };
     let gone = case.history.lost_image.as_ref() == Some(&run.image);
     Some(match pin.base {
@@ -41,8 +41,8 @@ pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
 }
 
 /// The run that destroys by the spec as it is, in the image `digest`.
-pub(super) fn by_the_spec(case: &Case<'_>, target: Target, digest: &str) -> Plan {
-    let mut inputs = target.inputs;
+pub(super) fn by_the_spec(case: &Case<'_>, target: Target, wanted: Wanted, digest: &str) -> Plan {
+    let mut inputs = wanted.inputs;
     judged(case, &mut inputs);
     Plan {
         kind: RunKind::Destroy,
@@ -54,7 +54,14 @@ pub(super) fn by_the_spec(case: &Case<'_>, target: Target, digest: &str) -> Plan
         revision: Some(target.source.revision),
         context: Some(target.source.context),
         unpack: false,
-        config_hash: format!("destroy {}", target.hash),
+        config: of_destroy(wanted.config),
+    }
+}
+
+fn of_destroy(config: Config) -> Config {
+    Config {
+        hash: format!("destroy {}", config.hash),
+        ..config
     }
 }
 
@@ -95,7 +102,7 @@ pub(super) fn trigger(case: &Case<'_>, of: &str) -> Trigger {
 fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
     let seen = case.seen.found();
-    inputs.variables.extend(inputs::variables(case.tf));
+    inputs::refresh(case.tf, &case.seen.stack.variables, &mut inputs);
     let secret = seen.runner.values().flat_map(BTreeMap::keys);
     inputs.secret_environment.extend(secret.cloned());
     inputs.environment = gaps::environment(case.tf, seen, case.settings);

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use alustan_api::labels::Component;
-use alustan_api::run::{History, ManagedState, Outputs, Pin, RunRecord, key};
+use alustan_api::run::{History, ManagedState, Pin, RunRecord, key};
 use alustan_api::{Terraform, names};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::meta;
 
@@ -61,27 +60,6 @@ fn empty(tf: &Terraform, name: &str, component: Component) -> Secret {
     }
 }
 
-/// The module's outputs: strings as they are, everything else as JSON.
-pub fn outputs(tf: &Terraform, outputs: &Outputs) -> Secret {
-    let data = outputs.iter().map(|(name, output)| {
-        let text = match &output.value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        (name.as_str(), text.into_bytes())
-    });
-    secret(tf, outputs_name(tf), Component::Outputs, data)
-}
-
-/// The name of the outputs Secret.
-pub fn outputs_name(tf: &Terraform) -> String {
-    tf.spec
-        .outputs
-        .as_ref()
-        .and_then(|outputs| outputs.secret_name.clone())
-        .unwrap_or_else(|| names::outputs(&tf.name_any()))
-}
-
 /// A pull secret with the docker configuration `config`.
 pub fn pull(tf: &Terraform, config: &str) -> Secret {
     let data = [(DOCKER_CONFIG, config.as_bytes().to_vec())];
@@ -92,7 +70,7 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-fn secret<'a>(
+pub(super) fn secret<'a>(
     tf: &Terraform,
     name: String,
     component: Component,

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::run::Pin;
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen};
+use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen};
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -113,6 +113,8 @@ pub(crate) struct World {
     pub(crate) tf: Option<Terraform>,
     /// Other resources in the cluster.
     pub(crate) others: Vec<Terraform>,
+    /// What it takes values from, waits for, or stands before.
+    pub(crate) stack: StackSeen,
     pub(crate) record: Option<RecordSeen>,
     /// Earlier versions of the record, newest last; `None` from before it was made.
     pub(crate) earlier: Vec<Option<RecordSeen>>,
@@ -177,6 +179,7 @@ impl World {
             settings: fixtures::settings(),
             tf: Some(tf),
             others: Vec::new(),
+            stack: StackSeen::default(),
             record: None,
             earlier: Vec::new(),
             pin: None,

@@ -2,8 +2,8 @@
 
 use alustan_api::Terraform;
 use alustan_api::run::{BackendInputs, RunInputs};
-use alustan_core::inputs::{config_hash, run_inputs};
-use alustan_core::seen::{InputsSeen, SourceSeen};
+use alustan_core::inputs::{config, run_inputs};
+use alustan_core::seen::{InputsSeen, Seen, SourceSeen, VariablesSeen};
 use rstest::rstest;
 use serde_json::json;
 
@@ -19,11 +19,21 @@ fn inputs(tf: &Terraform, seen: &InputsSeen) -> RunInputs {
         path: "web".to_owned(),
         backend: None,
     };
-    run_inputs(tf, &source, seen, 0).ok().unwrap()
+    run_inputs(tf, &source, seen, &VariablesSeen::default(), 0)
+        .ok()
+        .unwrap()
 }
 
 fn hash(inputs: &RunInputs, seen: &InputsSeen) -> String {
-    config_hash(b"key", "tag", inputs, seen)
+    hash_of(b"key", "tag", inputs, seen)
+}
+
+fn hash_of(key: &[u8], tag: &str, inputs: &RunInputs, seen: &InputsSeen) -> String {
+    let seen = Seen {
+        inputs: Ok(seen.clone()),
+        ..World::new().observe(0)
+    };
+    config(&terraform(), key, tag, inputs, &seen).hash
 }
 
 fn usual() -> RunInputs {
@@ -54,8 +64,8 @@ fn the_hash_changes_with(#[case] inputs: RunInputs) {
 fn the_hash_changes_with_image_key_scripts_and_environment() {
     let (seen, mut scripts) = (InputsSeen::default(), usual());
     let first = hash(&usual(), &seen);
-    assert_ne!(config_hash(b"key", "another", &usual(), &seen), first);
-    assert_ne!(config_hash(b"another", "tag", &usual(), &seen), first);
+    assert_ne!(hash_of(b"key", "another", &usual(), &seen), first);
+    assert_ne!(hash_of(b"another", "tag", &usual(), &seen), first);
     scripts.scripts.destroy = Some("make destroy".to_owned());
     assert_ne!(hash(&scripts, &seen), first);
     let token = [("TOKEN".to_owned(), "x".to_owned())].into();

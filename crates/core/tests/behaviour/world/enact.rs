@@ -4,7 +4,7 @@ use alustan_api::names;
 use alustan_api::run::{Pin, RunRecord, key};
 use alustan_core::decide::decide;
 use alustan_core::image;
-use alustan_core::objects::secrets;
+use alustan_core::objects::{outputs, secrets};
 use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen};
 use alustan_core::step::{Keep, Object, Step, Swap};
 use k8s_openapi::api::batch::v1 as batch;
@@ -231,7 +231,7 @@ impl World {
         if matches!(object, Object::Claim(_)) && self.cache == CacheSeen::Absent {
             self.cache = CacheSeen::Pending;
         }
-        if name == secrets::outputs_name(self.tf()) {
+        if name == outputs::name(self.tf()) {
             assert!(
                 seen.outputs != OutputsSeen::Foreign,
                 "wrote over somebody's Secret"

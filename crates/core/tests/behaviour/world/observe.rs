@@ -61,6 +61,7 @@ impl World {
             nothing_left,
             namespace_uid: NAMESPACE.to_owned(),
             inputs: self.inputs(),
+            stack: self.stack.clone(),
             image: plan
                 .as_ref()
                 .map_or(Answer::Pending, |plan| self.image(plan)),
@@ -356,7 +357,7 @@ impl World {
                 .unwrap_or_default(),
             cloud,
             image: spec.container_registry.image_name.clone(),
-            how: serde_json::json!([spec.backend, spec.scripts]),
+            how: serde_json::json!([spec.backend, spec.scripts, self.found()]),
         }
     }
 
@@ -365,5 +366,17 @@ impl World {
         self.tf
             .as_ref()
             .map_or_else(|| "web".to_owned(), ResourceExt::name_any)
+    }
+
+    /// What is found elsewhere and is a reason to run.
+    fn found(&self) -> BTreeMap<String, serde_json::Value> {
+        let found = self.stack.variables.found.iter().filter(|it| it.trigger);
+        let values = found.flat_map(|it| &it.values);
+        let plain = values.map(|(name, it)| (name.trim_start_matches("TF_VAR_"), &it.value));
+        let own = &self.tf().spec.variables;
+        plain
+            .filter(|(name, _)| !own.contains_key(*name))
+            .map(|(name, value)| (name.to_owned(), value.clone()))
+            .collect()
     }
 }

@@ -1,0 +1,314 @@
+//! Who depends on whom (rules 13, 14 and 17): the graph of the resources.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::{OutputsRef, Terraform};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt;
+use kube::core::{Selector, SelectorExt};
+
+use crate::seen::{DependencySeen, Standing};
+
+/// Namespace and name of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of `tf`.
+    pub fn of(tf: &Terraform) -> Self {
+        Self::new(tf.namespace().unwrap_or_default(), tf.name_any())
+    }
+
+    /// A key.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// As it is told to a reader in the namespace `here`.
+    pub fn seen_from(&self, here: &str) -> String {
+        if self.namespace == here {
+            self.name.clone()
+        } else {
+            self.to_string()
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A resource that another one names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The field that names it: `spec.dependsOn[0]`.
+    pub field: String,
+    /// The resource.
+    pub key: Key,
+}
+
+/// The resources that `tf` names, whether they exist or not.
+pub fn named(tf: &Terraform) -> Vec<Named> {
+    let here = tf.namespace().unwrap_or_default();
+    let there = |namespace: &Option<String>| namespace.clone().unwrap_or_else(|| here.clone());
+    let depends = tf.spec.depends_on.iter().enumerate().map(|(i, of)| Named {
+        field: format!("spec.dependsOn[{i}]"),
+        key: Key::new(there(&of.namespace), &of.name),
+    });
+    let taken = outputs_refs(tf).filter_map(|(i, of)| {
+        Some(Named {
+            field: format!("spec.variablesFrom[{i}].terraformRef"),
+            key: Key::new(there(&of.namespace), of.name.as_ref()?),
+        })
+    });
+    depends.chain(taken).collect()
+}
+
+/// The entries of `spec.variablesFrom` that take outputs, with their places.
+pub fn outputs_refs(tf: &Terraform) -> impl Iterator<Item = (usize, &OutputsRef)> {
+    let entries = tf.spec.variables_from.iter().enumerate();
+    entries.filter_map(|(i, entry)| Some((i, entry.terraform_ref.as_ref()?)))
+}
+
+/// Those of `all` that the selector of `of`, an entry of `tf`, selects, in the order of their names.
+/// One that is being deleted is no longer among them, and neither is `tf` itself.
+///
+/// # Errors
+/// The selector says nothing that Kubernetes understands.
+pub fn selected<'a>(
+    tf: &Terraform,
+    of: &OutputsRef,
+    all: impl IntoIterator<Item = &'a Terraform>,
+) -> Result<Vec<&'a Terraform>, String> {
+    let selector = selector(of.selector.as_ref())?;
+    let namespace = of.namespace.clone().or_else(|| tf.namespace());
+    let mut selected: Vec<_> = all
+        .into_iter()
+        .filter(|it| it.namespace() == namespace && Key::of(it) != Key::of(tf))
+        .filter(|it| it.metadata.deletion_timestamp.is_none() && selector.matches(it.labels()))
+        .collect();
+    selected.sort_by_key(|it| it.name_any());
+    Ok(selected)
+}
+
+/// What a selector of the API selects.
+///
+/// # Errors
+/// It says nothing that Kubernetes understands.
+pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
+    let selector = selector.cloned().unwrap_or_default();
+    Selector::try_from(selector).map_err(|error| format!("selector: {error}"))
+}
+
+/// How the resources are that `tf` depends on, each once.
+pub fn dependencies<'a>(
+    tf: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+) -> Vec<DependencySeen> {
+    if tf.spec.depends_on.is_empty() && tf.spec.variables_from.is_empty() {
+        return Vec::new();
+    }
+    let here = tf.namespace().unwrap_or_default();
+    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
+    let by_selector = outputs_refs(tf).flat_map(|(i, of)| {
+        let of = Some(of).filter(|of| of.selector.is_some());
+        let selected = of.and_then(|of| selected(tf, of, all.values().copied()).ok());
+        selected
+            .unwrap_or_default()
+            .into_iter()
+            .map(move |it| Named {
+                field: format!("spec.variablesFrom[{i}].terraformRef"),
+                key: Key::of(it),
+            })
+    });
+    let mut seen = BTreeSet::new();
+    let mut named = named(tf);
+    named.extend(by_selector);
+    named.retain(|it| seen.insert(it.key.clone()));
+    let dependency = |it: Named| DependencySeen {
+        standing: all
+            .get(&it.key)
+            .map_or(Standing::Missing, |it| standing(it)),
+        name: it.key.seen_from(&here),
+        field: it.field,
+    };
+    named.into_iter().map(dependency).collect()
+}
+
+/// How `tf` is for those that depend on it.
+pub fn standing(tf: &Terraform) -> Standing {
+    let not_ready = |reason: &str, message: &str| Standing::NotReady {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    if tf.metadata.deletion_timestamp.is_some() {
+        return not_ready("Deleted", "it is being deleted");
+    }
+    let status = tf.status.as_ref();
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    let Some(ready) = conditions.find(|it| it.type_ == "Ready") else {
+        return not_ready("AwaitingProcessing", "nothing is known of it yet");
+    };
+    let current = status.and_then(|it| it.observed_generation) == tf.metadata.generation;
+    match (ready.status.as_str(), current) {
+        ("True", true) => Standing::Ready,
+        ("True", false) => not_ready("AwaitingProcessing", "its spec has just changed"),
+        _ => not_ready(&ready.reason, &ready.message),
+    }
+}
+
+/// Those of `all` that name `of` and must go before it. One that only selects it does without it
+/// once it is gone, and one on a cycle with it would wait for it forever.
+pub fn dependents<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
+    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
+    let of = Key::of(of);
+    all.iter()
+        .filter(|(key, it)| **key != of && named(it).iter().any(|named| named.key == of))
+        .filter(|(key, _)| path(&of, key, &all).is_none())
+        .map(|(key, _)| key.clone())
+        .collect()
+}
+
+/// Those of `all` that name or select `of`: what happens to it is news to them.
+pub fn followers<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
+    let key = Key::of(of);
+    let follows = |it: &Terraform| {
+        let selects = |(_, entry): (usize, &OutputsRef)| {
+            entry.selector.is_some() && selected(it, entry, [of]).is_ok_and(|it| !it.is_empty())
+        };
+        named(it).iter().any(|named| named.key == key) || outputs_refs(it).any(selects)
+    };
+    let others = all.into_iter().filter(|it| Key::of(it) != key);
+    others.filter(|it| follows(it)).map(Key::of).collect()
+}
+
+/// Why nothing can ever come of what `tf` names among `all`: a cycle, or a namespace that it may
+/// not look into.
+///
+/// # Errors
+/// What is wrong, with the field.
+pub fn check<'a>(
+    tf: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+    cross_namespace: bool,
+) -> Result<(), Failure> {
+    if !cross_namespace && let Some((field, namespace)) = beyond(tf) {
+        return Err(wrong(
+            "CrossNamespaceReference",
+            format!(
+                "{field}.namespace: {namespace} is another namespace; the operator reads there only \
+                 with its flag --allow-cross-namespace-refs"
+            ),
+        ));
+    }
+    for (i, of) in outputs_refs(tf) {
+        selector(of.selector.as_ref()).map_err(|error| {
+            let field = format!("spec.variablesFrom[{i}].terraformRef");
+            wrong("InvalidSelector", format!("{field}.{error}"))
+        })?;
+    }
+    let named = named(tf);
+    if named.is_empty() {
+        return Ok(());
+    }
+    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
+    let (own, here) = (Key::of(tf), tf.namespace().unwrap_or_default());
+    for Named { field, key } in named {
+        let way = if key == own {
+            Some(vec![key])
+        } else {
+            path(&key, &own, &all)
+        };
+        if let Some(way) = way {
+            let path = std::iter::once(&own).chain(&way);
+            let path: Vec<_> = path.map(|it| it.seen_from(&here)).collect();
+            return Err(wrong(
+                "DependencyCycle",
+                format!(
+                    "{field}: it depends on itself: {}; take out one of these references",
+                    path.join(" -> ")
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn wrong(reason: &str, message: String) -> Failure {
+    Failure {
+        class: FailureClass::User,
+        reason: reason.to_owned(),
+        message,
+    }
+}
+
+/// The first field of `tf` that looks into another namespace, and which.
+fn beyond(tf: &Terraform) -> Option<(String, String)> {
+    let spec = &tf.spec;
+    let from = spec.variables_from.iter().enumerate().flat_map(|(i, it)| {
+        let outputs = it
+            .terraform_ref
+            .as_ref()
+            .map(|it| ("terraformRef", &it.namespace));
+        let object = it
+            .object_ref
+            .as_ref()
+            .map(|it| ("objectRef", &it.namespace));
+        let both = outputs.into_iter().chain(object);
+        both.map(move |(name, namespace)| (format!("spec.variablesFrom[{i}].{name}"), namespace))
+    });
+    let all = from
+        .chain(indexed("dependsOn", &spec.depends_on, |it| &it.namespace))
+        .chain(indexed("waitFor", &spec.wait_for, |it| &it.namespace))
+        .chain(indexed("destroyWaitFor", &spec.destroy_wait_for, |it| {
+            &it.namespace
+        }))
+        .chain(indexed("healthChecks", &spec.health_checks, |it| {
+            &it.namespace
+        }));
+    let mut named = all.filter_map(|(field, namespace)| Some((field, namespace.clone()?)));
+    named.find(|(_, namespace)| tf.namespace().as_ref() != Some(namespace))
+}
+
+fn indexed<'a, T>(
+    list: &'static str,
+    all: &'a [T],
+    namespace: impl Fn(&'a T) -> &'a Option<String> + 'a,
+) -> impl Iterator<Item = (String, &'a Option<String>)> {
+    let all = all.iter().enumerate();
+    all.map(move |(i, it)| (format!("spec.{list}[{i}]"), namespace(it)))
+}
+
+/// The way from `from` to `to` along what each names, both included; the shortest.
+fn path(from: &Key, to: &Key, all: &BTreeMap<Key, &Terraform>) -> Option<Vec<Key>> {
+    let mut came_from: BTreeMap<Key, Option<Key>> = BTreeMap::from([(from.clone(), None)]);
+    let mut next = std::collections::VecDeque::from([from.clone()]);
+    while let Some(at) = next.pop_front() {
+        if at == *to {
+            let back = std::iter::successors(Some(at), |it| came_from.get(it).cloned().flatten());
+            let mut way: Vec<_> = back.collect();
+            way.reverse();
+            return Some(way);
+        }
+        let tf = all.get(&at);
+        for Named { key, .. } in tf.map(|tf| named(tf)).unwrap_or_default() {
+            if !came_from.contains_key(&key) {
+                came_from.insert(key.clone(), Some(at.clone()));
+                next.push_back(key);
+            }
+        }
+    }
+    None
+}

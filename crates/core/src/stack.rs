@@ -1,0 +1,225 @@
+//! What a resource waits for before it runs, before it is destroyed, and before it is ready
+//! (rules 13 and 14).
+
+use alustan_api::conditions::{Kind, Verdict};
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::WaitingSince;
+use alustan_api::{BlockedBy, State};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::decide::Case;
+use crate::seen::{DependencySeen, StackSeen, Standing, TestSeen};
+use crate::status::Situation;
+
+/// The reason of one that depends on a resource, in the way of its destruction.
+const DEPENDENT: &str = "Dependent";
+/// How often objects that nobody could watch are looked at anew.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
+/// How many names are told.
+const NAMES: usize = 10;
+
+/// Whether `dependency` stands in the way, and why: reason and message.
+fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
+    let DependencySeen {
+        field,
+        name,
+        standing,
+    } = dependency;
+    match standing {
+        Standing::Ready => None,
+        Standing::Missing => Some((
+            "DependencyNotFound",
+            format!(
+                "{field}: there is no Terraform resource {name}; once there is, this goes on by itself"
+            ),
+        )),
+        Standing::NotReady { reason, message } => Some((
+            "DependencyNotReady",
+            format!("{field}: {name} is not ready ({reason}: {message})"),
+        )),
+    }
+}
+
+/// What `status.blockedBy` says.
+pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
+    let dependencies = seen.dependencies.iter().filter_map(|it| {
+        let reason = match &it.standing {
+            Standing::Ready => return None,
+            Standing::Missing => "DependencyNotFound",
+            Standing::NotReady { reason, .. } => reason,
+        };
+        Some((&it.name, reason))
+    });
+    let dependents = seen.dependents.iter().map(|name| (name, DEPENDENT));
+    dependencies
+        .chain(dependents)
+        .map(|(name, reason)| BlockedBy {
+            name: name.clone(),
+            reason: reason.to_owned(),
+        })
+        .collect()
+}
+
+/// What the condition `DependenciesReady` says.
+pub(crate) fn dependencies_ready(seen: &StackSeen) -> Verdict {
+    let kind = Kind::DependenciesReady;
+    let mut dependencies = seen.dependencies.iter().filter_map(in_the_way);
+    if let Some((reason, message)) = dependencies.next() {
+        return Verdict::new(kind, false, reason, message);
+    }
+    let tests = seen.wait_for.iter().filter_map(failed);
+    let missing = seen.variables.missing.iter();
+    if let Some(failure) = missing.chain(tests.map(|(_, it)| it)).next() {
+        return Verdict::new(kind, false, &failure.reason, &failure.message);
+    }
+    if seen.dependencies.is_empty() && seen.wait_for.is_empty() {
+        return Verdict::new(kind, true, "NoDependencies", "");
+    }
+    Verdict::new(kind, true, "DependenciesReady", "")
+}
+
+fn failed(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
+    Some((test, test.result.as_ref().err()?))
+}
+
+impl Case<'_> {
+    /// What stands against a run that applies: dependencies, values that are not there yet, objects
+    /// that are waited for.
+    pub(crate) fn blocked(&self) -> Option<Situation> {
+        let stack = &self.seen.stack;
+        let mut dependencies = stack.dependencies.iter().filter_map(in_the_way);
+        if let Some((reason, message)) = dependencies.next() {
+            let more = match dependencies.count() {
+                0 => String::new(),
+                more => format!("; and {more} more: see status.blockedBy"),
+            };
+            let message = format!("{message}{more}");
+            return Some(Situation::blocked(State::Pending, reason, message));
+        }
+        if let Some(missing) = &stack.variables.missing {
+            return Some(refused(missing, self.now));
+        }
+        let (test, failure) = stack.wait_for.iter().find_map(failed)?;
+        Some(self.waits_for(test, failure, State::Pending))
+    }
+
+    /// What stands against destroying what exists: those that depend on it, and objects that must be
+    /// gone.
+    pub(crate) fn destroy_blocked(&self) -> Option<Situation> {
+        let stack = &self.seen.stack;
+        if !stack.dependents.is_empty() {
+            let names: Vec<_> = stack
+                .dependents
+                .iter()
+                .take(NAMES)
+                .map(String::as_str)
+                .collect();
+            let more = stack.dependents.len().saturating_sub(NAMES);
+            let more = if more == 0 {
+                String::new()
+            } else {
+                format!(" and {more} more")
+            };
+            let names = names.join(", ");
+            let message = format!(
+                "{names}{more} depend on it and go first; to delete them: kubectl delete tf -n {} {}",
+                self.tf.metadata.namespace.as_deref().unwrap_or_default(),
+                names.replace(',', ""),
+            );
+            return Some(Situation::blocked(
+                State::Destroying,
+                "DependentsExist",
+                message,
+            ));
+        }
+        let (test, failure) = stack.destroy_wait_for.iter().find_map(failed)?;
+        Some(self.waits_for(test, failure, State::Destroying))
+    }
+
+    /// What keeps the resource from being ready, although it is applied.
+    pub(crate) fn sick(&self) -> Option<Situation> {
+        let applied = self.history.applied.as_ref()?;
+        let (test, failure) = self.seen.stack.health_checks.iter().find_map(failed)?;
+        if failure.class != FailureClass::World {
+            return Some(refused(failure, self.now));
+        }
+        let due = applied.at + test.timeout;
+        let message = &failure.message;
+        if self.now < due {
+            let situation = Situation::busy(State::Pending, "HealthCheckPending", message);
+            return Some(Situation {
+                look_at: Some(due.min(self.now + LOOK_AGAIN)),
+                ..situation
+            });
+        }
+        let message = format!(
+            "{message}; it has failed for longer than {}.timeout, and Ready follows once it passes",
+            test.field
+        );
+        Some(Situation {
+            look_at: Some(self.now + LOOK_AGAIN),
+            ..Situation::stalled("HealthCheckFailed", message)
+        })
+    }
+
+    fn waits_for(&self, test: &TestSeen, failure: &Failure, state: State) -> Situation {
+        if failure.class != FailureClass::World {
+            return refused(failure, self.now);
+        }
+        let since = self.waiting_since(&test.field).unwrap_or(self.now);
+        let due = since + test.timeout;
+        let Failure {
+            reason, message, ..
+        } = failure;
+        let again = self.now + LOOK_AGAIN;
+        if self.now < due {
+            return Situation {
+                look_at: Some(due.min(again)),
+                ..Situation::blocked(state, reason, message)
+            };
+        }
+        let message = format!(
+            "{message}; it has been waiting for longer than {}.timeout, and goes on by itself once this is so",
+            test.field
+        );
+        Situation {
+            look_at: Some(again),
+            ..Situation::stalled("WaitTimedOut", message)
+        }
+    }
+
+    fn waiting_since(&self, field: &str) -> Option<Timestamp> {
+        let waiting = self.history.waiting.as_ref();
+        Some(waiting.filter(|it| it.field == field)?.since)
+    }
+
+    /// Notes what is waited for, if that is news: since when it is waited for cannot be seen again.
+    pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
+        let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
+        let noted = self.history.waiting.as_ref().map(|it| &it.field);
+        if field == noted {
+            return;
+        }
+        self.history.waiting = field.map(|field| WaitingSince {
+            field: field.clone(),
+            since: self.now,
+        });
+        let swap = self.remember();
+        self.steps.push(swap);
+    }
+}
+
+fn refused(failure: &Failure, now: Timestamp) -> Situation {
+    let Failure {
+        class,
+        reason,
+        message,
+    } = failure;
+    if *class == FailureClass::User {
+        return Situation::stalled(reason, message);
+    }
+    Situation {
+        look_at: Some(now + LOOK_AGAIN),
+        ..Situation::blocked(State::Pending, reason, message)
+    }
+}

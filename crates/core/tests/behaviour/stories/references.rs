@@ -1,0 +1,269 @@
+//! Rules 13, 14 and 17: who depends on whom, over graphs of any shape.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::{Terraform, TerraformStatus};
+use alustan_core::references::{
+    Key, check, dependencies, dependents, followers, named, selected, standing,
+};
+use alustan_core::seen::Standing;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::ResourceExt;
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::fixtures::{Edit as _, at, terraform};
+
+/// Edges from each resource to those that it depends on.
+type Graph = BTreeMap<usize, BTreeSet<usize>>;
+
+fn name(i: usize) -> String {
+    format!("r{i}")
+}
+
+fn resources(graph: &Graph) -> Vec<Terraform> {
+    let resource = |(i, on): (&usize, &BTreeSet<usize>)| {
+        let on: Vec<_> = on.iter().map(|on| json!({ "name": name(*on) })).collect();
+        terraform().named(&name(*i)).with("/dependsOn", json!(on))
+    };
+    graph.iter().map(resource).collect()
+}
+
+fn graphs() -> impl Strategy<Value = Graph> {
+    (1..9_usize).prop_flat_map(|size| {
+        let edges = prop::collection::btree_set((0..size, 0..size), 0..2 * size);
+        edges.prop_map(move |edges| {
+            let on = |i| {
+                edges
+                    .iter()
+                    .filter(move |(from, _)| *from == i)
+                    .map(|(_, to)| *to)
+            };
+            (0..size).map(|i| (i, on(i).collect())).collect()
+        })
+    })
+}
+
+/// Graphs in which everything depends on lower numbers only.
+fn stacks() -> impl Strategy<Value = Graph> {
+    graphs().prop_map(|mut graph| {
+        for (i, on) in &mut graph {
+            on.retain(|on| on < i);
+        }
+        graph
+    })
+}
+
+/// Everything that can be reached from `from` in one step or more.
+fn reached(graph: &Graph, from: usize) -> BTreeSet<usize> {
+    let mut reached = graph[&from].clone();
+    loop {
+        let more: BTreeSet<_> = reached.iter().flat_map(|it| &graph[it]).copied().collect();
+        if more.is_subset(&reached) {
+            return reached;
+        }
+        reached.extend(more);
+    }
+}
+
+fn make_ready(tf: &mut Terraform) {
+    tf.status = Some(TerraformStatus {
+        observed_generation: tf.metadata.generation,
+        conditions: vec![Condition {
+            type_: "Ready".to_owned(),
+            status: "True".to_owned(),
+            reason: "Applied".to_owned(),
+            message: String::new(),
+            last_transition_time: Time(at(0)),
+            observed_generation: None,
+        }],
+        ..TerraformStatus::default()
+    });
+}
+
+proptest! {
+    #[test]
+    fn a_cycle_is_told_by_its_path_and_nothing_else_is_one(graph in graphs()) {
+        let all = resources(&graph);
+        for (i, tf) in all.iter().enumerate() {
+            let on_cycle = reached(&graph, i).contains(&i);
+            match check(tf, &all, false) {
+                Ok(()) => prop_assert!(!on_cycle, "{} is on a cycle", name(i)),
+                Err(failure) => {
+                    prop_assert!(on_cycle, "{}", failure.message);
+                    prop_assert_eq!(failure.reason, "DependencyCycle");
+                    let path = failure.message.split(": ").nth(2).unwrap();
+                    let path: Vec<_> = path.split(';').next().unwrap().split(" -> ").collect();
+                    prop_assert_eq!(path.first(), path.last());
+                    prop_assert_eq!(path[0], name(i));
+                    for pair in path.windows(2) {
+                        let from = all.iter().find(|tf| tf.name_any() == pair[0]).unwrap();
+                        let on = named(from);
+                        prop_assert!(on.iter().any(|on| on.key.name == pair[1]), "{path:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stack_comes_up_level_by_level(graph in stacks()) {
+        let mut all = resources(&graph);
+        let mut level: BTreeMap<usize, usize> = BTreeMap::new();
+        for round in 0..=graph.len() {
+            let may = |tf: &Terraform| {
+                dependencies(tf, &all).iter().all(|it| it.standing == Standing::Ready)
+            };
+            let go: Vec<_> = (0..all.len())
+                .filter(|i| !level.contains_key(i) && may(&all[*i]))
+                .collect();
+            for i in go {
+                make_ready(&mut all[i]);
+                level.insert(i, round);
+            }
+        }
+        for (i, on) in &graph {
+            let deepest = on.iter().map(|on| level[on] + 1).max().unwrap_or_default();
+            prop_assert_eq!(level[i], deepest, "{} waits for nobody else", name(*i));
+        }
+    }
+
+    #[test]
+    fn what_is_deleted_goes_in_reverse_and_all_of_it(graph in graphs()) {
+        let all = resources(&graph);
+        let mut left: BTreeMap<usize, Terraform> = all.into_iter().enumerate().collect();
+        while !left.is_empty() {
+            let free = |tf: &Terraform| dependents(tf, left.values()).is_empty();
+            let go: Vec<_> = left.iter().filter(|(_, tf)| free(tf)).map(|(i, _)| *i).collect();
+            prop_assert!(!go.is_empty(), "everybody waits for somebody");
+            for i in &go {
+                let waits = |other: &usize| {
+                    graph[other].contains(i) && other != i && !reached(&graph, *i).contains(other)
+                };
+                prop_assert!(!left.keys().any(waits), "{} goes before what depends on it", name(*i));
+            }
+            left.retain(|i, _| !go.contains(i));
+        }
+    }
+
+    #[test]
+    fn who_depends_on_a_resource_hears_of_it(graph in graphs()) {
+        let all = resources(&graph);
+        for tf in &all {
+            let hear: BTreeSet<_> = followers(tf, &all).into_iter().collect();
+            for other in all.iter().filter(|other| other.name_any() != tf.name_any()) {
+                let names = named(other).iter().any(|it| it.key == Key::of(tf));
+                prop_assert_eq!(hear.contains(&Key::of(other)), names);
+            }
+        }
+    }
+}
+
+fn takes(by: serde_json::Value) -> Terraform {
+    let mut from = json!({ "outputs": { "ips": "ip" } });
+    from.as_object_mut()
+        .unwrap()
+        .extend(by.as_object().unwrap().clone());
+    terraform().with("/variablesFrom", json!([{ "terraformRef": from }]))
+}
+
+fn labelled(name: &str) -> Terraform {
+    let mut tf = terraform().named(name);
+    tf.metadata.labels = Some([("role".to_owned(), "cluster".to_owned())].into());
+    tf
+}
+
+#[test]
+fn what_gives_values_is_a_dependency() {
+    let web = takes(json!({ "name": "network" }));
+    let network = terraform().named("network");
+    let seen = dependencies(&web, [&network]);
+    assert_eq!(seen[0].field, "spec.variablesFrom[0].terraformRef");
+    assert_eq!(dependents(&network, [&web]), [Key::of(&web)]);
+}
+
+#[test]
+fn a_selector_finds_the_others_in_the_order_of_their_names() {
+    let mut web = takes(json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
+    web.metadata.labels = Some([("role".to_owned(), "cluster".to_owned())].into());
+    let gone = labelled("d").deleted(at(0));
+    let mut elsewhere = labelled("e");
+    elsewhere.metadata.namespace = Some("other".to_owned());
+    let all = [
+        labelled("b"),
+        labelled("a"),
+        terraform().named("c"),
+        gone,
+        elsewhere,
+        web.clone(),
+    ];
+    let of = web.spec.variables_from[0].terraform_ref.clone().unwrap();
+    let found: Vec<_> = selected(&web, &of, &all)
+        .unwrap()
+        .iter()
+        .map(|tf| tf.name_any())
+        .collect();
+    assert_eq!(found, ["a", "b"]);
+    let seen: Vec<_> = dependencies(&web, &all)
+        .into_iter()
+        .map(|it| it.name)
+        .collect();
+    assert_eq!(seen, ["a", "b"]);
+    assert_eq!(followers(&labelled("new"), [&web]), [Key::of(&web)]);
+    assert_eq!(
+        dependents(&all[0], [&web]),
+        [],
+        "who only selects it does without it"
+    );
+}
+
+#[rstest]
+#[case::outputs("/variablesFrom", json!([{ "terraformRef": { "name": "x", "namespace": "other", "outputs": { "a": "b" } } }]), "spec.variablesFrom[0].terraformRef")]
+#[case::an_object("/variablesFrom", json!([{ "objectRef": { "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other", "values": { "a": "b" } } }]), "spec.variablesFrom[0].objectRef")]
+#[case::order("/dependsOn", json!([{ "name": "x" }, { "name": "x", "namespace": "other" }]), "spec.dependsOn[1]")]
+#[case::a_wait("/waitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.waitFor[0]")]
+#[case::a_wait_before_the_end("/destroyWaitFor", json!([{ "apiVersion": "v1", "kind": "Pod", "namespace": "other" }]), "spec.destroyWaitFor[0]")]
+#[case::health("/healthChecks", json!([{ "apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": "other" }]), "spec.healthChecks[0]")]
+fn namespaces_are_walls_unless_the_operator_is_told_otherwise(
+    #[case] pointer: &str,
+    #[case] value: serde_json::Value,
+    #[case] field: &str,
+) {
+    let tf = terraform().with(pointer, value);
+    let refused = check(&tf, [&tf], false).unwrap_err();
+    assert_eq!(refused.reason, "CrossNamespaceReference");
+    assert!(
+        refused
+            .message
+            .starts_with(&format!("{field}.namespace: other is another namespace")),
+        "{}",
+        refused.message
+    );
+    assert_eq!(check(&tf, [&tf], true), Ok(()));
+}
+
+#[test]
+fn ones_own_namespace_may_be_named() {
+    let tf = terraform().with("/dependsOn", json!([{ "name": "x", "namespace": "team" }]));
+    assert_eq!(check(&tf, [&tf], false), Ok(()));
+}
+
+#[rstest]
+#[case::new(terraform(), "AwaitingProcessing")]
+#[case::deleted(terraform().deleted(at(0)), "Deleted")]
+fn a_resource_is_no_footing_while_it_is(#[case] tf: Terraform, #[case] wanted: &str) {
+    let Standing::NotReady { reason, .. } = standing(&tf) else {
+        panic!("{:?}", standing(&tf))
+    };
+    assert_eq!(reason, wanted);
+}
+
+#[test]
+fn a_resource_whose_spec_has_just_changed_is_no_footing() {
+    let mut tf = terraform();
+    make_ready(&mut tf);
+    assert_eq!(standing(&tf), Standing::Ready);
+    tf.metadata.generation = Some(2);
+    assert!(matches!(standing(&tf), Standing::NotReady { .. }));
+}

@@ -1,0 +1,453 @@
+//! Rules 13 and 14: what a resource takes from elsewhere, waits for, and stands before.
+
+use alustan_api::State;
+use alustan_api::report::FailureClass;
+use alustan_core::seen::{DependencySeen, FoundInput, FoundValue, Standing, TestSeen};
+use k8s_openapi::jiff::SignedDuration;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::is_quiet;
+use crate::fixtures::{Edit as _, failure, terraform};
+use crate::world::{Stage, World, condition};
+
+fn ready(name: &str) -> DependencySeen {
+    DependencySeen {
+        field: "spec.dependsOn[0]".to_owned(),
+        name: name.to_owned(),
+        standing: Standing::Ready,
+    }
+}
+
+fn stalled(name: &str) -> DependencySeen {
+    DependencySeen {
+        standing: Standing::NotReady {
+            reason: "ApplyFailed".to_owned(),
+            message: "no quota".to_owned(),
+        },
+        ..ready(name)
+    }
+}
+
+fn found(of: &str, variable: &str, value: impl Into<Value>) -> FoundInput {
+    let value = FoundValue {
+        value: value.into(),
+        secret: of.starts_with("Secret"),
+    };
+    FoundInput {
+        of: of.to_owned(),
+        values: [(variable.to_owned(), value)].into(),
+        trigger: true,
+    }
+}
+
+fn test(list: &str, result: Result<(), (FailureClass, &str)>) -> TestSeen {
+    TestSeen {
+        field: format!("spec.{list}[0]"),
+        timeout: SignedDuration::from_mins(10),
+        result: result.map_err(|(class, reason)| {
+            failure(class, reason, "spec.gate: ConfigMap gate is closed")
+        }),
+    }
+}
+
+fn fails(list: &str) -> TestSeen {
+    test(list, Err((FailureClass::World, "ObjectNotReady")))
+}
+
+/// Applied, with the password that the Secret `db` has.
+fn with_password(password: &str) -> World {
+    let mut world = World::new();
+    world.stack.variables.found = vec![found("Secret db", "password", password)];
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world
+}
+
+impl World {
+    fn finds(&mut self, input: FoundInput) -> &mut Self {
+        self.stack.variables.found = vec![input];
+        self
+    }
+
+    fn given(&self) -> Value {
+        let inputs = &self.pin.as_ref().unwrap().inputs;
+        serde_json::to_value(&inputs.variables).unwrap()
+    }
+}
+
+#[test]
+fn a_dependency_that_is_not_ready_blocks_by_name_while_the_image_is_built() {
+    let mut world = World::new();
+    world.stack.dependencies = vec![ready("dns"), stalled("network")];
+    world.settle();
+    let status = world.status();
+    assert_eq!(
+        (status.state, world.reason().as_str()),
+        (State::Pending, "DependencyNotReady")
+    );
+    assert_eq!(
+        status.message,
+        "spec.dependsOn[0]: network is not ready (ApplyFailed: no quota)"
+    );
+    assert_eq!(condition(&status, "DependenciesReady"), "False");
+    let blocked: Vec<_> = status
+        .blocked_by
+        .iter()
+        .map(|it| (&*it.name, &*it.reason))
+        .collect();
+    assert_eq!(blocked, [("network", "ApplyFailed")]);
+    assert!(status.image.is_some_and(|image| image.digest.is_some()));
+    assert_eq!(world.run_number(), 0);
+    assert!(is_quiet(&world.look_once()));
+    world.stack.dependencies = vec![ready("dns"), ready("network")];
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(condition(&world.status(), "DependenciesReady"), "True");
+}
+
+#[test]
+fn a_dependency_that_does_not_exist_is_waited_for_and_named() {
+    let mut world = World::new();
+    world.stack.dependencies = vec![DependencySeen {
+        standing: Standing::Missing,
+        ..ready("network")
+    }];
+    world.settle();
+    assert_eq!(world.reason(), "DependencyNotFound");
+    assert!(
+        world
+            .status()
+            .message
+            .contains("spec.dependsOn[0]: there is no Terraform resource network")
+    );
+}
+
+#[test]
+fn what_is_applied_stays_ready_whatever_becomes_of_its_dependencies() {
+    let mut world = World::applied();
+    world.stack.dependencies = vec![stalled("network")];
+    world.stack.wait_for = vec![fails("waitFor")];
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(condition(&world.status(), "DependenciesReady"), "False");
+    assert!(is_quiet(&world.look_once()));
+    world.pass(2 * 3_600).settle();
+    assert_eq!(world.last_run().1, "interval", "looks for drift go on");
+    world.edit(|tf| tf.with_variable("size", 9)).settle();
+    assert_eq!(world.reason(), "DependencyNotReady");
+}
+
+#[test]
+fn a_value_that_is_not_there_is_waited_for_while_the_image_is_built() {
+    let mut world = World::new();
+    let missing = failure(
+        FailureClass::World,
+        "SecretNotFound",
+        "Secret db does not exist",
+    );
+    world.stack.variables.missing = Some(missing);
+    world.settle();
+    assert_eq!(
+        (world.status().state, world.reason().as_str()),
+        (State::Pending, "SecretNotFound")
+    );
+    assert!(
+        world
+            .status()
+            .image
+            .is_some_and(|image| image.digest.is_some())
+    );
+    world.stack.variables.missing = None;
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[rstest]
+#[case::of_the_spec("InputTooLarge", FailureClass::User, true)]
+#[case::of_the_world("OutputNotFound", FailureClass::World, false)]
+fn a_value_that_cannot_be_stalls(
+    #[case] reason: &str,
+    #[case] class: FailureClass,
+    #[case] stalls: bool,
+) {
+    let mut world = World::new();
+    world.stack.variables.missing = Some(failure(class, reason, "spec.variablesFrom[0]: no"));
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        (reason, stalls)
+    );
+}
+
+#[test]
+fn a_changed_input_causes_one_run_that_names_it() {
+    let mut world = with_password("one");
+    world
+        .pass(600)
+        .finds(found("Secret db", "password", "two"))
+        .settle();
+    assert_eq!(
+        (world.run_number(), world.last_run().1.as_str()),
+        (2, "input Secret db")
+    );
+    assert!(world.is_ready());
+    assert_eq!(world.given(), json!({"size": 0, "password": "two"}));
+    assert!(is_quiet(&world.look_once()));
+}
+
+#[test]
+fn inputs_that_flap_are_applied_at_most_once_a_minute_and_more_and_more_rarely() {
+    let mut world = with_password("first");
+    let mut runs = Vec::new();
+    for second in 0..3_600 {
+        world.finds(found("Secret db", "password", second.to_string()));
+        let before = world.run_number();
+        world.settle();
+        if world.run_number() > before {
+            runs.push(second);
+        }
+        world.pass(1);
+    }
+    let gaps: Vec<_> = runs.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(runs[0], 0, "the first change is applied at once");
+    assert_eq!(gaps, [60, 120, 240, 480, 960]);
+    assert_eq!(world.reason(), "InputFlapping");
+    assert!(
+        world
+            .status()
+            .message
+            .contains("Secret db changed again; the next run is at ")
+    );
+    world.pass(3 * 3_600).settle();
+    assert!(world.is_ready());
+    world
+        .pass(5 * 3_600)
+        .finds(found("Secret db", "password", "rare"))
+        .settle();
+    assert!(
+        world.is_ready(),
+        "after a quiet time a change is applied at once"
+    );
+}
+
+#[test]
+fn an_input_that_triggers_nothing_waits_for_the_next_run() {
+    let mut world = World::new();
+    let quiet = |value: &str| FoundInput {
+        trigger: false,
+        ..found("ConfigMap settings", "color", value)
+    };
+    world.finds(quiet("red")).settle();
+    world.pass(600).finds(quiet("blue")).settle();
+    assert_eq!(world.run_number(), 1);
+    assert!(is_quiet(&world.look_once()));
+    world.edit(|tf| tf.with_variable("size", 9)).settle();
+    assert_eq!(world.last_run().1, "spec");
+    assert_eq!(world.given(), json!({"size": 9, "color": "blue"}));
+}
+
+#[test]
+fn later_entries_win_over_earlier_ones_and_the_spec_over_all() {
+    let mut world = World::new();
+    world.stack.variables.found = vec![
+        found("ConfigMap a", "TF_VAR_color", "red"),
+        found("ConfigMap b", "color", "blue"),
+        found("Secret c", "size", "secret"),
+    ];
+    world.settle();
+    assert_eq!(world.given(), json!({"size": 0, "color": "blue"}));
+    let inputs = world.pin.clone().unwrap().inputs;
+    assert!(
+        inputs.secret_variables.is_empty(),
+        "what does not count is no secret"
+    );
+    world.pass(600);
+    world.stack.variables.found[0] = found("ConfigMap a", "color", "green");
+    world.stack.variables.found[2] = found("Secret c", "size", "another");
+    world.settle();
+    assert_eq!(
+        world.run_number(),
+        1,
+        "what does not count is no reason to run"
+    );
+}
+
+#[test]
+fn values_of_secrets_are_known_as_such() {
+    let world = with_password("correct horse");
+    let inputs = world.pin.clone().unwrap().inputs;
+    assert_eq!(inputs.secret_variables, ["password".to_owned()].into());
+}
+
+#[test]
+fn an_input_and_the_spec_that_change_at_once_are_one_run() {
+    let mut world = with_password("one");
+    world.pass(600).finds(found("Secret db", "password", "two"));
+    world.edit(|tf| tf.with_variable("size", 9)).settle();
+    assert_eq!(
+        (world.run_number(), world.last_run().1.as_str()),
+        (2, "spec")
+    );
+    assert!(world.is_ready());
+}
+
+#[test]
+fn an_object_that_is_waited_for_too_long_is_said_and_still_waited_for() {
+    let mut world = World::new();
+    world.stack.wait_for = vec![fails("waitFor")];
+    world.settle();
+    assert_eq!(
+        (world.status().state, world.reason().as_str()),
+        (State::Pending, "ObjectNotReady")
+    );
+    assert!(is_quiet(&world.look_once()));
+    world.pass(599).settle();
+    assert!(!world.is_stalled());
+    world.pass(2).settle();
+    assert_eq!(world.reason(), "WaitTimedOut");
+    assert!(world.is_stalled() && world.status().message.contains("ConfigMap gate is closed"));
+    assert_eq!(world.run_number(), 0);
+    world.stack.wait_for = vec![test("waitFor", Ok(()))];
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn each_object_has_its_own_time() {
+    let mut world = World::new();
+    world.stack.wait_for = vec![fails("waitFor"), fails("waitFor")];
+    world.stack.wait_for[1].field = "spec.waitFor[1]".to_owned();
+    world.settle();
+    world.pass(599).settle();
+    world.stack.wait_for[0].result = Ok(());
+    world.settle();
+    world.pass(599).settle();
+    assert!(!world.is_stalled());
+    world.pass(2).settle();
+    assert!(world.is_stalled());
+}
+
+#[test]
+fn a_test_that_means_nothing_stalls_at_once() {
+    let mut world = World::new();
+    world.stack.wait_for = vec![test(
+        "waitFor",
+        Err((FailureClass::User, "InvalidExpression")),
+    )];
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("InvalidExpression", true)
+    );
+}
+
+#[test]
+fn what_is_applied_is_ready_once_its_health_checks_pass() {
+    let mut world = World::new();
+    world.stack.health_checks = vec![fails("healthChecks")];
+    world.settle();
+    assert_eq!(world.reason(), "HealthCheckPending");
+    assert_eq!(condition(&world.status(), "Ready"), "Unknown");
+    assert_eq!(world.run_number(), 1);
+    world.pass(601).settle();
+    assert_eq!(
+        (world.status().state, world.reason().as_str()),
+        (State::Stalled, "HealthCheckFailed")
+    );
+    assert!(is_quiet(&world.look_once()), "nothing is applied for that");
+    world.stack.health_checks = vec![test("healthChecks", Ok(()))];
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn dependents_go_first() {
+    let mut world = World::applied();
+    world.stack.dependents = vec!["apps".to_owned(), "dns".to_owned()];
+    world.delete().settle();
+    assert_eq!(
+        (world.status().state, world.reason().as_str()),
+        (State::Destroying, "DependentsExist")
+    );
+    assert_eq!(
+        world.status().message,
+        "apps, dns depend on it and go first; to delete them: kubectl delete tf -n team apps dns"
+    );
+    assert!(!world.real.is_empty());
+    assert!(is_quiet(&world.look_once()));
+    world.stack.dependents = Vec::new();
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn objects_that_must_be_gone_hold_a_destroy_back() {
+    let mut world = World::applied();
+    world.stack.destroy_wait_for = vec![fails("destroyWaitFor")];
+    world.delete().settle();
+    assert_eq!(
+        (world.status().state, world.reason().as_str()),
+        (State::Destroying, "ObjectNotReady")
+    );
+    world.pass(601).settle();
+    assert_eq!(
+        (world.status().state, world.reason().as_str()),
+        (State::Stalled, "WaitTimedOut")
+    );
+    assert!(!world.real.is_empty());
+    world.stack.destroy_wait_for = Vec::new();
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[rstest]
+#[case::never_applied(World::new(), "")]
+#[case::orphaned(World::applied(), "Orphan")]
+#[case::abandoned(World::applied(), "Destroy")]
+fn nothing_holds_back_what_is_not_destroyed(#[case] mut world: World, #[case] policy: &str) {
+    world.look_once();
+    world.stack.dependents = vec!["apps".to_owned()];
+    world.stack.destroy_wait_for = vec![fails("destroyWaitFor")];
+    match policy {
+        "Orphan" => drop(world.orphan(true)),
+        "Destroy" => drop(world.edit(|tf| tf.annotated(alustan_api::ABANDON, "true"))),
+        _ => {}
+    }
+    world.delete().settle();
+    assert!(world.tf.is_none());
+}
+
+#[rstest]
+#[case::as_it_is_now(Some("two"), "two")]
+#[case::as_it_was_where_it_is_gone(None, "one")]
+fn a_destroy_has_the_value(#[case] now: Option<&str>, #[case] wanted: &str) {
+    let mut world = with_password("one");
+    match now {
+        Some(now) => drop(world.finds(found("Secret db", "password", now))),
+        None => {
+            world.stack.variables.found = Vec::new();
+            let gone = failure(
+                FailureClass::World,
+                "SecretNotFound",
+                "Secret db does not exist",
+            );
+            world.stack.variables.missing = Some(gone);
+        }
+    }
+    world.delete().run_to(Stage::Planning);
+    let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();
+    assert_eq!(inputs.variables["password"], wanted);
+    assert!(inputs.secret_variables.contains("password"));
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn a_resource_alone_depends_on_nothing() {
+    let world = World::with(terraform());
+    assert_eq!(condition(&world.status(), "DependenciesReady"), "");
+    let world = World::applied();
+    assert_eq!(condition(&world.status(), "DependenciesReady"), "True");
+}
