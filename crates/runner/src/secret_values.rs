@@ -24,7 +24,8 @@ const PLAIN: &[&str] = &["true", "false", "null", "none"];
 const SHORTEST_TOKEN: usize = 8;
 
 /// Everything known to be secret: credentials of the backend and of the pod, the password of
-/// the state server, values of variables that the module marks as sensitive.
+/// the state server, values of variables that come from Secrets or that the module marks as
+/// sensitive.
 pub fn of_run(
     inputs: &RunInputs,
     container: &Vars,
@@ -37,7 +38,12 @@ pub fn of_run(
     secrets.extend(of_environment(container, &inputs.secret_environment));
     let given = inputs.environment.keys().cloned().collect();
     secrets.extend(of_environment(&inputs.environment, &given));
-    secrets.extend(variables::sensitive_texts(values, declared));
+    let secret = |name: &str| {
+        let declared = declared.get(name);
+        declared.is_some_and(|declared| declared.sensitive)
+            || inputs.secret_variables.contains(name)
+    };
+    secrets.extend(variables::texts(values, secret));
     secrets
 }
 

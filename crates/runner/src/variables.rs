@@ -198,16 +198,11 @@ fn is_identifier(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The texts inside the values of variables that the module marks as sensitive.
-pub fn sensitive_texts(values: &Values, declared: &BTreeMap<String, Declared>) -> Vec<String> {
+/// The texts inside the values of those variables that are `wanted`.
+pub fn texts(values: &Values, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
-    for (name, value) in values {
-        if declared
-            .get(name)
-            .is_some_and(|declared| declared.sensitive)
-        {
-            collect_texts(value, &mut texts);
-        }
+    for (_, value) in values.iter().filter(|(name, _)| wanted(name)) {
+        collect_texts(value, &mut texts);
     }
     texts
 }
@@ -403,17 +398,10 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_sensitive_variables_are_found_at_any_depth() {
-        let declared = BTreeMap::from([(
-            "s".to_owned(),
-            Declared {
-                sensitive: true,
-                complex: true,
-            },
-        )]);
+    fn texts_are_found_at_any_depth() {
         let given = values(json!({"s": {"a": ["one", {"b": "two"}], "n": 12345}, "t": "three"}));
         assert_eq!(
-            sensitive_texts(&given, &declared),
+            texts(&given, |name| name == "s"),
             ["one", "two", "12345"].map(String::from).to_vec()
         );
     }

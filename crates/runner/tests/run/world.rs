@@ -74,6 +74,7 @@ impl World {
         let inputs = RunInputs {
             path: String::new(),
             variables: BTreeMap::new(),
+            secret_variables: BTreeSet::new(),
             secret_environment: BTreeSet::new(),
             scripts: ScriptTexts::default(),
             backend: BackendInputs {
@@ -224,6 +225,8 @@ impl World {
             image: "image".into(),
             tag: "tag".into(),
             config_hash: "hash".into(),
+            own_hash: "hash".into(),
+            found: BTreeMap::new(),
             judged_by: String::new(),
             destroys: false,
             started_at: Timestamp::now(),
