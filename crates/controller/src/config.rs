@@ -63,6 +63,10 @@ pub(crate) struct Config {
     /// The one namespace to watch and act in; all of them if it is not given.
     #[arg(long, env = "ALUSTAN_WATCH_NAMESPACE")]
     pub(crate) watch_namespace: Option<String>,
+    /// Whether a resource may refer to objects in other namespaces than its own: to outputs of others,
+    /// to what it depends on and waits for.
+    #[arg(long, env = "ALUSTAN_ALLOW_CROSS_NAMESPACE_REFS")]
+    pub(crate) allow_cross_namespace_refs: bool,
     /// How many runs may go on at once, over all resources.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
@@ -132,6 +136,7 @@ impl Config {
             insecure_registries: self.insecure_registries.clone(),
             ca_bundle,
             environment,
+            cross_namespace_refs: self.allow_cross_namespace_refs,
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::dispatch::Dispatcher;
 use crate::fail_point::FailPoint;
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
+use crate::objects::Objects;
 use crate::{Guarded, Ref};
 
 /// Clients, mirrors of the cluster, answers of the world.
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) answers: Answers,
+    /// Objects of any kind that resources name.
+    pub(crate) objects: Objects,
     pub(crate) memory: Memory,
     pub(crate) fail_point: FailPoint,
 }

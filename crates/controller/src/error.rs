@@ -93,6 +93,18 @@ impl Error {
         matches!(self, Self::Conflict)
     }
 
+    /// Whether the API server does not know what it was asked for.
+    pub(crate) fn is_unknown(&self) -> bool {
+        let Self::Call { source, .. } = self else {
+            return false;
+        };
+        match &**source {
+            kube::Error::Discovery(_) => true,
+            kube::Error::Api(status) => status.code == 404,
+            _ => false,
+        }
+    }
+
     /// The text with its cause.
     pub(crate) fn chain(&self) -> String {
         match self {

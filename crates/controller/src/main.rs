@@ -9,15 +9,18 @@ mod error;
 mod fail_point;
 #[cfg(test)]
 mod fake_api;
+mod followers;
 mod http;
 mod lookups;
 mod mirror;
+mod objects;
 mod observe;
 mod questions;
 mod reconcile;
 mod report;
 mod run;
 mod unreadable;
+mod watches;
 
 use alustan_api::{Terraform, labels};
 use anyhow::{Context as _, Result};

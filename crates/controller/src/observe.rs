@@ -4,6 +4,7 @@
 mod inputs;
 pub(crate) mod jobs;
 mod record;
+mod stack;
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +16,7 @@ use alustan_core::absorb::open_run;
 use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
-use alustan_core::objects::secrets;
+use alustan_core::objects::outputs;
 use alustan_core::seen::{
     Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen,
 };
@@ -144,9 +145,11 @@ impl<'a> Session<'a> {
             invalid: self
                 .unreadable
                 .clone()
-                .or_else(|| questions::check(tf).err()),
+                .or_else(|| questions::check(tf).err())
+                .or_else(|| stack::check(self).err()),
             conflict: self.conflict(record.as_ref(), pin.as_ref()),
             inputs: inputs.seen,
+            stack: stack::see(self).await?,
             source: if plan.is_none() && base.value().is_some() {
                 pending(source)
             } else {
@@ -416,7 +419,7 @@ impl<'a> Session<'a> {
 
     /// Whose the outputs Secret is. The mirror has only our own.
     async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
-        let name = secrets::outputs_name(self.tf);
+        let name = outputs::name(self.tf);
         let namespace = self.tf.namespace().unwrap_or_default();
         let own = self.cx.mirrors.secrets.get(&namespace, &name);
         if own.is_some_and(|secret| is_made_for(self.tf, &*secret)) {

@@ -161,6 +161,7 @@ async fn act(
 pub(crate) fn forget(cx: &Context, who: &Ref) {
     cx.dispatcher.idle(&key(who), Timestamp::now());
     cx.answers.keep(who, &HashSet::new());
+    cx.objects.keep(who, &HashSet::new());
     cx.memory.forget(who);
 }
 

@@ -1,24 +1,20 @@
 //! Wiring: watches, mirrors, the controller, its HTTP server, and an orderly end.
 
-use std::fmt::Debug;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
-use alustan_core::approval::sets_approval;
+use alustan_core::references::followers;
 use alustan_source::GitCache;
 use anyhow::{Context as _, Result};
-use futures::stream::{self, Stream};
-use futures::{StreamExt, TryStreamExt, future};
+use futures::StreamExt;
+use futures::stream;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
-use kube::api::{Api, PartialObjectMeta};
-use kube::core::NamespaceResourceScope;
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{Controller, Predicate, WatchStreamExt, controller, predicates, watcher};
+use kube::api::PartialObjectMeta;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
@@ -31,8 +27,10 @@ use crate::fail_point::FailPoint;
 use crate::http::{self, Health};
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
+use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
 use crate::reconcile::{forget, reconcile, retry};
+use crate::watches::{Watches, to_ref};
 use crate::{Guarded, Ref};
 
 /// Secrets, claims, Jobs, pods: nobody acts before all of them have listed once.
@@ -104,22 +102,14 @@ async fn control(
     );
     let (lists, listed) = watch::channel(0);
     let memory_secrets = watcher::Config::default().labels(&memory_secrets);
-    let scope = Scope {
-        client: client.clone(),
-        namespace: config.watch_namespace.clone(),
-    };
-    let (resources, resource_events) = resources(&scope, wake.clone());
-    let relisted = Relisted {
-        resources: resources.clone(),
-        wake: wake.clone(),
-    };
-    let again = || relisted.clone();
-    let (secrets, secret_events) =
-        mirrored::<Secret>(&scope, memory_secrets, again(), lists.clone());
+    let (watches, resource_events) =
+        Watches::new(client.clone(), config.watch_namespace.clone(), wake.clone());
+    let resources = watches.resources();
+    let (secrets, secret_events) = watches.mirrored::<Secret>(memory_secrets, lists.clone());
     let (claims, claim_events) =
-        mirrored::<PersistentVolumeClaim>(&scope, ours.clone(), again(), lists.clone());
-    let (jobs, job_events) = mirrored::<Job>(&scope, ours.clone(), again(), lists.clone());
-    let (pods, pod_events) = mirrored::<Pod>(&scope, ours, again(), lists);
+        watches.mirrored::<PersistentVolumeClaim>(ours.clone(), lists.clone());
+    let (jobs, job_events) = watches.mirrored::<Job>(ours.clone(), lists.clone());
+    let (pods, pod_events) = watches.mirrored::<Pod>(ours, lists);
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         claims: Mirror::new(claims),
@@ -131,11 +121,14 @@ async fn control(
     let (of_secret, of_claim) = (cx.clone(), cx.clone());
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
+    let of_outputs = resources.clone();
     let controller = Controller::for_stream(resource_events, resources.clone())
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, move |secret| {
             of_secret.mirrors.secrets.saw(&secret);
-            owner(&secret)
+            let mut who = takers(&of_outputs, &secret);
+            who.extend(owner(&secret));
+            who
         })
         .watches_stream(claim_events, move |claim| {
             of_claim.mirrors.claims.saw(&claim);
@@ -150,11 +143,11 @@ async fn control(
             whom(&of_pod, &pod, &job.unwrap_or_default())
         })
         .watches_stream(
-            touched::<PartialObjectMeta<Secret>>(&scope, again()),
+            watches.touched::<PartialObjectMeta<Secret>>(),
             move |secret| users(&by_secret, &secret, names_secret),
         )
         .watches_stream(
-            touched::<PartialObjectMeta<ConfigMap>>(&scope, again()),
+            watches.touched::<PartialObjectMeta<ConfigMap>>(),
             move |map| users(&by_map, &map, names_config_map),
         )
         .reconcile_on(stream::unfold(woken, |mut woken| async move {
@@ -225,7 +218,7 @@ fn context(
     .context("set up the registry client")?;
     Ok(Context {
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned()),
-        client,
+        client: client.clone(),
         settings,
         registry,
         dispatcher: Dispatcher::new(config.max_concurrent_runs, wake.clone()),
@@ -239,152 +232,12 @@ fn context(
             modules: Lookups::new(wake.clone()),
             images: Lookups::new(wake.clone()),
             artifacts: Lookups::new(wake.clone()),
-            logs: Lookups::new(wake),
+            logs: Lookups::new(wake.clone()),
         },
+        objects: Objects::new(client, wake),
         memory: Memory::default(),
         fail_point: FailPoint::from_environment()?,
     })
-}
-
-type Events<K> = Result<K, watcher::Error>;
-
-/// Where is watched: in one namespace, or in all.
-struct Scope {
-    client: Client,
-    namespace: Option<String>,
-}
-
-impl Scope {
-    fn api<K>(&self) -> Api<K>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        match &self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        }
-    }
-}
-
-/// What happens to what `wanted` selects. A watch that fails is tried again by itself: an error
-/// that is handed on makes the controller hold up all the others, too. When everything was listed
-/// anew, `relisted` has all resources look again: nobody tells of what was deleted meanwhile.
-fn watched<K>(
-    scope: &Scope,
-    wanted: watcher::Config,
-    relisted: Relisted,
-) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + 'static
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    K: DeserializeOwned + Clone + Debug + Send + 'static,
-{
-    let mut known = Vec::new();
-    let mut first = true;
-    watcher(scope.api::<K>(), wanted)
-        .default_backoff()
-        .filter(|event| {
-            told::<K>(event);
-            future::ready(event.is_ok())
-        })
-        .inspect_ok(move |event| match event {
-            watcher::Event::Init => known = relisted.resources.state(),
-            watcher::Event::InitDone if !std::mem::take(&mut first) => {
-                for resource in known.drain(..) {
-                    // The receiver lives as long as the controller.
-                    let _ = relisted.wake.send(ObjectRef::from_obj(&*resource));
-                }
-            }
-            _ => {}
-        })
-}
-
-/// Who looks again when a watch had to list everything anew.
-#[derive(Clone)]
-struct Relisted {
-    resources: Store<Guarded>,
-    wake: mpsc::UnboundedSender<Ref>,
-}
-
-/// Says what went wrong with a watch.
-fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
-    let kind = K::kind(&());
-    match event {
-        Ok(_) => {}
-        // What changed meanwhile is no longer kept: all is listed again, as the API asks.
-        Err(watcher::Error::WatchError(status)) if status.code == 410 => {
-            debug!(%kind, "too long without a watch");
-        }
-        Err(error) => {
-            warn!(%kind, error = with_causes(error), "could not watch, trying again");
-        }
-    }
-}
-
-/// What is created, changed or deleted, of all there is.
-fn touched<K>(scope: &Scope, relisted: Relisted) -> impl Stream<Item = Events<K>> + Send + 'static
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    K: DeserializeOwned + Clone + Debug + Send + 'static,
-{
-    watched(scope, watcher::Config::default(), relisted).touched_objects()
-}
-
-/// A mirror of everything that `wanted` selects, and the events that fill it. `lists` counts the
-/// mirrors that have listed everything once.
-fn mirrored<K>(
-    scope: &Scope,
-    wanted: watcher::Config,
-    relisted: Relisted,
-    lists: watch::Sender<usize>,
-) -> (Store<K>, impl Stream<Item = Events<K>> + Send + 'static)
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
-    ObjectRef<K>: Hash + Eq,
-{
-    let (store, writer) = reflector::store();
-    let mut first = true;
-    let events = watched::<K>(scope, wanted, relisted)
-        .modify(|object| object.managed_fields_mut().clear())
-        .reflect(writer)
-        .inspect_ok(move |event| {
-            if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {
-                lists.send_modify(|lists| *lists += 1);
-            }
-        })
-        .touched_objects();
-    (store, events)
-}
-
-/// The resources. Their own status is no news to us. One that is gone is looked at once more, so
-/// that nothing of it is remembered.
-fn resources(
-    scope: &Scope,
-    wake: mpsc::UnboundedSender<Ref>,
-) -> (
-    Store<Guarded>,
-    impl Stream<Item = Events<Guarded>> + Send + 'static,
-) {
-    let (store, writer) = reflector::store();
-    let relisted = Relisted {
-        resources: store.clone(),
-        wake: wake.clone(),
-    };
-    let news = predicates::generation
-        .combine(predicates::finalizers)
-        .combine(predicates::annotations);
-    let events = watched::<Guarded>(scope, watcher::Config::default(), relisted)
-        .modify(|object| object.managed_fields_mut().retain(sets_approval))
-        .reflect(writer)
-        .inspect_ok(move |event| {
-            if let watcher::Event::Delete(gone) = event {
-                // The receiver lives as long as the controller.
-                let _ = wake.send(ObjectRef::from_obj(gone));
-            }
-        })
-        .applied_objects()
-        .predicate_filter(news, kube::runtime::PredicateConfig::default());
-    (store, events)
 }
 
 /// Whether the mirror has Secrets like this one.
@@ -423,6 +276,20 @@ fn users<K: Resource<DynamicType = ()>>(
         .collect()
 }
 
+/// Resources that take outputs of the one that a Secret belongs to.
+fn takers(resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
+    let outputs = Component::Outputs.as_str();
+    let component = secret.labels().get(labels::COMPONENT);
+    let made_for = owner(secret).filter(|_| component.is_some_and(|it| it == outputs));
+    let made_for = made_for.and_then(|who| resources.get(&who));
+    let Some(Ok(made_for)) = made_for.as_deref().map(|it| &it.0) else {
+        return Vec::new();
+    };
+    let all = resources.state();
+    let all = all.iter().filter_map(|it| it.0.as_ref().ok());
+    followers(made_for, all).iter().map(to_ref).collect()
+}
+
 fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
     let repo = &spec.git_repo;
     let keys = [
@@ -439,7 +306,10 @@ fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
         .runner
         .iter()
         .flat_map(|runner| &runner.env_from_secrets);
-    keys.into_iter().flatten().any(|key| key.name == name)
+    let variables = spec.variables_from.iter();
+    let mut variables = variables.filter_map(|from| from.secret_ref.as_ref());
+    variables.any(|keys| keys.name == name)
+        || keys.into_iter().flatten().any(|key| key.name == name)
         || whole
             .into_iter()
             .flatten()
@@ -448,6 +318,11 @@ fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
 }
 
 fn names_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
+    let variables = spec.variables_from.iter();
+    let mut variables = variables.filter_map(|from| from.config_map_ref.as_ref());
+    if variables.any(|keys| keys.name == name) {
+        return true;
+    }
     let Some(scripts) = &spec.scripts else {
         return false;
     };

@@ -87,12 +87,13 @@ impl Missing {
     }
 }
 
-struct Reader<'a> {
-    cx: &'a Context,
-    namespace: String,
+/// Reads Secrets and `ConfigMap`s of a namespace.
+pub(super) struct Reader<'a> {
+    pub(super) cx: &'a Context,
+    pub(super) namespace: String,
 }
 
-type Found<T> = Result<Result<T, Failure>, Error>;
+pub(super) type Found<T> = Result<Result<T, Failure>, Error>;
 
 macro_rules! found {
     ($result:expr) => {
@@ -104,14 +105,14 @@ macro_rules! found {
 }
 
 impl Reader<'_> {
-    async fn secret(&self, field: &str, name: &str) -> Found<Secret> {
+    pub(super) async fn secret(&self, field: &str, name: &str) -> Found<Secret> {
         let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &self.namespace);
         let what = format!("read Secret {name}");
         let found = call(&what, api.get_opt(name)).await?;
         Ok(found.ok_or_else(|| self.missing(field, "Secret", name)))
     }
 
-    async fn config_map(&self, field: &str, name: &str) -> Found<ConfigMap> {
+    pub(super) async fn config_map(&self, field: &str, name: &str) -> Found<ConfigMap> {
         let api: Api<ConfigMap> = Api::namespaced(self.cx.client.clone(), &self.namespace);
         let what = format!("read ConfigMap {name}");
         let found = call(&what, api.get_opt(name)).await?;
@@ -129,7 +130,7 @@ impl Reader<'_> {
         )
     }
 
-    fn missing_key(&self, field: &str, kind: &str, name: &str, key: &str) -> Failure {
+    pub(super) fn missing_key(&self, field: &str, kind: &str, name: &str, key: &str) -> Failure {
         waits(
             &format!("{kind}KeyNotFound"),
             format!(
@@ -281,7 +282,7 @@ impl Reader<'_> {
 }
 
 /// What is not there yet is waited for; it costs no retry.
-fn waits(reason: &str, message: String) -> Failure {
+pub(super) fn waits(reason: &str, message: String) -> Failure {
     Failure {
         class: FailureClass::World,
         reason: reason.to_owned(),

@@ -1,0 +1,275 @@
+//! Objects of any kind that resources name: read live, and watched for changes as long as somebody
+//! names them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use alustan_api::report::{Failure, FailureClass};
+use futures::StreamExt;
+use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind};
+use kube::discovery::{Scope, pinned_kind};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+use tracing::debug;
+
+use crate::Ref;
+use crate::enact::call;
+use crate::error::Error;
+
+/// Which objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Which {
+    /// `apps/v1`.
+    pub(crate) api_version: String,
+    /// `Deployment`.
+    pub(crate) kind: String,
+    /// Where, if their kind has namespaces.
+    pub(crate) namespace: String,
+    /// Which of them.
+    pub(crate) of: Of,
+}
+
+/// Which of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Of {
+    /// One.
+    Name(String),
+    /// Those with labels that a selector selects; an empty one selects all.
+    Labels(String),
+}
+
+impl Which {
+    /// For people: `Ingress web`, `all Ingresses with app=web`.
+    pub(crate) fn named(&self, here: &str) -> String {
+        let elsewhere = if self.namespace == here {
+            String::new()
+        } else {
+            format!("{}/", self.namespace)
+        };
+        match &self.of {
+            Of::Name(name) => format!("{} {elsewhere}{name}", self.kind),
+            Of::Labels(labels) if labels.is_empty() => format!("{} {elsewhere}*", self.kind),
+            Of::Labels(labels) => format!("{} {elsewhere}* with {labels}", self.kind),
+        }
+    }
+
+    fn parameters(&self) -> ListParams {
+        match &self.of {
+            Of::Name(name) => ListParams::default().fields(&format!("metadata.name={name}")),
+            Of::Labels(labels) => ListParams::default().labels(labels),
+        }
+    }
+
+    fn watched(&self) -> watcher::Config {
+        match &self.of {
+            Of::Name(name) => watcher::Config::default().fields(&format!("metadata.name={name}")),
+            Of::Labels(labels) => watcher::Config::default().labels(labels),
+        }
+    }
+}
+
+/// The objects that resources name.
+pub(crate) struct Objects {
+    client: Client,
+    wake: UnboundedSender<Ref>,
+    kinds: Mutex<HashMap<(String, String), (ApiResource, Scope)>>,
+    watches: Arc<Mutex<HashMap<Which, Watch>>>,
+}
+
+struct Watch {
+    users: HashSet<Ref>,
+    task: AbortHandle,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+type Found<T> = Result<Result<T, Failure>, Error>;
+
+impl Objects {
+    /// Nothing is watched yet; `wake` gets the resources whose objects changed.
+    pub(crate) fn new(client: Client, wake: UnboundedSender<Ref>) -> Self {
+        Self {
+            client,
+            wake,
+            kinds: Mutex::default(),
+            watches: Arc::default(),
+        }
+    }
+
+    /// The objects that are there; from now on changes of them wake `who`. Secrets come without their
+    /// data.
+    pub(crate) async fn find(
+        &self,
+        field: &str,
+        which: &Which,
+        who: &Ref,
+    ) -> Found<Vec<DynamicObject>> {
+        let (resource, scope) = match self.kind(field, which).await? {
+            Ok(kind) => kind,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        // Before the read: what changes after it must not be missed.
+        self.watch(which, who, &resource, &scope);
+        let what = format!("read {}", which.named(""));
+        let parameters = which.parameters();
+        let found = if resource.kind == "Secret" && resource.group.is_empty() {
+            let api: Api<DynamicObject> = self.api(which, &resource, &scope);
+            let found = call(&what, api.list_metadata(&parameters)).await;
+            found.map(|list| {
+                list.items
+                    .into_iter()
+                    .map(|it| bare(it, &resource))
+                    .collect()
+            })
+        } else {
+            let api: Api<DynamicObject> = self.api(which, &resource, &scope);
+            let found = call(&what, api.list(&parameters)).await;
+            found.map(|list| list.items)
+        };
+        match found {
+            Ok(items) => Ok(Ok(items)),
+            Err(error) if error.reason() == "Forbidden" => {
+                Ok(Err(forbidden(field, which, &resource)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forgets the objects of `who` that are not in `used`.
+    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.retain(|which, watch| {
+            if !used.contains(which) {
+                watch.users.remove(who);
+            }
+            !watch.users.is_empty()
+        });
+    }
+
+    async fn kind(&self, field: &str, which: &Which) -> Found<(ApiResource, Scope)> {
+        let key = (which.api_version.clone(), which.kind.clone());
+        let known = self
+            .kinds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+            .cloned();
+        if let Some(known) = known {
+            return Ok(Ok(known));
+        }
+        let (group, version) = which
+            .api_version
+            .rsplit_once('/')
+            .unwrap_or(("", &which.api_version));
+        let kind = GroupVersionKind::gvk(group, version, &which.kind);
+        let what = format!("look up {} of {}", which.kind, which.api_version);
+        match call(&what, pinned_kind(&self.client, &kind)).await {
+            Ok((resource, capabilities)) => {
+                let found = (resource, capabilities.scope);
+                let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+                kinds.insert(key, found.clone());
+                Ok(Ok(found))
+            }
+            Err(error) if error.is_unknown() => Ok(Err(Failure {
+                class: FailureClass::World,
+                reason: "KindNotFound".to_owned(),
+                message: format!(
+                    "{field}: the cluster has no kind {} of {}; once its CustomResourceDefinition is \
+                     there, this goes on by itself",
+                    which.kind, which.api_version
+                ),
+            })),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn api<K>(&self, which: &Which, resource: &ApiResource, scope: &Scope) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+    {
+        match scope {
+            Scope::Cluster => Api::all_with(self.client.clone(), resource),
+            Scope::Namespaced => {
+                Api::namespaced_with(self.client.clone(), &which.namespace, resource)
+            }
+        }
+    }
+
+    fn watch(&self, which: &Which, who: &Ref, resource: &ApiResource, scope: &Scope) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = watches.get_mut(which) {
+            watch.users.insert(who.clone());
+            return;
+        }
+        let api: Api<PartialObjectMeta<DynamicObject>> = self.api(which, resource, scope);
+        let task = tokio::spawn(listen(
+            api,
+            which.clone(),
+            Arc::downgrade(&self.watches),
+            self.wake.clone(),
+        ));
+        let watch = Watch {
+            users: HashSet::from([who.clone()]),
+            task: task.abort_handle(),
+        };
+        watches.insert(which.clone(), watch);
+    }
+}
+
+/// Wakes who names the objects when one of them changes.
+async fn listen(
+    api: Api<PartialObjectMeta<DynamicObject>>,
+    which: Which,
+    watches: std::sync::Weak<Mutex<HashMap<Which, Watch>>>,
+    wake: UnboundedSender<Ref>,
+) {
+    let mut events = std::pin::pin!(watcher(api, which.watched()).default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => continue,
+            Ok(_) => {}
+            Err(error) => {
+                debug!(?which, %error, "could not watch, trying again");
+                continue;
+            }
+        }
+        let Some(watches) = watches.upgrade() else {
+            return;
+        };
+        let watches = watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let users = watches.get(&which).into_iter().flat_map(|it| &it.users);
+        for user in users {
+            // The receiver lives as long as the controller.
+            let _ = wake.send(user.clone());
+        }
+    }
+}
+
+/// The metadata of an object, as one without anything else.
+fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> DynamicObject {
+    let mut bare = DynamicObject::new(&object.name_any(), resource);
+    bare.metadata = object.metadata;
+    bare
+}
+
+fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
+    Failure {
+        class: FailureClass::World,
+        reason: "ObjectForbidden".to_owned(),
+        message: format!(
+            "{field}: the operator may not read {}; grant it in a ClusterRole with the label \
+             alustan.io/aggregate-to-controller: \"true\" and the rule {{apiGroups: [{:?}], \
+             resources: [{}], verbs: [get, list, watch]}}",
+            which.named(""),
+            resource.group,
+            resource.plural,
+        ),
+    }
+}

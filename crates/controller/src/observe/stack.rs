@@ -1,0 +1,130 @@
+//! What a resource takes values from, waits for, and stands before.
+
+/// Goes on with what is there, or returns why it is not.
+macro_rules! found {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(failure) => return Ok(Err(failure)),
+        }
+    };
+}
+
+mod objects;
+mod variables;
+
+use std::collections::HashSet;
+
+use alustan_api::Terraform;
+use alustan_api::report::{Failure, FailureClass};
+use alustan_core::references;
+use alustan_core::seen::StackSeen;
+use alustan_expressions::{Nothing, OBJECT, evaluate};
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::Session;
+use super::inputs::{Found, waits};
+use crate::error::Error;
+use crate::objects::Which;
+
+/// One look at a stack.
+struct Stack<'a> {
+    session: &'a Session<'a>,
+    /// All resources that can be read.
+    all: Vec<&'a Terraform>,
+    used: HashSet<Which>,
+}
+
+/// What `tf` of the `session` has to do with other objects.
+pub(super) async fn see(session: &Session<'_>) -> Result<StackSeen, Error> {
+    let tf = session.tf;
+    let resources = session.cx.resources.state();
+    let all: Vec<_> = resources
+        .iter()
+        .filter_map(|it| it.0.as_ref().ok())
+        .collect();
+    let deleted = tf.metadata.deletion_timestamp.is_some();
+    let here = tf.namespace().unwrap_or_default();
+    let mut stack = Stack {
+        session,
+        all,
+        used: HashSet::new(),
+    };
+    let dependents = if deleted {
+        references::dependents(tf, stack.all.iter().copied())
+    } else {
+        Vec::new()
+    };
+    let destroy_wait_for = if deleted {
+        &tf.spec.destroy_wait_for[..]
+    } else {
+        &[]
+    };
+    let seen = StackSeen {
+        dependencies: references::dependencies(tf, stack.all.iter().copied()),
+        dependents: dependents.iter().map(|key| key.seen_from(&here)).collect(),
+        variables: stack.variables().await?,
+        wait_for: stack.tests("spec.waitFor", &tf.spec.wait_for).await?,
+        health_checks: stack
+            .tests("spec.healthChecks", &tf.spec.health_checks)
+            .await?,
+        destroy_wait_for: stack.gone(destroy_wait_for).await?,
+    };
+    session.cx.objects.keep(session.who, &stack.used);
+    Ok(seen)
+}
+
+/// Why nothing can come of what the spec refers to.
+pub(super) fn check(session: &Session<'_>) -> Result<(), Failure> {
+    let resources = session.cx.resources.state();
+    let all = resources.iter().filter_map(|it| it.0.as_ref().ok());
+    references::check(session.tf, all, session.cx.settings.cross_namespace_refs)
+}
+
+impl Stack<'_> {
+    async fn find(&mut self, field: &str, which: Which) -> Found<Vec<DynamicObject>> {
+        let Session { cx, who, .. } = *self.session;
+        let found = cx.objects.find(field, &which, who).await;
+        self.used.insert(which);
+        found
+    }
+
+    fn namespace(&self, of: Option<&String>) -> String {
+        let own = || self.session.tf.namespace().unwrap_or_default();
+        of.cloned().unwrap_or_else(own)
+    }
+}
+
+/// What `expression` gives for `object`. It may take a while: nobody else waits for it.
+async fn apart(
+    place: &str,
+    named: &str,
+    expression: &str,
+    object: &DynamicObject,
+) -> Result<Value, Failure> {
+    let (text, object) = (expression.to_owned(), object.clone());
+    let evaluated = tokio::task::spawn_blocking(move || evaluate(&text, OBJECT, &object));
+    let evaluated = evaluated
+        .await
+        .map_err(|error| waits("ExpressionLost", error.to_string()))?;
+    evaluated.map_err(|nothing| match nothing {
+        Nothing::Invalid(why) => {
+            wrong("InvalidExpression", format!("{place}: {why}: {expression}"))
+        }
+        Nothing::Missing(why) => waits(
+            "FieldNotFound",
+            format!("{place}: {named} has no such field yet ({why}): {expression}"),
+        ),
+        Nothing::Unknown(why) => waits("ExpressionLost", format!("{place}: {why}")),
+    })
+}
+
+fn wrong(reason: &str, message: String) -> Failure {
+    Failure {
+        class: FailureClass::User,
+        reason: reason.to_owned(),
+        message,
+    }
+}

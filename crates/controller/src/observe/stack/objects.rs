@@ -1,0 +1,172 @@
+//! Tests of objects: that they are there, pass, or are gone.
+
+use alustan_api::report::Failure;
+use alustan_api::{ObjectTest, ObjectsGone};
+use alustan_core::references;
+use alustan_core::seen::TestSeen;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::jiff::SignedDuration;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use kube::core::Duration;
+use serde_json::Value;
+
+use super::{Stack, apart, wrong};
+use crate::error::Error;
+use crate::objects::{Of, Which};
+use crate::observe::inputs::{Found, waits};
+
+/// How many objects are named in a message.
+const NAMES: usize = 5;
+
+impl Stack<'_> {
+    pub(super) async fn tests(
+        &mut self,
+        list: &str,
+        tests: &[ObjectTest],
+    ) -> Result<Vec<TestSeen>, Error> {
+        let mut seen = Vec::new();
+        for (i, test) in tests.iter().enumerate() {
+            let field = format!("{list}[{i}]");
+            seen.push(TestSeen {
+                result: self.test(&field, test).await?,
+                timeout: signed(test.timeout),
+                field,
+            });
+        }
+        Ok(seen)
+    }
+
+    async fn test(&mut self, field: &str, test: &ObjectTest) -> Found<()> {
+        let which = Which {
+            api_version: test.api_version.clone(),
+            kind: test.kind.clone(),
+            namespace: self.namespace(test.namespace.as_ref()),
+            of: found!(of(field, test.name.as_ref(), test.selector.as_ref())),
+        };
+        let here = self.session.tf.namespace().unwrap_or_default();
+        let named = which.named(&here);
+        let objects = found!(self.find(field, which).await?);
+        if objects.is_empty() {
+            let message =
+                format!("{field}: {named} does not exist; once it does, this goes on by itself");
+            return Ok(Err(waits("ObjectNotFound", message)));
+        }
+        for object in &objects {
+            let named = format!("{} {}", test.kind, object.name_any());
+            if let Some(condition) = &test.condition {
+                found!(has(field, &named, condition, object));
+            }
+            if let Some(expression) = &test.cel {
+                let place = format!("{field}.cel");
+                match found!(apart(&place, &named, expression, object).await) {
+                    Value::Bool(true) => {}
+                    Value::Bool(false) => {
+                        let message = format!("{place}: {named} does not pass: {expression}");
+                        return Ok(Err(waits("ObjectNotReady", message)));
+                    }
+                    other => {
+                        let message = format!("{place}: it gives {other}, not true or false");
+                        return Ok(Err(wrong("InvalidExpression", message)));
+                    }
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    pub(super) async fn gone(&mut self, all: &[ObjectsGone]) -> Result<Vec<TestSeen>, Error> {
+        let mut seen = Vec::new();
+        for (i, gone) in all.iter().enumerate() {
+            let field = format!("spec.destroyWaitFor[{i}]");
+            seen.push(TestSeen {
+                result: self.is_gone(&field, gone).await?,
+                timeout: signed(gone.timeout),
+                field,
+            });
+        }
+        Ok(seen)
+    }
+
+    async fn is_gone(&mut self, field: &str, gone: &ObjectsGone) -> Found<()> {
+        let of = match &gone.name {
+            Some(_) => of(field, gone.name.as_ref(), None),
+            None => of(field, None, gone.selector.as_ref()),
+        };
+        let which = Which {
+            api_version: gone.api_version.clone(),
+            kind: gone.kind.clone(),
+            namespace: self.namespace(gone.namespace.as_ref()),
+            of: found!(of),
+        };
+        let objects = match self.find(field, which).await? {
+            Ok(objects) => objects,
+            // Without the kind there can be no object of it.
+            Err(failure) if failure.reason == "KindNotFound" => return Ok(Ok(())),
+            Err(failure) => return Ok(Err(failure)),
+        };
+        if objects.is_empty() {
+            return Ok(Ok(()));
+        }
+        let names = objects
+            .iter()
+            .take(NAMES)
+            .map(|it| still_there(&gone.kind, it));
+        let names: Vec<_> = names.collect();
+        let more = objects.len().saturating_sub(NAMES);
+        let more = if more == 0 {
+            String::new()
+        } else {
+            format!(", and {more} more")
+        };
+        let message = format!("{field}: must be gone first: {}{more}", names.join(", "));
+        Ok(Err(waits("WaitingForDeletion", message)))
+    }
+}
+
+/// An object that should be gone, and who keeps it.
+fn still_there(kind: &str, object: &DynamicObject) -> String {
+    let name = object.name_any();
+    if object.metadata.deletion_timestamp.is_none() {
+        return format!("{kind} {name} (not deleted yet)");
+    }
+    let finalizers = object.finalizers().join(", ");
+    format!("{kind} {name} (being deleted; its finalizers: {finalizers})")
+}
+
+fn has(field: &str, named: &str, kind: &str, object: &DynamicObject) -> Result<(), Failure> {
+    let conditions = object.data.pointer("/status/conditions");
+    let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+    let found = conditions.find(|it| it.get("type").and_then(Value::as_str) == Some(kind));
+    let text = |name: &str| found.and_then(|it| it.get(name)).and_then(Value::as_str);
+    match text("status") {
+        Some("True") => Ok(()),
+        Some(status) => {
+            let why = [text("reason"), text("message")].into_iter().flatten();
+            let why: Vec<_> = why.collect();
+            let message = format!(
+                "{field}.condition: {named} has {kind}={status}: {}",
+                why.join(": ")
+            );
+            Err(waits("ObjectNotReady", message))
+        }
+        None => {
+            let message = format!("{field}.condition: {named} has no condition {kind} yet");
+            Err(waits("ObjectNotReady", message))
+        }
+    }
+}
+
+fn of(field: &str, name: Option<&String>, selector: Option<&LabelSelector>) -> Result<Of, Failure> {
+    if let Some(name) = name {
+        return Ok(Of::Name(name.clone()));
+    }
+    let selector = references::selector(selector);
+    let selector =
+        selector.map_err(|error| wrong("InvalidSelector", format!("{field}.{error}")))?;
+    Ok(Of::Labels(selector.to_string()))
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(std::time::Duration::from(duration)).unwrap_or(SignedDuration::MAX)
+}

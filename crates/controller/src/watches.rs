@@ -1,0 +1,190 @@
+//! Watches that try again by themselves, and mirrors that they fill.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use alustan_core::approval::sets_approval;
+use alustan_core::references::Key;
+use futures::stream::Stream;
+use futures::{StreamExt, TryStreamExt, future};
+use kube::api::Api;
+use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, warn};
+
+use crate::error::with_causes;
+use crate::followers::Followers;
+use crate::{Guarded, Ref};
+
+/// What a watch gives.
+pub(crate) type Events<K> = Result<K, watcher::Error>;
+
+/// Watches in one namespace, or in all.
+pub(crate) struct Watches {
+    client: Client,
+    namespace: Option<String>,
+    resources: Store<Guarded>,
+    wake: mpsc::UnboundedSender<Ref>,
+}
+
+impl Watches {
+    /// Watches in `namespace`, and the events of the resources. Their own status is no news to us. One
+    /// that is gone is looked at once more, so that nothing of it is remembered; `wake` gets it, and
+    /// those that an event concerns besides the one that it is about.
+    pub(crate) fn new(
+        client: Client,
+        namespace: Option<String>,
+        wake: mpsc::UnboundedSender<Ref>,
+    ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
+        let (resources, writer) = reflector::store();
+        let watches = Self {
+            client,
+            namespace,
+            resources,
+            wake: wake.clone(),
+        };
+        let news = predicates::generation
+            .combine(predicates::finalizers)
+            .combine(predicates::annotations);
+        let (all, followers) = (watches.resources(), Followers::default());
+        let events = watches
+            .watched::<Guarded>(watcher::Config::default())
+            .modify(|object| object.managed_fields_mut().retain(sets_approval))
+            .reflect(writer)
+            .inspect_ok(move |event| {
+                // The receiver lives as long as the controller.
+                let wake = |who: Ref| drop(wake.send(who));
+                if let watcher::Event::Delete(gone) = event {
+                    wake(ObjectRef::from_obj(gone));
+                }
+                let concerned = concerned(&followers, event, &all);
+                concerned.into_iter().for_each(wake);
+            })
+            .applied_objects()
+            .predicate_filter(news, PredicateConfig::default());
+        (watches, events)
+    }
+
+    /// All resources.
+    pub(crate) fn resources(&self) -> Store<Guarded> {
+        self.resources.clone()
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    /// What happens to what `wanted` selects. A watch that fails is tried again by itself: an error
+    /// that is handed on makes the controller hold up all the others, too. When everything was
+    /// listed anew, all resources look again: nobody tells of what was deleted meanwhile.
+    fn watched<K>(
+        &self,
+        wanted: watcher::Config,
+    ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + Send + 'static,
+    {
+        let (resources, wake) = (self.resources(), self.wake.clone());
+        let mut known = Vec::new();
+        let mut first = true;
+        watcher(self.api::<K>(), wanted)
+            .default_backoff()
+            .filter(|event| {
+                told::<K>(event);
+                future::ready(event.is_ok())
+            })
+            .inspect_ok(move |event| match event {
+                watcher::Event::Init => known = resources.state(),
+                watcher::Event::InitDone if !std::mem::take(&mut first) => {
+                    for resource in known.drain(..) {
+                        // The receiver lives as long as the controller.
+                        let _ = wake.send(ObjectRef::from_obj(&*resource));
+                    }
+                }
+                _ => {}
+            })
+    }
+
+    /// What is created, changed or deleted, of all there is.
+    pub(crate) fn touched<K>(&self) -> impl Stream<Item = Events<K>> + Send + use<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + Send + 'static,
+    {
+        self.watched(watcher::Config::default()).touched_objects()
+    }
+
+    /// A mirror of everything that `wanted` selects, and the events that fill it. `lists` counts the
+    /// mirrors that have listed everything once.
+    pub(crate) fn mirrored<K>(
+        &self,
+        wanted: watcher::Config,
+        lists: watch::Sender<usize>,
+    ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        ObjectRef<K>: Hash + Eq,
+    {
+        let (store, writer) = reflector::store();
+        let mut first = true;
+        let events = self
+            .watched::<K>(wanted)
+            .modify(|object| object.managed_fields_mut().clear())
+            .reflect(writer)
+            .inspect_ok(move |event| {
+                if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {
+                    lists.send_modify(|lists| *lists += 1);
+                }
+            })
+            .touched_objects();
+        (store, events)
+    }
+}
+
+/// Says what went wrong with a watch.
+fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
+    let kind = K::kind(&());
+    match event {
+        Ok(_) => {}
+        // What changed meanwhile is no longer kept: all is listed again, as the API asks.
+        Err(watcher::Error::WatchError(status)) if status.code == 410 => {
+            debug!(%kind, "too long without a watch");
+        }
+        Err(error) => {
+            warn!(%kind, error = with_causes(error), "could not watch, trying again");
+        }
+    }
+}
+
+/// Who must look again after `event`, besides the resource that it is about.
+fn concerned(
+    followers: &Followers,
+    event: &watcher::Event<Guarded>,
+    all: &Store<Guarded>,
+) -> Vec<Ref> {
+    let all = all.state();
+    let all = all.iter().filter_map(|it| it.0.as_ref().ok());
+    let keys = match event {
+        watcher::Event::Apply(DeserializeGuard(Ok(tf))) => followers.changed(tf, all),
+        watcher::Event::Delete(DeserializeGuard(Ok(tf))) => followers.gone(tf, all),
+        _ => return Vec::new(),
+    };
+    keys.iter().map(to_ref).collect()
+}
+
+/// The resource of this key.
+pub(crate) fn to_ref(key: &Key) -> Ref {
+    Ref::new(&key.name).within(&key.namespace)
+}
