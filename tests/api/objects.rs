@@ -11,7 +11,7 @@ use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
 use alustan_core::objects::build_job::{self, Build};
 use alustan_core::objects::run_job::{self, Parts};
-use alustan_core::objects::{budget, cache_pvc, rbac, secrets};
+use alustan_core::objects::{budget, cache_pvc, outputs as outputs_of, rbac, secrets};
 use alustan_core::seen::SourceSeen;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::api::batch::v1::Job;
@@ -40,6 +40,7 @@ fn settings() -> Settings {
         insecure_registries: vec!["registry.test".to_owned()],
         ca_bundle: Some("-----BEGIN CERTIFICATE-----\n".to_owned()),
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
+        cross_namespace_refs: false,
     }
 }
 
@@ -54,6 +55,7 @@ fn run_inputs(name: &str) -> RunInputs {
     RunInputs {
         path: "web".to_owned(),
         variables: BTreeMap::from([("size".to_owned(), json!(3))]),
+        secret_variables: BTreeSet::new(),
         secret_environment: BTreeSet::new(),
         scripts: ScriptTexts::default(),
         backend: BackendInputs {
@@ -99,6 +101,8 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 image: format!("registry.test/team/web@{DIGEST}"),
                 tag: "4f6a95f0".to_owned(),
                 config_hash: "0".to_owned(),
+                own_hash: String::new(),
+                found: BTreeMap::new(),
                 judged_by: String::new(),
                 destroys: false,
                 started_at: Timestamp::UNIX_EPOCH,
@@ -243,7 +247,7 @@ async fn the_operator_may_make_all_that_it_makes() {
         let mut made = vec![
             secrets::record(&tf, &RunRecord::default(), &History::default()),
             secrets::pin(&tf, &pin),
-            secrets::outputs(&tf, &outputs),
+            outputs_of::secret(&tf, &outputs),
             secrets::pull(&tf, r#"{"auths":{}}"#),
         ];
         made.push(secrets::pointer(&tf, &managed));

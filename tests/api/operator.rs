@@ -56,6 +56,7 @@ impl Operator {
             .args(["--operator-image", "127.0.0.1:1/operator:1"])
             .args(["--insecure-registry", "127.0.0.1:1"])
             .args(["--listen", "127.0.0.1:0"])
+            .arg("--allow-cross-namespace-refs")
             .args(["--log-level", "info,alustan_controller=debug"])
             .arg("--cache-dir")
             .arg(cache)
@@ -561,4 +562,40 @@ async fn settle(operator: &Operator, namespace: &str) {
         before = now;
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
+}
+
+/// Without its flag the operator refuses this: see the end-to-end tests.
+#[tokio::test]
+async fn another_namespace_is_looked_into_where_the_operator_may_and_changes_there_are_heard() {
+    let operator = Operator::shared().await;
+    let (space, other) = (operator.space().await, operator.space().await);
+    let depends = json!([{"name": "network", "namespace": other.namespace}]);
+    let web = with(resource("web"), "/dependsOn", Some(depends));
+    space.apply(&web).await.unwrap();
+    let api = space.api::<Terraform>();
+    let waits = |reason: &'static str| self::reason("DependenciesReady", reason);
+    let tf = wait(&api, "web", "a word", waits("DependencyNotFound")).await;
+    let name = format!("{}/network", other.namespace);
+    let (_, _, message) = condition(&tf, "DependenciesReady");
+    assert!(
+        message.contains(&format!(
+            "spec.dependsOn[0]: there is no Terraform resource {name}"
+        )),
+        "{message}"
+    );
+    other.apply(&resource("network")).await.unwrap();
+    let tf = wait(&api, "web", "the other", waits("DependencyNotReady")).await;
+    assert_eq!(tf.status.unwrap().blocked_by[0].name, name);
+    let network = other.api::<Terraform>();
+    network
+        .delete("network", &DeleteParams::default())
+        .await
+        .unwrap();
+    wait(
+        &api,
+        "web",
+        "the other to be gone",
+        waits("DependencyNotFound"),
+    )
+    .await;
 }

@@ -370,3 +370,95 @@ async fn a_name_leaves_room_for_those_of_jobs() {
         "{said}"
     );
 }
+
+#[tokio::test]
+async fn values_come_from_one_place_each() {
+    let space = Space::new().await;
+    let keys = json!({"name": "db"});
+    let outputs = json!({"name": "network", "outputs": {"id": "vpc_id"}});
+    let object = json!({
+        "apiVersion": "v1", "kind": "Service", "name": "lb", "values": {"ip": "object.spec.clusterIP"},
+    });
+    let good = [
+        json!([{"secretRef": keys}, {"configMapRef": keys}]),
+        json!([{"terraformRef": outputs}, {"objectRef": object.clone()}]),
+        json!([{"secretRef": {"name": "db", "keys": {"a": "b"}, "optional": true, "trigger": false}}]),
+    ];
+    accepts(&space, "/variablesFrom", &good).await;
+    let message =
+        "exactly one of secretRef, configMapRef, terraformRef and objectRef must be given";
+    let bad = [
+        json!([{}]),
+        json!([{"secretRef": keys, "configMapRef": keys}]),
+    ];
+    refuses(&space, "/variablesFrom", message, &bad).await;
+    let mut secret = object;
+    secret["kind"] = json!("Secret");
+    let bad = [json!([{"objectRef": secret}])];
+    refuses(
+        &space,
+        "/variablesFrom",
+        "Secrets are read with secretRef",
+        &bad,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn one_resource_or_a_selector() {
+    let space = Space::new().await;
+    let outputs = json!({"ips": "ip"});
+    let selector = json!({"matchLabels": {"role": "cluster"}});
+    let from = |more: Value| {
+        let mut from = json!({"outputs": outputs});
+        from.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!([{"terraformRef": from}])
+    };
+    let both = json!({"name": "a", "selector": selector});
+    let good = [
+        from(json!({"name": "a"})),
+        from(json!({"selector": selector})),
+    ];
+    accepts(&space, "/variablesFrom", &good).await;
+    let message = "exactly one of name and selector must be given";
+    let bad = [from(json!({})), from(both.clone())];
+    refuses(&space, "/variablesFrom", message, &bad).await;
+
+    let objects = |more: Value| {
+        let mut objects = json!({"apiVersion": "v1", "kind": "Pod"});
+        objects
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!([objects])
+    };
+    for field in ["/waitFor", "/healthChecks"] {
+        let timed = json!({"name": "a", "condition": "Ready", "cel": "true", "timeout": "5m"});
+        let good = [objects(timed), objects(json!({"selector": selector}))];
+        accepts(&space, field, &good).await;
+        refuses(
+            &space,
+            field,
+            message,
+            &[objects(json!({})), objects(both.clone())],
+        )
+        .await;
+        let timeout = json!({"name": "a", "timeout": "soon"});
+        refuses(&space, field, "timeout", &[objects(timeout)]).await;
+    }
+    let good = [
+        objects(json!({})),
+        objects(json!({"name": "a"})),
+        objects(json!({"selector": selector})),
+    ];
+    accepts(&space, "/destroyWaitFor", &good).await;
+    let message = "at most one of name and selector may be given";
+    refuses(&space, "/destroyWaitFor", message, &[objects(both)]).await;
+    let names = [
+        json!([{"name": "A_b"}]),
+        json!([{"name": "a", "namespace": "a.b"}]),
+    ];
+    refuses(&space, "/dependsOn", "should match", &names).await;
+}

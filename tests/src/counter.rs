@@ -19,6 +19,7 @@ pub struct Counter {
     /// `host:port` as pods reach it.
     pub address: String,
     counts: Arc<watch::Sender<BTreeMap<String, usize>>>,
+    order: Arc<Mutex<Vec<String>>>,
     held: Arc<Mutex<BTreeMap<String, watch::Sender<bool>>>>,
 }
 
@@ -46,6 +47,7 @@ impl Counter {
         let counter = Self {
             address,
             counts: Arc::new(watch::Sender::new(BTreeMap::new())),
+            order: Arc::default(),
             held: Arc::default(),
         };
         let serving = counter.clone();
@@ -62,6 +64,7 @@ impl Counter {
         let Some(path) = text.split_whitespace().nth(1) else {
             return;
         };
+        self.order.lock().unwrap().push(path.to_owned());
         self.counts
             .send_modify(|counts| *counts.entry(path.to_owned()).or_default() += 1);
         let held = self
@@ -137,6 +140,24 @@ impl Counter {
             self.command("/destroyed")
         );
         self.resource(name, "/made", &destroyed)
+    }
+
+    /// All paths, in the order in which they were asked for.
+    pub fn order(&self) -> Vec<String> {
+        self.order.lock().unwrap().clone()
+    }
+
+    /// HCL of a resource whose making asks for `/made/<value>`, and whose destruction for
+    /// `/destroyed/<value>`, with the value that `expression` gives.
+    pub fn life_of(&self, expression: &str) -> String {
+        let command = |path: &str| self.command(&format!("{path}/${{self.input}}"));
+        format!(
+            "resource \"terraform_data\" \"life\" {{\n  input = {expression}\n  provisioner \"local-exec\" {{\n    \
+             interpreter = [\"bash\", \"-c\"]\n    command = \"{}\"\n  }}\n  provisioner \"local-exec\" {{\n    \
+             when = destroy\n    interpreter = [\"bash\", \"-c\"]\n    command = \"{}\"\n  }}\n}}\n",
+            command("/made"),
+            command("/destroyed"),
+        )
     }
 
     /// How often `/made` and `/destroyed` were asked for.

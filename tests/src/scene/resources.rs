@@ -139,6 +139,14 @@ impl Scene {
         })
     }
 
+    /// Applies any object.
+    pub async fn create(&self, object: &Value) {
+        let text = object.to_string();
+        let apply = ["apply", "--server-side", "-f", "-"];
+        let (good, said) = self.cluster.output("kubectl", &apply, Some(&text)).await;
+        assert!(good, "{object}: {said}");
+    }
+
     /// A `ConfigMap` with `data`.
     pub async fn config_map(&self, name: &str, data: &[(&str, &str)]) {
         let data: std::collections::BTreeMap<&str, &str> = data.iter().copied().collect();

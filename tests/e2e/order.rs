@@ -1,0 +1,198 @@
+//! Order: what depends on something comes after it, and goes before it (rules 13 and 14).
+
+use std::collections::BTreeMap;
+
+use alustan_api::Terraform;
+use alustan_tests::{Counter, Scene, condition, scene};
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Value, json};
+
+const LEVELS: usize = 5;
+const WIDTH: usize = 10;
+
+fn module(counter: &Counter) -> String {
+    let life = counter.life_of("var.me");
+    format!(
+        "variable \"me\" {{}}\nvariable \"value\" {{ default = \"\" }}\nvariable \"up\" {{ default = \"\" }}\n\
+         output \"v\" {{\n  value = var.value\n  precondition {{\n    \
+         condition = var.value != \"bad\"\n    error_message = \"bad\"\n  }}\n}}\noutput \"up\" {{ value = var.up }}\n{life}"
+    )
+}
+
+/// A resource of the stack, which depends on `on`.
+fn node(scene: &Scene, name: &str, on: &[String]) -> Value {
+    let mut node = scene.resource_of(name, "node");
+    node["spec"]["gitRepo"]["interval"] = json!("1m");
+    node["spec"]["variables"] = json!({"me": name});
+    node["spec"]["cache"] = json!({"enabled": false});
+    let on: Vec<_> = on.iter().map(|name| json!({"name": name})).collect();
+    node["spec"]["dependsOn"] = json!(on);
+    node
+}
+
+#[tokio::test]
+async fn order_of_a_stack_of_fifty_is_kept_level_by_level_and_back() {
+    scene("stack", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("node", &[("main.tf", &module(&counter))])
+            .await;
+        let name = |level: usize, i: usize| format!("l{level}-{i}");
+        let mut on = BTreeMap::new();
+        for level in (0..LEVELS).rev() {
+            for i in 0..WIDTH {
+                let below = level.checked_sub(1);
+                let below = below.map(|below| vec![name(below, i), name(below, (i + 1) % WIDTH)]);
+                on.insert(name(level, i), below.unwrap_or_default());
+            }
+        }
+        // The last come first: nobody has sorted them.
+        for (name, on) in on.iter().rev() {
+            scene.apply(&node(&scene, name, on)).await;
+        }
+        for name in on.keys() {
+            scene.ready_after_run(name, 1).await;
+        }
+        let order = counter.order();
+        assert_eq!(order.len(), LEVELS * WIDTH, "{order:?}");
+        let at = |what: &str, name: &str, order: &[String]| {
+            let path = format!("/{what}/{name}");
+            order
+                .iter()
+                .position(|it| *it == path)
+                .unwrap_or_else(|| panic!("no {path}"))
+        };
+        for (name, on) in &on {
+            for on in on {
+                assert!(
+                    at("made", on, &order) < at("made", name, &order),
+                    "{on} before {name}"
+                );
+            }
+        }
+        let api = scene.api::<Terraform>();
+        let (all, now) = (ListParams::default(), DeleteParams::background());
+        let uids: Vec<_> = api.list(&all).await.unwrap().items;
+        api.delete_collection(&now, &all).await.unwrap();
+        for tf in uids {
+            scene
+                .deleted(&tf.metadata.name.unwrap(), &tf.metadata.uid.unwrap())
+                .await;
+        }
+        let order = counter.order();
+        assert_eq!(order.len(), 2 * LEVELS * WIDTH, "{order:?}");
+        for (name, on) in &on {
+            for on in on {
+                assert!(
+                    at("destroyed", name, &order) < at("destroyed", on, &order),
+                    "{name} before {on}"
+                );
+            }
+        }
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn order_a_change_runs_only_what_is_downstream_and_a_failure_blocks_it_by_name() {
+    scene("order", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("node", &[("main.tf", &module(&counter))])
+            .await;
+        let takes = |name: &str, from: &str| {
+            let mut node = node(&scene, name, &[]);
+            node["spec"]["variablesFrom"] = json!([
+                {"terraformRef": {"name": from, "outputs": {"up": "v"}}},
+            ]);
+            node
+        };
+        let mut base = node(&scene, "base", &[]);
+        base["spec"]["variables"]["value"] = json!("one");
+        base["spec"]["retry"] = json!({"limit": 1});
+        scene.apply(&takes("web", "base")).await;
+        scene.apply(&node(&scene, "aside", &[])).await;
+        scene.apply(&base).await;
+        scene.ready("web").await;
+        scene.ready("aside").await;
+        assert_eq!(scene.data("web-outputs").await["up"], "one");
+
+        base["spec"]["variables"]["value"] = json!("two");
+        scene.apply(&base).await;
+        let tf = scene.ready_after_run("web", 2).await;
+        assert_eq!(tf.status.unwrap().runs[0].trigger, "input Terraform base");
+        assert_eq!(scene.data("web-outputs").await["up"], "two");
+        assert_eq!(scene.run_number("aside").await, 1);
+
+        // An unchanged output is no news.
+        base["spec"]["variables"]["other"] = json!("x");
+        scene.apply(&base).await;
+        scene.ready_after_run("base", 3).await;
+        // A failure upstream.
+        base["spec"]["variables"]["value"] = json!("bad");
+        scene.apply(&base).await;
+        scene.stalled("base").await;
+        let mut web = takes("web", "base");
+        web["spec"]["variables"]["value"] = json!("new");
+        scene.apply(&web).await;
+        let message = scene.reason("web", "DependencyNotReady").await;
+        assert!(
+            message.contains("spec.variablesFrom[0].terraformRef: base is not ready ("),
+            "{message}"
+        );
+        let tf = scene.api::<Terraform>().get("web").await.unwrap();
+        let status = tf.status.as_ref().unwrap();
+        assert_eq!(status.blocked_by[0].name, "base");
+        assert_eq!(condition(&tf, "DependenciesReady").unwrap().status, "False");
+        assert_eq!(status.run, Some(2));
+        base["spec"]["variables"]["value"] = json!("three");
+        scene.apply(&base).await;
+        scene.ready_after_run("web", 3).await;
+        assert_eq!(scene.run_number("aside").await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn order_of_destruction_names_who_goes_first_and_a_cycle_is_told_with_its_path() {
+    scene("reverse", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("node", &[("main.tf", &module(&counter))])
+            .await;
+        let cluster = node(&scene, "cluster", &[]);
+        let apps = node(&scene, "apps", &["cluster".to_owned()]);
+        scene.apply(&cluster).await;
+        scene.apply(&apps).await;
+        scene.ready("apps").await;
+        let uid = scene
+            .begin_to_delete("cluster", &DeleteParams::foreground())
+            .await;
+        let tf = scene
+            .said("cluster", "apps depend on it and go first")
+            .await;
+        assert_eq!(condition(&tf, "Ready").unwrap().reason, "DependentsExist");
+        assert_eq!(counter.count("/destroyed/cluster"), 0);
+        scene.delete("apps", &DeleteParams::foreground()).await;
+        scene.deleted("cluster", &uid).await;
+        assert_eq!(
+            counter.order()[2..],
+            ["/destroyed/apps", "/destroyed/cluster"]
+        );
+
+        for (name, on) in [("a", "b"), ("b", "c"), ("c", "a")] {
+            scene.apply(&node(&scene, name, &[on.to_owned()])).await;
+        }
+        let (reason, message) = scene.stalled("a").await;
+        assert_eq!(reason, "DependencyCycle");
+        assert!(
+            message.contains("spec.dependsOn[0]: it depends on itself: a -> b -> c -> a"),
+            "{message}"
+        );
+        scene.apply(&node(&scene, "c", &[])).await;
+        scene.ready("a").await;
+        assert_eq!(counter.order()[4..], ["/made/c", "/made/b", "/made/a"]);
+    })
+    .await;
+}
