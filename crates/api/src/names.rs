@@ -25,6 +25,14 @@ pub fn plan(name: &str) -> String {
     format!("{name}-plan")
 }
 
+/// Keys of that Secret's data.
+pub mod plan_key {
+    /// The text of the plan.
+    pub const TEXT: &str = "plan.txt";
+    /// The plan's id.
+    pub const ID: &str = "id";
+}
+
 /// The Secret that points at the slots of the managed state.
 pub fn state(name: &str) -> String {
     format!("{name}-state")

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
+use alustan_api::names::plan_key::{ID, TEXT};
+
 use crate::failure::cut_to_bytes;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Secrets, StoreError};
 
-/// Key of the text in the Secret.
-pub const TEXT: &str = "plan.txt";
-/// Key of the plan's id in the Secret.
-pub const ID: &str = "id";
 /// How many bytes of the text are kept: a Secret takes 1 MiB.
 const LARGEST: usize = 512 * 1024;
 /// How long the Secret may take: a plan waits for people, but its run does not wait for this.
