@@ -1,0 +1,106 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::cluster::Cluster;
+use crate::commands::approve::Approve;
+use crate::commands::logs::Logs;
+use crate::commands::outputs::Outputs;
+use crate::commands::plan::Plan;
+use crate::commands::reconcile::Reconcile;
+use crate::commands::suspend::{Resume, Suspend};
+use crate::commands::tree::Tree;
+use crate::commands::wait::Wait;
+use crate::error::Error;
+
+/// What people do with Terraform resources.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-alustan", bin_name = "kubectl alustan", version)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Which cluster, and where in it.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// The context of the kubeconfig. Default: the current one.
+    #[arg(long, global = true)]
+    pub(crate) context: Option<String>,
+    /// The namespace. Default: that of the context.
+    #[arg(short, long, global = true)]
+    pub(crate) namespace: Option<String>,
+}
+
+/// What is done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Tree(Tree),
+    Plan(Plan),
+    Approve(Approve),
+    Reconcile(Reconcile),
+    Suspend(Suspend),
+    Resume(Resume),
+    Logs(Logs),
+    Outputs(Outputs),
+    Wait(Wait),
+}
+
+impl Command {
+    /// Does it.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        match self {
+            Self::Tree(tree) => tree.run(cluster).await,
+            Self::Plan(plan) => plan.run(cluster).await,
+            Self::Approve(approve) => approve.run(cluster).await,
+            Self::Reconcile(reconcile) => reconcile.run(cluster).await,
+            Self::Suspend(suspend) => suspend.run(cluster).await,
+            Self::Resume(resume) => resume.run(cluster).await,
+            Self::Logs(logs) => logs.run(cluster).await,
+            Self::Outputs(outputs) => outputs.run(cluster).await,
+            Self::Wait(wait) => wait.run(cluster).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use rstest::rstest;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[rstest]
+    #[case("suspend")]
+    #[case("suspend web --all")]
+    #[case("suspend -A")]
+    #[case("suspend web -A")]
+    #[case("approve")]
+    #[case("wait web --timeout soon")]
+    #[case("wait web --timeout -1m")]
+    #[case("outputs web -o yaml")]
+    fn what_cannot_be_meant_is_refused(#[case] line: &str) {
+        let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
+        let error = Arguments::try_parse_from(words).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+    }
+
+    #[rstest]
+    #[case("suspend web db")]
+    #[case("resume --all -A")]
+    #[case("reconcile --reason=RepositoryUnreachable -n team")]
+    #[case("reconcile web --reason RepositoryUnreachable")]
+    #[case("-n team approve web 0f3c9a51b2e4d870")]
+    #[case("wait web --timeout 90s --context here")]
+    #[case("logs web -f --run 3")]
+    fn what_is_meant_is_understood(#[case] line: &str) {
+        let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
+        Arguments::try_parse_from(words).unwrap();
+    }
+}

@@ -1,0 +1,146 @@
+//! The way to the cluster.
+
+use std::time::Duration;
+
+use alustan_api::Terraform;
+use alustan_core::references::Key;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::config::KubeConfigOptions;
+use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::{Api, Client, Config, Resource, ResourceExt};
+use serde_json::Value;
+
+use crate::arguments::Place;
+use crate::error::Error;
+
+/// How long a call may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The manager of the fields that we set.
+pub(crate) const FIELD_MANAGER: &str = "kubectl-alustan";
+
+/// A namespace of a cluster.
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+}
+
+impl Cluster {
+    /// The cluster of the kubeconfig, or the one around us.
+    pub(crate) async fn connect(place: &Place) -> Result<Self, Error> {
+        let config = config(place.context.clone()).await?;
+        let namespace = place.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
+        Ok(Self { client, namespace })
+    }
+
+    /// Objects of one kind in the namespace.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The resource `name`.
+    pub(crate) async fn resource(&self, name: &str) -> Result<Terraform, Error> {
+        let what = format!("read Terraform {}", self.key(name));
+        let found = call(&what, self.api::<Terraform>().get_opt(name)).await?;
+        found.ok_or_else(|| Error::NoResource {
+            name: name.to_owned(),
+            namespace: self.namespace.clone(),
+        })
+    }
+
+    /// The resources of `namespace`, or of all namespaces, but for those that this version cannot
+    /// read, which are told.
+    pub(crate) async fn resources(&self, namespace: Option<&str>) -> Result<Vec<Terraform>, Error> {
+        type Guarded = DeserializeGuard<Terraform>;
+        let (api, place): (Api<Guarded>, _) = match namespace {
+            Some(namespace) => (
+                Api::namespaced(self.client.clone(), namespace),
+                format!("in namespace {namespace}"),
+            ),
+            None => (
+                Api::all(self.client.clone()),
+                "in all namespaces".to_owned(),
+            ),
+        };
+        let what = format!("list Terraform resources {place}");
+        let list = call(&what, api.list(&ListParams::default())).await?;
+        Ok(list.items.into_iter().filter_map(readable).collect())
+    }
+
+    /// Changes `tf` as the merge patch `change` says, as `manager`.
+    pub(crate) async fn change(
+        &self,
+        tf: &Terraform,
+        manager: &str,
+        change: &Value,
+    ) -> Result<(), Error> {
+        let namespace = tf.namespace().unwrap_or_default();
+        let api: Api<Terraform> = Api::namespaced(self.client.clone(), &namespace);
+        let parameters = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let (name, patch) = (tf.name_any(), Patch::Merge(change));
+        let what = format!("change Terraform {}", Key::of(tf));
+        call(&what, api.patch_metadata(&name, &parameters, &patch))
+            .await
+            .map(drop)
+    }
+
+    /// An object of the namespace, as it is told.
+    pub(crate) fn key(&self, name: &str) -> Key {
+        Key::new(&self.namespace, name)
+    }
+}
+
+async fn config(context: Option<String>) -> Result<Config, Error> {
+    if context.is_none() {
+        let config = Config::infer().await;
+        return config.map_err(|error| Error::NoCluster(Box::new(error)));
+    }
+    let options = KubeConfigOptions {
+        context,
+        ..KubeConfigOptions::default()
+    };
+    let config = Config::from_kubeconfig(&options).await;
+    config.map_err(|error| Error::Kubeconfig(Box::new(error)))
+}
+
+fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
+    let key = Key::new(
+        resource.namespace().unwrap_or_default(),
+        resource.name_any(),
+    );
+    match resource.0 {
+        Ok(tf) => Some(tf),
+        Err(invalid) => {
+            eprintln!(
+                "Terraform {key} is left out: it cannot be read: {}",
+                invalid.error
+            );
+            None
+        }
+    }
+}
+
+/// A call of the API server, bounded in time.
+pub(crate) async fn call<T>(
+    what: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(TIMEOUT, call).await {
+        Ok(result) => result.map_err(|source| Error::Call {
+            what: what.to_owned(),
+            source: Box::new(source),
+        }),
+        Err(_) => Err(Error::Timeout {
+            what: what.to_owned(),
+            seconds: TIMEOUT.as_secs(),
+        }),
+    }
+}

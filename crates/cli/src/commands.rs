@@ -1,0 +1,10 @@
+//! One command each.
+
+pub(crate) mod approve;
+pub(crate) mod logs;
+pub(crate) mod outputs;
+pub(crate) mod plan;
+pub(crate) mod reconcile;
+pub(crate) mod suspend;
+pub(crate) mod tree;
+pub(crate) mod wait;

@@ -1,0 +1,43 @@
+//! `approve`: says yes to the plan that waits.
+
+use alustan_core::references::Key;
+use clap::Args;
+use serde_json::json;
+
+use crate::cluster::{Cluster, FIELD_MANAGER};
+use crate::error::Error;
+use crate::pending::{check, pending};
+use crate::print;
+
+/// Approve the plan that waits.
+#[derive(Debug, Args)]
+pub(crate) struct Approve {
+    /// Name of the resource.
+    name: String,
+    /// Id of the plan; refused if another one waits. Default: the one that waits.
+    #[arg(value_name = "PLAN-ID")]
+    plan: Option<String>,
+    /// What `status.plan.approvedBy` will say.
+    #[arg(long, default_value = FIELD_MANAGER)]
+    field_manager: String,
+}
+
+impl Approve {
+    /// Approves it.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        let tf = cluster.resource(&self.name).await?;
+        let pending = pending(&tf)?;
+        check(&tf, &pending, self.plan.as_deref())?;
+        let key = Key::of(&tf);
+        print::line(&format!(
+            "plan {} of {key}: {}",
+            pending.id, pending.summary
+        ))?;
+        let approval = json!({"spec": {"approval": {"plan": pending.id}}});
+        cluster.change(&tf, &self.field_manager, &approval).await?;
+        print::line(&format!(
+            "approved; to see what becomes of it: kubectl alustan wait {} -n {}",
+            key.name, key.namespace
+        ))
+    }
+}

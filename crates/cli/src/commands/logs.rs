@@ -1,0 +1,249 @@
+//! `logs`: what the engine prints in the pod of a run.
+
+use std::time::Duration;
+
+use alustan_api::labels::{COMPONENT, Component, NAME};
+use alustan_api::names;
+use alustan_api::run::RunKind;
+use clap::Args;
+use futures::AsyncReadExt;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::ResourceExt;
+use kube::api::{ListParams, LogParams};
+
+use crate::cluster::{Cluster, call};
+use crate::condition::situation;
+use crate::error::Error;
+use crate::print;
+
+/// The label with the name of a pod's Job
+/// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
+const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// How often it is looked whether a pod has started.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Print the log of a run.
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    /// Name of the resource.
+    name: String,
+    /// Wait for the run to start, and print what comes until it ends.
+    #[arg(short, long)]
+    follow: bool,
+    /// Number of the run. Default: the last one.
+    #[arg(long)]
+    run: Option<i64>,
+}
+
+impl Logs {
+    /// Prints it.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        cluster.resource(&self.name).await?;
+        let job = self.job(cluster).await?;
+        let (pod, container) = self.started(cluster, &job).await?;
+        let parameters = LogParams {
+            follow: self.follow,
+            container: Some(container),
+            ..LogParams::default()
+        };
+        let what = format!("read the log of pod {}", cluster.key(&pod));
+        let api = cluster.api::<Pod>();
+        let log = call(&what, api.log_stream(&pod, &parameters)).await?;
+        let mut log = std::pin::pin!(log);
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let read = log.read(&mut buffer).await;
+            let read = read.map_err(|error| Error::Refused(format!("cannot {what}: {error}")))?;
+            match buffer.get(..read) {
+                None | Some([]) => return Ok(()),
+                Some(bytes) => print::bytes(bytes)?,
+            }
+        }
+    }
+
+    /// The Job of the run, once there is one where it is waited for.
+    async fn job(&self, cluster: &Cluster) -> Result<String, Error> {
+        loop {
+            let jobs = self.jobs(cluster).await?;
+            let job = match self.run {
+                Some(run) => job_of(&self.name, run, &jobs),
+                None => last(&jobs),
+            };
+            match job {
+                Some(job) => return Ok(job),
+                None if self.follow => tokio::time::sleep(PAUSE).await,
+                None => return Err(self.no_job(cluster, &jobs).await?),
+            }
+        }
+    }
+
+    /// Names of the Jobs of the resource's runs.
+    async fn jobs(&self, cluster: &Cluster) -> Result<Vec<String>, Error> {
+        let ours = format!(
+            "{NAME}={},{COMPONENT}={}",
+            self.name,
+            Component::Run.as_str()
+        );
+        let list = ListParams::default().labels(&ours);
+        let what = format!("list the Jobs of {}", cluster.key(&self.name));
+        let jobs = call(&what, cluster.api::<Job>().list_metadata(&list)).await?;
+        Ok(jobs.iter().map(ResourceExt::name_any).collect())
+    }
+
+    /// Why there is nothing to print.
+    async fn no_job(&self, cluster: &Cluster, jobs: &[String]) -> Result<Error, Error> {
+        let tf = cluster.resource(&self.name).await?;
+        let key = cluster.key(&self.name);
+        let numbers: Vec<_> = jobs.iter().filter_map(|job| number(job)).collect();
+        let said = match self.run {
+            Some(run) => {
+                let reports = tf.status.iter().flat_map(|status| &status.runs);
+                let report = reports.into_iter().find(|report| report.number == run);
+                let error = report.and_then(|report| report.error.as_ref());
+                let error = error.map_or_else(String::new, |error| format!("; it said: {error}"));
+                format!("there is no Job of run {run} of {key}; there are of {numbers:?}{error}")
+            }
+            None => format!(
+                "there is no run of {key} to show: it is {}; -f waits for one",
+                situation(&tf)
+            ),
+        };
+        Ok(Error::Refused(said))
+    }
+
+    /// The pod of `job` and its container, once that has started where it is waited for.
+    async fn started(&self, cluster: &Cluster, job: &str) -> Result<(String, String), Error> {
+        let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
+        let what = format!("list the pods of Job {}", cluster.key(job));
+        let mut told = String::new();
+        loop {
+            let pods = call(&what, cluster.api::<Pod>().list(&list)).await?;
+            let newest = pods.iter().max_by_key(|pod| pod.creation_timestamp());
+            let waits = match newest.map(|pod| (pod, start(pod))) {
+                None => format!("Job {job} has no pod"),
+                Some((pod, Start::Done(container))) => return Ok((pod.name_any(), container)),
+                Some((pod, Start::NotYet(why))) => {
+                    format!("pod {} has not started: {why}", pod.name_any())
+                }
+            };
+            if !self.follow {
+                return Err(Error::Refused(format!(
+                    "{waits}; -f waits for it, `kubectl describe -n {} job/{job}` tells more",
+                    cluster.namespace
+                )));
+            }
+            if waits != told {
+                eprintln!("{waits}; waiting");
+                told = waits;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Whether the container of a pod has begun to print.
+#[derive(Debug, PartialEq, Eq)]
+enum Start {
+    /// This one has.
+    Done(String),
+    /// Not yet, and why.
+    NotYet(String),
+}
+
+fn start(pod: &Pod) -> Start {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|it| it.container_statuses.as_ref());
+    let Some(container) = statuses.into_iter().flatten().next() else {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
+        return Start::NotYet(phase.unwrap_or_else(|| "nothing is known of it".to_owned()));
+    };
+    if has_started(container) {
+        return Start::Done(container.name.clone());
+    }
+    let state = container.state.as_ref();
+    let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.clone());
+    Start::NotYet(waiting.unwrap_or_else(|| "Waiting".to_owned()))
+}
+
+fn has_started(container: &ContainerStatus) -> bool {
+    let state = container.state.as_ref();
+    state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+}
+
+/// The Job of run `run` of the resource `name`, if it is among `jobs`.
+fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
+    let kinds = [
+        RunKind::Plan,
+        RunKind::Apply,
+        RunKind::Drift,
+        RunKind::Destroy,
+    ];
+    let mut wanted = kinds
+        .into_iter()
+        .map(|kind| names::run_job(name, kind, run));
+    wanted.find(|job| jobs.contains(job))
+}
+
+/// The Job of the last run.
+fn last(jobs: &[String]) -> Option<String> {
+    let numbered = jobs.iter().filter_map(|job| Some((number(job)?, job)));
+    numbered.max().map(|(_, job)| job.clone())
+}
+
+/// The number of a Job's run.
+fn number(job: &str) -> Option<i64> {
+    job.rsplit_once('-')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn jobs() -> Vec<String> {
+        ["web-apply-9", "web-drift-10", "web-plan-8"]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    #[test]
+    fn the_last_run_has_the_highest_number() {
+        assert_eq!(last(&jobs()).as_deref(), Some("web-drift-10"));
+        assert_eq!(last(&[]), None);
+    }
+
+    #[rstest]
+    #[case(8, Some("web-plan-8"))]
+    #[case(9, Some("web-apply-9"))]
+    #[case(1, None)]
+    fn a_run_is_found_by_its_number(#[case] run: i64, #[case] wanted: Option<&str>) {
+        assert_eq!(job_of("web", run, &jobs()).as_deref(), wanted);
+    }
+
+    #[rstest]
+    #[case::fresh(json!({}), Err("nothing is known of it"))]
+    #[case::unscheduled(json!({"phase": "Pending"}), Err("Pending"))]
+    #[case::pulling(json!({"containerStatuses": [status(&json!({"waiting": {"reason": "ImagePullBackOff"}}))]}), Err("ImagePullBackOff"))]
+    #[case::running(json!({"containerStatuses": [status(&json!({"running": {}}))]}), Ok("terraform"))]
+    #[case::ended(json!({"containerStatuses": [status(&json!({"terminated": {"exitCode": 1}}))]}), Ok("terraform"))]
+    fn a_pod_that_has_started_can_be_read(#[case] seen: Value, #[case] wanted: Result<&str, &str>) {
+        let pod: Pod = serde_json::from_value(json!({"status": seen})).unwrap();
+        let wanted = match wanted {
+            Ok(container) => Start::Done(container.to_owned()),
+            Err(why) => Start::NotYet(why.to_owned()),
+        };
+        assert_eq!(start(&pod), wanted);
+    }
+
+    fn status(state: &Value) -> Value {
+        json!({
+            "name": "terraform", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state,
+        })
+    }
+}

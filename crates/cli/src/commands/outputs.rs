@@ -1,0 +1,164 @@
+//! `outputs`: what a module handed on.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+
+use alustan_core::references::Key;
+use clap::{Args, ValueEnum};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+
+use crate::cluster::{Cluster, call};
+use crate::condition::situation;
+use crate::error::Error;
+use crate::print;
+
+/// Stands for a value.
+const SENSITIVE: &str = "(sensitive)";
+
+/// Print the module's outputs.
+#[derive(Debug, Args)]
+pub(crate) struct Outputs {
+    /// Name of the resource.
+    name: String,
+    /// Print the value of this one as it is.
+    key: Option<String>,
+    /// Print values, too.
+    #[arg(long)]
+    show: bool,
+    /// Another form.
+    #[arg(short, long)]
+    output: Option<Form>,
+}
+
+/// How outputs are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// As JSON; the values are strings, as the Secret has them.
+    Json,
+}
+
+type Values = BTreeMap<String, ByteString>;
+
+impl Outputs {
+    /// Prints them.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        let (secret, values) = self.values(cluster).await?;
+        let Some(key) = &self.key else {
+            return print::bytes(self.list(&values).as_bytes());
+        };
+        let Some(value) = values.get(key) else {
+            return Err(missing(&secret, key, &values));
+        };
+        match self.output {
+            Some(Form::Json) => print::line(&json(&text(value))),
+            None => {
+                print::bytes(&value.0)?;
+                let end: &[u8] = if std::io::stdout().is_terminal() {
+                    b"\n"
+                } else {
+                    b""
+                };
+                print::bytes(end)
+            }
+        }
+    }
+
+    /// The Secret with the outputs, and its data.
+    async fn values(&self, cluster: &Cluster) -> Result<(Key, Values), Error> {
+        let tf = cluster.resource(&self.name).await?;
+        let outputs = tf.status.as_ref().and_then(|it| it.outputs.as_ref());
+        let Some(outputs) = outputs else {
+            return Err(Error::Refused(format!(
+                "there are no outputs of {} yet: it is {}",
+                Key::of(&tf),
+                situation(&tf)
+            )));
+        };
+        let secret = cluster.key(&outputs.secret_name);
+        let what = format!("read Secret {secret}");
+        let found = call(&what, cluster.api::<Secret>().get_opt(&secret.name)).await?;
+        let Some(found) = found else {
+            return Err(Error::Refused(format!(
+                "Secret {secret} with the outputs of {} is gone; the next apply writes it again: \
+                 kubectl alustan reconcile {} -n {}",
+                Key::of(&tf),
+                self.name,
+                cluster.namespace
+            )));
+        };
+        Ok((secret, found.data.unwrap_or_default()))
+    }
+
+    /// All of them, with their values only where they are to be shown.
+    fn list(&self, values: &Values) -> String {
+        let shown = |value| {
+            if self.show {
+                text(value)
+            } else {
+                SENSITIVE.to_owned()
+            }
+        };
+        let shown = values
+            .iter()
+            .map(|(key, value)| (key.clone(), shown(value)));
+        match self.output {
+            Some(Form::Json) => json(&shown.collect::<BTreeMap<_, _>>()) + "\n",
+            None => {
+                let header = ["NAME", "VALUE"].map(str::to_owned);
+                let rows = shown.map(|(key, value)| [key, value]);
+                print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+            }
+        }
+    }
+}
+
+fn missing(secret: &Key, key: &str, values: &Values) -> Error {
+    let names: Vec<_> = values.keys().map(String::as_str).collect();
+    let names = if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    };
+    Error::Refused(format!(
+        "there is no output {key} in Secret {secret}; there are: {names}"
+    ))
+}
+
+fn text(value: &ByteString) -> String {
+    String::from_utf8_lossy(&value.0).into_owned()
+}
+
+/// JSON of strings, which always have one.
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn outputs(show: bool, output: Option<Form>) -> Outputs {
+        Outputs {
+            name: "web".into(),
+            key: None,
+            show,
+            output,
+        }
+    }
+
+    #[rstest]
+    #[case::hidden(false, None, "NAME       VALUE\nhostname   (sensitive)\n")]
+    #[case::shown(true, None, "NAME       VALUE\nhostname   a.test\n")]
+    #[case::hidden_json(false, Some(Form::Json), "{\n  \"hostname\": \"(sensitive)\"\n}\n")]
+    #[case::shown_json(true, Some(Form::Json), "{\n  \"hostname\": \"a.test\"\n}\n")]
+    fn values_are_shown_only_when_asked_for(
+        #[case] show: bool,
+        #[case] form: Option<Form>,
+        #[case] wanted: &str,
+    ) {
+        let values = Values::from([("hostname".into(), ByteString(b"a.test".to_vec()))]);
+        assert_eq!(outputs(show, form).list(&values), wanted);
+    }
+}

@@ -1,0 +1,36 @@
+//! What the conditions of a resource say.
+
+use alustan_api::Terraform;
+use alustan_api::conditions::Kind;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+/// The condition of this kind, where the operator has set one.
+pub(crate) fn condition(tf: &Terraform, kind: Kind) -> Option<&Condition> {
+    let mut conditions = tf.status.iter().flat_map(|status| &status.conditions);
+    conditions.find(|condition| condition.type_ == kind.as_str())
+}
+
+/// The reason of `Ready`.
+pub(crate) fn reason(tf: &Terraform) -> Option<&str> {
+    condition(tf, Kind::Ready).map(|ready| ready.reason.as_str())
+}
+
+/// What goes on with `tf`, in words: `Stalled (PlanFailed): …`.
+pub(crate) fn situation(tf: &Terraform) -> String {
+    let Some(status) = &tf.status else {
+        return "the operator has not looked at it yet".to_owned();
+    };
+    format!(
+        "{:?} ({}): {}",
+        status.state,
+        reason(tf).unwrap_or("-"),
+        status.message
+    )
+}
+
+/// Whether `tf` has `condition`, said of its present spec.
+pub(crate) fn holds(tf: &Terraform, kind: Kind) -> bool {
+    let condition = condition(tf, kind);
+    condition
+        .is_some_and(|it| it.status == "True" && it.observed_generation == tf.metadata.generation)
+}

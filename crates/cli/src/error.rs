@@ -1,0 +1,75 @@
+//! What went wrong, for people.
+
+use std::error::Error as _;
+use std::io;
+
+use kube::config::{InferConfigError, KubeconfigError};
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// There is no way to the cluster.
+    #[error("cannot read the kubeconfig; see `kubectl config view` and KUBECONFIG")]
+    Kubeconfig(#[source] Box<KubeconfigError>),
+    /// Neither a kubeconfig nor a cluster around us.
+    #[error("no cluster is known; see `kubectl config view` and KUBECONFIG")]
+    NoCluster(#[source] Box<InferConfigError>),
+    /// The cluster cannot be spoken to.
+    #[error("cannot make a client of the cluster")]
+    Client(#[source] Box<kube::Error>),
+    /// A call of the API server failed.
+    #[error("cannot {what}")]
+    Call {
+        /// What was tried.
+        what: String,
+        /// What came of it.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer.
+    #[error("cannot {what}: no answer within {seconds} s; is the cluster up?")]
+    Timeout {
+        /// What was tried.
+        what: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// There is no such resource.
+    #[error(
+        "there is no Terraform resource {name} in namespace {namespace}; `kubectl get tf -A` lists \
+         all there are"
+    )]
+    NoResource {
+        /// Its name.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+    },
+    /// What was asked for is not done, and why.
+    #[error("{0}")]
+    Refused(String),
+    /// Standard output does not take what we print.
+    #[error("cannot write to standard output")]
+    Print(#[source] io::Error),
+}
+
+impl Error {
+    /// It with all its causes.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            let said = cause.to_string();
+            if !text.contains(&said) {
+                text = format!("{text}: {said}");
+            }
+            source = cause.source();
+        }
+        text
+    }
+
+    /// Whether nobody reads what we print any more.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

@@ -1,0 +1,38 @@
+//! `kubectl alustan`: what people do with `Terraform` resources, in one command each.
+
+mod arguments;
+mod cluster;
+mod commands;
+mod condition;
+mod error;
+mod pending;
+mod print;
+mod selection;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::Arguments;
+use crate::error::Error;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run(&Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read what was printed has seen enough.
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", error.chain());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> Result<(), Error> {
+    // The first and only one to install it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let cluster = cluster::Cluster::connect(&arguments.place).await?;
+    arguments.command.run(&cluster).await
+}

@@ -1,0 +1,108 @@
+//! The plan that waits for a person.
+
+use alustan_api::Terraform;
+use alustan_core::references::Key;
+
+use crate::condition::situation;
+use crate::error::Error;
+
+/// A plan that waits for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Its id.
+    pub(crate) id: String,
+    /// For example `+2 ~1 -0`.
+    pub(crate) summary: String,
+}
+
+/// The plan of `tf` that waits.
+///
+/// # Errors
+/// None waits; what goes on instead.
+pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
+    let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
+    let plan = plan.filter(|plan| plan.pending_approval);
+    let pending = plan.and_then(|plan| {
+        Some(Pending {
+            id: plan.id.clone()?,
+            summary: plan.summary.clone(),
+        })
+    });
+    pending.ok_or_else(|| {
+        Error::Refused(format!(
+            "no plan of {} waits for approval: it is {}",
+            Key::of(tf),
+            situation(tf)
+        ))
+    })
+}
+
+/// Whether `given` is the plan that waits.
+///
+/// # Errors
+/// It is not; which one does.
+pub(crate) fn check(tf: &Terraform, pending: &Pending, given: Option<&str>) -> Result<(), Error> {
+    let Some(given) = given.filter(|given| *given != pending.id) else {
+        return Ok(());
+    };
+    let Key { namespace, name } = Key::of(tf);
+    Err(Error::Refused(format!(
+        "plan {given} of {namespace}/{name} is not the one that waits for approval, which is {} \
+         ({}); look at it with `kubectl alustan plan {name} -n {namespace}`",
+        pending.id, pending.summary
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn with_plan(plan: &serde_json::Value) -> Terraform {
+        serde_json::from_value(json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team"},
+            "spec": {
+                "gitRepo": {"url": "https://127.0.0.1:1/a/b"},
+                "containerRegistry": {"imageName": "127.0.0.1:1/a/b"},
+            },
+            "status": {
+                "state": "Success", "message": "applied", "plan": plan,
+                "conditions": [{
+                    "type": "Ready", "status": "True", "reason": "Applied", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn plan(pending: bool) -> serde_json::Value {
+        json!({
+            "summary": "+1 ~0 -0", "id": "0123", "pendingApproval": pending,
+            "add": 1, "change": 0, "destroy": 0,
+        })
+    }
+
+    #[rstest]
+    #[case::applied(plan(false))]
+    #[case::never_asked(json!(null))]
+    fn where_none_waits_it_is_told_what_goes_on(#[case] plan: serde_json::Value) {
+        let error = pending(&with_plan(&plan)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no plan of team/web waits for approval: it is Success (Applied): applied"
+        );
+    }
+
+    #[rstest]
+    #[case(None, true)]
+    #[case(Some("0123"), true)]
+    #[case(Some("4567"), false)]
+    fn only_the_plan_that_waits_is_approved(#[case] given: Option<&str>, #[case] good: bool) {
+        let tf = with_plan(&plan(true));
+        let pending = pending(&tf).unwrap();
+        assert_eq!(check(&tf, &pending, given).is_ok(), good);
+    }
+}

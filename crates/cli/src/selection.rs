@@ -1,0 +1,138 @@
+//! Which resources a command is about, and one change made to each of them.
+
+use alustan_api::Terraform;
+use alustan_core::references::Key;
+use clap::Args;
+use serde_json::Value;
+
+use crate::cluster::{Cluster, FIELD_MANAGER};
+use crate::condition::reason;
+use crate::error::Error;
+use crate::print;
+
+/// Resources by name, all of them, or those with a reason.
+#[derive(Debug, Args)]
+pub(crate) struct Selection {
+    /// Names of the resources.
+    #[arg(value_name = "NAME", required_unless_present_any = ["all", "reason"], conflicts_with_all = ["all", "all_namespaces"])]
+    names: Vec<String>,
+    /// All resources of the namespace.
+    #[arg(long)]
+    all: bool,
+    /// Only those whose condition Ready has this reason.
+    #[arg(long)]
+    reason: Option<String>,
+    /// In all namespaces; with --all or --reason.
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+}
+
+impl Selection {
+    /// Makes `change`, a merge patch, to each of them, and says that it is `done`.
+    pub(crate) async fn change(
+        &self,
+        cluster: &Cluster,
+        change: &Value,
+        done: &str,
+    ) -> Result<(), Error> {
+        let selected = self.selected(cluster).await?;
+        if selected.is_empty() {
+            eprintln!("{}", self.nobody(cluster));
+        }
+        let mut failed = 0;
+        for tf in &selected {
+            match cluster.change(tf, FIELD_MANAGER, change).await {
+                Ok(()) => print::line(&format!("{} {done}", Key::of(tf)))?,
+                Err(error) => {
+                    failed += 1;
+                    eprintln!("error: {}", error.chain());
+                }
+            }
+        }
+        match failed {
+            0 => Ok(()),
+            _ => Err(Error::Refused(format!(
+                "{failed} of {} resources are not {done}",
+                selected.len()
+            ))),
+        }
+    }
+
+    /// A name that no resource has leaves all as they are.
+    async fn selected(&self, cluster: &Cluster) -> Result<Vec<Terraform>, Error> {
+        let mut found = Vec::new();
+        for name in &self.names {
+            found.push(cluster.resource(name).await?);
+        }
+        if self.names.is_empty() {
+            let namespace = Some(cluster.namespace.as_str()).filter(|_| !self.all_namespaces);
+            found = cluster.resources(namespace).await?;
+        }
+        found.retain(|tf| has_reason(tf, self.reason.as_deref()));
+        Ok(found)
+    }
+
+    fn nobody(&self, cluster: &Cluster) -> String {
+        let place = if self.all_namespaces {
+            "any namespace".to_owned()
+        } else {
+            format!("namespace {}", cluster.namespace)
+        };
+        match &self.reason {
+            Some(reason) => format!("nothing to do: no resource of {place} is {reason}"),
+            None => format!("nothing to do: there is no resource in {place}"),
+        }
+    }
+}
+
+/// Whether the condition Ready of `tf` has the reason `wanted`, if one is wanted.
+fn has_reason(tf: &Terraform, wanted: Option<&str>) -> bool {
+    wanted.is_none_or(|wanted| reason(tf) == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn stalled() -> Terraform {
+        serde_json::from_value(json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": {"name": "web"},
+            "spec": {
+                "gitRepo": {"url": "https://127.0.0.1:1/a/b"},
+                "containerRegistry": {"imageName": "127.0.0.1:1/a/b"},
+            },
+            "status": {"conditions": [
+                {
+                    "type": "InSync", "status": "False", "reason": "Drifted", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                },
+                {
+                    "type": "Ready", "status": "False", "reason": "PlanFailed", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                },
+            ]},
+        }))
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::any(None, true)]
+    #[case::its_own(Some("PlanFailed"), true)]
+    #[case::of_another_condition(Some("Drifted"), false)]
+    #[case::a_part_of_it(Some("Plan"), false)]
+    fn the_reason_is_that_of_ready(#[case] wanted: Option<&str>, #[case] selected: bool) {
+        assert_eq!(has_reason(&stalled(), wanted), selected);
+    }
+
+    #[test]
+    fn one_that_nobody_has_looked_at_has_no_reason() {
+        let fresh = Terraform {
+            status: None,
+            ..stalled()
+        };
+        assert!(has_reason(&fresh, None));
+        assert!(!has_reason(&fresh, Some("PlanFailed")));
+    }
+}

@@ -1,0 +1,301 @@
+//! The graph of the resources as a tree: whoever depends on nothing is a root, and below each
+//! stand those that depend on it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::Terraform;
+use alustan_api::conditions::Kind;
+use alustan_core::references::{Key, named, outputs_refs, selected};
+
+use crate::condition::condition;
+use crate::print;
+
+/// What stands in place of the state of a resource that was printed before.
+const ABOVE: &str = "(see above)";
+
+/// The graph.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    nodes: BTreeMap<Key, Node>,
+    dependencies: BTreeMap<Key, BTreeSet<Key>>,
+    dependents: BTreeMap<Key, BTreeSet<Key>>,
+}
+
+/// What is known of a resource: state, status of `Ready`, its reason.
+type Node = [String; 3];
+
+impl Graph {
+    /// The graph of `all`. One of the namespaces `hidden` may be there or not: it cannot be seen.
+    pub(crate) fn of(all: &[Terraform], hidden: &BTreeSet<String>) -> Self {
+        let mut graph = Self {
+            nodes: all.iter().map(|tf| (Key::of(tf), node(tf))).collect(),
+            ..Self::default()
+        };
+        for tf in all {
+            for dependency in dependencies(tf, all) {
+                graph.add(Key::of(tf), dependency, hidden);
+            }
+        }
+        graph
+    }
+
+    fn add(&mut self, from: Key, to: Key, hidden: &BTreeSet<String>) {
+        let unknown = if hidden.contains(&to.namespace) {
+            "hidden"
+        } else {
+            "missing"
+        };
+        let unknown = || [unknown.to_owned(), String::new(), String::new()];
+        self.nodes.entry(to.clone()).or_insert_with(unknown);
+        let dependents = self.dependents.entry(to.clone()).or_default();
+        dependents.insert(from.clone());
+        self.dependencies.entry(from).or_default().insert(to);
+    }
+
+    /// Namespaces that something is named in.
+    pub(crate) fn namespaces(&self) -> BTreeSet<String> {
+        self.nodes.keys().map(|key| key.namespace.clone()).collect()
+    }
+
+    /// The part that `keys` belong to: they, all that they depend on, and, where `below` is set,
+    /// all that depend on them.
+    pub(crate) fn around(self, keys: impl IntoIterator<Item = Key>, below: bool) -> Self {
+        let keys: Vec<Key> = keys.into_iter().collect();
+        let mut kept = reachable(keys.clone(), &self.dependencies);
+        if below {
+            kept.extend(reachable(keys, &self.dependents));
+        }
+        let keep = |edges: BTreeMap<Key, BTreeSet<Key>>| {
+            let edges = edges.into_iter().filter(|(key, _)| kept.contains(key));
+            edges
+                .map(|(key, others)| (key, others.intersection(&kept).cloned().collect()))
+                .collect()
+        };
+        let nodes = self.nodes.into_iter();
+        Self {
+            nodes: nodes.filter(|(key, _)| kept.contains(key)).collect(),
+            dependencies: keep(self.dependencies),
+            dependents: keep(self.dependents),
+        }
+    }
+
+    /// The tree as a table, told to a reader in the namespace `here`.
+    pub(crate) fn render(&self, here: &str) -> String {
+        let header = ["NAME", "STATE", "READY", "REASON"].map(str::to_owned);
+        let mut printer = Printer {
+            graph: self,
+            here,
+            printed: BTreeSet::new(),
+            rows: vec![header],
+        };
+        let has_dependencies = |key: &Key| self.dependencies.contains_key(key);
+        let roots = self.nodes.keys().filter(|key| !has_dependencies(key));
+        roots.for_each(|root| printer.print(root, "", ""));
+        // What is left stands on cycles, or below them.
+        for key in self.nodes.keys() {
+            if !printer.printed.contains(key) {
+                printer.print(key, "", "");
+            }
+        }
+        print::table(&printer.rows)
+    }
+}
+
+struct Printer<'a> {
+    graph: &'a Graph,
+    here: &'a str,
+    printed: BTreeSet<&'a Key>,
+    rows: Vec<[String; 4]>,
+}
+
+impl<'a> Printer<'a> {
+    /// Prints `key` behind `branch`, and what depends on it behind `indent`.
+    fn print(&mut self, key: &'a Key, branch: &str, indent: &str) {
+        let name = format!("{branch}{}", key.seen_from(self.here));
+        if !self.printed.insert(key) {
+            let above = [name, ABOVE.to_owned(), String::new(), String::new()];
+            self.rows.push(above);
+            return;
+        }
+        let node = self.graph.nodes.get(key).cloned().unwrap_or_default();
+        let [state, ready, reason] = node;
+        self.rows.push([name, state, ready, reason]);
+        let mut below = self
+            .graph
+            .dependents
+            .get(key)
+            .into_iter()
+            .flatten()
+            .peekable();
+        while let Some(dependent) = below.next() {
+            let (branch, deeper) = if below.peek().is_some() {
+                ("├── ", "│   ")
+            } else {
+                ("└── ", "    ")
+            };
+            let (branch, deeper) = (format!("{indent}{branch}"), format!("{indent}{deeper}"));
+            self.print(dependent, &branch, &deeper);
+        }
+    }
+}
+
+/// What `tf` depends on: what it names, and what its selectors select among `all`.
+fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<Key> {
+    let by_name = named(tf).into_iter().map(|named| named.key);
+    let selectors = outputs_refs(tf).filter(|(_, of)| of.selector.is_some());
+    let by_selector = selectors.flat_map(|(_, of)| selected(tf, of, all).unwrap_or_default());
+    by_name.chain(by_selector.map(Key::of)).collect()
+}
+
+fn node(tf: &Terraform) -> Node {
+    let state = tf.status.as_ref().map(|status| status.state);
+    let ready = condition(tf, Kind::Ready);
+    [
+        format!("{:?}", state.unwrap_or_default()),
+        ready.map_or_else(|| "Unknown".to_owned(), |ready| ready.status.clone()),
+        ready.map(|ready| ready.reason.clone()).unwrap_or_default(),
+    ]
+}
+
+/// Everything on the ways from `keys` along `edges`, `keys` included.
+fn reachable(mut keys: Vec<Key>, edges: &BTreeMap<Key, BTreeSet<Key>>) -> BTreeSet<Key> {
+    let mut found = BTreeSet::new();
+    while let Some(key) = keys.pop() {
+        if found.insert(key.clone()) {
+            keys.extend(edges.get(&key).into_iter().flatten().cloned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn resource(name: &str, spec: &Value, labels: &Value) -> Terraform {
+        let mut resource = json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": name, "namespace": "team", "labels": labels},
+            "spec": {
+                "gitRepo": {"url": "https://127.0.0.1:1/a/b"},
+                "containerRegistry": {"imageName": "127.0.0.1:1/a/b"},
+            },
+            "status": {
+                "state": "Success",
+                "conditions": [{
+                    "type": "Ready", "status": "True", "reason": "Applied", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            },
+        });
+        for (key, value) in spec.as_object().unwrap() {
+            resource["spec"][key] = value.clone();
+        }
+        serde_json::from_value(resource).unwrap()
+    }
+
+    /// One for each `name: dependency, dependency`.
+    fn resources(lines: &[&str]) -> Vec<Terraform> {
+        let one = |line: &&str| {
+            let (name, of) = line.split_once(':').unwrap();
+            let of = of.split(',').map(str::trim).filter(|it| !it.is_empty());
+            let of: Vec<_> = of
+                .map(|it| match it.split_once('/') {
+                    Some((namespace, name)) => json!({"namespace": namespace, "name": name}),
+                    None => json!({"name": it}),
+                })
+                .collect();
+            resource(name, &json!({"dependsOn": of}), &json!({}))
+        };
+        lines.iter().map(one).collect()
+    }
+
+    /// The names of the tree.
+    fn names(graph: &Graph) -> String {
+        let text = graph.render("team");
+        let lines = text.lines().skip(1);
+        let name = |line: &str| {
+            let (name, state) = line
+                .split_once(ABOVE)
+                .map_or((line, ""), |(name, _)| (name, ABOVE));
+            let name = name.split("Success").next().unwrap().trim_end();
+            format!("{name} {state}").trim_end().to_owned()
+        };
+        lines.map(name).collect::<Vec<_>>().join("\n")
+    }
+
+    #[rstest]
+    #[case::nothing(&[], "")]
+    #[case::each_alone(&["b:", "a:"], "a\nb")]
+    #[case::a_chain(&["a:", "b: a", "c: b"], "a\n└── b\n    └── c")]
+    #[case::a_diamond(
+        &["a:", "b: a", "c: a", "d: b, c", "e: d"],
+        "a\n├── b\n│   └── d\n│       └── e\n└── c\n    └── d (see above)"
+    )]
+    #[case::a_cycle(&["a: c", "b: a", "c: b"], "a\n└── b\n    └── c\n        └── a (see above)")]
+    #[case::itself(&["a: a"], "a\n└── a (see above)")]
+    #[case::a_cycle_below_a_root(
+        &["a:", "b: a, c", "c: b"],
+        "a\n└── b\n    └── c\n        └── b (see above)"
+    )]
+    fn whoever_depends_on_nothing_is_a_root(#[case] lines: &[&str], #[case] wanted: &str) {
+        assert_eq!(
+            names(&Graph::of(&resources(lines), &BTreeSet::new())),
+            wanted
+        );
+    }
+
+    #[test]
+    fn what_is_named_and_not_there_is_missing_or_hidden() {
+        let all = resources(&["a: gone, infra/b"]);
+        let tree = Graph::of(&all, &BTreeSet::from(["infra".to_owned()])).render("team");
+        let wanted = "\
+NAME      STATE         READY   REASON
+infra/b   hidden
+└── a     Success       True    Applied
+gone      missing
+└── a     (see above)
+";
+        assert_eq!(tree, wanted);
+    }
+
+    #[test]
+    fn outputs_are_taken_by_name_and_by_selector() {
+        let none = json!({});
+        let by_name =
+            json!({"variablesFrom": [{"terraformRef": {"name": "net", "outputs": {"a": "b"}}}]});
+        let by_selector = json!({"variablesFrom": [{"terraformRef": {
+            "selector": {"matchLabels": {"role": "cluster"}}, "outputs": {"a": "b"},
+        }}]});
+        let all = [
+            resource("net", &none, &none),
+            resource("east", &by_name, &json!({"role": "cluster"})),
+            resource("west", &by_name, &json!({"role": "cluster"})),
+            resource("other", &none, &json!({"role": "none"})),
+            resource("fleet", &by_selector, &none),
+        ];
+        let graph = Graph::of(&all, &BTreeSet::new());
+        let wanted = "net\n├── east\n│   └── fleet\n└── west\n    └── fleet (see above)\nother";
+        assert_eq!(names(&graph), wanted);
+    }
+
+    #[rstest]
+    #[case::with_what_depends_on_it(true, "a\n└── b\n    └── c")]
+    #[case::without(false, "a\n└── b")]
+    fn a_part_has_the_whole_way_up(#[case] below: bool, #[case] wanted: &str) {
+        let all = resources(&["a:", "b: a", "c: b", "x: a", "y:"]);
+        let graph = Graph::of(&all, &BTreeSet::new());
+        let part = graph.around([Key::new("team", "b")], below);
+        assert_eq!(names(&part), wanted);
+    }
+
+    #[test]
+    fn one_that_nobody_has_looked_at_is_pending() {
+        let mut all = resources(&["a:"]);
+        all[0].status = None;
+        let tree = Graph::of(&all, &BTreeSet::new()).render("team");
+        assert!(tree.ends_with("a      Pending   Unknown\n"), "{tree}");
+    }
+}
