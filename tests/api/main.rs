@@ -10,6 +10,7 @@
     reason = "a test may fail where it stands"
 )]
 
+mod cli;
 mod crd;
 mod defaults;
 mod kubectl;

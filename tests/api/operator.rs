@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::samples;
-use crate::server::{DEADLINE, OPERATOR, Server, leashed, root, until};
+use crate::server::{DEADLINE, OPERATOR, Server, built, leashed, until};
 use crate::space::{Space, resource, with};
 
 /// One that nobody can read, and two more that are deleted: of one nothing else is known, the other
@@ -45,7 +45,7 @@ impl Operator {
     }
 
     async fn start() -> Result<Self, String> {
-        let program = build()?;
+        let program = built("alustan-controller", "alustan-controller")?;
         let server = Server::start().await?;
         write_unreadable(&server).await;
         let cache = server.folder().join("cache");
@@ -100,28 +100,6 @@ impl Operator {
     fn log(&self) -> String {
         std::fs::read_to_string(self.server.folder().join("operator.log")).unwrap()
     }
-}
-
-/// The operator as it is now: cargo builds it if it is not built.
-fn build() -> Result<std::path::PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--package",
-            "alustan-controller",
-        ])
-        .current_dir(root())
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err("the operator does not build: cargo build -p alustan-controller".to_owned());
-    }
-    // This program is in `deps` beside it.
-    let here = std::env::current_exe().unwrap();
-    let folder = here.parent().and_then(|deps| deps.parent()).unwrap();
-    Ok(folder.join("alustan-controller"))
 }
 
 /// Writes a resource by a looser schema than the one that is served afterwards.

@@ -133,7 +133,7 @@ impl Server {
     }
 
     /// The kubeconfig of a client with all rights.
-    fn kubeconfig_file(&self) -> PathBuf {
+    pub(crate) fn kubeconfig_file(&self) -> PathBuf {
         self.folder.join("kubeconfig")
     }
 
@@ -163,20 +163,24 @@ impl Server {
     /// # Errors
     /// What it wrote to standard error.
     pub(crate) fn kubectl_told(&self, arguments: &[&str]) -> Result<(String, String), String> {
-        let output = Command::new(&self.kubectl)
-            .args(arguments)
-            .current_dir(root())
-            .env("KUBECONFIG", self.kubeconfig_file())
-            .env("HOME", &self.folder)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let output = self.kubectl_command().args(arguments).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         if output.status.success() {
             Ok((String::from_utf8(output.stdout).unwrap(), told))
         } else {
             Err(told)
         }
+    }
+
+    /// `kubectl` with all rights, in the root of the checkout.
+    pub(crate) fn kubectl_command(&self) -> Command {
+        let mut kubectl = Command::new(&self.kubectl);
+        kubectl
+            .current_dir(root())
+            .env("KUBECONFIG", self.kubeconfig_file())
+            .env("HOME", &self.folder)
+            .stdin(Stdio::null());
+        kubectl
     }
 
     /// Every request so far, as the audit log has it.
@@ -197,6 +201,24 @@ impl Server {
 /// The root of the checkout.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A program of `package` as it is now: cargo builds it if it is not built.
+pub(crate) fn built(package: &str, program: &str) -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--locked", "--package", package])
+        .current_dir(root())
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err(format!(
+            "{program} does not build: cargo build -p {package}"
+        ));
+    }
+    // This program is in `deps` beside it.
+    let here = std::env::current_exe().unwrap();
+    let folder = here.parent().and_then(|deps| deps.parent()).unwrap();
+    Ok(folder.join(program))
 }
 
 /// Starts a program on a leash; it says what it says in `log`.

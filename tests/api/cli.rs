@@ -1,0 +1,437 @@
+//! `kubectl alustan`, as people run it. No operator acts here: what it would write stands written.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use alustan_api::{RECONCILE_AT, Terraform, names};
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::server::built;
+use crate::space::{Space, resource, with};
+
+/// The program.
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| built("alustan-cli", "kubectl-alustan").unwrap())
+}
+
+/// What came of a command.
+#[derive(Debug)]
+struct Told {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Told {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// What it printed, when all went well.
+    #[track_caller]
+    fn done(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        self.out
+    }
+
+    /// Why it failed.
+    #[track_caller]
+    fn refused(self) -> String {
+        assert_eq!(self.code, 1, "{self:?}");
+        self.err
+    }
+}
+
+/// A command of words, in the namespace of `space`.
+fn command(space: &Space, words: &str) -> Command {
+    let mut command = Command::new(program());
+    command
+        .args(words.split(' '))
+        .args(["-n", &space.namespace])
+        .env("KUBECONFIG", space.server.kubeconfig_file())
+        .stdin(Stdio::null());
+    command
+}
+
+async fn run(space: &Space, words: &str) -> Told {
+    let output = tokio::process::Command::from(command(space, words)).output();
+    Told::of(output.await.unwrap())
+}
+
+/// Applies a resource with this status, said of its present spec.
+async fn apply(space: &Space, resource: &Value, mut status: Value) {
+    space.apply(resource).await.unwrap();
+    let name = &resource["metadata"]["name"];
+    let generation = get(space, name.as_str().unwrap()).await.metadata.generation;
+    status["observedGeneration"] = json!(generation);
+    for condition in status["conditions"].as_array_mut().unwrap() {
+        condition["observedGeneration"] = json!(generation);
+        condition["lastTransitionTime"] = json!("2026-01-01T00:00:00Z");
+    }
+    let status = json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": {"name": name},
+        "status": status,
+    });
+    let parameters = PatchParams::apply("tests").validation_strict();
+    let raw = space.raw();
+    raw.patch_status(name.as_str().unwrap(), &parameters, &Patch::Apply(&status))
+        .await
+        .unwrap();
+}
+
+async fn get(space: &Space, name: &str) -> Terraform {
+    space.api::<Terraform>().get(name).await.unwrap()
+}
+
+/// A status with this state, and with a reason for `Ready` being so.
+fn status(state: &str, ready: &str, reason: &str) -> Value {
+    let stalled = if state == "Stalled" { "True" } else { "False" };
+    let message = format!("{reason} it is");
+    json!({
+        "state": state, "message": message,
+        "conditions": [
+            {"type": "Ready", "status": ready, "reason": reason, "message": message},
+            {"type": "Stalled", "status": stalled, "reason": reason, "message": message},
+        ],
+    })
+}
+
+/// A status with a plan that waits.
+fn awaiting(id: &str) -> Value {
+    let mut status = status("AwaitingApproval", "False", "AwaitingApproval");
+    status["plan"] = json!({
+        "summary": "+0 ~1 -2", "id": id, "pendingApproval": true,
+        "add": 0, "change": 1, "destroy": 2,
+    });
+    status
+}
+
+async fn create_secret(space: &Space, name: &str, data: Value) {
+    let secret = json!({"metadata": {"name": name}, "stringData": data});
+    let secret: Secret = serde_json::from_value(secret).unwrap();
+    let api = space.api::<Secret>();
+    api.create(&PostParams::default(), &secret).await.unwrap();
+}
+
+#[tokio::test]
+async fn kubectl_finds_it_as_a_plugin() {
+    let space = Space::new().await;
+    apply(
+        &space,
+        &resource("web"),
+        status("Success", "True", "Applied"),
+    )
+    .await;
+    let folder = program().parent().unwrap().display();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    let kubectl = |arguments: &[&str]| {
+        let mut command = space.server.kubectl_command();
+        Told::of(command.args(arguments).env("PATH", &path).output().unwrap())
+    };
+    let tree = kubectl(&["alustan", "tree", "-n", &space.namespace]).done();
+    assert!(tree.contains("web"), "{tree}");
+    let told = kubectl(&["alustan", "approve"]);
+    assert_eq!(told.code, 2, "{told:?}");
+    assert!(
+        told.err.contains("Usage: kubectl alustan approve"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_told_with_the_place_and_a_way_on() {
+    let space = Space::new().await;
+    let why = run(&space, "approve web").await.refused();
+    let wanted = format!(
+        "error: there is no Terraform resource web in namespace {}; `kubectl get tf -A` lists all \
+         there are\n",
+        space.namespace
+    );
+    assert_eq!(why, wanted);
+    let why = run(&space, "tree --context elsewhere").await.refused();
+    assert!(
+        why.contains("kubeconfig") && why.contains("elsewhere"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn somebody_without_rights_is_told_what_is_missing() {
+    let space = Space::new().await;
+    apply(&space, &resource("web"), awaiting("0123")).await;
+    let mut command = command(&space, "suspend web");
+    let nobody = space.server.kubeconfig_file_of("nobody");
+    let why = Told::of(command.env("KUBECONFIG", nobody).output().unwrap()).refused();
+    let what = format!("error: cannot read Terraform {}/web", space.namespace);
+    assert!(
+        why.starts_with(&what) && why.contains("\"nobody\""),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn the_tree_shows_who_depends_on_whom() {
+    let (space, infra) = (Space::new().await, Space::new().await);
+    let other = json!({"name": "network", "namespace": infra.namespace});
+    apply(
+        &infra,
+        &resource("network"),
+        status("Success", "True", "Applied"),
+    )
+    .await;
+    apply(
+        &infra,
+        &resource("unrelated"),
+        status("Success", "True", "Applied"),
+    )
+    .await;
+    let cluster = with(resource("cluster"), "/dependsOn", Some(json!([other])));
+    apply(&space, &cluster, status("Failed", "False", "ApplyFailed")).await;
+    let gone = json!({"name": "gone", "namespace": infra.namespace});
+    let apps = json!([{"name": "cluster"}, gone]);
+    let apps = with(resource("apps"), "/dependsOn", Some(apps));
+    space.apply(&apps).await.unwrap();
+
+    let tree = run(&space, "tree").await.done();
+    let there = |name| format!("{}/{name}", infra.namespace);
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = tree.lines().map(words).collect();
+    let wanted = [
+        "NAME STATE READY REASON".to_owned(),
+        format!("{} missing", there("gone")),
+        "└── apps Pending Unknown".to_owned(),
+        format!("{} Success True Applied", there("network")),
+        "└── cluster Failed False ApplyFailed".to_owned(),
+        "└── apps (see above)".to_owned(),
+    ];
+    assert_eq!(lines, wanted, "{tree}");
+
+    let part = run(&space, "tree cluster").await.done();
+    assert!(part.contains("apps") && !part.contains("gone"), "{part}");
+    let all = run(&space, "tree -A").await.done();
+    assert!(all.contains(&there("unrelated")), "{all}");
+}
+
+#[tokio::test]
+async fn a_plan_is_shown_and_approved_by_its_id() {
+    let space = Space::new().await;
+    apply(&space, &resource("web"), awaiting("0123")).await;
+    let text = json!({"plan.txt": "- null_resource.a\n", "id": "0123"});
+    create_secret(&space, &names::plan("web"), text).await;
+    let plan = run(&space, "plan web").await.done();
+    let approve = format!("kubectl alustan approve web 0123 -n {}", space.namespace);
+    for word in ["- null_resource.a\n", "plan 0123 of ", "+0 ~1 -2", &approve] {
+        assert!(plan.contains(word), "{word} is not in:\n{plan}");
+    }
+
+    let why = run(&space, "approve web 4567").await.refused();
+    assert!(
+        why.contains("plan 4567") && why.contains("0123 (+0 ~1 -2)"),
+        "{why}"
+    );
+    assert_eq!(get(&space, "web").await.spec.approval.plan, None);
+
+    let said = run(&space, "approve web --field-manager alice")
+        .await
+        .done();
+    assert!(
+        said.starts_with("plan 0123 of ") && said.contains("+0 ~1 -2\n"),
+        "{said}"
+    );
+    let web = get(&space, "web").await;
+    assert_eq!(web.spec.approval.plan.as_deref(), Some("0123"));
+    let by = web
+        .managed_fields()
+        .iter()
+        .find(|it| alustan_core::approval::sets_approval(it));
+    assert_eq!(by.unwrap().manager.as_deref(), Some("alice"));
+}
+
+#[tokio::test]
+async fn where_no_plan_waits_there_is_nothing_to_approve() {
+    let space = Space::new().await;
+    apply(
+        &space,
+        &resource("web"),
+        status("Success", "True", "Applied"),
+    )
+    .await;
+    let plan = run(&space, "plan web").await.done();
+    assert!(
+        plan.contains("waits for approval: it is Success (Applied)"),
+        "{plan}"
+    );
+    let why = run(&space, "approve web 0123").await.refused();
+    assert!(
+        why.contains("waits for approval: it is Success (Applied)"),
+        "{why}"
+    );
+    assert_eq!(get(&space, "web").await.spec.approval.plan, None);
+}
+
+#[tokio::test]
+async fn those_with_a_reason_are_reconciled_and_nobody_else() {
+    let space = Space::new().await;
+    for (name, reason) in [("a", "PlanFailed"), ("b", "Applied"), ("c", "PlanFailed")] {
+        apply(&space, &resource(name), status("Stalled", "False", reason)).await;
+    }
+    let said = run(&space, "reconcile --all --reason=PlanFailed")
+        .await
+        .done();
+    let wanted = ["a", "c"].map(|name| format!("{}/{name} asked to reconcile\n", space.namespace));
+    assert_eq!(said, wanted.concat());
+    for (name, asked) in [("a", true), ("b", false), ("c", true)] {
+        let found = get(&space, name).await;
+        let at = found.annotations().get(RECONCILE_AT);
+        assert_eq!(at.is_some(), asked, "{name}: {at:?}");
+        if let Some(at) = at {
+            at.parse::<k8s_openapi::jiff::Timestamp>().unwrap();
+        }
+    }
+    let told = run(&space, "reconcile --reason=Nothing").await;
+    assert!(told.err.contains("is Nothing"), "{told:?}");
+    assert_eq!(told.done(), "");
+}
+
+#[tokio::test]
+async fn resources_are_suspended_and_resumed() {
+    let space = Space::new().await;
+    for name in ["a", "b"] {
+        space.apply(&resource(name)).await.unwrap();
+    }
+    let suspended = async || {
+        let all = [get(&space, "a").await, get(&space, "b").await];
+        all.map(|tf| tf.spec.suspend)
+    };
+    run(&space, "suspend a").await.done();
+    assert_eq!(suspended().await, [true, false]);
+    run(&space, "suspend --all").await.done();
+    assert_eq!(suspended().await, [true, true]);
+    run(&space, "resume b").await.done();
+    assert_eq!(suspended().await, [true, false]);
+    run(&space, "resume a gone").await.refused();
+    assert_eq!(
+        suspended().await,
+        [true, false],
+        "a wrong name leaves all as they are"
+    );
+}
+
+#[tokio::test]
+async fn outputs_are_named_and_shown_only_when_asked_for() {
+    let space = Space::new().await;
+    apply(
+        &space,
+        &resource("web"),
+        status("Planning", "Unknown", "Running"),
+    )
+    .await;
+    let why = run(&space, "outputs web").await.refused();
+    assert!(why.contains("no outputs"), "{why}");
+
+    let mut applied = status("Success", "True", "Applied");
+    applied["outputs"] = json!({"secretName": "web-outputs"});
+    apply(&space, &resource("web"), applied).await;
+    let why = run(&space, "outputs web").await.refused();
+    assert!(
+        why.contains("is gone") && why.contains("kubectl alustan reconcile web"),
+        "{why}"
+    );
+
+    create_secret(
+        &space,
+        "web-outputs",
+        json!({"host": "a.test", "password": "hush"}),
+    )
+    .await;
+    let all = run(&space, "outputs web").await.done();
+    assert!(
+        all.contains("password   (sensitive)") && !all.contains("hush"),
+        "{all}"
+    );
+    let json = run(&space, "outputs web -o json --show").await.done();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json, json!({"host": "a.test", "password": "hush"}));
+    assert_eq!(run(&space, "outputs web host").await.done(), "a.test");
+    let why = run(&space, "outputs web hots").await.refused();
+    assert!(
+        why.contains("no output hots") && why.contains("host, password"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn logs_of_a_run_that_is_not_there_are_explained() {
+    let space = Space::new().await;
+    let mut stalled = status("Stalled", "False", "PlanFailed");
+    stalled["runs"] = json!([{
+        "number": 3, "kind": "plan", "trigger": "spec", "result": "Failed", "seconds": 1,
+        "error": "no such variable", "job": "web-plan-3",
+    }]);
+    apply(&space, &resource("web"), stalled).await;
+    let why = run(&space, "logs web").await.refused();
+    assert!(
+        why.contains("no run") && why.contains("Stalled (PlanFailed)"),
+        "{why}"
+    );
+    let why = run(&space, "logs web --run 3").await.refused();
+    assert!(
+        why.contains("no Job of run 3") && why.contains("no such variable"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn one_waits_until_a_resource_is_ready_or_stalled() {
+    let space = Space::new().await;
+    apply(
+        &space,
+        &resource("web"),
+        status("Planning", "Unknown", "Running"),
+    )
+    .await;
+    let mut waiting = tokio::process::Command::from(command(&space, "wait web --timeout 60s"));
+    let waiting = waiting.stdout(Stdio::piped()).spawn().unwrap();
+    apply(
+        &space,
+        &resource("web"),
+        status("Applying", "Unknown", "Running"),
+    )
+    .await;
+    apply(
+        &space,
+        &resource("web"),
+        status("Success", "True", "Applied"),
+    )
+    .await;
+    let said = Told::of(waiting.wait_with_output().await.unwrap()).done();
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.ends_with("Success  Applied  no run yet  Applied it is"),
+        "{said}"
+    );
+
+    let changed = with(resource("web"), "/suspend", Some(json!(true)));
+    space.apply(&changed).await.unwrap();
+    let why = run(&space, "wait web --timeout 1s").await.refused();
+    assert!(
+        why.contains("is not ready after 1s"),
+        "it is ready for the spec before: {why}"
+    );
+
+    apply(&space, &changed, status("Stalled", "False", "PlanFailed")).await;
+    let why = run(&space, "wait web").await.refused();
+    assert!(
+        why.ends_with("/web is stalled: PlanFailed it is\n"),
+        "{why}"
+    );
+}
