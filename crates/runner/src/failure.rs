@@ -1,7 +1,7 @@
 //! From the engine's own words to a failure with a class, a reason and a text for people.
 
 use alustan_api::report::{Failure, FailureClass, MAX_TEXT};
-use serde_json::error::Category;
+pub use alustan_state::error_text::{chain, place_in_json};
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,30 +310,6 @@ fn useful(text: &str) -> String {
         return lines.into_iter().rev().collect::<Vec<_>>().join("\n");
     }
     errors.join("\n")
-}
-
-/// Where JSON is not what it should be. The error's own text would quote values (rule 15).
-pub fn place_in_json(error: &serde_json::Error) -> String {
-    let what = match error.classify() {
-        Category::Data => "unexpected value",
-        Category::Eof => "unexpected end",
-        Category::Syntax | Category::Io => "no JSON",
-    };
-    format!("{what} at line {}, column {}", error.line(), error.column())
-}
-
-/// The error with all its causes.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Stands where a text was cut.

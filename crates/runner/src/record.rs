@@ -9,6 +9,7 @@ use alustan_api::run::{RunInputs, RunPhase, RunRecord, StateLock, key};
 use serde::de::DeserializeOwned;
 
 use crate::retry::{Patience, pause_between_tries};
+pub use crate::secrets::to_json;
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
 /// How long a lock may wait for the API server.
@@ -245,9 +246,4 @@ impl Record {
         )
         .await
     }
-}
-
-/// JSON of a value that always has one: our own types with string keys.
-pub fn to_json<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
 }

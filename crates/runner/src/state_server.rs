@@ -241,4 +241,8 @@ impl MoreSlots for SlotsOfRecord {
             tokio::time::sleep(SLOTS_PAUSE).await;
         }
     }
+
+    fn giving_up_previous(&self) {
+        crate::say!("too few state slots: giving up the previous version of the state");
+    }
 }

@@ -5,9 +5,8 @@ use futures::future::try_join_all;
 use super::memory::{Memory, Slot, Tried};
 use super::read::read_for;
 use super::{DATA, POINTER, StateError, StateStore};
-use crate::record::to_json;
 use crate::retry::{Patience, pause_between_tries};
-use crate::secrets::{Changes, Snapshot, StoreError};
+use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 
 /// What a slot holds that was made blank; no chunk is empty.
 const BLANK: &[u8] = b"";

@@ -11,6 +11,8 @@ impl MoreSlots for Given {
     async fn more_slots(&self, _wanted: usize) -> Vec<String> {
         self.0.clone()
     }
+
+    fn giving_up_previous(&self) {}
 }
 
 fn names(count: usize) -> Vec<String> {

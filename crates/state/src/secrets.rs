@@ -11,7 +11,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::failure::{chain, place_in_json};
+use crate::error_text::{chain, place_in_json};
 
 /// How long one call to the API server may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -92,13 +92,47 @@ pub trait Secrets: Send + Sync {
 /// Secrets of one namespace of a cluster.
 pub struct KubeSecrets {
     api: Api<Secret>,
+    rights: Rights,
+}
+
+/// What is made of a refusal for want of rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    /// It passes: a Role that was just written takes a moment.
+    New,
+    /// It stays.
+    Settled,
 }
 
 impl KubeSecrets {
-    /// Secrets of `namespace`, reached by `client`.
+    /// Secrets of `namespace`, reached by `client` with the rights of a new Role.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
+            rights: Rights::New,
+        }
+    }
+
+    /// Secrets of `namespace`, reached by `client` with the rights of a person.
+    pub fn for_people(client: Client, namespace: &str) -> Self {
+        Self {
+            rights: Rights::Settled,
+            ..Self::new(client, namespace)
+        }
+    }
+
+    async fn in_time<T>(
+        &self,
+        name: &str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, StoreError> {
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(store_error(name, &error, self.rights)),
+            Err(_) => Err(StoreError::Unavailable {
+                name: name.to_owned(),
+                text: format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
+            }),
         }
     }
 }
@@ -106,7 +140,7 @@ impl KubeSecrets {
 #[async_trait]
 impl Secrets for KubeSecrets {
     async fn read(&self, name: &str) -> Result<Snapshot, StoreError> {
-        in_time(name, self.api.get(name)).await.map(snapshot)
+        self.in_time(name, self.api.get(name)).await.map(snapshot)
     }
 
     async fn swap(
@@ -117,7 +151,7 @@ impl Secrets for KubeSecrets {
     ) -> Result<String, StoreError> {
         let patch = Patch::Merge(merge_patch(version, changes));
         let params = PatchParams::default();
-        in_time(name, self.api.patch(name, &params, &patch))
+        self.in_time(name, self.api.patch(name, &params, &patch))
             .await
             .map(|it| snapshot(it).version)
     }
@@ -148,24 +182,15 @@ fn snapshot(secret: Secret) -> Snapshot {
     }
 }
 
-async fn in_time<T>(
-    name: &str,
-    call: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, StoreError> {
-    match tokio::time::timeout(CALL_TIMEOUT, call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(store_error(name, &error)),
-        Err(_) => Err(StoreError::Unavailable {
-            name: name.to_owned(),
-            text: format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
-        }),
-    }
-}
-
-/// Permission errors count as passing: a Role that was just written takes a moment.
-fn store_error(name: &str, error: &kube::Error) -> StoreError {
+fn store_error(name: &str, error: &kube::Error, rights: Rights) -> StoreError {
     let name = name.to_owned();
     match error {
+        kube::Error::Api(status) if status.is_forbidden() && rights == Rights::Settled => {
+            StoreError::Refused {
+                name,
+                text: status.message.clone(),
+            }
+        }
         kube::Error::Api(status) if status.is_not_found() => StoreError::Missing(name),
         kube::Error::Api(status) if status.is_conflict() => StoreError::Conflict(name),
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => StoreError::Refused {
@@ -181,4 +206,9 @@ fn store_error(name: &str, error: &kube::Error) -> StoreError {
             text: chain(other),
         },
     }
+}
+
+/// JSON of a value that always has one: our own types with string keys.
+pub fn to_json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
 }

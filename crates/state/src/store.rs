@@ -114,6 +114,9 @@ pub enum StateError {
 pub trait MoreSlots: Send + Sync {
     /// Asks for `wanted` slots in all, waits a bounded time, and gives those there are.
     async fn more_slots(&self, wanted: usize) -> Vec<String>;
+
+    /// There are too few all the same: the previous version of the state is given up for the next.
+    fn giving_up_previous(&self);
 }
 
 /// The state of one resource.
@@ -238,7 +241,7 @@ impl StateStore {
             self.add_slots(memory, wanted).await?;
         }
         if memory.free_slots().len() < needed && memory.pointer.previous.is_some() {
-            crate::say!("too few state slots: giving up the previous version of the state");
+            self.more.giving_up_previous();
             let next = Tried {
                 pointer: Pointer {
                     current: memory.pointer.current.clone(),

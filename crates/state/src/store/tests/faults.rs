@@ -2,7 +2,7 @@
 //! and once the API server is back the state can be saved.
 
 use super::*;
-use crate::record::to_json;
+use crate::secrets::to_json;
 
 /// A store that waits for nothing: a write without an answer fails at once, as it does after
 /// minutes in vain.

@@ -1,0 +1,27 @@
+//! Errors as text.
+
+use serde_json::error::Category;
+
+/// Where JSON is not what it should be. The error's own text would quote values (rule 15).
+pub fn place_in_json(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        Category::Data => "unexpected value",
+        Category::Eof => "unexpected end",
+        Category::Syntax | Category::Io => "no JSON",
+    };
+    format!("{what} at line {}, column {}", error.line(), error.column())
+}
+
+/// The error with all its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
