@@ -8,8 +8,10 @@ use crate::commands::logs::Logs;
 use crate::commands::outputs::Outputs;
 use crate::commands::plan::Plan;
 use crate::commands::reconcile::Reconcile;
+use crate::commands::state::State;
 use crate::commands::suspend::{Resume, Suspend};
 use crate::commands::tree::Tree;
+use crate::commands::unlock::Unlock;
 use crate::commands::wait::Wait;
 use crate::error::Error;
 
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     Resume(Resume),
     Logs(Logs),
     Outputs(Outputs),
+    State(State),
+    Unlock(Unlock),
     Wait(Wait),
 }
 
@@ -60,6 +64,8 @@ impl Command {
             Self::Resume(resume) => resume.run(cluster).await,
             Self::Logs(logs) => logs.run(cluster).await,
             Self::Outputs(outputs) => outputs.run(cluster).await,
+            Self::State(state) => state.run(cluster).await,
+            Self::Unlock(unlock) => unlock.run(cluster).await,
             Self::Wait(wait) => wait.run(cluster).await,
         }
     }
@@ -85,6 +91,8 @@ mod tests {
     #[case("wait web --timeout soon")]
     #[case("wait web --timeout -1m")]
     #[case("outputs web -o yaml")]
+    #[case("state push web")]
+    #[case("unlock web")]
     fn what_cannot_be_meant_is_refused(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
         let error = Arguments::try_parse_from(words).unwrap_err();
@@ -99,6 +107,8 @@ mod tests {
     #[case("-n team approve web 0f3c9a51b2e4d870")]
     #[case("wait web --timeout 90s --context here")]
     #[case("logs web -f --run 3")]
+    #[case("state pull web -n team")]
+    #[case("state push web file.tfstate --force")]
     fn what_is_meant_is_understood(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
         Arguments::try_parse_from(words).unwrap();

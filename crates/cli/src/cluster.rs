@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use alustan_api::Terraform;
+use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_core::references::Key;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::config::KubeConfigOptions;
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
@@ -92,6 +94,19 @@ impl Cluster {
             .map(drop)
     }
 
+    /// The pods of the runs of the resource `name` that have not ended.
+    pub(crate) async fn living_pods(&self, name: &str) -> Result<Vec<String>, Error> {
+        let ours = format!("{NAME}={name},{COMPONENT}={}", Component::Run.as_str());
+        let list = ListParams::default().labels(&ours);
+        let what = format!("list the pods of {}", self.key(name));
+        let pods = call(&what, self.api::<Pod>().list(&list)).await?;
+        Ok(pods
+            .iter()
+            .filter(|pod| lives(pod))
+            .map(ResourceExt::name_any)
+            .collect())
+    }
+
     /// An object of the namespace, as it is told.
     pub(crate) fn key(&self, name: &str) -> Key {
         Key::new(&self.namespace, name)
@@ -109,6 +124,14 @@ async fn config(context: Option<String>) -> Result<Config, Error> {
     };
     let config = Config::from_kubeconfig(&options).await;
     config.map_err(|error| Error::Kubeconfig(Box::new(error)))
+}
+
+fn lives(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {

@@ -1,8 +1,10 @@
 //! What went wrong, for people.
 
-use std::error::Error as _;
 use std::io;
+use std::path::PathBuf;
 
+use alustan_state::secrets::StoreError;
+use alustan_state::store::StateError;
 use kube::config::{InferConfigError, KubeconfigError};
 
 /// Why a command failed.
@@ -48,6 +50,33 @@ pub(crate) enum Error {
     /// What was asked for is not done, and why.
     #[error("{0}")]
     Refused(String),
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The run record cannot be read or written.
+    #[error("cannot {what}")]
+    Record {
+        /// What was tried.
+        what: String,
+        /// Why.
+        #[source]
+        source: StoreError,
+    },
+    /// The state cannot be read or written.
+    #[error("cannot {what}")]
+    State {
+        /// What was tried.
+        what: String,
+        /// Why.
+        #[source]
+        source: StateError,
+    },
     /// Standard output does not take what we print.
     #[error("cannot write to standard output")]
     Print(#[source] io::Error),
@@ -56,16 +85,7 @@ pub(crate) enum Error {
 impl Error {
     /// It with all its causes.
     pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = self.source();
-        while let Some(cause) = source {
-            let said = cause.to_string();
-            if !text.contains(&said) {
-                text = format!("{text}: {said}");
-            }
-            source = cause.source();
-        }
-        text
+        alustan_state::error_text::chain(self)
     }
 
     /// Whether nobody reads what we print any more.

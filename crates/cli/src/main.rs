@@ -7,6 +7,7 @@ mod condition;
 mod error;
 mod pending;
 mod print;
+mod record;
 mod selection;
 mod tree;
 

@@ -1,0 +1,54 @@
+//! `state`: a managed state, read and written by a person.
+
+mod check;
+mod pull;
+mod push;
+mod slots;
+
+use alustan_api::Terraform;
+use alustan_core::references::Key;
+use clap::{Args, Subcommand};
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::record::Record;
+
+/// Read or write a managed state.
+#[derive(Debug, Args)]
+pub(crate) struct State {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Pull(pull::Pull),
+    Push(push::Push),
+}
+
+impl State {
+    /// Does it.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        match &self.what {
+            What::Pull(pull) => pull.run(cluster).await,
+            What::Push(push) => push.run(cluster).await,
+        }
+    }
+}
+
+/// The record of `tf`, whose state must be managed.
+async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record, Error> {
+    let record = Record::of(cluster, tf);
+    if record.is_managed(tf).await? {
+        return Ok(record);
+    }
+    let status = tf.status.as_ref();
+    let address = status.and_then(|status| status.state_address.as_deref());
+    Err(Error::Refused(format!(
+        "the state of {} is not kept by the operator ({}): take `terraform state` in a checkout of \
+         {}, with the credentials of the backend",
+        Key::of(tf),
+        address.unwrap_or("its place is not known yet"),
+        tf.spec.git_repo.url
+    )))
+}

@@ -1,0 +1,104 @@
+//! Which state may take the place of another: as `terraform state push` judges it
+//! (<https://developer.hashicorp.com/terraform/cli/commands/state/push>). Pure.
+
+use std::cmp::Ordering;
+
+use alustan_api::run::Lineage;
+use alustan_state::head::StateHead;
+
+/// Whether `new` may take the place of `old`; they are the `same` if no byte differs.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), String> {
+    if old.things == 0 || same {
+        return Ok(());
+    }
+    if let (Some(new), Some(old)) = (&new.lineage, &old.lineage)
+        && new != old
+    {
+        return Err(format!(
+            "its lineage is {new}, that of the present state {old}"
+        ));
+    }
+    let (new, old) = (
+        new.serial.unwrap_or_default(),
+        old.serial.unwrap_or_default(),
+    );
+    match new.cmp(&old) {
+        Ordering::Greater => Ok(()),
+        Ordering::Equal => Err(format!(
+            "its serial number is {new}, as that of the present state, which is another"
+        )),
+        Ordering::Less => Err(format!(
+            "its serial number is {new}, and the present state is newer: {old}"
+        )),
+    }
+}
+
+/// Whether the operator will take a state of `lineage` for somebody else's (rule 11).
+pub(super) fn is_foreign(known: &Lineage, new: &StateHead) -> bool {
+    let Some(lineage) = new.lineage.as_ref().filter(|_| new.things > 0) else {
+        return false;
+    };
+    match known {
+        Lineage::Of(ours) => ours != lineage,
+        Lineage::New => false,
+        Lineage::Unknown | Lineage::Lost => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn head(lineage: &str, serial: u64, things: usize) -> StateHead {
+        StateHead {
+            lineage: (!lineage.is_empty()).then(|| lineage.to_owned()),
+            serial: Some(serial),
+            things,
+        }
+    }
+
+    #[rstest]
+    #[case::newer(head("l", 4, 1), false, None)]
+    #[case::the_same(head("l", 3, 1), true, None)]
+    #[case::as_new_and_another(head("l", 3, 1), false, Some("as that of the present"))]
+    #[case::older(head("l", 2, 1), false, Some("newer: 3"))]
+    #[case::of_another_lineage(head("m", 4, 1), false, Some("lineage is m"))]
+    #[case::newer_and_empty(head("l", 4, 0), false, None)]
+    fn a_state_takes_the_place_of_an_older_one(
+        #[case] new: StateHead,
+        #[case] same: bool,
+        #[case] wanted: Option<&str>,
+    ) {
+        let told = check(&new, &head("l", 3, 1), same).err();
+        assert_eq!(told.is_some(), wanted.is_some(), "{told:?}");
+        assert!(
+            told.unwrap_or_default()
+                .contains(wanted.unwrap_or_default())
+        );
+    }
+
+    #[rstest]
+    #[case::of_another_lineage(head("l", 9, 0))]
+    #[case::none(head("", 0, 0))]
+    fn any_state_takes_the_place_of_an_empty_one(#[case] old: StateHead) {
+        assert_eq!(check(&head("m", 1, 1), &old, false), Ok(()));
+    }
+
+    #[rstest]
+    #[case(Lineage::Of("l".into()), head("l", 1, 1), false)]
+    #[case(Lineage::Of("l".into()), head("m", 1, 1), true)]
+    #[case(Lineage::Of("l".into()), head("m", 1, 0), false)]
+    #[case(Lineage::New, head("m", 1, 1), false)]
+    #[case(Lineage::Unknown, head("m", 1, 1), true)]
+    fn a_state_of_another_lineage_must_be_adopted(
+        #[case] known: Lineage,
+        #[case] new: StateHead,
+        #[case] foreign: bool,
+    ) {
+        assert_eq!(is_foreign(&known, &new), foreign);
+    }
+}

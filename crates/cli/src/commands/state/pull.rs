@@ -1,0 +1,36 @@
+//! `state pull`: prints the state.
+
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::managed;
+use super::slots::{NoSlots, open};
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::print;
+
+/// Print the state; it has secrets in it.
+#[derive(Debug, Args)]
+pub(crate) struct Pull {
+    /// Name of the resource.
+    name: String,
+}
+
+impl Pull {
+    /// Prints it.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        let tf = cluster.resource(&self.name).await?;
+        let record = managed(cluster, &tf).await?;
+        let store = open(&record, Vec::new(), Arc::new(NoSlots)).await;
+        let store = store.map_err(|source| Error::State {
+            what: format!("pull the state of {}", record.key),
+            source,
+        })?;
+        if let Some(state) = store.get().await {
+            return print::bytes(&state);
+        }
+        eprintln!("{} has no state", record.key);
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The Secrets of a managed state.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use alustan_api::run::ManagedState;
+use alustan_api::{Terraform, names};
+use alustan_core::inputs::managed_state;
+use alustan_core::objects::secrets;
+use alustan_state::store::{MoreSlots, StateError, StateStore};
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+
+use crate::cluster::{FIELD_MANAGER, call};
+use crate::error::Error;
+use crate::record::Record;
+
+/// The state of the resource of `record`, with `slots` to write to.
+pub(super) async fn open(
+    record: &Record,
+    slots: Vec<String>,
+    more: Arc<dyn MoreSlots>,
+) -> Result<StateStore, StateError> {
+    let pointer = names::state(&record.key.name);
+    StateStore::open(record.secrets.clone(), pointer, slots, more).await
+}
+
+/// Nothing is written, so no slots are needed.
+pub(super) struct NoSlots;
+
+#[async_trait]
+impl MoreSlots for NoSlots {
+    async fn more_slots(&self, _wanted: usize) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn giving_up_previous(&self) {}
+}
+
+/// Makes the Secrets of a state, as the operator does for a run.
+#[derive(Clone)]
+pub(super) struct Maker {
+    api: Api<Secret>,
+    tf: Terraform,
+    /// As of [`RunRecord::slots_wanted`](alustan_api::run::RunRecord::slots_wanted).
+    wanted: Arc<AtomicU32>,
+}
+
+impl Maker {
+    /// For the state of `tf`.
+    pub(super) fn new(api: Api<Secret>, tf: Terraform) -> Self {
+        Self {
+            api,
+            tf,
+            wanted: Arc::default(),
+        }
+    }
+
+    /// How many slots a state needed that had no room; 0 if none.
+    pub(super) fn slots_wanted(&self) -> u32 {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Makes those of `slots` slots that are not there; their names.
+    pub(super) async fn slots(&self, slots: u32) -> Result<Vec<String>, Error> {
+        let state = self.state(slots);
+        for slot in secrets::slots(&self.tf, &state) {
+            self.make(slot).await?;
+        }
+        Ok(state.slots)
+    }
+
+    /// Makes the pointer, if it is not there.
+    pub(super) async fn pointer(&self) -> Result<(), Error> {
+        self.make(secrets::pointer(&self.tf, &self.state(0))).await
+    }
+
+    /// Whether the pointer is there.
+    pub(super) async fn has_pointer(&self) -> Result<bool, Error> {
+        let name = self.state(0).pointer;
+        let what = format!("read Secret {name}");
+        let found = call(&what, self.api.get_metadata_opt(&name)).await?;
+        Ok(found.is_some())
+    }
+
+    fn state(&self, slots: u32) -> ManagedState {
+        managed_state(&self.tf.name_any(), slots)
+    }
+
+    async fn make(&self, secret: Secret) -> Result<(), Error> {
+        let parameters = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let what = format!("make Secret {}", secret.name_any());
+        match call(&what, self.api.create(&parameters, &secret)).await {
+            Err(Error::Call { source, .. }) if is_there(&source) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+}
+
+fn is_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_already_exists())
+}
+
+#[async_trait]
+impl MoreSlots for Maker {
+    async fn more_slots(&self, wanted: usize) -> Vec<String> {
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        self.wanted.fetch_max(wanted, Ordering::Relaxed);
+        match self.slots(wanted).await {
+            Ok(slots) => slots,
+            Err(error) => {
+                eprintln!("{}", error.chain());
+                Vec::new()
+            }
+        }
+    }
+
+    fn giving_up_previous(&self) {
+        eprintln!("too few Secrets: the previous version of the state is given up");
+    }
+}

@@ -1,0 +1,102 @@
+//! `unlock`: releases a lock that nobody holds any more.
+
+use alustan_api::Terraform;
+use alustan_api::run::RunRecord;
+use alustan_core::references::Key;
+use clap::Args;
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::print;
+use crate::record::{Record, Update, tell};
+
+/// Release the lock of a managed state; for other states, tell how the engine does it.
+#[derive(Debug, Args)]
+pub(crate) struct Unlock {
+    /// Name of the resource.
+    name: String,
+    /// Id of the lock, as `status.lock` or the failed run tells it.
+    #[arg(value_name = "LOCK-ID")]
+    lock: String,
+}
+
+impl Unlock {
+    /// Releases it.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        let tf = cluster.resource(&self.name).await?;
+        let record = Record::of(cluster, &tf);
+        if !record.is_managed(&tf).await? {
+            return Err(Error::Refused(elsewhere(&tf, &self.lock)));
+        }
+        record.check_pods(cluster).await?;
+        let mut tried = false;
+        let release = |found: &mut RunRecord, _: &_| {
+            let update = release(&record.key, found, &self.lock, tried);
+            tried = true;
+            update
+        };
+        record.update(release).await?;
+        print::line(&format!("lock {} of {} is released", self.lock, record.key))
+    }
+}
+
+/// Takes the lock `id` out of `record`. None is left where it was `tried` before.
+fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<Update, Error> {
+    match record.lock.take() {
+        Some(lock) if lock.id == id => Ok(Update::Write),
+        Some(lock) => Err(Error::Refused(format!(
+            "the state of {key} is not locked by {id}, but for {}",
+            tell(&lock)
+        ))),
+        None if tried => Ok(Update::Keep),
+        None => Err(Error::Refused(format!("the state of {key} is not locked"))),
+    }
+}
+
+/// How the lock of a state is released that the engine alone can reach.
+fn elsewhere(tf: &Terraform, lock: &str) -> String {
+    let status = tf.status.as_ref();
+    let address = status.and_then(|status| status.state_address.as_deref());
+    let repository = &tf.spec.git_repo;
+    let path = repository.path.as_deref().unwrap_or(".");
+    format!(
+        "the state of {} is not kept by the operator ({}), so the engine releases its lock: once \
+         its holder is certainly gone, in a checkout of {}, folder {path}, with the credentials of \
+         the backend: terraform init && terraform force-unlock {lock} (tofu likewise)",
+        Key::of(tf),
+        address.unwrap_or("its place is not known yet"),
+        repository.url
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alustan_api::run::StateLock;
+    use k8s_openapi::jiff::Timestamp;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::its_lock(Some("l-1"), false, true)]
+    #[case::another(Some("l-2"), false, false)]
+    #[case::none(None, false, false)]
+    #[case::none_any_more(None, true, true)]
+    fn only_the_lock_that_was_meant_is_released(
+        #[case] held: Option<&str>,
+        #[case] tried: bool,
+        #[case] good: bool,
+    ) {
+        let lock = held.map(|id| StateLock {
+            id: id.into(),
+            operation: "OperationTypeApply".into(),
+            who: "alustan@web-apply-3".into(),
+            at: Timestamp::UNIX_EPOCH,
+        });
+        let mut record = RunRecord {
+            lock,
+            ..RunRecord::default()
+        };
+        let released = release(&Key::new("team", "web"), &mut record, "l-1", tried);
+        assert_eq!(released.is_ok(), good);
+    }
+}

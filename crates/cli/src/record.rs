@@ -1,0 +1,207 @@
+//! The run record, as far as people change it: the lock of a managed state. Every write is a
+//! compare-and-swap.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::run::{RunPhase, RunRecord, StateLock, key};
+use alustan_api::{BackendProvider, Terraform, names};
+use alustan_core::references::Key;
+use alustan_state::error_text::place_in_json;
+use alustan_state::retry::{Patience, pause_between_tries};
+use alustan_state::secrets::{Changes, KubeSecrets, Secrets, Snapshot, StoreError, to_json};
+use kube::ResourceExt;
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+
+/// How long a write is tried again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What becomes of a record.
+pub(crate) enum Update {
+    /// It is as it should be.
+    Keep,
+    /// It is written.
+    Write,
+}
+
+/// The run record of a resource whose state is managed.
+pub(crate) struct Record {
+    /// The Secrets of its namespace.
+    pub(crate) secrets: Arc<dyn Secrets>,
+    /// The resource.
+    pub(crate) key: Key,
+}
+
+impl Record {
+    /// The record of `tf`.
+    pub(crate) fn of(cluster: &Cluster, tf: &Terraform) -> Self {
+        let secrets = KubeSecrets::for_people(cluster.client.clone(), &cluster.namespace);
+        Self {
+            secrets: Arc::new(secrets),
+            key: cluster.key(&tf.name_any()),
+        }
+    }
+
+    fn name(&self) -> String {
+        names::record(&self.key.name)
+    }
+
+    /// Whether the state of `tf` is managed; where its spec does not say so, as its runs have found.
+    pub(crate) async fn is_managed(&self, tf: &Terraform) -> Result<bool, Error> {
+        let provider = tf.spec.backend.as_ref().and_then(|it| it.provider);
+        match provider {
+            Some(BackendProvider::Managed) => Ok(true),
+            Some(BackendProvider::Aws) => Ok(false),
+            None => Ok(self.read().await?.0.state_made),
+        }
+    }
+
+    /// The record as it is, and its Secret.
+    pub(crate) async fn read(&self) -> Result<(RunRecord, Snapshot), Error> {
+        let what = format!("read the run record of {}", self.key);
+        let snapshot = match self.secrets.read(&self.name()).await {
+            Err(StoreError::Missing(secret)) => {
+                return Err(Error::Refused(format!(
+                    "there is no run record of {} (Secret {secret}): no run has begun yet",
+                    self.key
+                )));
+            }
+            other => other.map_err(|source| Error::Record { what, source })?,
+        };
+        let record = snapshot.data.get(key::RECORD).map(Vec::as_slice);
+        let record = serde_json::from_slice(record.unwrap_or_default()).map_err(|error| {
+            Error::Refused(format!(
+                "the run record of {} is unreadable: {}; is this program of another version than \
+                 the operator?",
+                self.key,
+                place_in_json(&error)
+            ))
+        })?;
+        Ok((record, snapshot))
+    }
+
+    /// Whether all pods of the runs have ended: one that has not may be at the state.
+    pub(crate) async fn check_pods(&self, cluster: &Cluster) -> Result<(), Error> {
+        let Key { namespace, name } = &self.key;
+        let alive = cluster.living_pods(name).await?;
+        match alive.first() {
+            None => Ok(()),
+            Some(pod) => Err(Error::Refused(format!(
+                "pod {pod} of {} has not ended and may be at the state; see `kubectl get pod {pod} \
+                 -n {namespace} -o wide`",
+                self.key
+            ))),
+        }
+    }
+
+    /// Changes the record as `change` says, as often as somebody else is faster. `change` must
+    /// recognise its own earlier write: the answer may be lost.
+    pub(crate) async fn update(
+        &self,
+        mut change: impl FnMut(&mut RunRecord, &Snapshot) -> Result<Update, Error>,
+    ) -> Result<RunRecord, Error> {
+        let (patience, mut pauses) = (Patience::lasting(PATIENCE), pause_between_tries());
+        let name = self.name();
+        loop {
+            let (mut record, snapshot) = self.read().await?;
+            match change(&mut record, &snapshot)? {
+                Update::Keep => return Ok(record),
+                Update::Write => {}
+            }
+            let changes = Changes::from([(key::RECORD.to_owned(), Some(to_json(&record)))]);
+            let swapped = self.secrets.swap(&name, &snapshot.version, changes);
+            match swapped.await {
+                Ok(_) => return Ok(record),
+                Err(error) if may_pass(&error) && !patience.is_over() => {
+                    tokio::time::sleep(pauses.next().unwrap_or_default()).await;
+                }
+                Err(source) => {
+                    let what = format!("write the run record of {}", self.key);
+                    return Err(Error::Record { what, source });
+                }
+            }
+        }
+    }
+}
+
+fn may_pass(error: &StoreError) -> bool {
+    error.is_passing() || matches!(error, StoreError::Conflict(_))
+}
+
+/// Why nobody may touch the state now: a run goes on, or a lock is held.
+pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
+    let Key { namespace, name } = key;
+    if record.number > 0 && record.phase != RunPhase::Recorded {
+        return Err(Error::Refused(format!(
+            "run {} of {key} goes on ({:?}); wait until it is over, and let none begin: kubectl \
+             alustan suspend {name} -n {namespace}",
+            record.number, record.phase
+        )));
+    }
+    match &record.lock {
+        Some(lock) => Err(Error::Refused(format!(
+            "the state of {key} is locked: {}; if nobody is at it any more: kubectl alustan unlock \
+             {name} {} -n {namespace}",
+            tell(lock),
+            lock.id
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// A lock in words.
+pub(crate) fn tell(lock: &StateLock) -> String {
+    format!(
+        "{} by {} since {} (lock {})",
+        lock.operation, lock.who, lock.at, lock.id
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::jiff::Timestamp;
+    use rstest::rstest;
+
+    fn record(number: i64, phase: RunPhase, locked: bool) -> RunRecord {
+        let lock = StateLock {
+            id: "l-1".into(),
+            operation: "OperationTypeApply".into(),
+            who: "alustan@web-apply-3".into(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        RunRecord {
+            number,
+            phase,
+            lock: locked.then_some(lock),
+            ..RunRecord::default()
+        }
+    }
+
+    #[rstest]
+    #[case::no_run_yet(record(0, RunPhase::Starting, false), None)]
+    #[case::all_over(record(3, RunPhase::Recorded, false), None)]
+    #[case::starting(
+        record(3, RunPhase::Starting, false),
+        Some("run 3 of team/web goes on (Starting)")
+    )]
+    #[case::reported(
+        record(3, RunPhase::Reported, false),
+        Some("run 3 of team/web goes on (Reported)")
+    )]
+    #[case::locked(record(3, RunPhase::Recorded, true), Some("unlock web l-1 -n team"))]
+    fn a_state_is_touched_only_when_nobody_is_at_it(
+        #[case] record: RunRecord,
+        #[case] wanted: Option<&str>,
+    ) {
+        let told = busy(&Key::new("team", "web"), &record).err();
+        let told = told.map(|error| error.to_string());
+        match (&told, wanted) {
+            (None, None) => {}
+            (Some(told), Some(wanted)) => assert!(told.contains(wanted), "{told}"),
+            _ => panic!("{told:?}"),
+        }
+    }
+}
