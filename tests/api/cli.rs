@@ -1,5 +1,7 @@
 //! `kubectl alustan`, as people run it. No operator acts here: what it would write stands written.
 
+mod state;
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;

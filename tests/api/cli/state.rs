@@ -1,0 +1,294 @@
+//! The managed state in people's hands: pulled, pushed, and unlocked.
+
+use std::fmt::Write;
+
+use alustan_api::labels::{COMPONENT, Component, NAME};
+use alustan_api::names;
+use alustan_api::run::{RunRecord, key};
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::{create_secret, run};
+use crate::space::{Space, resource, with};
+
+/// A resource whose last run is over, and whose state has been made, but for a state.
+async fn at_rest() -> Space {
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    for slot in 0..3 {
+        create_secret(&space, &names::state_slot("web", slot), json!({})).await;
+    }
+    create_secret(&space, &names::state("web"), json!({})).await;
+    let record =
+        json!({"number": 3, "phase": "Recorded", "stateMade": true, "lineage": {"of": "l"}});
+    create_secret(
+        &space,
+        &names::record("web"),
+        json!({"record": record.to_string()}),
+    )
+    .await;
+    space
+}
+
+async fn record(space: &Space) -> RunRecord {
+    let secret = space
+        .api::<Secret>()
+        .get(&names::record("web"))
+        .await
+        .unwrap();
+    serde_json::from_slice(&secret.data.unwrap()[key::RECORD].0).unwrap()
+}
+
+/// Changes fields of the record, as a run would.
+async fn change_record(space: &Space, change: Value) {
+    let mut record = serde_json::to_value(record(space).await).unwrap();
+    for (name, value) in change.as_object().unwrap() {
+        record[name] = value.clone();
+    }
+    let patch = json!({"stringData": {"record": record.to_string()}});
+    let api = space.api::<Secret>();
+    api.patch(
+        &names::record("web"),
+        &PatchParams::default(),
+        &Patch::Merge(&patch),
+    )
+    .await
+    .unwrap();
+}
+
+fn lock(id: &str) -> Value {
+    json!({
+        "id": id, "operation": "OperationTypeApply", "who": "alustan@web-apply-3-x",
+        "at": "2026-01-01T00:00:00Z",
+    })
+}
+
+/// A file with a state, and its text.
+fn state(space: &Space, lineage: &str, serial: u64, noise: &str) -> (String, String) {
+    let file = space
+        .server
+        .folder()
+        .join(format!("{}-{serial}.tfstate", space.namespace));
+    let state = json!({
+        "version": 4, "serial": serial, "lineage": lineage, "resources": [],
+        "outputs": {"noise": {"value": noise}},
+    });
+    std::fs::write(&file, state.to_string()).unwrap();
+    (file.to_str().unwrap().to_owned(), state.to_string())
+}
+
+/// Hexadecimal digits that do not compress.
+fn noise(mut seed: u64, size: usize) -> String {
+    let mut noise = String::new();
+    while noise.len() < size {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        write!(noise, "{:08x}", seed >> 32).unwrap();
+    }
+    noise
+}
+
+#[tokio::test]
+async fn a_state_is_pushed_and_pulled_and_the_one_before_is_kept() {
+    let space = at_rest().await;
+    let none = run(&space, "state pull web").await;
+    assert!(none.err.contains("web has no state"), "{none:?}");
+    assert_eq!(none.done(), "");
+
+    let (first, text) = state(&space, "l", 1, "a");
+    let said = run(&space, &format!("state push web {first}")).await.done();
+    assert!(
+        said.contains("is now version 1: serial 1, lineage l"),
+        "{said}"
+    );
+    assert_eq!(run(&space, "state pull web").await.done(), text);
+    let (second, text) = state(&space, "l", 2, "b");
+    run(&space, &format!("state push web {second}"))
+        .await
+        .done();
+    assert_eq!(run(&space, "state pull web").await.done(), text);
+
+    let why = run(&space, &format!("state push web {first}"))
+        .await
+        .refused();
+    assert!(
+        why.contains("is not pushed") && why.contains("newer: 2"),
+        "{why}"
+    );
+    assert_eq!(run(&space, "state pull web").await.done(), text);
+    assert_eq!(record(&space).await.lock, None, "the lock is given back");
+
+    let pointer = space
+        .api::<Secret>()
+        .get(&names::state("web"))
+        .await
+        .unwrap();
+    let pointer: Value = serde_json::from_slice(&pointer.data.unwrap()["pointer"].0).unwrap();
+    assert_eq!(pointer["current"]["serial"], 2);
+    assert_eq!(pointer["previous"]["serial"], 1);
+
+    let forced = run(&space, &format!("state push web {first} --force")).await;
+    forced.done();
+    let (foreign, _) = state(&space, "m", 9, "c");
+    let why = run(&space, &format!("state push web {foreign}"))
+        .await
+        .refused();
+    assert!(why.contains("its lineage is m"), "{why}");
+    let told = run(&space, &format!("state push web {foreign} --force")).await;
+    assert!(
+        told.err.contains("StateNotOurs until spec.backend.adopt"),
+        "{told:?}"
+    );
+    told.done();
+}
+
+#[tokio::test]
+async fn a_large_state_gets_more_secrets_which_the_next_run_knows_of() {
+    let space = at_rest().await;
+    let mut last = String::new();
+    for serial in 1..=2 {
+        let (file, text) = state(&space, "l", serial, &noise(serial, 4 * 1024 * 1024));
+        run(&space, &format!("state push web {file}")).await.done();
+        last = text;
+    }
+    assert!(run(&space, "state pull web").await.done() == last);
+    let wanted = record(&space).await.slots_wanted;
+    assert!(wanted >= 6, "{wanted}");
+    let slots = space.api::<Secret>();
+    let slot = slots
+        .get(&names::state_slot("web", wanted - 1))
+        .await
+        .unwrap();
+    assert_eq!(
+        slot.metadata.labels.unwrap()[COMPONENT],
+        Component::State.as_str()
+    );
+}
+
+#[tokio::test]
+async fn a_state_that_somebody_is_at_is_left_alone() {
+    let space = at_rest().await;
+    let (file, _) = state(&space, "l", 1, "a");
+    let push = format!("state push web {file} --force");
+    change_record(&space, json!({"phase": "Applying"})).await;
+    let why = run(&space, &push).await.refused();
+    assert!(
+        why.contains("run 3 of ") && why.contains("goes on (Applying)"),
+        "{why}"
+    );
+
+    change_record(&space, json!({"phase": "Recorded", "lock": lock("l-1")})).await;
+    let why = run(&space, &push).await.refused();
+    let unlock = format!("kubectl alustan unlock web l-1 -n {}", space.namespace);
+    assert!(
+        why.contains("alustan@web-apply-3-x") && why.contains(&unlock),
+        "{why}"
+    );
+    assert_eq!(run(&space, "state pull web").await.done(), "");
+    assert_eq!(record(&space).await.lock.unwrap().id, "l-1");
+}
+
+#[tokio::test]
+async fn a_lost_state_is_begun_anew_only_by_force() {
+    let space = at_rest().await;
+    let (file, text) = state(&space, "l", 4, "a");
+    let secrets = space.api::<Secret>();
+    for name in [names::state("web"), names::state_slot("web", 1)] {
+        secrets
+            .delete(&name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+    let why = run(&space, "state pull web").await.refused();
+    assert!(why.contains("secret web-state, which says where"), "{why}");
+    let why = run(&space, &format!("state push web {file}"))
+        .await
+        .refused();
+    assert!(why.contains("the present one is lost"), "{why}");
+    run(&space, &format!("state push web {file} --force"))
+        .await
+        .done();
+    assert_eq!(run(&space, "state pull web").await.done(), text);
+}
+
+#[tokio::test]
+async fn what_is_no_state_is_not_pushed() {
+    let space = at_rest().await;
+    let file = space
+        .server
+        .folder()
+        .join(format!("{}.txt", space.namespace));
+    std::fs::write(&file, "{\"version\": 4}").unwrap();
+    let push = format!("state push web {}", file.display());
+    let why = run(&space, &push).await.refused();
+    assert!(why.contains("is no Terraform state"), "{why}");
+    let why = run(&space, "state push web /nowhere").await.refused();
+    assert!(why.contains("cannot read /nowhere: "), "{why}");
+}
+
+#[tokio::test]
+async fn a_lock_is_released_when_nobody_can_hold_it() {
+    let space = at_rest().await;
+    let why = run(&space, "unlock web l-1").await.refused();
+    assert!(why.contains("is not locked\n"), "{why}");
+
+    change_record(&space, json!({"lock": lock("l-1")})).await;
+    let why = run(&space, "unlock web l-2").await.refused();
+    assert!(
+        why.contains("not locked by l-2") && why.contains("lock l-1"),
+        "{why}"
+    );
+
+    create_pod(&space).await;
+    let why = run(&space, "unlock web l-1").await.refused();
+    assert!(
+        why.contains("pod web-apply-3-x") && why.contains("has not ended"),
+        "{why}"
+    );
+    assert_eq!(record(&space).await.lock.unwrap().id, "l-1");
+
+    let pods = space.api::<Pod>();
+    let now = DeleteParams::default().grace_period(0);
+    pods.delete("web-apply-3-x", &now).await.unwrap();
+    let said = run(&space, "unlock web l-1").await.done();
+    assert!(
+        said.contains("lock l-1 of ") && said.contains("is released"),
+        "{said}"
+    );
+    assert_eq!(record(&space).await.lock, None);
+}
+
+/// A pod of a run; nobody runs it.
+async fn create_pod(space: &Space) {
+    let account = json!({"metadata": {"name": "default"}});
+    let account: ServiceAccount = serde_json::from_value(account).unwrap();
+    let accounts = space.api::<ServiceAccount>();
+    accounts
+        .create(&PostParams::default(), &account)
+        .await
+        .unwrap();
+    let pod = json!({
+        "metadata": {
+            "name": "web-apply-3-x", "labels": {NAME: "web", COMPONENT: Component::Run.as_str()},
+        },
+        "spec": {"containers": [{"name": "terraform", "image": "127.0.0.1:1/a"}]},
+    });
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let pods = space.api::<Pod>();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_state_elsewhere_is_for_the_engine() {
+    let space = Space::new().await;
+    let backend = json!({"provider": "aws", "s3": "store", "region": "us-east-1"});
+    let web = with(resource("web"), "/backend", Some(backend));
+    space.apply(&web).await.unwrap();
+    let why = run(&space, "unlock web l-1").await.refused();
+    assert!(why.contains("terraform force-unlock l-1"), "{why}");
+    assert!(why.contains("https://127.0.0.1:1/team/infra"), "{why}");
+    let why = run(&space, "state pull web").await.refused();
+    assert!(why.contains("`terraform state`"), "{why}");
+}
