@@ -5,11 +5,11 @@ use std::fmt::Write;
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::names;
 use alustan_api::run::{RunRecord, key};
-use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::{create_secret, run};
+use super::{create_account, create_secret, run};
 use crate::space::{Space, resource, with};
 
 /// A resource whose last run is over, and whose state has been made, but for a state.
@@ -262,13 +262,7 @@ async fn a_lock_is_released_when_nobody_can_hold_it() {
 
 /// A pod of a run; nobody runs it.
 async fn create_pod(space: &Space) {
-    let account = json!({"metadata": {"name": "default"}});
-    let account: ServiceAccount = serde_json::from_value(account).unwrap();
-    let accounts = space.api::<ServiceAccount>();
-    accounts
-        .create(&PostParams::default(), &account)
-        .await
-        .unwrap();
+    create_account(space).await;
     let pod = json!({
         "metadata": {
             "name": "web-apply-3-x", "labels": {NAME: "web", COMPONENT: Component::Run.as_str()},

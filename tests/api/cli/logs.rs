@@ -1,0 +1,177 @@
+//! Logs of runs. There is no node, so a listener with the words of a log stands in for kubelet.
+
+use std::process::Stdio;
+use std::sync::Arc;
+
+use alustan_api::labels::{COMPONENT, Component, NAME};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use rustls::ServerConfig;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::{Told, apply, command, create_account, run, status};
+use crate::space::{Space, resource};
+
+#[tokio::test]
+async fn logs_of_a_run_that_is_not_there_are_explained() {
+    let space = Space::new().await;
+    let mut stalled = status("Stalled", "False", "PlanFailed");
+    stalled["runs"] = json!([{
+        "number": 3, "kind": "plan", "trigger": "spec", "result": "Failed", "seconds": 1,
+        "error": "no such variable", "job": "web-plan-3",
+    }]);
+    apply(&space, &resource("web"), stalled).await;
+    let why = run(&space, "logs web").await.refused();
+    assert!(
+        why.contains("no run") && why.contains("Stalled (PlanFailed)"),
+        "{why}"
+    );
+    let why = run(&space, "logs web --run 3").await.refused();
+    assert!(
+        why.contains("no Job of run 3") && why.contains("no such variable"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn logs_are_those_of_the_last_run_and_followed_once_its_pod_has_started() {
+    let space = Space::new().await;
+    apply(
+        &space,
+        &resource("web"),
+        status("Applying", "Unknown", "Running"),
+    )
+    .await;
+    for job in ["web-plan-9", "web-apply-10"] {
+        create_job(&space, job).await;
+    }
+    let why = run(&space, "logs web").await.refused();
+    assert!(why.contains("Job web-apply-10 has no pod"), "{why}");
+    let pod = create_pod(&space, "web-apply-10").await;
+    let why = run(&space, "logs web").await.refused();
+    assert!(
+        why.contains(&format!("pod {pod} has not started: Pending")),
+        "{why}"
+    );
+
+    let mut following = tokio::process::Command::from(command(&space, "logs web -f"));
+    following.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut following = following.spawn().unwrap();
+    let mut told = BufReader::new(following.stderr.take().unwrap()).lines();
+    let waits = told.next_line().await.unwrap().unwrap();
+    assert_eq!(
+        waits,
+        format!("pod {pod} has not started: Pending; waiting")
+    );
+    start_pod(&space, &pod).await;
+    let said = Told::of(following.wait_with_output().await.unwrap()).done();
+    let place = format!("{}/{pod}/terraform", space.namespace);
+    assert_eq!(
+        said,
+        format!("GET /containerLogs/{place}?follow=true HTTP/1.1\n")
+    );
+
+    let said = run(&space, "logs web --run 10").await.done();
+    assert_eq!(said, format!("GET /containerLogs/{place} HTTP/1.1\n"));
+    let why = run(&space, "logs web --run 9").await.refused();
+    assert!(why.contains("Job web-plan-9 has no pod"), "{why}");
+}
+
+fn labels(job: &str) -> Value {
+    let run = Component::Run.as_str();
+    json!({NAME: "web", COMPONENT: run, "batch.kubernetes.io/job-name": job})
+}
+
+fn containers() -> Value {
+    json!({
+        "restartPolicy": "Never",
+        "containers": [{"name": "terraform", "image": "127.0.0.1:1/a"}],
+    })
+}
+
+async fn create_job(space: &Space, name: &str) {
+    let job = json!({
+        "metadata": {"name": name, "labels": labels(name)},
+        "spec": {"template": {"spec": containers()}},
+    });
+    let job: Job = serde_json::from_value(job).unwrap();
+    let jobs = space.api::<Job>();
+    jobs.create(&PostParams::default(), &job).await.unwrap();
+}
+
+/// A pod of `job`, on a node of its own.
+async fn create_pod(space: &Space, job: &str) -> String {
+    create_account(space).await;
+    create_node(space).await;
+    let mut spec = containers();
+    spec["nodeName"] = json!(space.namespace);
+    let name = format!("{job}-x");
+    let pod = json!({"metadata": {"name": name, "labels": labels(job)}, "spec": spec});
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let pods = space.api::<Pod>();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    name
+}
+
+/// As kubelet does it.
+async fn start_pod(space: &Space, name: &str) {
+    let started = json!({"status": {"phase": "Running", "containerStatuses": [{
+        "name": "terraform", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+        "state": {"running": {}},
+    }]}});
+    let pods = space.api::<Pod>();
+    pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&started))
+        .await
+        .unwrap();
+}
+
+/// A node whose kubelet says of every log which one was asked for.
+async fn create_node(space: &Space) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(kubelet(listener));
+    let node = json!({
+        "metadata": {"name": space.namespace},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        },
+    });
+    let node: Node = serde_json::from_value(node).unwrap();
+    let nodes: Api<Node> = Api::all(space.client.clone());
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+}
+
+async fn kubelet(listener: TcpListener) {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let key = made.signing_key.serialize_der().try_into().unwrap();
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        tokio::spawn(answer(acceptor.clone(), stream));
+    }
+}
+
+async fn answer(acceptor: TlsAcceptor, stream: TcpStream) {
+    let mut stream = BufReader::new(acceptor.accept(stream).await.unwrap());
+    let mut asked = String::new();
+    stream.read_line(&mut asked).await.unwrap();
+    let log = format!("{}\n", asked.trim_end());
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n";
+    let stream = stream.get_mut();
+    stream
+        .write_all(format!("{head}{log}").as_bytes())
+        .await
+        .unwrap();
+    stream.shutdown().await.unwrap();
+    // Whoever asked closes the connection.
+    let _ = stream.read(&mut [0; 1024]).await;
+}
