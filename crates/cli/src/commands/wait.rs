@@ -123,7 +123,8 @@ fn describe(tf: &Terraform) -> String {
     let run = status.and_then(|status| status.run);
     let run = run.map_or_else(|| "no run yet".to_owned(), |run| format!("run {run}"));
     let reason = reason(tf).unwrap_or("-");
-    format!("{state:?}  {reason}  {run}  {}", message(tf))
+    let message: Vec<_> = message(tf).split_whitespace().collect();
+    format!("{state:?}  {reason}  {run}  {}", message.join(" "))
 }
 
 /// What is shown while somebody waits: on a terminal one line that is written over, elsewhere one
@@ -243,7 +244,8 @@ mod tests {
     #[test]
     fn a_line_tells_what_goes_on() {
         let mut tf = with_condition("Ready", "False", 2);
-        assert_eq!(describe(&tf), "Failed  R  run 3  why");
+        tf.status.as_mut().unwrap().message = "why:\n  because\n".to_owned();
+        assert_eq!(describe(&tf), "Failed  R  run 3  why: because");
         tf.status = None;
         let wanted = "Pending  -  no run yet  the operator has not looked at it yet";
         assert_eq!(describe(&tf), wanted);
