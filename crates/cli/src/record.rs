@@ -11,6 +11,7 @@ use alustan_state::error_text::place_in_json;
 use alustan_state::retry::{Patience, pause_between_tries};
 use alustan_state::secrets::{Changes, KubeSecrets, Secrets, Snapshot, StoreError, to_json};
 use kube::ResourceExt;
+use serde_json::{Map, Value};
 
 use crate::cluster::Cluster;
 use crate::error::Error;
@@ -105,12 +106,14 @@ impl Record {
         let (patience, mut pauses) = (Patience::lasting(PATIENCE), pause_between_tries());
         let name = self.name();
         loop {
-            let (mut record, snapshot) = self.read().await?;
+            let (found, snapshot) = self.read().await?;
+            let mut record = found.clone();
             match change(&mut record, &snapshot)? {
                 Update::Keep => return Ok(record),
                 Update::Write => {}
             }
-            let changes = Changes::from([(key::RECORD.to_owned(), Some(to_json(&record)))]);
+            let written = to_json(&merged(&snapshot, &found, &record));
+            let changes = Changes::from([(key::RECORD.to_owned(), Some(written))]);
             let swapped = self.secrets.swap(&name, &snapshot.version, changes);
             match swapped.await {
                 Ok(_) => return Ok(record),
@@ -124,6 +127,20 @@ impl Record {
             }
         }
     }
+}
+
+/// The record of `secret` with what `after` has other than `before`. What a newer operator keeps in
+/// it, and we do not know of, stays.
+fn merged(secret: &Snapshot, before: &RunRecord, after: &RunRecord) -> Map<String, Value> {
+    let fields = |json: &[u8]| serde_json::from_slice::<Map<_, _>>(json).unwrap_or_default();
+    let stored = secret.data.get(key::RECORD).map(Vec::as_slice);
+    let mut merged = fields(stored.unwrap_or_default());
+    let (before, after) = (fields(&to_json(before)), fields(&to_json(after)));
+    let changed = after
+        .into_iter()
+        .filter(|(name, value)| before.get(name) != Some(value));
+    merged.extend(changed);
+    merged
 }
 
 fn may_pass(error: &StoreError) -> bool {
@@ -203,5 +220,22 @@ mod tests {
             (Some(told), Some(wanted)) => assert!(told.contains(wanted), "{told}"),
             _ => panic!("{told:?}"),
         }
+    }
+
+    #[test]
+    fn what_a_newer_operator_keeps_in_the_record_stays() {
+        let stored = br#"{"number": 3, "phase": "Recorded", "newer": {"a": 1}}"#;
+        let secret = Snapshot {
+            version: "1".into(),
+            data: [(key::RECORD.to_owned(), stored.to_vec())].into(),
+        };
+        let before = record(3, RunPhase::Recorded, true);
+        let mut after = before.clone();
+        after.lock = None;
+        after.state_made = true;
+        let wanted = serde_json::json!({
+            "number": 3, "phase": "Recorded", "newer": {"a": 1}, "lock": null, "stateMade": true,
+        });
+        assert_eq!(Value::Object(merged(&secret, &before, &after)), wanted);
     }
 }
