@@ -28,9 +28,13 @@ impl Session {
         };
         let size = to_json(&found).len();
         if size > outputs::LARGEST {
+            let sizes = found.iter().map(|(name, it)| (to_json(it).len(), name));
+            let largest = sizes.max().map_or_else(String::new, |(size, name)| {
+                format!("; the largest is {name} ({size} bytes)")
+            });
             let text = format!(
-                "the outputs have {size} bytes; at most {} fit into a Secret. The state is saved; \
-                 make them smaller, or hand big values on by an object store",
+                "the outputs have {size} bytes; at most {} fit into a Secret{largest}. The state is \
+                 saved; make them smaller, or hand big values on by an object store",
                 outputs::LARGEST
             );
             return Err(user("OutputsTooLarge", text).into());

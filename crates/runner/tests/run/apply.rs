@@ -353,11 +353,14 @@ fn outputs_that_fit_into_no_secret_are_refused_after_the_state_is_saved() {
     let mut world = World::new(
         r#"
         resource "terraform_data" "a" { input = "x" }
+        output "small" { value = "x" }
         output "big" { value = join("", [for n in range(1000) : join("", [for m in range(800) : "x"])]) }
         "#,
     );
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::User, "OutputsTooLarge");
+    let message = ran.expect_failure(FailureClass::User, "OutputsTooLarge");
+    let largest = "the largest is big (800";
+    assert!(message.contains(largest), "{}", message);
     assert!(world.pointer().current.is_some());
 }
 

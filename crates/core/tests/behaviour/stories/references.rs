@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-fn takes(by: serde_json::Value) -> Terraform {
+fn takes(by: &serde_json::Value) -> Terraform {
     let mut from = json!({ "outputs": { "ips": "ip" } });
     from.as_object_mut()
         .unwrap()
@@ -176,7 +176,7 @@ fn labelled(name: &str) -> Terraform {
 
 #[test]
 fn what_gives_values_is_a_dependency() {
-    let web = takes(json!({ "name": "network" }));
+    let web = takes(&json!({ "name": "network" }));
     let network = terraform().named("network");
     let seen = dependencies(&web, [&network]);
     assert_eq!(seen[0].field, "spec.variablesFrom[0].terraformRef");
@@ -185,7 +185,7 @@ fn what_gives_values_is_a_dependency() {
 
 #[test]
 fn a_selector_finds_the_others_in_the_order_of_their_names() {
-    let mut web = takes(json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
+    let mut web = takes(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
     web.metadata.labels = Some([("role".to_owned(), "cluster".to_owned())].into());
     let gone = labelled("d").deleted(at(0));
     let mut elsewhere = labelled("e");

@@ -424,17 +424,16 @@ fn nothing_holds_back_what_is_not_destroyed(#[case] mut world: World, #[case] po
 #[case::as_it_was_where_it_is_gone(None, "one")]
 fn a_destroy_has_the_value(#[case] now: Option<&str>, #[case] wanted: &str) {
     let mut world = with_password("one");
-    match now {
-        Some(now) => drop(world.finds(found("Secret db", "password", now))),
-        None => {
-            world.stack.variables.found = Vec::new();
-            let gone = failure(
-                FailureClass::World,
-                "SecretNotFound",
-                "Secret db does not exist",
-            );
-            world.stack.variables.missing = Some(gone);
-        }
+    if let Some(now) = now {
+        world.finds(found("Secret db", "password", now));
+    } else {
+        world.stack.variables.found = Vec::new();
+        let gone = failure(
+            FailureClass::World,
+            "SecretNotFound",
+            "Secret db does not exist",
+        );
+        world.stack.variables.missing = Some(gone);
     }
     world.delete().run_to(Stage::Planning);
     let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();
