@@ -10,6 +10,7 @@ use alustan_api::run::{
 use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
 use alustan_core::objects::build_job::{self, Build};
+use alustan_core::objects::outputs::Chosen;
 use alustan_core::objects::run_job::{self, Parts};
 use alustan_core::objects::{budget, cache_pvc, outputs as outputs_of, rbac, secrets};
 use alustan_core::seen::SourceSeen;
@@ -243,7 +244,12 @@ async fn the_operator_may_make_all_that_it_makes() {
             value: json!([1, 2]),
             sensitive: true,
         };
-        let outputs = Outputs::from([("said".to_owned(), output)]);
+        let outputs = Chosen {
+            outputs: Outputs::from([("said".to_owned(), output)]),
+            ..Chosen::default()
+        };
+        let told = outputs_of::config_map(&tf, format!("{name}-told"), &outputs);
+        ensure(&space, &told).await;
         let mut made = vec![
             secrets::record(&tf, &RunRecord::default(), &History::default()),
             secrets::pin(&tf, &pin),

@@ -2,9 +2,11 @@
 //! The patches are those of the operator's `enact` and `report`.
 
 use alustan_api::labels::Component;
-use alustan_api::run::{RunRecord, key};
+use alustan_api::run::{Output, Outputs, RunRecord, key};
 use alustan_api::{FIELD_MANAGER, FINALIZER, Terraform, names};
-use k8s_openapi::api::core::v1::Secret;
+use alustan_core::objects::outputs::{self, Chosen};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
@@ -264,4 +266,57 @@ async fn of_two_swaps_of_the_record_one_wins() {
     let data = now.data.unwrap();
     assert!(!data.contains_key(key::INPUTS), "inputs leave the record");
     assert!(data.contains_key(key::HISTORY), "other keys stay");
+}
+
+/// The same outputs once more are no write, and what is no longer wanted goes; labels of somebody
+/// else stay.
+#[tokio::test]
+async fn outputs_are_written_where_they_changed_and_nothing_else_of_their_objects() {
+    let space = Space::new().await;
+    let wanted = json!({"labels": {"example.com/team": "infra"}});
+    let web = with(resource("web"), "/outputs", Some(wanted));
+    let mut tf: Terraform = serde_json::from_value(space.apply(&web).await.unwrap()).unwrap();
+    let output = |value: &str| Output {
+        value: value.into(),
+        sensitive: false,
+    };
+    let mut chosen = Chosen {
+        outputs: Outputs::from([("a", "1"), ("b", "2")].map(|(k, v)| (k.to_owned(), output(v)))),
+        annotations: [("example.com/a".to_owned(), "1".to_owned())].into(),
+    };
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    let (secrets, maps) = (space.api::<Secret>(), space.api::<ConfigMap>());
+    let apply = async |tf: &Terraform, chosen: &Chosen| {
+        let (secret, map) = (
+            outputs::secret(tf, chosen),
+            outputs::config_map(tf, "told".to_owned(), chosen),
+        );
+        let (secret, map) = (Patch::Apply(secret), Patch::Apply(map));
+        let secret = secrets.patch("web-outputs", &parameters, &secret).await;
+        let map = maps.patch("told", &parameters, &map).await;
+        (secret.unwrap(), map.unwrap())
+    };
+    apply(&tf, &chosen).await;
+    let theirs = json!({"metadata": {"labels": {"example.com/theirs": "yes"}}});
+    let (merge, theirs) = (PatchParams::default(), Patch::Merge(&theirs));
+    secrets.patch("web-outputs", &merge, &theirs).await.unwrap();
+    let map = maps.patch("told", &merge, &theirs).await.unwrap();
+    let secret = secrets.get("web-outputs").await.unwrap();
+    let (same_secret, same_map) = apply(&tf, &chosen).await;
+    assert_eq!(secret.resource_version(), same_secret.resource_version());
+    assert_eq!(map.resource_version(), same_map.resource_version());
+    assert_eq!(same_map.labels()["example.com/team"], "infra");
+
+    tf.spec.outputs = None;
+    chosen.outputs.remove("b");
+    chosen.annotations.clear();
+    let (secret, map) = apply(&tf, &chosen).await;
+    assert_eq!(secret.data.as_ref().unwrap().len(), 1);
+    assert_eq!(map.data.as_ref().unwrap().len(), 1);
+    for meta in [&secret.metadata, &map.metadata] {
+        let labels = meta.labels.as_ref().unwrap();
+        assert!(!labels.contains_key("example.com/team"), "{labels:?}");
+        assert_eq!(labels["example.com/theirs"], "yes");
+        assert_eq!(meta.annotations, None);
+    }
 }

@@ -29,8 +29,12 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
             "get", "list", "watch", "create", "patch", "update", "delete",
         ],
     ),
-    // Scripts.
-    ("", "configmaps", &["get", "list", "watch"]),
+    // Scripts, variables and outputs.
+    (
+        "",
+        "configmaps",
+        &["get", "list", "watch", "create", "patch", "delete"],
+    ),
     // The uid in the image's tag; the label of those that hold state.
     ("", "namespaces", &["get", "patch"]),
     (
@@ -84,7 +88,7 @@ const REFUSED: [(&str, &str, &[&str]); 25] = [
         &["create", "update", "delete", "deletecollection"],
     ),
     ("", "secrets", &["deletecollection"]),
-    ("", "configmaps", &["create", "patch", "update", "delete"]),
+    ("", "configmaps", &["update", "deletecollection"]),
     ("", "namespaces", &["list", "create", "update", "delete"]),
     ("", "nodes", &["get", "list", "patch"]),
     ("", "nodes/proxy", &["get", "create"]),

@@ -1,7 +1,7 @@
 //! Every rule of the schema, from both sides. What is accepted must be readable, too: a resource
 //! that the schema lets in and the program cannot read would be lost to everybody.
 
-use alustan_api::{Terraform, names};
+use alustan_api::{Terraform, labels, names};
 use serde_json::{Value, json};
 
 use crate::space::{Space, resource, with};
@@ -326,6 +326,8 @@ async fn names_of_objects_are_names() {
     }
     accepts(&space, "/outputs/secretName", &good).await;
     refuses(&space, "/outputs/secretName", message, &bad).await;
+    accepts(&space, "/outputs/configMapName", &good).await;
+    refuses(&space, "/outputs/configMapName", message, &bad).await;
     accepts(&space, "/cache/storageClassName", &good).await;
     refuses(&space, "/cache/storageClassName", message, &bad).await;
     for name in &bad {
@@ -355,6 +357,50 @@ async fn outputs_do_not_take_the_place_of_the_operators_own_secrets() {
     ];
     let message = "must not end in -run, -pin, -plan, -state";
     refuses(&space, field, message, &own.map(Value::from)).await;
+}
+
+/// A map with one entry at `key`.
+fn entry(key: &str, value: &str) -> Value {
+    json!({key: value})
+}
+
+#[tokio::test]
+async fn outputs_have_keys_labels_and_annotations_that_kubernetes_takes_and_that_are_not_ours() {
+    let space = Space::new().await;
+    let long = "k".repeat(254);
+    let good = ["server", "ca.crt", "A_b-1", &long[1..]].map(|key| entry(key, "endpoint"));
+    accepts(&space, "/outputs/keys", &good).await;
+    let bad = ["a b", "a/b", "", &long].map(|key| entry(key, "endpoint"));
+    let message = "must have keys of a Secret or ConfigMap";
+    refuses(&space, "/outputs/keys", message, &bad).await;
+
+    let good = [
+        entry("argocd.argoproj.io/secret-type", "cluster"),
+        entry("team", ""),
+        entry("app.kubernetes.io/name", "web"),
+    ];
+    accepts(&space, "/outputs/labels", &good).await;
+    let ours = [
+        labels::MANAGED_BY,
+        labels::COMPONENT,
+        labels::UID,
+        "alustan.io/mine",
+    ];
+    let message = "which are the operator's own";
+    let bad = ours.map(|key| entry(key, "me"));
+    refuses(&space, "/outputs/labels", message, &bad).await;
+    let bad = [entry("a b", "x"), entry("a/b/c", "x"), entry("team", "a b")];
+    let message = "must be labels as Kubernetes takes them";
+    refuses(&space, "/outputs/labels", message, &bad).await;
+
+    let good = [entry("example.com/vpc-id", "vpc_id"), entry("vpc", "vpc")];
+    accepts(&space, "/outputs/annotations", &good).await;
+    let bad = [entry(labels::JSON_OUTPUTS, "vpc_id")];
+    let message = "which are the operator's own";
+    refuses(&space, "/outputs/annotations", message, &bad).await;
+    let bad = [entry("a b", "vpc_id"), entry("a/b/c", "vpc_id")];
+    let message = "must have names of annotations";
+    refuses(&space, "/outputs/annotations", message, &bad).await;
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ pub enum Component {
     State,
     /// The cache volume.
     Cache,
-    /// Outputs for the user.
+    /// Outputs for others: a Secret, perhaps a `ConfigMap`.
     Outputs,
     /// A pull secret derived from the registry's.
     Registry,

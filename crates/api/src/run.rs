@@ -108,7 +108,7 @@ pub enum Trigger {
     Interval,
     /// The real objects differ from the configuration.
     Drift,
-    /// The Secret with the outputs is gone, or has another name by now.
+    /// Outputs are not where `spec.outputs` wants them, or not as it wants them.
     Outputs,
     /// The pin is gone.
     Pin,
@@ -486,9 +486,21 @@ pub struct Applied {
     pub found: BTreeMap<String, String>,
     /// When it was done.
     pub at: Timestamp,
-    /// The Secret that the outputs went to.
+    /// Where the outputs went.
     #[serde(default)]
-    pub outputs: Option<String>,
+    pub handed_on: Option<HandedOn>,
+}
+
+/// Where outputs were handed on to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HandedOn {
+    /// The Secret.
+    pub secret: String,
+    /// The `ConfigMap`, where one was wanted.
+    pub config_map: Option<String>,
+    /// A digest of the keys, labels and annotations that were wanted.
+    pub how: String,
 }
 
 /// A plan that waits for a person.

@@ -133,7 +133,8 @@ pub struct TerraformSpec {
     #[serde(default)]
     pub suspend: bool,
 
-    /// Where the module's outputs go.
+    /// Where the module's outputs go. Where drift is corrected, a change is applied at once; elsewhere
+    /// with the next apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsSpec>,
 

@@ -20,6 +20,17 @@ use crate::spec::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 const DURATION: &str = r"^([0-9]+(\.[0-9]+)?(s|m|h))+$";
+const KEYS: &str = "self.all(key, key.size() <= 253 && key.matches('^[-._a-zA-Z0-9]+$'))";
+const KEYS_HELP: &str =
+    "must have keys of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
+const LABELS: &str = "self.all(key, !format.qualifiedName().validate(key).hasValue() && !format.labelValue().validate(self[key]).hasValue())";
+const LABELS_HELP: &str = "must be labels as Kubernetes takes them";
+const OUR_LABELS: &str = "!self.exists(key, key.startsWith('alustan.io/') || key in ['app.kubernetes.io/managed-by', 'app.kubernetes.io/component'])";
+const OUR_LABELS_HELP: &str = "must not have app.kubernetes.io/managed-by, app.kubernetes.io/component or alustan.io/…, which are the operator's own";
+const ANNOTATIONS: &str = "self.all(key, !format.qualifiedName().validate(key).hasValue())";
+const ANNOTATIONS_HELP: &str = "must have names of annotations";
+const OUR_ANNOTATIONS: &str = "!self.exists(key, key.startsWith('alustan.io/'))";
+const OUR_ANNOTATIONS_HELP: &str = "must not have alustan.io/…, which are the operator's own";
 
 /// Where values of variables come from: exactly one of `secretRef`, `configMapRef`, `terraformRef`
 /// and `objectRef`. A value that is not there yet is waited for.
@@ -207,16 +218,15 @@ pub struct ObjectsGone {
 #[serde(rename_all = "camelCase")]
 pub struct OutputsSpec {
     /// The Secret with the outputs, one key each: strings as they are, other values as JSON.
-    /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten. Where drift
-    /// is corrected, one that is removed or gets another name is written again at once; elsewhere
-    /// with the next apply.
+    /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten. One that is
+    /// removed is written again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     #[x_kube(validation = Rule::new(NOT_OURS).message(NOT_OURS_HELP))]
     pub secret_name: Option<String>,
     /// A ConfigMap with those of them that the module does not mark as sensitive. Default: none. A
-    /// ConfigMap that somebody else made is never overwritten.
+    /// ConfigMap that somebody else made is never overwritten. One that is removed is written again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
@@ -225,18 +235,23 @@ pub struct OutputsSpec {
     /// `server: cluster_endpoint`. Default: all, each under its own name. Other resources find
     /// outputs by their keys.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 100))]
+    #[schemars(extend("maxProperties" = 100))]
+    #[x_kube(validation = Rule::new(KEYS).message(KEYS_HELP))]
     pub keys: BTreeMap<String, String>,
     /// Labels of the Secret and the ConfigMap, for example
     /// `argocd.argoproj.io/secret-type: cluster`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 50))]
+    #[schemars(extend("maxProperties" = 50, "additionalProperties" = {"type": "string", "maxLength": 63}))]
+    #[x_kube(validation = Rule::new(LABELS).message(LABELS_HELP))]
+    #[x_kube(validation = Rule::new(OUR_LABELS).message(OUR_LABELS_HELP))]
     pub labels: BTreeMap<String, String>,
     /// Annotations of the Secret and the ConfigMap, with outputs as their values: which output each
     /// annotation has, for example `example.com/vpc-id: vpc_id`. Not for outputs that the module
     /// marks as sensitive.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 50))]
+    #[schemars(extend("maxProperties" = 50))]
+    #[x_kube(validation = Rule::new(ANNOTATIONS).message(ANNOTATIONS_HELP))]
+    #[x_kube(validation = Rule::new(OUR_ANNOTATIONS).message(OUR_ANNOTATIONS_HELP))]
     pub annotations: BTreeMap<String, String>,
 }
 

@@ -8,8 +8,9 @@ use alustan_api::{TerraformStatus, names};
 use alustan_core::seen::SourceSeen;
 use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::Client;
+use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::Store;
 
 use crate::contexts::Contexts;
@@ -44,6 +45,8 @@ pub(crate) struct Context {
 pub(crate) struct Mirrors {
     /// Run records, pins and outputs.
     pub(crate) secrets: Mirror<Secret>,
+    /// Those of outputs, without what they hold.
+    pub(crate) config_maps: Mirror<PartialObjectMeta<ConfigMap>>,
     /// Claims of cache volumes.
     pub(crate) claims: Mirror<PersistentVolumeClaim>,
     pub(crate) jobs: Mirror<Job>,

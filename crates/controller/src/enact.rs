@@ -11,12 +11,12 @@ use alustan_api::labels;
 use alustan_api::run::{PROTOCOL, key};
 use alustan_api::{FIELD_MANAGER, FINALIZER, KEPT, Terraform};
 use alustan_core::seen::Seen;
-use alustan_core::step::{Keep, Object, Step, Swap};
+use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
 use futures::future::try_join_all;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
-use kube::api::{Api, PartialObjectMeta, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use kube::api::{Api, PartialObjectMeta, PartialObjectMetaExt, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -121,7 +121,14 @@ impl<'a> Pass<'a> {
             }
             Step::CreateJob(job) => self.create_job(job).await,
             Step::DeleteJob { name, uid } => self.delete_job(name, uid).await,
-            Step::DeleteOutputs(name) => self.delete_outputs(name).await,
+            Step::DeleteOutputs(OutputsObject::Secret(name)) => {
+                self.cx.mirrors.secrets.forget(&self.namespace(), name);
+                self.delete_outputs::<Secret>(name).await
+            }
+            Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
+                self.cx.mirrors.config_maps.forget(&self.namespace(), name);
+                self.delete_outputs::<ConfigMap>(name).await
+            }
             Step::DeleteClaim => self.delete_claim().await,
             Step::CleanUp { state } => self.clean_up(*state).await,
         }
@@ -262,6 +269,12 @@ impl<'a> Pass<'a> {
                 }
                 Ok(())
             }
+            Object::ConfigMap(map) => {
+                let written = self.apply(map).await?.metadata;
+                let written = written.into_response_partial();
+                self.cx.mirrors.config_maps.wrote(written);
+                Ok(())
+            }
             Object::Claim(claim) => self.claim(claim).await,
             Object::Account(account) => self.apply(account).await.map(drop),
             Object::Role(role) => self.apply(role).await.map(drop),
@@ -376,6 +389,7 @@ impl<'a> Pass<'a> {
 pub(crate) fn object_name(object: &Object) -> String {
     let (kind, meta) = match object {
         Object::Secret(secret) => ("Secret", &secret.metadata),
+        Object::ConfigMap(map) => ("ConfigMap", &map.metadata),
         Object::Claim(claim) => ("PersistentVolumeClaim", &claim.metadata),
         Object::Account(account) => ("ServiceAccount", &account.metadata),
         Object::Role(role) => ("Role", &role.metadata),

@@ -1,6 +1,6 @@
 //! What can go wrong while the cluster is read or written. All of it is tried again.
 
-use alustan_core::step::Step;
+use alustan_core::step::{OutputsObject, Step};
 use thiserror::Error;
 
 /// A read or a write of the cluster failed.
@@ -156,7 +156,12 @@ pub(crate) fn name(step: &Step) -> String {
             )
         }
         Step::DeleteJob { name, .. } => format!("delete job {name}"),
-        Step::DeleteOutputs(name) => format!("delete the outputs in Secret {name}"),
+        Step::DeleteOutputs(OutputsObject::Secret(name)) => {
+            format!("delete the outputs in Secret {name}")
+        }
+        Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
+            format!("delete the outputs in ConfigMap {name}")
+        }
         Step::DeleteClaim => "delete the claim of the cache volume".to_owned(),
         Step::CleanUp { .. } => "clean up".to_owned(),
         Step::RemoveFinalizer => "remove the finalizer".to_owned(),

@@ -72,7 +72,8 @@ mod under_test {
             Step::Ensure(object) => object_name(object),
             Step::SwapRecord(swap) => format!("{:?}", swap.record.phase),
             Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
-            Step::DeleteJob { name, .. } | Step::DeleteOutputs(name) => name.clone(),
+            Step::DeleteJob { name, .. } => name.clone(),
+            Step::DeleteOutputs(object) => object.name().to_owned(),
             Step::AddFinalizer
             | Step::CreateRecord(_)
             | Step::PushContext

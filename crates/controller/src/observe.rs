@@ -7,10 +7,12 @@ mod record;
 mod stack;
 
 use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{Pin, PinnedImage};
+use alustan_api::run::{HandedOn, Pin, PinnedImage};
 use alustan_api::{Terraform, names};
 use alustan_core::absorb::open_run;
 use alustan_core::build;
@@ -18,20 +20,23 @@ use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::objects::outputs;
 use alustan_core::seen::{
-    Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen,
+    Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose,
 };
 use alustan_core::state_address;
 use alustan_registry::DockerConfig;
-use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 use kube::api::Api;
+use kube::core::NamespaceResourceScope;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use crate::Ref;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
 use crate::is_made_for;
+use crate::mirror::Mirror;
 use crate::questions::{self, Push, Repository};
 use inputs::Inputs;
 use record::Kept;
@@ -417,23 +422,43 @@ impl<'a> Session<'a> {
         .await
     }
 
-    /// Whose the outputs Secret is. The mirror has only our own.
+    /// Whose the objects with the outputs are.
     async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
-        let name = outputs::name(self.tf);
+        let HandedOn {
+            secret, config_map, ..
+        } = outputs::wanted(self.tf);
+        let mirrors = &self.cx.mirrors;
+        let wait = record.is_some_and(|record| record.outputs.is_some());
+        Ok(OutputsSeen {
+            secret: self.whose(&mirrors.secrets, &secret, wait).await?,
+            config_map: match config_map {
+                Some(name) => self.whose(&mirrors.config_maps, &name, wait).await?,
+                None => Whose::Absent,
+            },
+        })
+    }
+
+    /// The mirror has only our own; where outputs wait to be handed on, the API server is asked.
+    async fn whose<K>(&self, mirror: &Mirror<K>, name: &str, wait: bool) -> Result<Whose, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + 'static,
+        ObjectRef<K>: Hash + Eq,
+    {
         let namespace = self.tf.namespace().unwrap_or_default();
-        let own = self.cx.mirrors.secrets.get(&namespace, &name);
-        if own.is_some_and(|secret| is_made_for(self.tf, &*secret)) {
-            return Ok(OutputsSeen::Ours);
+        let own = mirror.get(&namespace, name);
+        if own.is_some_and(|object| is_made_for(self.tf, &*object)) {
+            return Ok(Whose::Ours);
         }
-        if record.is_none_or(|record| record.outputs.is_none()) {
-            return Ok(OutputsSeen::Absent);
+        if !wait {
+            return Ok(Whose::Absent);
         }
-        let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &namespace);
-        let found = call(&format!("read Secret {name}"), api.get_metadata_opt(&name)).await?;
-        Ok(match found {
-            None => OutputsSeen::Absent,
-            Some(secret) if is_made_for(self.tf, &secret) => OutputsSeen::Ours,
-            Some(_) => OutputsSeen::Foreign,
+        let api: Api<K> = Api::namespaced(self.cx.client.clone(), &namespace);
+        let what = format!("read {} {name}", K::kind(&()));
+        Ok(match call(&what, api.get_metadata_opt(name)).await? {
+            None => Whose::Absent,
+            Some(object) if is_made_for(self.tf, &object) => Whose::Ours,
+            Some(_) => Whose::Foreign,
         })
     }
 }

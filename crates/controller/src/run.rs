@@ -33,8 +33,8 @@ use crate::reconcile::{forget, reconcile, retry};
 use crate::watches::{Watches, to_ref};
 use crate::{Guarded, Ref};
 
-/// Secrets, claims, Jobs, pods: nobody acts before all of them have listed once.
-pub(crate) const MIRRORS: usize = 4;
+/// Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
+pub(crate) const MIRRORS: usize = 5;
 /// The Secrets that are mirrored: what is read at each look. State is none of the operator's business.
 const MIRRORED: [Component; 3] = [Component::Record, Component::Pin, Component::Outputs];
 
@@ -106,19 +106,22 @@ async fn control(
         Watches::new(client.clone(), config.watch_namespace.clone(), wake.clone());
     let resources = watches.resources();
     let (secrets, secret_events) = watches.mirrored::<Secret>(memory_secrets, lists.clone());
+    let (config_maps, map_events) =
+        watches.mirrored::<PartialObjectMeta<ConfigMap>>(ours.clone(), lists.clone());
     let (claims, claim_events) =
         watches.mirrored::<PersistentVolumeClaim>(ours.clone(), lists.clone());
     let (jobs, job_events) = watches.mirrored::<Job>(ours.clone(), lists.clone());
     let (pods, pod_events) = watches.mirrored::<Pod>(ours, lists);
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
+        config_maps: Mirror::new(config_maps),
         claims: Mirror::new(claims),
         jobs: Mirror::new(jobs),
         pods: Mirror::new(pods),
         listed: listed.clone(),
     };
     let cx = Arc::new(context(client, config, wake, mirrors, resources.clone())?);
-    let (of_secret, of_claim) = (cx.clone(), cx.clone());
+    let (of_secret, of_map, of_claim) = (cx.clone(), cx.clone(), cx.clone());
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
     let of_outputs = resources.clone();
@@ -129,6 +132,10 @@ async fn control(
             let mut who = takers(&of_outputs, &secret);
             who.extend(owner(&secret));
             who
+        })
+        .watches_stream(map_events, move |map| {
+            of_map.mirrors.config_maps.saw(&map);
+            owner(&map)
         })
         .watches_stream(claim_events, move |claim| {
             of_claim.mirrors.claims.saw(&claim);

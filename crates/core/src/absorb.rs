@@ -1,17 +1,17 @@
 //! What becomes of the report of a run: the one place that writes the controller's memory.
 
 use alustan_api::Terraform;
-use alustan_api::labels;
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult};
 use alustan_api::run::{
-    Applied, DriftFound, Failures, History, Outputs, RunKind, RunPhase, RunRecord, RunSpec, Undone,
+    Applied, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunRecord, RunSpec, Undone,
 };
 use k8s_openapi::jiff::Timestamp;
 
 use crate::approval;
+use crate::hand_on::{self, left_behind};
 use crate::objects::{outputs, run_job};
-use crate::seen::{IMAGE_PULL, JobSeen, OutputsSeen, RecordSeen, Seen};
-use crate::step::{Keep, Object, Step, Swap};
+use crate::seen::{IMAGE_PULL, JobSeen, RecordSeen, Seen};
+use crate::step::{Keep, Step, Swap};
 
 /// How many reports are kept.
 const REPORTS: usize = 10;
@@ -46,27 +46,30 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         None => (lost(current, run, seen.job.as_ref(), now)?, None),
     };
     let mut steps = Vec::new();
-    let mut handed_on = None;
+    let mut handed_on = Ok(None);
     let wanted = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
     if let Some(outputs) = outputs.filter(|_| wanted) {
-        match hand_on(tf, outputs, seen.outputs) {
-            Ok(step) => {
-                let (name, before) = (outputs::name(tf), &current.history.applied);
-                let before = before.as_ref().and_then(|applied| applied.outputs.clone());
+        match hand_on::hand_on(tf, outputs, seen.outputs) {
+            Ok(objects) => {
+                let (now, before) = (outputs::wanted(tf), &current.history.applied);
+                let before = before.as_ref().and_then(|it| it.handed_on.as_ref());
                 // Who looks at an old record gets no further: what it has was handed on before.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::SwapRecord(Box::new(guard)));
-                steps.push(step);
-                steps.extend(before.filter(|it| *it != name).map(Step::DeleteOutputs));
-                handed_on = Some(name);
+                steps.extend(objects);
+                steps.extend(before.into_iter().flat_map(|it| left_behind(it, &now)));
+                handed_on = Ok(Some(now));
             }
-            Err(failure) => fail(&mut report, failure),
+            Err(failure) => {
+                fail(&mut report, failure);
+                handed_on = Err(hand_on::subject(&approval::subject_of(run), tf));
+            }
         }
     }
     report.trigger = run.trigger.to_string();
     report.job.clone_from(&run.job);
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
-    let outputs_ours = handed_on.is_some();
+    let outputs_ours = matches!(handed_on, Ok(Some(_)));
     let applied = applies(run) && is_done(report.result);
     let half_way = current.record.begun == current.record.number;
     let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
@@ -111,43 +114,6 @@ pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
         .run
         .as_ref()
         .filter(|_| record.phase < RunPhase::Recorded)
-}
-
-/// The outputs go to a Secret of ours, and never over one of somebody else.
-fn hand_on(tf: &Terraform, outputs: &Outputs, seen: OutputsSeen) -> Result<Step, Failure> {
-    if let Some(name) = outputs.keys().find(|name| !is_key(name)) {
-        return Err(Failure {
-            class: FailureClass::Module,
-            reason: "OutputsUnreadable".to_owned(),
-            message: format!(
-                "everything is applied, but the outputs cannot be handed on: output {name:?} is no \
-                 key of a Secret, which has letters, digits, '-', '_' and '.' only"
-            ),
-        });
-    }
-    match seen {
-        OutputsSeen::Absent | OutputsSeen::Ours => Ok(Step::Ensure(Box::new(Object::Secret(
-            outputs::secret(tf, outputs),
-        )))),
-        OutputsSeen::Foreign => Err(Failure {
-            class: FailureClass::Module,
-            reason: "OutputsNotOurs".to_owned(),
-            message: format!(
-                "everything is applied, but the outputs cannot be handed on: Secret {} exists and \
-                 was not made for this resource (no label {}); set spec.outputs.secretName to \
-                 another name, or remove that Secret",
-                outputs::name(tf),
-                labels::UID,
-            ),
-        }),
-    }
-}
-
-/// What the API server takes for a key of a Secret
-/// (<https://kubernetes.io/docs/concepts/configuration/secret/>).
-fn is_key(name: &str) -> bool {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=253).contains(&name.len()) && name.chars().all(legal)
 }
 
 fn fail(report: &mut RunReport, failure: Failure) {
@@ -230,12 +196,12 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     }
 }
 
-/// The memory after `report`.
+/// The memory after `report`. Outputs were handed on, or were not, and what that counts against.
 fn fold(
     history: &History,
     run: &RunSpec,
     report: RunReport,
-    outputs: Option<String>,
+    handed_on: Result<Option<HandedOn>, String>,
     half_way: bool,
     job_uid: Option<String>,
     now: Timestamp,
@@ -249,7 +215,8 @@ fn fold(
     }
     match (run.kind, report.result) {
         (_, RunResult::Failed) => {
-            let (failure, of) = (report.failure.as_ref(), approval::subject_of(run));
+            let of = handed_on.err().unwrap_or_else(|| approval::subject_of(run));
+            let failure = report.failure.as_ref();
             next.unfinished |= half_way && !run.destroys;
             next.failures = count(&history.failures, &of, failure, job_uid, now);
         }
@@ -264,7 +231,7 @@ fn fold(
                 own_hash: run.own_hash.clone(),
                 found: run.found.clone(),
                 at: now,
-                outputs,
+                handed_on: handed_on.ok().flatten(),
             });
             next.failures = Failures::default();
             next.build_failures = Failures::default();

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use crate::build::{self, Image};
 use crate::image::{self, ImagePlan};
 use crate::inputs::Config;
-use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen};
+use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
 use crate::status::{ImageView, Situation, View, logs};
@@ -60,7 +60,10 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         case.current = absorbed.record;
         case.history = absorbed.history;
         if absorbed.outputs {
-            case.outputs = OutputsSeen::Ours;
+            case.outputs = OutputsSeen {
+                secret: Whose::Ours,
+                config_map: Whose::Ours,
+            };
         }
     }
     if deleting {

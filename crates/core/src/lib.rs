@@ -10,6 +10,7 @@ pub mod delete;
 pub mod digest;
 pub mod events;
 mod flapping;
+mod hand_on;
 pub mod image;
 pub mod inputs;
 pub mod objects;

@@ -75,8 +75,8 @@ pub struct Seen {
     pub jobs: BTreeMap<i64, OwnJob>,
     /// The claim of the cache volume.
     pub cache: CacheSeen,
-    /// Whose the outputs Secret is. Somebody else's is told from none only while outputs wait to
-    /// be handed on.
+    /// Whose the objects with the outputs are. Somebody else's is told from none only while outputs
+    /// wait to be handed on.
     pub outputs: OutputsSeen,
 }
 
@@ -247,9 +247,18 @@ pub const IMAGE_PULL: &str = "ImagePullBackOff";
 /// The reason of an image that is not in the registry, although it was built.
 pub const IMAGE_MISSING: &str = "ImageMissing";
 
-/// Whose the outputs Secret is.
+/// Whose the objects with the outputs are, under the names that they should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputsSeen {
+pub struct OutputsSeen {
+    /// The Secret.
+    pub secret: Whose,
+    /// The `ConfigMap`; absent where none is wanted.
+    pub config_map: Whose,
+}
+
+/// Whose an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
     /// There is none.
     Absent,
     /// It carries our labels for this resource.

@@ -198,9 +198,10 @@ impl View<'_> {
             queue: None,
             blocked_by: stack::blocked_by(self.stack),
             outputs: self.history.applied.as_ref().and_then(|applied| {
+                let handed_on = applied.handed_on.clone()?;
                 Some(OutputsStatus {
-                    config_map_name: None,
-                    secret_name: applied.outputs.clone()?,
+                    secret_name: handed_on.secret,
+                    config_map_name: handed_on.config_map,
                 })
             }),
             state_address: self

@@ -3,7 +3,9 @@
 use alustan_api::TerraformStatus;
 use alustan_api::run::{History, RunInputs, RunRecord};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PersistentVolumeClaim, Secret, ServiceAccount,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
@@ -32,8 +34,8 @@ pub enum Step {
         /// Its uid.
         uid: String,
     },
-    /// Delete the Secret of this name with outputs that are handed on elsewhere by now.
-    DeleteOutputs(String),
+    /// Delete an object with outputs that are handed on elsewhere by now, or no longer.
+    DeleteOutputs(OutputsObject),
     /// Delete the claim of the cache volume, which lost its volume.
     DeleteClaim,
     /// Delete what is left of the resource's own objects, state included or not, and the mark of its
@@ -44,6 +46,24 @@ pub enum Step {
     },
     /// Let the resource go.
     RemoveFinalizer,
+}
+
+/// An object with outputs, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputsObject {
+    /// The Secret.
+    Secret(String),
+    /// The `ConfigMap`.
+    ConfigMap(String),
+}
+
+impl OutputsObject {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Secret(name) | Self::ConfigMap(name) => name,
+        }
+    }
 }
 
 /// Defines the kinds of steps, and the list of all of them.
@@ -138,6 +158,8 @@ pub enum Keep<T> {
 pub enum Object {
     /// A Secret.
     Secret(Secret),
+    /// A `ConfigMap`.
+    ConfigMap(ConfigMap),
     /// The cache volume's claim.
     Claim(Box<PersistentVolumeClaim>),
     /// The runner's account.

@@ -11,9 +11,9 @@ use crate::decide::Case;
 use crate::flapping;
 use crate::inputs::Config;
 use crate::objects::outputs;
-use crate::seen::{OutputsSeen, SourceSeen};
+use crate::seen::{SourceSeen, Whose};
 use crate::status::{AWAITING, NOT_CONVERGING, Situation, differences, drifted};
-use crate::{approval, build, digest, retry, start};
+use crate::{approval, build, digest, hand_on, retry, start};
 
 /// How many corrections in a row may be undone before there is no further one.
 const CORRECTIONS: u32 = 2;
@@ -107,8 +107,8 @@ impl Case<'_> {
         self.history.drift.is_some() && self.history.undone.times >= CORRECTIONS
     }
 
-    /// What an apply leaves behind and is no longer there: the outputs where they belong, or the
-    /// pin. Only another one brings it back, and that would correct drift, too.
+    /// What an apply leaves behind and is no longer there: the outputs where and as they belong, or
+    /// the pin. Only another one brings it back, and that would correct drift, too.
     fn missing(&self, applied: &Applied) -> Option<Trigger> {
         if self.misses_pin() {
             return Some(Trigger::Pin);
@@ -116,9 +116,10 @@ impl Case<'_> {
         if self.tf.spec.drift_detection.mode != DriftMode::Correct {
             return None;
         }
-        let at = applied.outputs.as_ref()?;
-        let there = *at == outputs::name(self.tf) && self.outputs == OutputsSeen::Ours;
-        (!there).then_some(Trigger::Outputs)
+        let handed_on = applied.handed_on.as_ref()?;
+        let in_map = handed_on.config_map.is_none() || self.outputs.config_map == Whose::Ours;
+        let there = self.outputs.secret == Whose::Ours && in_map;
+        (!there || *handed_on != outputs::wanted(self.tf)).then_some(Trigger::Outputs)
     }
 
     fn misses_pin(&self) -> bool {
@@ -258,9 +259,15 @@ impl Case<'_> {
         failures.of == self.subject(hash) && failures.at.is_some()
     }
 
-    /// What failures of the configuration `hash` are counted against.
+    /// What failures of the configuration `hash`, or of handing on its outputs, are counted against.
     fn subject(&self, hash: &str) -> String {
-        approval::subject(hash, &approval::judged_by(self.tf, false))
+        let run = approval::subject(hash, &approval::judged_by(self.tf, false));
+        let outputs = hand_on::subject(&run, self.tf);
+        if self.history.failures.of == outputs {
+            outputs
+        } else {
+            run
+        }
     }
 }
 

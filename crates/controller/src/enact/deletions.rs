@@ -2,7 +2,7 @@
 
 use alustan_api::labels::{self, Component};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -33,14 +33,20 @@ impl Pass<'_> {
         }
     }
 
-    pub(super) async fn delete_outputs(&self, name: &str) -> Result<(), Error> {
-        self.cx.mirrors.secrets.forget(&self.namespace(), name);
-        let api = self.api::<Secret>();
+    /// One that somebody else made meanwhile stays.
+    pub(super) async fn delete_outputs<K>(&self, name: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let api = self.api::<K>();
         match self.not_taken(&api, name).await {
             Err(Error::NameTaken { .. }) => return Ok(()),
             other => other?,
         };
-        let what = format!("delete Secret {name}");
+        let what = format!("delete {} {name}", K::kind(&()));
         gone(call(&what, api.delete(name, &DeleteParams::default())).await)
     }
 
@@ -94,6 +100,7 @@ impl Pass<'_> {
         self.delete_all::<Role>(&ours).await?;
         self.delete_all::<ServiceAccount>(&ours).await?;
         self.delete_all::<PersistentVolumeClaim>(&ours).await?;
+        self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&secrets).await?;
         namespaces::unmark(&self.cx.client, &self.namespace()).await?;
         self.cx

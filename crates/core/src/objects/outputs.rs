@@ -1,15 +1,26 @@
-//! The module's outputs as an object, and back.
+//! The module's outputs as objects, and back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::labels::{self, Component};
-use alustan_api::run::{Output, Outputs};
+use alustan_api::run::{HandedOn, Output, Outputs};
 use alustan_api::{Terraform, names};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::secrets;
+use super::{meta, secrets};
+use crate::digest;
+
+/// What is handed on.
+#[derive(Default)]
+pub struct Chosen {
+    /// Outputs by their keys.
+    pub outputs: Outputs,
+    /// Annotations with values of outputs.
+    pub annotations: BTreeMap<String, String>,
+}
 
 /// The name of the outputs Secret of `tf`.
 pub fn name(tf: &Terraform) -> String {
@@ -20,32 +31,68 @@ pub fn name(tf: &Terraform) -> String {
         .unwrap_or_else(|| names::outputs(&tf.name_any()))
 }
 
-/// The outputs Secret of `tf`: strings as they are, everything else as JSON. Annotations say which
-/// are which, and which are sensitive, so that other resources read them as they were.
-pub fn secret(tf: &Terraform, outputs: &Outputs) -> Secret {
-    let data = outputs.iter().map(|(name, output)| {
-        let text = match &output.value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        (name.as_str(), text.into_bytes())
-    });
-    let mut secret = secrets::secret(tf, name(tf), Component::Outputs, data);
-    let annotations = [
+/// Where the outputs of `tf` are to go.
+pub fn wanted(tf: &Terraform) -> HandedOn {
+    let spec = tf.spec.outputs.clone().unwrap_or_default();
+    HandedOn {
+        secret: name(tf),
+        config_map: spec.config_map_name,
+        how: digest::plain(&json!([spec.keys, spec.labels, spec.annotations])),
+    }
+}
+
+/// The outputs Secret of `tf`. Annotations say which keys are JSON, and which are sensitive, so that
+/// other resources read them as they were.
+pub fn secret(tf: &Terraform, chosen: &Chosen) -> Secret {
+    let outputs = &chosen.outputs;
+    let data = outputs
+        .iter()
+        .map(|(key, output)| (key.as_str(), text(&output.value).into_bytes()));
+    let secret = secrets::secret(tf, name(tf), Component::Outputs, data);
+    let ours = [
         (
             labels::JSON_OUTPUTS,
             keys(outputs, |it| !it.value.is_string()),
         ),
         (labels::SENSITIVE_OUTPUTS, keys(outputs, |it| it.sensitive)),
     ];
-    secret.metadata.annotations = Some(
-        annotations
-            .into_iter()
-            .filter(|(_, keys)| !keys.is_empty())
-            .map(|(name, keys)| (name.to_owned(), keys))
-            .collect(),
-    );
-    secret
+    let ours = ours.into_iter().filter(|(_, keys)| !keys.is_empty());
+    let mut metadata = metadata(tf, name(tf), chosen);
+    let annotations = metadata.annotations.get_or_insert_default();
+    annotations.extend(ours.map(|(name, keys)| (name.to_owned(), keys)));
+    Secret { metadata, ..secret }
+}
+
+/// The `ConfigMap` with those that are not sensitive.
+pub fn config_map(tf: &Terraform, name: String, chosen: &Chosen) -> ConfigMap {
+    let told = chosen.outputs.iter().filter(|(_, it)| !it.sensitive);
+    let told = told.map(|(key, output)| (key.clone(), text(&output.value)));
+    ConfigMap {
+        metadata: metadata(tf, name, chosen),
+        data: Some(told.collect()),
+        ..ConfigMap::default()
+    }
+}
+
+/// With labels and annotations as `spec.outputs` wants them, besides ours.
+fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
+    let ours = meta(tf, name, Component::Outputs);
+    let spec = tf.spec.outputs.as_ref();
+    let mut labels = spec.map(|it| it.labels.clone()).unwrap_or_default();
+    labels.extend(ours.labels.into_iter().flatten());
+    ObjectMeta {
+        labels: Some(labels),
+        annotations: Some(chosen.annotations.clone()),
+        ..ours
+    }
+}
+
+/// Strings as they are, everything else as JSON.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 fn keys(outputs: &Outputs, which: impl Fn(&Output) -> bool) -> String {

@@ -36,7 +36,7 @@ mod unreadable;
 
 use alustan_api::State;
 use alustan_api::run::RunKind;
-use alustan_core::step::{Object, Step};
+use alustan_core::step::{Object, OutputsObject, Step};
 use kube::ResourceExt;
 
 use crate::world::{Act, Look, Looked, Stage, World};
@@ -55,7 +55,8 @@ fn word(step: &Step) -> String {
         Step::PushContext => "PushContext".to_owned(),
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
         Step::DeleteJob { name, .. } => format!("DeleteJob {name}"),
-        Step::DeleteOutputs(name) => format!("DeleteOutputs {name}"),
+        Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
+        Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
         Step::CleanUp { state: true } => "CleanUp with state".to_owned(),
         Step::CleanUp { state: false } => "CleanUp".to_owned(),
@@ -66,6 +67,7 @@ fn word(step: &Step) -> String {
 fn object_name(object: &Object) -> String {
     match object {
         Object::Secret(secret) => format!("Secret {}", secret.name_any()),
+        Object::ConfigMap(map) => format!("ConfigMap {}", map.name_any()),
         Object::Claim(claim) => format!("Claim {}", claim.name_any()),
         Object::Account(account) => format!("Account {}", account.name_any()),
         Object::Role(role) => format!("Role {}", role.name_any()),

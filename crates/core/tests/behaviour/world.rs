@@ -15,11 +15,12 @@ mod runner;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::Pin;
+use alustan_api::run::{Outputs, Pin};
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen};
+use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen, Whose};
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 pub(crate) use ledger::{Class, Ledger};
@@ -133,8 +134,12 @@ pub(crate) struct World {
     /// Names of other objects that were made.
     pub(crate) objects: BTreeSet<String>,
     pub(crate) outputs: OutputsSeen,
-    /// What the outputs Secret says.
-    pub(crate) handed_on: BTreeMap<String, String>,
+    /// What a run finds besides the output `size`.
+    pub(crate) more_outputs: Outputs,
+    /// The Secret with the outputs, as it was written last.
+    pub(crate) handed_on: Secret,
+    /// The `ConfigMap` with them.
+    pub(crate) told: ConfigMap,
     /// How pods end that are killed.
     pub(crate) ended: Option<String>,
     /// The claim of the cache volume.
@@ -191,8 +196,13 @@ impl World {
             artifacts: BTreeSet::new(),
             vanished: BTreeMap::new(),
             objects: BTreeSet::new(),
-            outputs: OutputsSeen::Absent,
-            handed_on: BTreeMap::new(),
+            outputs: OutputsSeen {
+                secret: Whose::Absent,
+                config_map: Whose::Absent,
+            },
+            more_outputs: Outputs::new(),
+            handed_on: Secret::default(),
+            told: ConfigMap::default(),
             ended: None,
             cache: CacheSeen::Absent,
             real: Real::default(),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::fixtures::Edit as _;
 use crate::world::{Act, World};
-use alustan_core::seen::{CacheSeen, OutputsSeen};
+use alustan_core::seen::{CacheSeen, Whose};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub(super) enum Event {
     DeleteJobs,
     FinalizerRemoved,
     OutputsRemoved,
+    ConfigMapRemoved,
+    Outputs(u8),
     Mode(&'static str),
     Rules(bool),
     Approve,
@@ -97,6 +99,8 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::DeleteJobs),
         1 => Just(Event::FinalizerRemoved),
         1 => Just(Event::OutputsRemoved),
+        1 => Just(Event::ConfigMapRemoved),
+        1 => (0..4_u8).prop_map(Event::Outputs),
         3 => prop_oneof![3 => Just("Manual"), 1 => Just("Auto")].prop_map(Event::Mode),
         1 => any::<bool>().prop_map(Event::Rules),
         6 => Just(Event::Approve),
@@ -122,6 +126,16 @@ pub(super) fn after() -> impl Strategy<Value = After> {
         2 => (8..14_u8).prop_map(After::Dies),
         1 => (1..6_u8).prop_map(After::LooksAtThePast),
     ]
+}
+
+/// What `spec.outputs` may say.
+fn outputs(which: u8) -> serde_json::Value {
+    match which {
+        0 => serde_json::Value::Null,
+        1 => serde_json::json!({ "secretName": "shared" }),
+        2 => serde_json::json!({ "configMapName": "told" }),
+        _ => serde_json::json!({ "configMapName": "told", "keys": { "how-much": "size" } }),
+    }
 }
 
 /// Lets `event` happen.
@@ -159,7 +173,9 @@ pub(super) fn happen(world: &mut World, event: &Event) {
                 tf
             });
         }
-        Event::OutputsRemoved => world.outputs = OutputsSeen::Absent,
+        Event::OutputsRemoved => world.outputs.secret = Whose::Absent,
+        Event::ConfigMapRemoved => world.outputs.config_map = Whose::Absent,
+        Event::Outputs(which) => drop(world.edit(|tf| tf.with("/outputs", outputs(which)))),
         Event::Mode(mode) => drop(world.edit(|tf| tf.with("/approval/mode", mode))),
         Event::Rules(there) => {
             let rule = serde_json::json!({ "when": "plan.add > 0", "then": "Ask" });

@@ -1,7 +1,51 @@
-//! Rule 14: outputs are those of the last apply.
+//! Rule 14: outputs are those of the last apply, and go where `spec.outputs` wants them.
 
-use crate::fixtures::Edit as _;
+use std::collections::BTreeMap;
+
+use alustan_api::labels;
+use alustan_api::run::{Output, RunKind};
+use alustan_core::objects::outputs;
+use alustan_core::seen::Whose;
+use kube::ResourceExt;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{is_quiet, words};
+use crate::fixtures::{self, Edit as _};
 use crate::world::{Look, Stage, World};
+
+/// A world whose module has some outputs besides `size`, with this `spec.outputs`.
+fn wanting(spec: Value) -> World {
+    let mut world = World::with(fixtures::terraform().with("/outputs", spec));
+    for (name, value, sensitive) in [
+        ("endpoint", json!("https://api.test"), false),
+        ("zones", json!(["a", "b"]), false),
+        ("config", json!({"token": "hush"}), true),
+    ] {
+        let output = Output { value, sensitive };
+        world.more_outputs.insert(name.to_owned(), output);
+    }
+    world
+}
+
+fn applied(spec: Value) -> World {
+    let mut world = wanting(spec);
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world
+}
+
+/// What the outputs Secret says.
+fn secret(world: &World) -> BTreeMap<String, String> {
+    let data = world.handed_on.data.iter().flatten();
+    let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+    data.map(|(key, value)| (key.clone(), text(&value.0)))
+        .collect()
+}
+
+fn texts<const N: usize>(texts: [(&str, &str); N]) -> BTreeMap<String, String> {
+    BTreeMap::from(texts.map(|(key, text)| (key.to_owned(), text.to_owned())))
+}
 
 /// What an old look hands on is not what is applied now.
 #[test]
@@ -10,10 +54,10 @@ fn outputs_of_an_earlier_apply_are_not_handed_on_again() {
     world.run_to(Stage::Reported);
     let then = world.earlier.len();
     world.settle();
-    assert_eq!(world.handed_on["size"], "0");
+    assert_eq!(secret(&world)["size"], "0");
     world.edit(|tf| tf.with_variable("size", 1));
     world.settle();
-    assert_eq!(world.handed_on["size"], "1");
+    assert_eq!(secret(&world)["size"], "1");
     let stale = world.earlier.len() - then;
     world.look(Look {
         stale: Some(stale),
@@ -21,5 +65,225 @@ fn outputs_of_an_earlier_apply_are_not_handed_on_again() {
     });
     world.settle();
     assert!(world.is_ready());
-    assert_eq!(world.handed_on["size"], "1", "those of the apply before");
+    assert_eq!(secret(&world)["size"], "1", "those of the apply before");
+}
+
+#[test]
+fn outputs_are_handed_on_by_their_keys_and_told_but_for_the_sensitive_ones() {
+    let world = applied(json!({
+        "configMapName": "told",
+        "keys": {"server": "endpoint", "zones": "zones", "config": "config"},
+    }));
+    let told = texts([("server", "https://api.test"), ("zones", r#"["a","b"]"#)]);
+    assert_eq!(world.told.data.as_ref(), Some(&told));
+    let config = texts([("config", r#"{"token":"hush"}"#)]);
+    assert_eq!(secret(&world), told.into_iter().chain(config).collect());
+    let read = outputs::read(&world.handed_on);
+    assert_eq!(read["zones"].value, json!(["a", "b"]));
+    assert!(read["config"].sensitive && !read["server"].sensitive);
+    let to = world.status().outputs.unwrap();
+    assert_eq!(to.secret_name, "web-outputs");
+    assert_eq!(to.config_map_name.as_deref(), Some("told"));
+}
+
+#[test]
+fn without_keys_all_outputs_are_handed_on_and_told_only_where_that_is_wanted() {
+    let world = applied(Value::Null);
+    let keys: Vec<_> = secret(&world).into_keys().collect();
+    assert_eq!(keys, ["config", "endpoint", "size", "zones"]);
+    assert!(world.told.data.is_none() && world.status().outputs.unwrap().config_map_name.is_none());
+}
+
+#[test]
+fn labels_and_annotations_are_those_that_are_wanted_besides_ours() {
+    let world = applied(json!({
+        "configMapName": "told",
+        "labels": {"argocd.argoproj.io/secret-type": "cluster", labels::UID: "another"},
+        "annotations": {"example.com/zones": "zones", "example.com/server": "endpoint"},
+    }));
+    let wanted = texts([
+        ("example.com/zones", r#"["a","b"]"#),
+        ("example.com/server", "https://api.test"),
+    ]);
+    let ours = texts([
+        (labels::JSON_OUTPUTS, "config,size,zones"),
+        (labels::SENSITIVE_OUTPUTS, "config"),
+    ]);
+    assert_eq!(world.told.annotations(), &wanted);
+    let both: BTreeMap<_, _> = wanted.into_iter().chain(ours).collect();
+    assert_eq!(world.handed_on.annotations(), &both);
+    for has in [world.told.labels(), world.handed_on.labels()] {
+        assert_eq!(has["argocd.argoproj.io/secret-type"], "cluster");
+        assert_eq!(has[labels::UID], "uid-of-web");
+        assert_eq!(has[labels::COMPONENT], "outputs");
+    }
+}
+
+#[rstest]
+#[case::key(
+    json!({"keys": {"server": "host"}}),
+    "OutputNotFound",
+    "spec.outputs.keys.server: the module has no output host (it has: config, endpoint, size, zones)"
+)]
+#[case::annotation(
+    json!({"annotations": {"example.com/server": "host"}}),
+    "OutputNotFound",
+    "spec.outputs.annotations.example.com/server: the module has no output host (it has: config"
+)]
+#[case::sensitive(
+    json!({"annotations": {"example.com/config": "config"}}),
+    "OutputSensitive",
+    "spec.outputs.annotations.example.com/config: the module marks output config as sensitive"
+)]
+fn what_no_retry_helps_is_told_with_its_field_until_the_field_changes(
+    #[case] spec: Value,
+    #[case] reason: &str,
+    #[case] says: &str,
+) {
+    let mut world = wanting(spec);
+    assert!(world.run_until_rest().stalled);
+    let message = world.status().message;
+    assert_eq!((world.reason().as_str(), world.run_number()), (reason, 1));
+    assert!(message.contains(says), "{message}");
+    assert!(message.contains("everything is applied"), "{message}");
+    assert!(!world.objects.contains("web-outputs") && !message.contains("hush"));
+    world.pass(7_200).settle();
+    assert_eq!(world.run_number(), 1, "tried again");
+    world.edit(|tf| tf.with("/outputs", Value::Null));
+    world.settle();
+    assert!(world.is_ready() && world.objects.contains("web-outputs"));
+    assert_eq!(world.run_number(), 2);
+}
+
+#[test]
+fn a_config_map_of_somebody_else_stays_and_nothing_is_handed_on_beside_it() {
+    let mut world = wanting(json!({"configMapName": "theirs"}));
+    world.outputs.config_map = Whose::Foreign;
+    assert!(world.run_until_rest().stalled);
+    assert_eq!(world.reason(), "OutputsNotOurs");
+    let message = world.status().message;
+    for part in [
+        "ConfigMap theirs exists",
+        "set spec.outputs.configMapName to another name",
+    ] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert!(
+        world
+            .objects
+            .is_disjoint(&["theirs", "web-outputs"].map(str::to_owned).into())
+    );
+    // Another name is a new budget.
+    world.outputs.config_map = Whose::Absent;
+    world.edit(|tf| tf.with("/outputs/configMapName", "ours"));
+    world.settle();
+    assert!(world.is_ready() && world.objects.contains("ours"));
+}
+
+#[rstest]
+#[case::keys("/outputs/keys", json!({"server": "endpoint"}))]
+#[case::labels("/outputs/labels", json!({"team": "infra"}))]
+#[case::annotations("/outputs/annotations", json!({"example.com/server": "endpoint"}))]
+#[case::config_map("/outputs/configMapName", json!("told"))]
+#[case::secret("/outputs/secretName", json!("shared"))]
+fn whatever_changes_in_spec_outputs_is_handed_on_once_while_ready_stays(
+    #[case] field: &str,
+    #[case] value: Value,
+) {
+    let mut world = applied(Value::Null);
+    let (before, real) = (world.handed_on.clone(), world.real.config.clone());
+    world.edit(|tf| tf.with(field, value));
+    let looked = world.look_once();
+    assert!(looked.started && world.is_ready());
+    world.settle();
+    assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
+    assert_eq!((world.run_number(), world.is_ready()), (2, true));
+    assert!(is_quiet(&world.look_once()));
+    assert!(world.handed_on != before || world.objects.contains("told"));
+    assert_eq!(world.real.config, real);
+}
+
+#[test]
+fn saying_what_is_so_by_default_changes_nothing() {
+    let mut world = applied(Value::Null);
+    world.edit(|tf| tf.with("/outputs", json!({"secretName": "web-outputs", "keys": {}})));
+    world.settle();
+    assert_eq!(world.run_number(), 1);
+}
+
+/// An apply would correct drift that is only to be reported.
+#[test]
+fn who_does_not_want_drift_corrected_gets_a_changed_spec_outputs_with_the_next_apply() {
+    let mut world = applied(json!({"configMapName": "told"}));
+    world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
+    world.edit(|tf| tf.with("/outputs", json!({"keys": {"server": "endpoint"}})));
+    world.settle();
+    assert_eq!(world.run_number(), 1);
+    assert!(secret(&world).contains_key("zones") && world.objects.contains("told"));
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.settle();
+    assert_eq!(
+        secret(&world),
+        texts([("server", "https://api.test")]),
+        "{:?}",
+        world.status()
+    );
+    assert!(!world.objects.contains("told"));
+}
+
+#[test]
+fn a_config_map_that_is_gone_is_written_again() {
+    let mut world = applied(json!({"configMapName": "told"}));
+    world.objects.remove("told");
+    world.outputs.config_map = Whose::Absent;
+    world.settle();
+    assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
+    assert!(world.is_ready() && world.objects.contains("told"));
+    assert_eq!(world.run_number(), 2);
+}
+
+#[rstest]
+#[case::renamed(json!({"configMapName": "other"}), &["Ensure ConfigMap other", "Delete ConfigMap told"])]
+#[case::unwanted(json!({}), &["Delete ConfigMap told"])]
+fn a_config_map_that_is_no_longer_wanted_goes_once_the_outputs_are_elsewhere(
+    #[case] spec: Value,
+    #[case] then: &[&str],
+) {
+    let mut world = applied(json!({"configMapName": "told"}));
+    world.edit(|tf| tf.with("/outputs", spec));
+    world.look_once();
+    world.run_to(Stage::Reported);
+    let looked = world.look_once();
+    let first = ["SwapRecord Reported", "Ensure Secret web-outputs"];
+    let last = ["SwapRecord Recorded"];
+    assert_eq!(
+        words(&looked.decision.steps),
+        [&first, then, &last].concat()
+    );
+    assert!(!world.objects.contains("told"));
+    world.settle();
+    assert_eq!((world.run_number(), world.is_ready()), (2, true));
+}
+
+#[rstest]
+#[case::values(
+    json!({"keys": {"a": "endpoint", "b": "large", "c": "large"}}),
+    "the values have 1200016 bytes, and at most 1048576 are possible; the largest is c (600000 bytes)"
+)]
+#[case::annotations(
+    json!({"annotations": {"example.com/large": "large", "example.com/server": "endpoint"}}),
+    "bytes, and at most 262144 are possible; the largest is example.com/large (600017 bytes)"
+)]
+fn more_than_objects_can_hold_is_told_with_the_largest(#[case] spec: Value, #[case] says: &str) {
+    let mut world = wanting(spec);
+    let large = Output {
+        value: "x".repeat(600_000).into(),
+        sensitive: false,
+    };
+    world.more_outputs.insert("large".to_owned(), large);
+    assert!(world.run_until_rest().stalled);
+    assert_eq!(world.reason(), "OutputsTooLarge");
+    let message = world.status().message;
+    assert!(message.contains(says), "{message}");
+    assert!(!world.objects.contains("web-outputs"));
 }

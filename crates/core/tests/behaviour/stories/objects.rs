@@ -250,6 +250,7 @@ fn nothing_that_destroy_needs_has_an_owner() {
     for object in &made.objects {
         let meta = match object {
             Object::Secret(secret) => &secret.metadata,
+            Object::ConfigMap(map) => &map.metadata,
             Object::Claim(claim) => &claim.metadata,
             Object::Account(account) => &account.metadata,
             Object::Role(role) => &role.metadata,

@@ -2,7 +2,7 @@
 
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_core::seen::OutputsSeen;
+use alustan_core::seen::Whose;
 use alustan_core::step::Step;
 
 use super::{is_quiet, words};
@@ -230,13 +230,13 @@ fn a_state_that_grew_gets_more_slots_and_the_right_to_use_them() {
 #[test]
 fn outputs_never_go_over_a_secret_of_somebody_else() {
     let mut world = World::new();
-    world.outputs = OutputsSeen::Foreign;
+    world.outputs.secret = Whose::Foreign;
     world.run_to(Stage::Reported);
     world.look_once();
     assert_eq!(world.reason(), "OutputsNotOurs");
     assert!(world.status().message.contains("Secret web-outputs exists"));
     assert!(!world.objects.contains("web-outputs"));
-    world.outputs = OutputsSeen::Absent;
+    world.outputs.secret = Whose::Absent;
     world.run_until_rest();
     assert!(world.is_ready() && world.objects.contains("web-outputs"));
 }

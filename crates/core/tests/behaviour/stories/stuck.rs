@@ -4,7 +4,7 @@
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
-use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen};
+use alustan_core::seen::{BuildState, CacheSeen, Whose};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::words;
@@ -268,10 +268,10 @@ fn the_first_run_with_the_managed_backend_makes_its_state() {
 #[test]
 fn outputs_that_are_gone_or_belong_elsewhere_are_handed_on_again() {
     let mut world = World::applied();
-    world.outputs = OutputsSeen::Absent;
+    world.outputs.secret = Whose::Absent;
     world.settle();
     assert_eq!(world.last_run(), (RunKind::Apply, "outputs".to_owned()));
-    assert_eq!(world.outputs, OutputsSeen::Ours);
+    assert_eq!(world.outputs.secret, Whose::Ours);
     assert!(world.is_ready());
     world.edit(|tf| tf.with("/outputs", serde_json::json!({ "secretName": "shared" })));
     world.settle();
@@ -286,7 +286,7 @@ fn who_does_not_want_drift_corrected_asks_for_outputs() {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/driftDetection/mode", "Report"));
     world.settle();
-    world.outputs = OutputsSeen::Absent;
+    world.outputs.secret = Whose::Absent;
     world.settle();
     assert_eq!(world.run_number(), 1);
 }

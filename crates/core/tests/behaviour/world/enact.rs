@@ -5,7 +5,7 @@ use alustan_api::run::{Pin, RunRecord, key};
 use alustan_core::decide::decide;
 use alustan_core::image;
 use alustan_core::objects::{outputs, secrets};
-use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen};
+use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
 use alustan_core::step::{Keep, Object, Step, Swap};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret};
@@ -127,7 +127,7 @@ impl World {
                     self.delete_job(name);
                 }
             }
-            Step::DeleteOutputs(name) => drop(self.objects.remove(name)),
+            Step::DeleteOutputs(object) => drop(self.objects.remove(object.name())),
             Step::DeleteClaim => {
                 self.cache = CacheSeen::Absent;
                 self.objects.remove(&names::cache(&self.name()));
@@ -216,6 +216,7 @@ impl World {
     fn ensure(&mut self, object: &Object, seen: &Seen) {
         let name = match object {
             Object::Secret(secret) => secret.name_any(),
+            Object::ConfigMap(map) => map.name_any(),
             Object::Claim(claim) => claim.name_any(),
             Object::Account(account) => account.name_any(),
             Object::Role(role) => role.name_any(),
@@ -231,26 +232,21 @@ impl World {
         if matches!(object, Object::Claim(_)) && self.cache == CacheSeen::Absent {
             self.cache = CacheSeen::Pending;
         }
-        if name == outputs::name(self.tf()) {
-            assert!(
-                seen.outputs != OutputsSeen::Foreign,
-                "wrote over somebody's Secret"
-            );
-            self.outputs = OutputsSeen::Ours;
-            self.hand_on(object);
+        let theirs = "wrote over somebody's object";
+        match object {
+            Object::Secret(secret) if name == outputs::name(self.tf()) => {
+                assert!(seen.outputs.secret != Whose::Foreign, "{theirs}");
+                self.outputs.secret = Whose::Ours;
+                self.handed_on = secret.clone();
+            }
+            Object::ConfigMap(map) => {
+                assert!(seen.outputs.config_map != Whose::Foreign, "{theirs}");
+                self.outputs.config_map = Whose::Ours;
+                self.told = map.clone();
+            }
+            _ => {}
         }
         self.objects.insert(name);
-    }
-
-    fn hand_on(&mut self, outputs: &Object) {
-        let Object::Secret(secret) = outputs else {
-            return;
-        };
-        let data = secret.data.iter().flatten();
-        let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
-        self.handed_on = data
-            .map(|(key, value)| (key.clone(), text(&value.0)))
-            .collect();
     }
 
     fn create_job(&mut self, job: &batch::Job) {

@@ -79,6 +79,8 @@ impl World {
             value: value.unwrap_or_default(),
             sensitive: false,
         };
-        Outputs::from([("size".to_owned(), output)])
+        let mut outputs = self.more_outputs.clone();
+        outputs.insert("size".to_owned(), output);
+        outputs
     }
 }
