@@ -22,6 +22,7 @@ mod main_job;
 mod names;
 mod order;
 mod outages;
+mod outputs;
 mod registry;
 mod retries;
 mod run_once;

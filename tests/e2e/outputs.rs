@@ -1,0 +1,177 @@
+//! Outputs go where `spec.outputs` wants them, as it wants them, and nothing else is touched for it.
+
+use alustan_api::Terraform;
+use alustan_tests::{Counter, scene};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::json;
+
+/// A module with an object that is counted, and outputs of all sorts.
+fn module(counter: &Counter) -> String {
+    let object = counter.life("a");
+    format!(
+        "output \"endpoint\" {{ value = \"https://api.test\" }}\n\
+         output \"zones\" {{ value = [\"a\", \"b\"] }}\n\
+         output \"token\" {{\n  value     = \"hush\"\n  sensitive = true\n}}\n{object}"
+    )
+}
+
+/// Whether run `number` is over.
+fn is_over(number: i64) -> impl Fn(&Terraform) -> bool {
+    move |tf| {
+        let runs = tf.status.as_ref().map(|status| status.runs.as_slice());
+        runs.and_then(<[_]>::first)
+            .is_some_and(|run| run.number == number)
+    }
+}
+
+#[tokio::test]
+async fn outputs_are_handed_on_as_chosen_and_another_choice_touches_nothing_else() {
+    scene("outputs-chosen", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["outputs"] = json!({
+            "secretName": "cluster",
+            "configMapName": "told",
+            "keys": {"server": "endpoint", "zones": "zones", "config": "token"},
+            "labels": {"argocd.argoproj.io/secret-type": "cluster"},
+            "annotations": {"zones": "zones", "example.com/server": "endpoint"},
+        });
+        scene.apply(&web).await;
+        let first = scene.ready("web").await;
+        let to = first.status.as_ref().unwrap().outputs.clone().unwrap();
+        assert_eq!(to.secret_name, "cluster");
+        assert_eq!(to.config_map_name.as_deref(), Some("told"));
+        let data = scene.data("cluster").await;
+        assert_eq!(data.len(), 3, "{:?}", data.keys());
+        assert_eq!(data["server"], "https://api.test");
+        assert_eq!(data["zones"], r#"["a","b"]"#);
+        assert_eq!(data["config"], "hush");
+
+        let (secrets, maps) = (scene.api::<Secret>(), scene.api::<ConfigMap>());
+        let (secret, map) = (
+            secrets.get("cluster").await.unwrap(),
+            maps.get("told").await.unwrap(),
+        );
+        let told = map.data.clone().unwrap();
+        assert_eq!(told.keys().collect::<Vec<_>>(), ["server", "zones"]);
+        assert_eq!(told["zones"], r#"["a","b"]"#);
+        for meta in [&secret.metadata, &map.metadata] {
+            let labels = meta.labels.as_ref().unwrap();
+            assert_eq!(labels["argocd.argoproj.io/secret-type"], "cluster");
+            let annotations = meta.annotations.as_ref().unwrap();
+            assert_eq!(annotations["zones"], r#"["a","b"]"#);
+            assert_eq!(annotations["example.com/server"], "https://api.test");
+        }
+
+        // The same outputs once more are no write.
+        scene
+            .annotate("web", alustan_api::RECONCILE_AT, "again")
+            .await;
+        scene.wait("web", "run 2 to be done", is_over(2)).await;
+        let versions = [
+            secrets.get("cluster").await.unwrap().resource_version(),
+            maps.get("told").await.unwrap().resource_version(),
+        ];
+        assert_eq!(
+            versions,
+            [secret.resource_version(), map.resource_version()]
+        );
+
+        web["spec"]["outputs"] = json!({
+            "configMapName": "told-2",
+            "keys": {"url": "endpoint"},
+            "annotations": {"server": "endpoint"},
+        });
+        scene.apply(&web).await;
+        let last = scene.wait("web", "run 3 to be done", is_over(3)).await;
+        assert_eq!(last.status.as_ref().unwrap().runs[0].trigger, "outputs");
+        assert_eq!(scene.data("web-outputs").await["url"], "https://api.test");
+        let map = maps.get("told-2").await.unwrap();
+        assert_eq!(map.data.as_ref().unwrap()["url"], "https://api.test");
+        assert_eq!(map.annotations()["server"], "https://api.test");
+        assert!(!map.labels().contains_key("argocd.argoproj.io/secret-type"));
+        assert!(secrets.get_opt("cluster").await.unwrap().is_none());
+        assert!(maps.get_opt("told").await.unwrap().is_none());
+
+        maps.delete("told-2", &DeleteParams::default())
+            .await
+            .unwrap();
+        let last = scene.wait("web", "run 4 to be done", is_over(4)).await;
+        assert_eq!(last.status.as_ref().unwrap().runs[0].trigger, "outputs");
+        maps.get("told-2").await.unwrap();
+        assert_eq!(counter.lives(), (1, 0));
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 1));
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn outputs_are_not_written_over_a_config_map_of_somebody_else() {
+    scene("outputs-theirs", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        scene.config_map("theirs", &[("endpoint", "mine")]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["outputs"] = json!({"configMapName": "theirs"});
+        scene.apply(&web).await;
+        let message = scene.reason("web", "OutputsNotOurs").await;
+        for part in ["ConfigMap theirs", "spec.outputs.configMapName"] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        web["spec"]["outputs"]["configMapName"] = json!("ours");
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        let maps = scene.api::<ConfigMap>();
+        let ours = maps.get("ours").await.unwrap().data.unwrap();
+        assert_eq!(ours["endpoint"], "https://api.test");
+        assert!(!ours.contains_key("token"));
+        let theirs = maps.get("theirs").await.unwrap().data.unwrap();
+        assert_eq!(theirs["endpoint"], "mine");
+        assert_eq!(counter.lives(), (1, 0));
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert!(maps.get_opt("theirs").await.unwrap().is_some());
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn outputs_that_the_module_does_not_have_are_told_with_their_field() {
+    scene("outputs-unknown", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        let mut web = scene.resource("web");
+        let wrong = [
+            (
+                json!({"keys": {"server": "host"}}),
+                "OutputNotFound",
+                "spec.outputs.keys.server: the module has no output host (it has: endpoint, token, zones)",
+            ),
+            (
+                json!({"annotations": {"example.com/token": "token"}}),
+                "OutputSensitive",
+                "spec.outputs.annotations.example.com/token: ",
+            ),
+        ];
+        for (outputs, wanted, says) in wrong {
+            web["spec"]["outputs"] = outputs;
+            scene.apply(&web).await;
+            let message = scene.reason("web", wanted).await;
+            assert!(message.contains(says), "{message}");
+            assert_eq!(scene.stalled("web").await.0, wanted);
+        }
+        web["spec"]["outputs"] = json!({"keys": {"server": "endpoint"}});
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        assert_eq!(scene.data("web-outputs").await["server"], "https://api.test");
+        assert_eq!(counter.lives(), (1, 0));
+        scene.delete("web", &DeleteParams::foreground()).await;
+        scene.nothing_left().await;
+    })
+    .await;
+}
