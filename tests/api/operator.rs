@@ -2,6 +2,8 @@
 //! stories share one server and one operator; a resource that nobody can read is there from the
 //! beginning.
 
+mod outputs;
+
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 

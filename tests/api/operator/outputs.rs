@@ -1,0 +1,140 @@
+//! Outputs that a run reports, where nobody runs: the test is the runner.
+
+use alustan_api::report::{RunReport, RunResult};
+use alustan_api::run::{Output, Outputs, RunPhase, RunRecord, RunSpec, Trigger, key};
+use alustan_api::{ABANDON, RunStatus};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use super::*;
+
+fn encoded(value: &impl Serialize) -> Value {
+    let json = serde_json::to_vec(value).unwrap();
+    serde_json::to_value(ByteString(json)).unwrap()
+}
+
+/// Run `number` is done, and its outputs are in the record.
+fn done(number: i64) -> Value {
+    let run = RunSpec {
+        kind: RunKind::Apply,
+        trigger: Trigger::Created,
+        job: format!("web-apply-{number}"),
+        revision: None,
+        context: None,
+        artifact: None,
+        unpack: false,
+        image: "127.0.0.1:1/team/infra@sha256:0".to_owned(),
+        tag: "0".to_owned(),
+        config_hash: "hash".to_owned(),
+        own_hash: String::new(),
+        found: std::collections::BTreeMap::new(),
+        judged_by: String::new(),
+        destroys: false,
+        started_at: Timestamp::now(),
+    };
+    let record = RunRecord {
+        number,
+        run: Some(run),
+        phase: RunPhase::Reported,
+        attempted: number,
+        ..RunRecord::default()
+    };
+    let report = RunReport {
+        number,
+        kind: RunKind::Apply,
+        result: RunResult::Done,
+        trigger: String::new(),
+        job: String::new(),
+        changes: None,
+        asks: None,
+        lineage: None,
+        lock: None,
+        failure: None,
+        state_address: None,
+        started_at: Timestamp::now(),
+        finished_at: Timestamp::now(),
+    };
+    let output = Output {
+        value: "https://api.test".into(),
+        sensitive: false,
+    };
+    let outputs = Outputs::from([("endpoint".to_owned(), output)]);
+    json!({"data": {
+        key::RECORD: encoded(&record), key::REPORT: encoded(&report), key::OUTPUTS: encoded(&outputs),
+    }})
+}
+
+/// A run with `spec.outputs.configMapName` as `map`, as the operator recorded it.
+async fn run(space: &Space, number: i64, map: &str) -> RunStatus {
+    let web = with(resource("web"), "/outputs/configMapName", Some(map.into()));
+    space.apply(&web).await.unwrap();
+    let (tfs, secrets) = (space.api::<Terraform>(), space.api::<Secret>());
+    let name = names::record("web");
+    until("a record", async || {
+        let record = secrets.get_opt(&name).await.unwrap();
+        record.ok_or_else(|| "there is none".to_owned())
+    })
+    .await;
+    wait(&tfs, "web", "the spec to be seen", |tf| {
+        let seen = tf.status.as_ref().and_then(|it| it.observed_generation);
+        seen == tf.metadata.generation
+    })
+    .await;
+    let (merge, done) = (PatchParams::default(), done(number));
+    secrets
+        .patch(&name, &merge, &Patch::Merge(&done))
+        .await
+        .unwrap();
+    let last = |tf: &Terraform| tf.status.as_ref()?.runs.first().cloned();
+    let tf = wait(&tfs, "web", "the run to be recorded", |tf| {
+        last(tf).is_some_and(|run| run.number == number)
+    });
+    last(&tf.await).unwrap()
+}
+
+#[tokio::test]
+async fn outputs_go_to_objects_of_ours_and_leave_none_behind() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let maps = space.api::<ConfigMap>();
+    let theirs = json!({"metadata": {"name": "theirs"}, "data": {"endpoint": "mine"}});
+    let theirs: ConfigMap = serde_json::from_value(theirs).unwrap();
+    maps.create(&PostParams::default(), &theirs).await.unwrap();
+    let refused = run(&space, 1, "theirs").await;
+    assert_eq!(refused.reason.as_deref(), Some("OutputsNotOurs"));
+    let secrets = space.api::<Secret>();
+    assert!(secrets.get_opt("web-outputs").await.unwrap().is_none());
+
+    let done = run(&space, 2, "told").await;
+    assert_eq!((done.result.as_str(), done.error), ("Done", None));
+    let told = maps.get("told").await.unwrap().data.unwrap();
+    assert_eq!(told["endpoint"], "https://api.test");
+    secrets.get("web-outputs").await.unwrap();
+
+    let renamed = run(&space, 3, "told-2").await;
+    assert_eq!(renamed.result, "Done");
+    assert!(maps.get_opt("told").await.unwrap().is_none());
+    maps.get("told-2").await.unwrap();
+
+    let tfs = space.api::<Terraform>();
+    let abandon = json!({"metadata": {"annotations": {ABANDON: "true"}}});
+    let merge = PatchParams::default();
+    tfs.patch("web", &merge, &Patch::Merge(&abandon))
+        .await
+        .unwrap();
+    tfs.delete("web", &DeleteParams::default()).await.unwrap();
+    until("the resource to go", async || {
+        let left = tfs.get_opt("web").await.unwrap();
+        left.map_or(Ok(()), |left| Err(format!("{:?}", left.status)))
+    })
+    .await;
+    for name in ["told-2", "web-outputs"] {
+        assert!(maps.get_opt(name).await.unwrap().is_none(), "{name}");
+        assert!(secrets.get_opt(name).await.unwrap().is_none(), "{name}");
+    }
+    let left = maps.get("theirs").await.unwrap();
+    assert_eq!(left.data, theirs.data);
+    operator.keeps_to_its_role();
+}
