@@ -14,6 +14,7 @@ mod commits;
 mod crashes;
 mod deletion;
 mod drift;
+mod examples;
 mod inputs;
 mod interrupts;
 mod locks;

@@ -1,0 +1,35 @@
+# Stands for what runs on the cluster. Its provider knows of the cluster what the other module hands over, and no more.
+terraform {
+  required_providers {
+    kubectl = { source = "gavinbunney/kubectl" }
+  }
+}
+
+variable "namespace" { type = string }
+variable "apps" { type = set(string) }
+variable "kubeconfig" {
+  type = object({
+    name  = string
+    host  = string
+    ca    = string
+    token = string
+  })
+  sensitive = true
+}
+
+provider "kubectl" {
+  host                   = var.kubeconfig.host
+  cluster_ca_certificate = var.kubeconfig.ca
+  token                  = var.kubeconfig.token
+  load_config_file       = false
+}
+
+resource "kubectl_manifest" "app" {
+  for_each = var.apps
+  yaml_body = yamlencode({
+    apiVersion = "v1"
+    kind       = "ConfigMap"
+    metadata   = { name = "app-${each.key}", namespace = var.namespace }
+    data       = { cluster = nonsensitive(var.kubeconfig.name) }
+  })
+}
