@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::Terraform;
+use alustan_api::{State, Terraform};
 use alustan_tests::{Scene, scene};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::networking::v1::Ingress;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 /// Applies the twin of an example: all of it at once, in the order of its file.
@@ -27,6 +29,16 @@ async fn change(scene: &Scene, name: &str, spec: Value) {
     api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))
         .await
         .unwrap();
+}
+
+/// Asks for the deletion of all resources at once; each with its uid.
+async fn delete_all(scene: &Scene) -> Vec<(String, String)> {
+    let (all, now) = (ListParams::default(), DeleteParams::background());
+    let api = scene.api::<Terraform>();
+    let found = api.list(&all).await.unwrap().items;
+    api.delete_collection(&now, &all).await.unwrap();
+    let names = found.iter();
+    names.map(|tf| (tf.name_any(), tf.uid().unwrap())).collect()
 }
 
 /// What triggered the last run of the resource `name`, once that is run `number`.
@@ -72,6 +84,84 @@ async fn examples_the_cluster_is_made_first_and_what_runs_on_it_goes_first() {
         assert!(made(&scene, "app-blog").await.is_none());
         scene.deleted("cluster", &uid).await;
         assert!(made(&scene, "cluster").await.is_none());
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+/// What the controller of the Ingress does.
+struct Controller(Api<Ingress>);
+
+impl Controller {
+    const FINALIZER: &str = "ingress.k8s.aws/resources";
+
+    async fn makes_a_load_balancer(&self, hostname: &str) {
+        let parameters = PatchParams::default();
+        let mine = json!({"metadata": {"finalizers": [Self::FINALIZER]}});
+        self.0
+            .patch("shop", &parameters, &Patch::Merge(&mine))
+            .await
+            .unwrap();
+        let status = json!({"status": {"loadBalancer": {"ingress": [{"hostname": hostname}]}}});
+        self.0
+            .patch_status("shop", &parameters, &Patch::Merge(&status))
+            .await
+            .unwrap();
+    }
+
+    async fn has_removed_it(&self) {
+        let done = json!({"metadata": {"finalizers": null}});
+        self.0
+            .patch("shop", &PatchParams::default(), &Patch::Merge(&done))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_last() {
+    scene("both", |scene| async move {
+        let controller = Controller(scene.api());
+        twin(&scene, "pass-data-both-ways").await;
+        // There: the ARN of the role.
+        scene.ready("identity").await;
+        let arn = scene.data("shop-cluster").await["role_arn"].clone();
+        assert!(arn.starts_with("arn:aws:iam::"), "{arn}");
+        let running = format!("running as {arn}");
+        scene
+            .until(&running, async || {
+                let (_, log) = scene.try_kubectl(&["logs", "deployment/shop"]).await;
+                log.contains(&running).then_some(())
+            })
+            .await;
+
+        // Back: the hostname of the load balancer.
+        scene.ready("platform").await;
+        scene.reason("dns", "FieldNotFound").await;
+        let name = "shop.example.com";
+        for (run, hostname) in [(1, "one.elb.amazonaws.com"), (2, "two.elb.amazonaws.com")] {
+            controller.makes_a_load_balancer(hostname).await;
+            scene.ready_after_run("dns", run).await;
+            let zone = made(&scene, "zone").await;
+            assert_eq!(json!(zone), json!({name: hostname}));
+        }
+        for untouched in ["platform", "identity"] {
+            assert_eq!(scene.run_number(untouched).await, 1, "{untouched}");
+        }
+
+        // The record goes; what is beneath stays until the controller has let go.
+        let all = delete_all(&scene).await;
+        let api = &controller.0;
+        api.delete("shop", &DeleteParams::default()).await.unwrap();
+        let tf = scene.said("platform", Controller::FINALIZER).await;
+        assert_eq!(tf.status.unwrap().state, State::Destroying);
+        assert!(made(&scene, "zone").await.is_none());
+        assert!(made(&scene, "platform").await.is_some());
+        controller.has_removed_it().await;
+        for (name, uid) in all {
+            scene.deleted(&name, &uid).await;
+        }
+        assert!(made(&scene, "platform").await.is_none());
         scene.nothing_left().await;
     })
     .await;
