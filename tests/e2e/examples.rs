@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::{State, Terraform};
-use alustan_tests::{Scene, scene};
+use alustan_tests::{Scene, condition, scene};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::networking::v1::Ingress;
 use kube::ResourceExt;
@@ -162,6 +162,66 @@ async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_la
             scene.deleted(&name, &uid).await;
         }
         assert!(made(&scene, "platform").await.is_none());
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn examples_a_replaced_server_of_k3s_runs_dns_and_a_new_token_runs_its_workers() {
+    scene("k3s", |scene| async move {
+        twin(&scene, "k3s-stack").await;
+        let others = ["alpha-workers", "bravo-workers", "bravo-control-plane"];
+        for name in others.iter().chain(&["shared-endpoint"]) {
+            scene.ready_after_run(name, 1).await;
+        }
+        let zone = made(&scene, "zone").await;
+        let before = json!({
+            "api--alpha.example.com": "10.1.1.1 10.1.1.2 10.1.1.3",
+            "api--bravo.example.com": "10.2.1.1 10.2.1.2 10.2.1.3",
+            "blog.example.com": "alpha bravo",
+        });
+        assert_eq!(json!(zone), before);
+        let workers = made(&scene, "alpha-workers").await.unwrap();
+        assert_eq!(workers["server"], "https://api--alpha.example.com:6443");
+
+        // A replaced server has another address.
+        let servers = json!({"variables": {"servers": {"b": 2}}});
+        change(&scene, "alpha-control-plane", servers).await;
+        let because = trigger(&scene, "shared-endpoint", 2).await;
+        assert_eq!(
+            because,
+            "input Terraform with example.com/role=control-plane"
+        );
+        let zone = made(&scene, "zone").await.unwrap();
+        let addresses = &zone["api--alpha.example.com"];
+        assert_eq!(addresses, "10.1.1.1 10.1.2.2 10.1.1.3");
+        for name in others {
+            assert_eq!(scene.run_number(name).await, 1, "{name}");
+        }
+
+        // A new token matters to those who join with it.
+        let token = json!({"variables": {"token": 2}});
+        change(&scene, "alpha-control-plane", token).await;
+        let because = trigger(&scene, "alpha-workers", 2).await;
+        assert_eq!(because, "input Terraform alpha-control-plane");
+        let after = made(&scene, "alpha-workers").await.unwrap();
+        assert!(after["token"] != workers["token"]);
+        assert_eq!(scene.run_number("bravo-workers").await, 1);
+        assert_eq!(scene.run_number("shared-endpoint").await, 2);
+
+        // All at once, and yet in order.
+        let all = delete_all(&scene).await;
+        let tf = scene
+            .said("alpha-control-plane", "depend on it and go first")
+            .await;
+        assert_eq!(condition(&tf, "Ready").unwrap().reason, "DependentsExist");
+        for (name, uid) in all {
+            scene.deleted(&name, &uid).await;
+        }
+        let left = scene.api::<ConfigMap>().list(&ListParams::default()).await;
+        let left: Vec<_> = left.unwrap().iter().map(ResourceExt::name_any).collect();
+        assert_eq!(left, ["kube-root-ca.crt"]);
         scene.nothing_left().await;
     })
     .await;
