@@ -226,3 +226,39 @@ async fn examples_a_replaced_server_of_k3s_runs_dns_and_a_new_token_runs_its_wor
     })
     .await;
 }
+
+#[tokio::test]
+async fn examples_terragrunt_from_a_base_image_makes_an_ingress_and_waits_for_its_controller() {
+    scene("grunt", |scene| async move {
+        let controller = Controller(scene.api());
+        twin(&scene, "eks-alb-terragrunt").await;
+        // Without the inputs of root.hcl and terragrunt.hcl, the module would lack variables.
+        scene.ready("cluster").await;
+        for line in ["init", "plan", "apply", "output"] {
+            let line = format!("stand-in for terragrunt: terraform {line}");
+            scene.log("cluster-apply-1", &line).await;
+        }
+        scene.reason("ingress", "HealthCheckPending").await;
+        let host = "one.elb.amazonaws.com";
+        controller.makes_a_load_balancer(host).await;
+        scene.ready_after_run("ingress", 1).await;
+        let url = &scene.data("ingress-outputs").await["url"];
+        assert_eq!(url, "https://shop.main.example.com");
+
+        let all = delete_all(&scene).await;
+        scene.log("ingress-destroy-2", "Still destroying").await;
+        let shop = controller.0.get("shop").await.unwrap();
+        assert!(shop.metadata.deletion_timestamp.is_some());
+        scene
+            .said("cluster", "ingress depend on it and go first")
+            .await;
+        assert!(made(&scene, "cluster").await.is_some());
+        controller.has_removed_it().await;
+        for (name, uid) in all {
+            scene.deleted(&name, &uid).await;
+        }
+        assert!(made(&scene, "cluster").await.is_none());
+        scene.nothing_left().await;
+    })
+    .await;
+}

@@ -1,0 +1,8 @@
+include "root" {
+  path = find_in_parent_folders("root.hcl")
+}
+
+inputs = {
+  name               = "main"
+  kubernetes_version = "1.33"
+}

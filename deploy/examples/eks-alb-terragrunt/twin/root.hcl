@@ -1,0 +1,3 @@
+inputs = {
+  domain = "example.com"
+}
