@@ -1,4 +1,7 @@
-//! The two resources of the first design, exactly as it has them.
+//! The two resources of the first design, exactly as it has them, and those of `deploy/examples`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use alustan_api::Terraform;
 use serde_json::{Value, json};
@@ -8,6 +11,20 @@ use crate::space::Space;
 
 pub(crate) const INLINE: &str = include_str!("samples/inline.yaml");
 pub(crate) const CONFIG_MAP: &str = include_str!("samples/configmap.yaml");
+
+/// The YAML files of a folder and the folders in it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|it| it == "yaml") {
+            found.push(path);
+        }
+    }
+    found
+}
 
 fn terraform(text: &str) -> Value {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
@@ -76,5 +93,32 @@ async fn every_field_of_them_is_kept_and_read() {
             )
             .await
             .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn every_resource_of_the_examples_is_accepted() {
+    let space = Space::new().await;
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples");
+    let mut folders = BTreeSet::new();
+    for file in files(&examples) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+        for mut document in documents {
+            if document["kind"] != "Terraform" {
+                continue;
+            }
+            let metadata = document["metadata"].as_object_mut().unwrap();
+            metadata.remove("namespace");
+            let said = space.try_apply(&document).await;
+            assert!(said.is_ok(), "{}: {said:?}", file.display());
+            let folder = file.strip_prefix(&examples).unwrap().parent().unwrap();
+            folders.insert(folder.to_owned());
+        }
+    }
+    for example in std::fs::read_dir(&examples).unwrap() {
+        let name = example.unwrap().file_name();
+        let found = folders.iter().any(|it| it.starts_with(&name));
+        assert!(found, "{} has no resource", name.display());
     }
 }
