@@ -270,3 +270,22 @@ async fn the_operator_cannot_grant_what_it_has_not() {
         );
     }
 }
+
+/// What is granted for `objectRef` and the like is summed up by a controller of Kubernetes.
+#[tokio::test]
+async fn the_manifests_apply_again_after_something_was_granted() {
+    let server = Server::shared().await;
+    let name = "alustan-controller-objects";
+    let sum = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": [{"apiGroups": ["example.com"], "resources": ["examples"], "verbs": ["get"]}],
+    });
+    let api: Api<ClusterRole> = Api::all(server.client().await);
+    let controller = PatchParams::apply("clusterrole-aggregation-controller").force();
+    api.patch(name, &controller, &Patch::Apply(&sum))
+        .await
+        .unwrap();
+    let again = ["apply", "--server-side", "-k", "deploy/kustomize/base"];
+    server.kubectl(&again).unwrap();
+}
