@@ -3,7 +3,7 @@
 use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr};
 use cel::{ParseErrors, Program};
 
-use crate::{Nothing, STACK, Subject, apart};
+use crate::{LONGEST, Nothing, STACK, Subject, apart};
 
 /// Names of types, which are names like any other to a parser.
 const TYPES: &[&str] = &[
@@ -43,6 +43,9 @@ fn check_on(stack: usize, expression: &str, subject: Subject) -> Result<(), Noth
 
 /// The program of an expression over `subject`, or what is wrong with it.
 pub(crate) fn program(expression: &str, subject: Subject) -> Result<Program, String> {
+    if expression.len() > LONGEST {
+        return Err(format!("it is longer than {LONGEST} characters"));
+    }
     let program = Program::compile(expression).map_err(|errors| first(&errors))?;
     let mut names = Names {
         subject,

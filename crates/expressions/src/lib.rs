@@ -2,6 +2,7 @@
 //! evaluated in a thread of their own. Pure.
 
 mod check;
+mod json;
 
 use cel::{Context, ExecutionError, Program};
 use serde::Serialize;
@@ -11,6 +12,9 @@ pub use check::check;
 
 /// The stack on which an expression is read: only what is used of it costs memory.
 const STACK: usize = 64 * 1024 * 1024;
+
+/// The longest expression, in bytes. What is longer could be nested deeper than any stack.
+const LONGEST: usize = 1000;
 
 /// What an expression is about.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +33,7 @@ pub struct Subject {
 pub const OBJECT: Subject = Subject {
     name: "object",
     fields: &[],
-    loops: 2,
+    loops: 1,
     example: "object.status.ready == true",
 };
 
@@ -71,14 +75,14 @@ fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Va
         ExecutionError::NoSuchKey(_) | ExecutionError::IndexOutOfBounds(_) => {
             Nothing::Missing(error.to_string())
         }
-        other => Nothing::Invalid(other.to_string()),
+        ExecutionError::NoSuchOverload(error) => Nothing::Invalid(error.to_string()),
+        ExecutionError::UndeclaredReference(name) => {
+            Nothing::Invalid(format!("there is no {name:?}"))
+        }
+        // Others would print the values that they are about.
+        _ => Nothing::Invalid("it cannot be evaluated for this value".to_owned()),
     })?;
-    let json = match &result {
-        cel::Value::Bytes(_) => None,
-        other => other.json().ok(),
-    };
-    let kind = result.type_of();
-    json.ok_or_else(|| Nothing::Invalid(format!("it gives {kind}, which JSON has not")))
+    json::of(&result).map_err(Nothing::Invalid)
 }
 
 /// Does `work` in a thread of its own: an expression may be nested as deep as it is long, and
