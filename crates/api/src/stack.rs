@@ -19,7 +19,7 @@ use crate::spec::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 /// Patterns: within lists, rules in CEL would cost more than the API server allows.
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
-const DURATION: &str = r"^([0-9]+(\.[0-9]+)?(s|m|h))+$";
+const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";
 const KEYS: &str = "self.all(key, key.size() <= 253 && key.matches('^[-._a-zA-Z0-9]+$'))";
 const KEYS_HELP: &str =
     "must have keys of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
@@ -63,7 +63,7 @@ pub struct KeysRef {
     /// Which key each variable has its value from, for example `password: db-password`. Absent:
     /// every key is a variable of its own name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 100))]
+    #[schemars(extend("maxProperties" = 100))]
     pub keys: BTreeMap<String, String>,
     /// Whether the module's own default stands in for what is missing. Default: false, which waits
     /// for it.
@@ -93,7 +93,7 @@ pub struct OutputsRef {
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
     /// Which output each variable has its value from, for example `subnets: private_subnet_ids`.
-    #[schemars(length(min = 1, max = 100))]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
     pub outputs: BTreeMap<String, String>,
     /// Whether a change is applied at once; otherwise it waits for the next run. Default: true.
     #[serde(default = "yes")]
@@ -122,7 +122,7 @@ pub struct ValuesRef {
     /// The value of each variable: an expression in CEL over `object`, for example
     /// `hostname: object.status.loadBalancer.ingress[0].hostname`. A field that is not there yet is
     /// waited for.
-    #[schemars(length(min = 1, max = 100))]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
     pub values: BTreeMap<String, String>,
     /// Whether a change is applied at once; otherwise it waits for the next run. Default: true.
     #[serde(default = "yes")]
