@@ -188,7 +188,10 @@ impl Case<'_> {
         if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);
         }
-        let missing = variables.missing.as_ref().and_then(|_| self.blocked());
+        let missing = variables
+            .missing
+            .as_ref()
+            .and_then(|_| self.missing_dependency());
         let wanted = missing.map_or(Ok(Wanted { inputs, config }), Err);
         Ok(Target {
             source,
@@ -278,7 +281,7 @@ impl Case<'_> {
         let waits = matches!(
             status.state,
             State::AwaitingApproval | State::Failed | State::Stalled
-        );
+        ) || is_blocked(status);
         let current = status.observed_generation == self.tf.metadata.generation;
         (waits && current).then(|| status.clone())
     }
@@ -357,14 +360,18 @@ impl Case<'_> {
         let hash = &wanted.config.hash;
         match self.want(&target.source, &wanted.config) {
             Want::Nothing(situation, at) => {
+                self.note_wait(&self.seen.stack.health_checks);
                 let mut decision = self.done(&situation, Some(&target.plan), Some(digest));
                 decision.requeue_at = earliest(decision.requeue_at, at);
                 decision
             }
             Want::Run(kind, trigger) => {
-                if let Some(blocked) = self.blocked().filter(|_| kind != RunKind::Drift) {
-                    self.note_wait(&self.seen.stack.wait_for);
-                    return self.done(&blocked, Some(&target.plan), Some(digest));
+                let quiet = self.is_quiet(kind, &trigger, hash);
+                if kind != RunKind::Drift
+                    && let Some(blocked) = self.blocked()
+                {
+                    let situation = if quiet { self.at_rest() } else { blocked };
+                    return self.done(&situation, Some(&target.plan), Some(digest));
                 }
                 let mut inputs = wanted.inputs;
                 if kind == RunKind::Apply
@@ -505,6 +512,13 @@ fn missing_input(failure: &Failure) -> Situation {
         state: State::Pending,
         ..build::refused(failure)
     }
+}
+
+/// Whether a resource waits for something else than its own work.
+fn is_blocked(status: &TerraformStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    status.state == State::Pending
+        && conditions.any(|it| it.type_ == "Ready" && it.status == "False")
 }
 
 /// The earlier of two moments.

@@ -97,7 +97,6 @@ fn gone(mut case: Case<'_>, message: &str) -> Decision {
 
 fn destroy_what_exists(mut case: Case<'_>) -> Decision {
     if let Some(blocked) = case.destroy_blocked() {
-        case.note_wait(&case.seen.stack.destroy_wait_for);
         return case.done(&blocked, None, None);
     }
     if let (Some(_), Some(conflict)) = (&case.seen.pin, &case.seen.conflict) {

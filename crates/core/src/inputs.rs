@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{BackendInputs, ManagedState, RunInputs, TimeLimits};
+use alustan_api::run::{BackendInputs, ManagedState, RunInputs, TimeLimits, Trigger};
 use alustan_api::{Terraform, names};
 use alustan_backends::{Conflict, Owner};
 use kube::ResourceExt;
@@ -156,10 +156,26 @@ pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInpu
 pub struct Config {
     /// Of everything: the config hash. What is found elsewhere and triggers nothing is not in it.
     pub hash: String,
-    /// Of all but what is found elsewhere.
+    /// Of all but what is found elsewhere; of where that is looked for, too.
     pub own: String,
     /// Of what is found elsewhere, by where.
     pub found: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// That only what is found elsewhere changed since a run with `own` and `found`, and what of it.
+    pub(crate) fn input_since(
+        &self,
+        own: &str,
+        found: &BTreeMap<String, String>,
+    ) -> Option<Trigger> {
+        let all: BTreeSet<_> = found.keys().chain(self.found.keys()).collect();
+        let changed = all
+            .into_iter()
+            .filter(|of| found.get(*of) != self.found.get(*of));
+        let of: Vec<_> = changed.cloned().collect();
+        (own == self.own && !of.is_empty()).then_some(Trigger::Input { of })
+    }
 }
 
 /// The digests of a run of `tf` with `inputs`. `tag` stands for all that is in the image.
@@ -192,6 +208,13 @@ pub fn config(tf: &Terraform, key: &[u8], tag: &str, inputs: &RunInputs, seen: &
         own.clone()
     } else {
         digest::keyed(key, &json!([own, found]))
+    };
+    // Who looks elsewhere from now on has changed the spec, whatever is there.
+    let from = &tf.spec.variables_from;
+    let own = if from.is_empty() {
+        own
+    } else {
+        digest::keyed(key, &json!([own, from]))
     };
     Config { hash, own, found }
 }

@@ -121,7 +121,10 @@ impl Case<'_> {
         match (self.overdue(), quiet) {
             (Some(overdue), true) => Situation::ready(state, "RunOverdue", overdue),
             (Some(overdue), false) => Situation::blocked(state, "RunOverdue", overdue),
-            (None, true) => Situation::ready(state, "Applied", self.what_runs()),
+            (None, true) => Situation {
+                ready: self.sick().is_none().then_some(true),
+                ..Situation::busy(state, "Applied", self.what_runs())
+            },
             (None, false) => Situation::busy(state, "Running", self.what_runs()),
         }
     }

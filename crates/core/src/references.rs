@@ -112,16 +112,8 @@ pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
     Selector::try_from(selector).map_err(|error| format!("selector: {error}"))
 }
 
-/// How the resources are that `tf` depends on, each once.
-pub fn dependencies<'a>(
-    tf: &Terraform,
-    all: impl IntoIterator<Item = &'a Terraform>,
-) -> Vec<DependencySeen> {
-    if tf.spec.depends_on.is_empty() && tf.spec.variables_from.is_empty() {
-        return Vec::new();
-    }
-    let here = tf.namespace().unwrap_or_default();
-    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
+/// The resources that `tf` names, and those of `all` that it selects.
+fn taken(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Vec<Named> {
     let by_selector = outputs_refs(tf).flat_map(|(i, of)| {
         let of = Some(of).filter(|of| of.selector.is_some());
         let selected = of.and_then(|of| selected(tf, of, all.values().copied()).ok());
@@ -133,9 +125,23 @@ pub fn dependencies<'a>(
                 key: Key::of(it),
             })
     });
+    let mut taken = named(tf);
+    taken.extend(by_selector);
+    taken
+}
+
+/// How the resources are that `tf` depends on, each once.
+pub fn dependencies<'a>(
+    tf: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+) -> Vec<DependencySeen> {
+    if tf.spec.depends_on.is_empty() && tf.spec.variables_from.is_empty() {
+        return Vec::new();
+    }
+    let here = tf.namespace().unwrap_or_default();
+    let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
     let mut seen = BTreeSet::new();
-    let mut named = named(tf);
-    named.extend(by_selector);
+    let mut named = taken(tf, &all);
     named.retain(|it| seen.insert(it.key.clone()));
     let dependency = |it: Named| DependencySeen {
         standing: all
@@ -170,11 +176,17 @@ pub fn standing(tf: &Terraform) -> Standing {
 }
 
 /// Those of `all` that name `of` and must go before it. One that only selects it does without it
-/// once it is gone, and one on a cycle with it would wait for it forever.
-pub fn dependents<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
+/// once it is gone, one on a cycle with it would wait for it forever, and one in another namespace
+/// has no say unless the operator looks there.
+pub fn dependents<'a>(
+    of: &Terraform,
+    all: impl IntoIterator<Item = &'a Terraform>,
+    cross_namespace: bool,
+) -> Vec<Key> {
     let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
     let of = Key::of(of);
     all.iter()
+        .filter(|(key, _)| cross_namespace || key.namespace == of.namespace)
         .filter(|(key, it)| **key != of && named(it).iter().any(|named| named.key == of))
         .filter(|(key, _)| path(&of, key, &all).is_none())
         .map(|(key, _)| key.clone())
@@ -219,11 +231,11 @@ pub fn check<'a>(
             wrong("InvalidSelector", format!("{field}.{error}"))
         })?;
     }
-    let named = named(tf);
-    if named.is_empty() {
+    if tf.spec.depends_on.is_empty() && tf.spec.variables_from.is_empty() {
         return Ok(());
     }
     let all: BTreeMap<Key, &Terraform> = all.into_iter().map(|it| (Key::of(it), it)).collect();
+    let named = taken(tf, &all);
     let (own, here) = (Key::of(tf), tf.namespace().unwrap_or_default());
     for Named { field, key } in named {
         let way = if key == own {
@@ -303,7 +315,7 @@ fn path(from: &Key, to: &Key, all: &BTreeMap<Key, &Terraform>) -> Option<Vec<Key
             return Some(way);
         }
         let tf = all.get(&at);
-        for Named { key, .. } in tf.map(|tf| named(tf)).unwrap_or_default() {
+        for Named { key, .. } in tf.map(|tf| taken(tf, all)).unwrap_or_default() {
             if !came_from.contains_key(&key) {
                 came_from.insert(key.clone(), Some(at.clone()));
                 next.push_back(key);

@@ -8,11 +8,14 @@ use alustan_api::{BlockedBy, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::decide::Case;
+use crate::delete::kept::how_to_abandon;
 use crate::seen::{DependencySeen, StackSeen, Standing, TestSeen};
 use crate::status::Situation;
 
 /// The reason of one that depends on a resource, in the way of its destruction.
 const DEPENDENT: &str = "Dependent";
+/// The reason of a resource that waits for one that is not ready.
+const NOT_READY: &str = "DependencyNotReady";
 /// How often objects that nobody could watch are looked at anew.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// How many names are told.
@@ -33,8 +36,12 @@ fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
                 "{field}: there is no Terraform resource {name}; once there is, this goes on by itself"
             ),
         )),
+        Standing::NotReady { reason, .. } if reason == NOT_READY => Some((
+            NOT_READY,
+            format!("{field}: {name} waits for others itself; see status.blockedBy of {name}"),
+        )),
         Standing::NotReady { reason, message } => Some((
-            "DependencyNotReady",
+            NOT_READY,
             format!("{field}: {name} is not ready ({reason}: {message})"),
         )),
     }
@@ -83,9 +90,21 @@ fn failed(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
 }
 
 impl Case<'_> {
-    /// What stands against a run that applies: dependencies, values that are not there yet, objects
-    /// that are waited for.
-    pub(crate) fn blocked(&self) -> Option<Situation> {
+    /// What stands against a run that applies: what is missing, or objects that are waited for. Time
+    /// runs for those only while nothing else is missing.
+    pub(crate) fn blocked(&mut self) -> Option<Situation> {
+        if let Some(missing) = self.missing_dependency() {
+            self.note_wait(&[]);
+            return Some(missing);
+        }
+        let stack = &self.seen.stack;
+        self.note_wait(&stack.wait_for);
+        let (test, failure) = stack.wait_for.iter().find_map(failed)?;
+        Some(self.waits_for(test, failure, State::Pending))
+    }
+
+    /// What is missing: dependencies, or values that are not there yet.
+    pub(crate) fn missing_dependency(&self) -> Option<Situation> {
         let stack = &self.seen.stack;
         let mut dependencies = stack.dependencies.iter().filter_map(in_the_way);
         if let Some((reason, message)) = dependencies.next() {
@@ -96,18 +115,16 @@ impl Case<'_> {
             let message = format!("{message}{more}");
             return Some(Situation::blocked(State::Pending, reason, message));
         }
-        if let Some(missing) = &stack.variables.missing {
-            return Some(refused(missing, self.now));
-        }
-        let (test, failure) = stack.wait_for.iter().find_map(failed)?;
-        Some(self.waits_for(test, failure, State::Pending))
+        let missing = stack.variables.missing.as_ref()?;
+        Some(refused(missing, self.now))
     }
 
     /// What stands against destroying what exists: those that depend on it, and objects that must be
     /// gone.
-    pub(crate) fn destroy_blocked(&self) -> Option<Situation> {
+    pub(crate) fn destroy_blocked(&mut self) -> Option<Situation> {
         let stack = &self.seen.stack;
         if !stack.dependents.is_empty() {
+            self.note_wait(&[]);
             let names: Vec<_> = stack
                 .dependents
                 .iter()
@@ -122,9 +139,9 @@ impl Case<'_> {
             };
             let names = names.join(", ");
             let message = format!(
-                "{names}{more} depend on it and go first; to delete them: kubectl delete tf -n {} {}",
+                "{names}{more} depend on it and go first; to see them: kubectl get tf -n {}{}",
                 self.tf.metadata.namespace.as_deref().unwrap_or_default(),
-                names.replace(',', ""),
+                how_to_abandon(self.tf),
             );
             return Some(Situation::blocked(
                 State::Destroying,
@@ -132,18 +149,19 @@ impl Case<'_> {
                 message,
             ));
         }
+        self.note_wait(&stack.destroy_wait_for);
         let (test, failure) = stack.destroy_wait_for.iter().find_map(failed)?;
         Some(self.waits_for(test, failure, State::Destroying))
     }
 
     /// What keeps the resource from being ready, although it is applied.
     pub(crate) fn sick(&self) -> Option<Situation> {
-        let applied = self.history.applied.as_ref()?;
+        self.history.applied.as_ref()?;
         let (test, failure) = self.seen.stack.health_checks.iter().find_map(failed)?;
         if failure.class != FailureClass::World {
             return Some(refused(failure, self.now));
         }
-        let due = applied.at + test.timeout;
+        let due = self.due_of(test);
         let message = &failure.message;
         if self.now < due {
             let situation = Situation::busy(State::Pending, "HealthCheckPending", message);
@@ -166,8 +184,7 @@ impl Case<'_> {
         if failure.class != FailureClass::World {
             return refused(failure, self.now);
         }
-        let since = self.waiting_since(&test.field).unwrap_or(self.now);
-        let due = since + test.timeout;
+        let due = self.due_of(test);
         let Failure {
             reason, message, ..
         } = failure;
@@ -188,12 +205,17 @@ impl Case<'_> {
         }
     }
 
-    fn waiting_since(&self, field: &str) -> Option<Timestamp> {
+    /// When `test` has failed for too long.
+    fn due_of(&self, test: &TestSeen) -> Timestamp {
         let waiting = self.history.waiting.as_ref();
-        Some(waiting.filter(|it| it.field == field)?.since)
+        let since = waiting
+            .filter(|it| it.field == test.field)
+            .map(|it| it.since);
+        let due = since.unwrap_or(self.now).checked_add(test.timeout);
+        due.unwrap_or(Timestamp::MAX)
     }
 
-    /// Notes what is waited for, if that is news: since when it is waited for cannot be seen again.
+    /// Notes which of `tests` fails first, if that is news: since when cannot be seen again.
     pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
         let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
         let noted = self.history.waiting.as_ref().map(|it| &it.field);

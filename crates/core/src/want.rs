@@ -1,7 +1,5 @@
 //! What is wanted next for a resource whose image and inputs are known (rules 5 to 7, and 10).
 
-use std::collections::BTreeSet;
-
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
 use alustan_api::{DriftMode, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -153,20 +151,12 @@ impl Case<'_> {
     /// What changed since the last apply.
     fn change(&self, source: &SourceSeen, config: &Config) -> Trigger {
         let Some(applied) = &self.history.applied else {
-            return Trigger::Created;
+            let tried = self.current.run.as_ref().filter(|run| !run.destroys);
+            let input = tried.and_then(|run| config.input_since(&run.own_hash, &run.found));
+            return input.unwrap_or(Trigger::Created);
         };
-        if applied.own_hash == config.own {
-            let before = &applied.found;
-            let all = before.keys().chain(config.found.keys());
-            let of: BTreeSet<_> = all
-                .filter(|of| before.get(*of) != config.found.get(*of))
-                .cloned()
-                .collect();
-            if !of.is_empty() {
-                return Trigger::Input {
-                    of: of.into_iter().collect(),
-                };
-            }
+        if let Some(input) = config.input_since(&applied.own_hash, &applied.found) {
+            return input;
         }
         match (&applied.revision, &applied.context) {
             (Some(from), Some(context)) if *context != source.context => Trigger::Commit {
@@ -203,12 +193,15 @@ impl Case<'_> {
 
     /// Applied, and nothing stands against it.
     pub(crate) fn at_rest(&self) -> Situation {
-        if let Some(sick) = self.sick() {
-            return sick;
+        let (sick, applied) = (self.sick(), self.history.applied.as_ref());
+        if let Some(plan) = applied.and_then(|it| self.pending(&it.config_hash)) {
+            return Situation {
+                ready: sick.is_none().then_some(true),
+                ..Situation::busy(State::AwaitingApproval, AWAITING, self.asks(plan))
+            };
         }
-        let hash = self.history.applied.as_ref().map(|it| &it.config_hash);
-        if let Some(plan) = hash.and_then(|hash| self.pending(hash)) {
-            return Situation::ready(State::AwaitingApproval, AWAITING, self.asks(plan));
+        if let Some(sick) = sick {
+            return sick;
         }
         let Some(changes) = drifted(&self.history) else {
             return Situation::ready(State::Success, "Applied", "Terraform applied successfully");

@@ -33,7 +33,7 @@ pub struct VariablesSeen {
 }
 
 /// What one entry of `spec.variablesFrom` finds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct FoundInput {
     /// Where: `Secret db`, `Terraform network`, `Ingress shop/web`.
     pub of: String,
@@ -44,7 +44,7 @@ pub struct FoundInput {
 }
 
 /// A value that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct FoundValue {
     /// The value.
     pub value: Value,

@@ -134,7 +134,7 @@ proptest! {
         let all = resources(&graph);
         let mut left: BTreeMap<usize, Terraform> = all.into_iter().enumerate().collect();
         while !left.is_empty() {
-            let free = |tf: &Terraform| dependents(tf, left.values()).is_empty();
+            let free = |tf: &Terraform| dependents(tf, left.values(), false).is_empty();
             let go: Vec<_> = left.iter().filter(|(_, tf)| free(tf)).map(|(i, _)| *i).collect();
             prop_assert!(!go.is_empty(), "everybody waits for somebody");
             for i in &go {
@@ -180,7 +180,7 @@ fn what_gives_values_is_a_dependency() {
     let network = terraform().named("network");
     let seen = dependencies(&web, [&network]);
     assert_eq!(seen[0].field, "spec.variablesFrom[0].terraformRef");
-    assert_eq!(dependents(&network, [&web]), [Key::of(&web)]);
+    assert_eq!(dependents(&network, [&web], false), [Key::of(&web)]);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_selector_finds_the_others_in_the_order_of_their_names() {
     assert_eq!(seen, ["a", "b"]);
     assert_eq!(followers(&labelled("new"), [&web]), [Key::of(&web)]);
     assert_eq!(
-        dependents(&all[0], [&web]),
+        dependents(&all[0], [&web], false),
         [],
         "who only selects it does without it"
     );
@@ -266,4 +266,27 @@ fn a_resource_whose_spec_has_just_changed_is_no_footing() {
     assert_eq!(standing(&tf), Standing::Ready);
     tf.metadata.generation = Some(2);
     assert!(matches!(standing(&tf), Standing::NotReady { .. }));
+}
+
+#[test]
+fn who_is_in_another_namespace_holds_nobody_up_unless_the_operator_looks_there() {
+    let network = terraform().named("network");
+    let named = json!([{ "name": "network", "namespace": "team" }]);
+    let mut elsewhere = terraform().with("/dependsOn", named);
+    elsewhere.metadata.namespace = Some("other".to_owned());
+    assert_eq!(dependents(&network, [&elsewhere], false), []);
+    assert_eq!(
+        dependents(&network, [&elsewhere], true),
+        [Key::of(&elsewhere)]
+    );
+}
+
+#[test]
+fn a_cycle_through_a_selector_is_told() {
+    let web = takes(&json!({ "selector": { "matchLabels": { "role": "cluster" } } }));
+    let cluster = labelled("a").with("/dependsOn", json!([{ "name": "web" }]));
+    for (tf, path) in [(&web, "web -> a -> web"), (&cluster, "a -> web -> a")] {
+        let refused = check(tf, [&web, &cluster], false).unwrap_err();
+        assert!(refused.message.contains(path), "{}", refused.message);
+    }
 }

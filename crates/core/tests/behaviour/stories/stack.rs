@@ -371,10 +371,13 @@ fn dependents_go_first() {
         (world.status().state, world.reason().as_str()),
         (State::Destroying, "DependentsExist")
     );
-    assert_eq!(
-        world.status().message,
-        "apps, dns depend on it and go first; to delete them: kubectl delete tf -n team apps dns"
-    );
+    let message = world.status().message;
+    for part in [
+        "apps, dns depend on it and go first",
+        "alustan.io/abandon=true",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
     assert!(!world.real.is_empty());
     assert!(is_quiet(&world.look_once()));
     world.stack.dependents = Vec::new();
@@ -449,4 +452,89 @@ fn a_resource_alone_depends_on_nothing() {
     assert_eq!(condition(&world.status(), "DependenciesReady"), "");
     let world = World::applied();
     assert_eq!(condition(&world.status(), "DependenciesReady"), "True");
+}
+
+#[test]
+fn time_runs_for_an_object_only_while_nothing_else_is_missing() {
+    let mut world = World::new();
+    world.stack.wait_for = vec![fails("waitFor")];
+    world.stack.dependencies = vec![stalled("network")];
+    world.settle();
+    world.pass(3_600).settle();
+    world.stack.dependencies = vec![ready("network")];
+    world.settle();
+    assert_eq!(
+        world.reason(),
+        "ObjectNotReady",
+        "it has only just begun to wait"
+    );
+    world.pass(601).settle();
+    assert_eq!(world.reason(), "WaitTimedOut");
+}
+
+#[test]
+fn a_wait_that_is_over_is_forgotten() {
+    let mut world = World::applied();
+    world.stack.health_checks = vec![fails("healthChecks")];
+    world.settle();
+    world.stack.health_checks = vec![test("healthChecks", Ok(()))];
+    world.settle();
+    assert!(world.is_ready());
+    world.pass(30 * 24 * 3_600).settle();
+    world.stack.health_checks = vec![fails("healthChecks")];
+    world.settle();
+    assert_eq!(
+        world.reason(),
+        "HealthCheckPending",
+        "it has failed for a moment only"
+    );
+}
+
+#[test]
+fn a_correction_that_is_blocked_leaves_ready_as_it_is() {
+    let mut world = World::applied();
+    world.real.drifted = true;
+    world.stack.dependencies = vec![stalled("network")];
+    world.pass(2 * 3_600).settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.last_run().1, "interval");
+    world.stack.dependencies = vec![ready("network")];
+    world.settle();
+    assert_eq!(world.last_run().1, "drift");
+}
+
+#[test]
+fn who_looks_elsewhere_from_now_on_has_changed_the_spec() {
+    let from = json!([{ "secretRef": { "name": "db", "keys": { "password": "p" } } }]);
+    let mut world = with_password("one");
+    world
+        .pass(600)
+        .finds(found("Secret db", "password", "two"))
+        .settle();
+    assert_eq!(world.last_run().1, "input Secret db");
+    world.edit(|tf| tf.with("/variablesFrom", from));
+    world
+        .finds(found("Secret other", "password", "three"))
+        .settle();
+    assert_eq!(
+        world.last_run().1,
+        "spec",
+        "an edit does not wait for a minute"
+    );
+}
+
+#[test]
+fn inputs_of_what_was_never_applied_flap_no_faster() {
+    let mut world = World::new();
+    world.finds(found("ConfigMap c", "color", "0"));
+    world.run_to(Stage::Planning);
+    for _ in 0..5 {
+        world.finds(found(
+            "ConfigMap c",
+            "color",
+            world.run_number().to_string(),
+        ));
+        world.settle();
+    }
+    assert!(world.run_number() <= 2, "{}", world.run_number());
 }

@@ -103,7 +103,9 @@ impl World {
             .record
             .as_ref()
             .is_none_or(|record| self.is_disturbed(record));
-        if failed || disturbed || self.is_deleted() || seen.inputs.is_err() {
+        let mut tests = seen.stack.health_checks.iter();
+        let sick = tests.any(|test| test.result.is_err());
+        if failed || disturbed || sick || self.is_deleted() || seen.inputs.is_err() {
             return;
         }
         let wanted = self.wanted(seen);
