@@ -3,13 +3,14 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use alustan_api::Terraform;
 use alustan_core::references::{Key, followers, named, standing};
 use alustan_core::seen::Standing;
 use kube::ResourceExt;
+
+use crate::Guarded;
 
 /// What was known of each resource when it was last heard of.
 #[derive(Default)]
@@ -18,28 +19,36 @@ pub(crate) struct Followers {
 }
 
 struct Known {
-    news: u64,
+    /// [`news`], unless it may be old.
+    news: Option<u64>,
     concerned: BTreeSet<Key>,
 }
 
 impl Followers {
+    /// What was known may be old: everything is news.
+    pub(crate) fn forget(&self) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.values_mut().for_each(|known| known.news = None);
+    }
+
     /// Who must look again, now that `tf`, one of `all`, is as it is: nobody, if that is no news.
-    pub(crate) fn changed<'a>(
+    pub(crate) fn changed(
         &self,
         tf: &Terraform,
-        all: impl IntoIterator<Item = &'a Terraform>,
+        all: impl FnOnce() -> Vec<Arc<Guarded>>,
     ) -> BTreeSet<Key> {
         let news = news(tf);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.get(&Key::of(tf));
-        if before.is_some_and(|before| before.news == news) {
+        if before.is_some_and(|before| before.news == Some(news)) {
             return BTreeSet::new();
         }
-        let concerned = concerned(tf, all);
+        let all = all();
+        let concerned = concerned(tf, readable(&all));
         let before = known.insert(
             Key::of(tf),
             Known {
-                news,
+                news: Some(news),
                 concerned: concerned.clone(),
             },
         );
@@ -48,16 +57,17 @@ impl Followers {
     }
 
     /// Who must look again, now that `tf` is no longer one of `all`.
-    pub(crate) fn gone<'a>(
-        &self,
-        tf: &Terraform,
-        all: impl IntoIterator<Item = &'a Terraform>,
-    ) -> BTreeSet<Key> {
+    pub(crate) fn gone(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<Key> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.remove(&Key::of(tf));
         let before = before.map(|before| before.concerned).unwrap_or_default();
-        concerned(tf, all).into_iter().chain(before).collect()
+        let concerned = concerned(tf, readable(all));
+        concerned.into_iter().chain(before).collect()
     }
+}
+
+fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
+    all.iter().filter_map(|it| it.0.as_ref().ok())
 }
 
 /// Who follows `tf`, and whom it follows: they may wait for it to go.

@@ -138,7 +138,13 @@ impl Objects {
             Err(error) if error.reason() == "Forbidden" => {
                 Ok(Err(forbidden(field, which, &resource)))
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                if error.is_unknown() {
+                    let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+                    kinds.remove(&(which.api_version.clone(), which.kind.clone()));
+                }
+                Ok(Err(unreadable(field, which, &error)))
+            }
         }
     }
 
@@ -186,7 +192,7 @@ impl Objects {
                     which.kind, which.api_version
                 ),
             })),
-            Err(error) => Err(error),
+            Err(error) => Ok(Err(unreadable(field, which, &error))),
         }
     }
 
@@ -256,7 +262,22 @@ async fn listen(
 fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> DynamicObject {
     let mut bare = DynamicObject::new(&object.name_any(), resource);
     bare.metadata = object.metadata;
+    // kubectl keeps what it applied there, data included.
+    bare.metadata.annotations = None;
     bare
+}
+
+/// What cannot be read stands in the way of what needs it, and of nothing else.
+fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
+    let named = which.named("");
+    Failure {
+        class: FailureClass::World,
+        reason: "ObjectUnreadable".to_owned(),
+        message: format!(
+            "{field}: cannot read {named}: {}; it is tried again",
+            error.chain()
+        ),
+    }
 }
 
 fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {

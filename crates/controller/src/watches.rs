@@ -174,11 +174,13 @@ fn concerned(
     event: &watcher::Event<Guarded>,
     all: &Store<Guarded>,
 ) -> Vec<Ref> {
-    let all = all.state();
-    let all = all.iter().filter_map(|it| it.0.as_ref().ok());
     let keys = match event {
-        watcher::Event::Apply(DeserializeGuard(Ok(tf))) => followers.changed(tf, all),
-        watcher::Event::Delete(DeserializeGuard(Ok(tf))) => followers.gone(tf, all),
+        watcher::Event::Apply(DeserializeGuard(Ok(tf))) => followers.changed(tf, || all.state()),
+        watcher::Event::Delete(DeserializeGuard(Ok(tf))) => followers.gone(tf, &all.state()),
+        watcher::Event::Init => {
+            followers.forget();
+            return Vec::new();
+        }
         _ => return Vec::new(),
     };
     keys.iter().map(to_ref).collect()

@@ -37,7 +37,8 @@ struct Stack<'a> {
     used: HashSet<Which>,
 }
 
-/// What `tf` of the `session` has to do with other objects.
+/// What `tf` of the `session` has to do with other objects. Where its references are refused,
+/// nothing is looked at.
 pub(super) async fn see(session: &Session<'_>) -> Result<StackSeen, Error> {
     let tf = session.tf;
     let resources = session.cx.resources.state();
@@ -46,6 +47,7 @@ pub(super) async fn see(session: &Session<'_>) -> Result<StackSeen, Error> {
         .filter_map(|it| it.0.as_ref().ok())
         .collect();
     let deleted = tf.metadata.deletion_timestamp.is_some();
+    let cross_namespace = session.cx.settings.cross_namespace_refs;
     let here = tf.namespace().unwrap_or_default();
     let mut stack = Stack {
         session,
@@ -53,24 +55,35 @@ pub(super) async fn see(session: &Session<'_>) -> Result<StackSeen, Error> {
         used: HashSet::new(),
     };
     let dependents = if deleted {
-        references::dependents(tf, stack.all.iter().copied())
+        references::dependents(tf, stack.all.iter().copied(), cross_namespace)
     } else {
         Vec::new()
     };
-    let destroy_wait_for = if deleted {
-        &tf.spec.destroy_wait_for[..]
+    let dependents = dependents.iter().map(|key| key.seen_from(&here)).collect();
+    if references::check(tf, stack.all.iter().copied(), cross_namespace).is_err() {
+        session.cx.objects.keep(session.who, &HashSet::new());
+        return Ok(StackSeen {
+            dependents,
+            ..StackSeen::default()
+        });
+    }
+    let variables = stack.variables().await?;
+    let seen = if deleted {
+        StackSeen {
+            dependents,
+            variables,
+            destroy_wait_for: stack.gone(&tf.spec.destroy_wait_for).await?,
+            ..StackSeen::default()
+        }
     } else {
-        &[]
-    };
-    let seen = StackSeen {
-        dependencies: references::dependencies(tf, stack.all.iter().copied()),
-        dependents: dependents.iter().map(|key| key.seen_from(&here)).collect(),
-        variables: stack.variables().await?,
-        wait_for: stack.tests("spec.waitFor", &tf.spec.wait_for).await?,
-        health_checks: stack
-            .tests("spec.healthChecks", &tf.spec.health_checks)
-            .await?,
-        destroy_wait_for: stack.gone(destroy_wait_for).await?,
+        let checks = &tf.spec.health_checks;
+        StackSeen {
+            dependencies: references::dependencies(tf, stack.all.iter().copied()),
+            variables,
+            wait_for: stack.tests("spec.waitFor", &tf.spec.wait_for).await?,
+            health_checks: stack.tests("spec.healthChecks", checks).await?,
+            ..StackSeen::default()
+        }
     };
     session.cx.objects.keep(session.who, &stack.used);
     Ok(seen)

@@ -65,8 +65,8 @@ impl Stack<'_> {
                         let message = format!("{place}: {named} does not pass: {expression}");
                         return Ok(Err(waits("ObjectNotReady", message)));
                     }
-                    other => {
-                        let message = format!("{place}: it gives {other}, not true or false");
+                    _ => {
+                        let message = format!("{place}: it gives neither true nor false");
                         return Ok(Err(wrong("InvalidExpression", message)));
                     }
                 }
