@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::RunKind;
-use alustan_api::{FINALIZER, Terraform, names};
+use alustan_api::{FINALIZER, State, Terraform, names};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -191,7 +191,10 @@ async fn a_repository_that_does_not_answer_is_named_in_a_condition_and_an_event(
     space.apply(&resource("web")).await.unwrap();
     let api = space.api::<Terraform>();
     let unreachable = reason("SourceReady", "RepositoryUnreachable");
-    let tf = wait(&api, "web", "a word about the repository", unreachable).await;
+    let tf = wait(&api, "web", "a word about the repository", |tf| {
+        unreachable(tf) && tf.status.as_ref().unwrap().state != State::Pending
+    })
+    .await;
     let (status, _, message) = condition(&tf, "SourceReady");
     assert_eq!(status, "False");
     assert!(message.contains("spec.gitRepo"), "{message}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alustan_api::{State, Terraform};
 use alustan_tests::{Scene, condition, scene};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::networking::v1::Ingress;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
@@ -127,6 +127,10 @@ async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_la
         scene.ready("identity").await;
         let arn = scene.data("shop-cluster").await["role_arn"].clone();
         assert!(arn.starts_with("arn:aws:iam::"), "{arn}");
+        let secret = scene.api::<Secret>().get("shop-cluster").await.unwrap();
+        let read_by_argo_cd = secret.labels().get("argocd.argoproj.io/secret-type");
+        assert_eq!(read_by_argo_cd.map(String::as_str), Some("cluster"));
+        assert_eq!(secret.annotations()["example.com/shop-role-arn"], arn);
         let running = format!("running as {arn}");
         scene
             .until(&running, async || {

@@ -41,13 +41,25 @@ resource "terraform_data" "says" {
 }
 "#;
 
-/// Lets the operator read Services.
+/// Lets the operator read objects of a kind, as long as the scene lasts.
 pub(crate) async fn grant(scene: &Scene, resource: &str) {
+    let namespace = scene
+        .kubectl(&[
+            "get",
+            "namespace",
+            &scene.namespace,
+            "-o",
+            "jsonpath={.metadata.uid}",
+        ])
+        .await;
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {
             "name": format!("{}-{}", scene.namespace, resource.replace(['/', '.'], "-")),
             "labels": {"alustan.io/aggregate-to-controller": "true"},
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Namespace", "name": scene.namespace, "uid": namespace,
+            }],
         },
         "rules": [{
             "apiGroups": [resource.split_once('/').map_or("", |(group, _)| group)],

@@ -59,7 +59,7 @@ async fn waitfor_holds_a_run_back_until_a_test_passes_and_says_when_it_takes_too
         let (reason, message) = scene.stalled("bad").await;
         assert_eq!(reason, "InvalidExpression");
         assert!(
-            message.contains("spec.waitFor[0].cel: it gives \"no\", not true or false"),
+            message.contains("spec.waitFor[0].cel: it gives neither true nor false"),
             "{message}"
         );
     })
