@@ -109,9 +109,10 @@ fn matched(index: usize, rule: &ApprovalRule, unclear: Option<&str>) -> Matched 
 fn holds(when: &str, plan: &Plan) -> Result<bool, Nothing> {
     match evaluate(when, PLAN, plan)? {
         Value::Bool(holds) => Ok(holds),
-        other => Err(Nothing::Invalid(format!(
-            "it gives {other}, not true or false"
-        ))),
+        // Not the value itself: it may be all of the plan.
+        _ => Err(Nothing::Invalid(
+            "it gives neither true nor false".to_owned(),
+        )),
     }
 }
 

@@ -1,7 +1,11 @@
 //! What can go wrong while the cluster is read or written. All of it is tried again.
 
+use alustan_api::report::Failure;
 use alustan_core::step::{OutputsObject, Step};
 use thiserror::Error;
+
+/// What was found, or what stands in the way of it.
+pub(crate) type Found<T> = Result<Result<T, Failure>, Error>;
 
 /// A read or a write of the cluster failed.
 #[derive(Debug, Error)]

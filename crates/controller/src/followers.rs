@@ -10,7 +10,7 @@ use alustan_core::references::{Key, followers, named, standing};
 use alustan_core::seen::Standing;
 use kube::ResourceExt;
 
-use crate::Guarded;
+use crate::{Guarded, readable};
 
 /// What was known of each resource when it was last heard of.
 #[derive(Default)]
@@ -64,10 +64,6 @@ impl Followers {
         let concerned = concerned(tf, readable(all));
         concerned.into_iter().chain(before).collect()
     }
-}
-
-fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
-    all.iter().filter_map(|it| it.0.as_ref().ok())
 }
 
 /// Who follows `tf`, and whom it follows: they may wait for it to go.

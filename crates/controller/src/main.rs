@@ -22,6 +22,8 @@ mod run;
 mod unreadable;
 mod watches;
 
+use std::sync::Arc;
+
 use alustan_api::{Terraform, labels};
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -33,6 +35,11 @@ use kube::runtime::reflector::ObjectRef;
 pub(crate) type Guarded = DeserializeGuard<Terraform>;
 /// The name of a resource.
 pub(crate) type Ref = ObjectRef<Guarded>;
+
+/// Those of `all` that can be read.
+pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
+    all.iter().filter_map(|it| it.0.as_ref().ok())
+}
 
 /// Whether `object` was made for `tf`: not by somebody else, and not for an earlier resource of the
 /// same name.

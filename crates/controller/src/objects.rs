@@ -17,7 +17,7 @@ use tracing::debug;
 
 use crate::Ref;
 use crate::enact::call;
-use crate::error::Error;
+use crate::error::{Error, Found};
 
 /// Which objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -89,8 +89,6 @@ impl Drop for Watch {
         self.task.abort();
     }
 }
-
-type Found<T> = Result<Result<T, Failure>, Error>;
 
 impl Objects {
     /// Nothing is watched yet; `wake` gets the resources whose objects changed.

@@ -1,6 +1,16 @@
 //! Everything that is read: the cluster through mirrors, the world through questions whose
 //! answers come by themselves.
 
+/// Goes on with what is there, or returns why it is not.
+macro_rules! found {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(failure) => return Ok(Err(failure)),
+        }
+    };
+}
+
 mod inputs;
 pub(crate) mod jobs;
 mod record;
@@ -35,9 +45,9 @@ use crate::Ref;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
-use crate::is_made_for;
 use crate::mirror::Mirror;
 use crate::questions::{self, Push, Repository};
+use crate::{is_made_for, readable};
 use inputs::Inputs;
 use record::Kept;
 
@@ -95,8 +105,7 @@ impl<'a> Session<'a> {
         // Most states are nobody else's, and then nobody else is looked at.
         state_address::in_use(self.tf, pin)?;
         let others = self.cx.resources.state();
-        let readable = others.iter().filter_map(|it| it.0.as_ref().ok());
-        state_address::conflict(self.tf, pin, readable)
+        state_address::conflict(self.tf, pin, readable(&others))
     }
 
     fn use_question(&self, question: &str) {
@@ -144,6 +153,7 @@ impl<'a> Session<'a> {
         };
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
+        let (stack, refused) = stack::see(self).await?;
         let seen = Seen {
             nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
@@ -151,10 +161,10 @@ impl<'a> Session<'a> {
                 .unreadable
                 .clone()
                 .or_else(|| questions::check(tf).err())
-                .or_else(|| stack::check(self).err()),
+                .or(refused),
             conflict: self.conflict(record.as_ref(), pin.as_ref()),
             inputs: inputs.seen,
-            stack: stack::see(self).await?,
+            stack,
             source: if plan.is_none() && base.value().is_some() {
                 pending(source)
             } else {

@@ -31,7 +31,7 @@ use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::watches::{Watches, to_ref};
-use crate::{Guarded, Ref};
+use crate::{Guarded, Ref, readable};
 
 /// Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
 pub(crate) const MIRRORS: usize = 5;
@@ -293,8 +293,10 @@ fn takers(resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
         return Vec::new();
     };
     let all = resources.state();
-    let all = all.iter().filter_map(|it| it.0.as_ref().ok());
-    followers(made_for, all).iter().map(to_ref).collect()
+    followers(made_for, readable(&all))
+        .iter()
+        .map(to_ref)
+        .collect()
 }
 
 fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {

@@ -16,7 +16,7 @@ use kube::api::Api;
 
 use crate::context::Context;
 use crate::enact::call;
-use crate::error::Error;
+use crate::error::{Error, Found};
 
 /// What the spec names, or the first thing that is missing.
 pub(super) struct Inputs {
@@ -91,17 +91,6 @@ impl Missing {
 pub(super) struct Reader<'a> {
     pub(super) cx: &'a Context,
     pub(super) namespace: String,
-}
-
-pub(super) type Found<T> = Result<Result<T, Failure>, Error>;
-
-macro_rules! found {
-    ($result:expr) => {
-        match $result {
-            Ok(value) => value,
-            Err(failure) => return Ok(Err(failure)),
-        }
-    };
 }
 
 impl Reader<'_> {

@@ -1,15 +1,5 @@
 //! What a resource takes values from, waits for, and stands before.
 
-/// Goes on with what is there, or returns why it is not.
-macro_rules! found {
-    ($result:expr) => {
-        match $result {
-            Ok(value) => value,
-            Err(failure) => return Ok(Err(failure)),
-        }
-    };
-}
-
 mod objects;
 mod variables;
 
@@ -25,9 +15,10 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::Session;
-use super::inputs::{Found, waits};
-use crate::error::Error;
+use super::inputs::waits;
+use crate::error::{Error, Found};
 use crate::objects::Which;
+use crate::readable;
 
 /// One look at a stack.
 struct Stack<'a> {
@@ -38,14 +29,11 @@ struct Stack<'a> {
 }
 
 /// What `tf` of the `session` has to do with other objects. Where its references are refused,
-/// nothing is looked at.
-pub(super) async fn see(session: &Session<'_>) -> Result<StackSeen, Error> {
+/// nothing is looked at, and why they are is the second.
+pub(super) async fn see(session: &Session<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = session.tf;
     let resources = session.cx.resources.state();
-    let all: Vec<_> = resources
-        .iter()
-        .filter_map(|it| it.0.as_ref().ok())
-        .collect();
+    let all: Vec<_> = readable(&resources).collect();
     let deleted = tf.metadata.deletion_timestamp.is_some();
     let cross_namespace = session.cx.settings.cross_namespace_refs;
     let here = tf.namespace().unwrap_or_default();
@@ -60,12 +48,14 @@ pub(super) async fn see(session: &Session<'_>) -> Result<StackSeen, Error> {
         Vec::new()
     };
     let dependents = dependents.iter().map(|key| key.seen_from(&here)).collect();
-    if references::check(tf, stack.all.iter().copied(), cross_namespace).is_err() {
+    let checked = references::check(tf, stack.all.iter().copied(), cross_namespace);
+    if let Err(refused) = checked {
         session.cx.objects.keep(session.who, &HashSet::new());
-        return Ok(StackSeen {
+        let seen = StackSeen {
             dependents,
             ..StackSeen::default()
-        });
+        };
+        return Ok((seen, Some(refused)));
     }
     let variables = stack.variables().await?;
     let seen = if deleted {
@@ -86,14 +76,7 @@ pub(super) async fn see(session: &Session<'_>) -> Result<StackSeen, Error> {
         }
     };
     session.cx.objects.keep(session.who, &stack.used);
-    Ok(seen)
-}
-
-/// Why nothing can come of what the spec refers to.
-pub(super) fn check(session: &Session<'_>) -> Result<(), Failure> {
-    let resources = session.cx.resources.state();
-    let all = resources.iter().filter_map(|it| it.0.as_ref().ok());
-    references::check(session.tf, all, session.cx.settings.cross_namespace_refs)
+    Ok((seen, None))
 }
 
 impl Stack<'_> {

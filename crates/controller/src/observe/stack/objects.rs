@@ -12,9 +12,9 @@ use kube::core::Duration;
 use serde_json::Value;
 
 use super::{Stack, apart, wrong};
-use crate::error::Error;
+use crate::error::{Error, Found};
 use crate::objects::{Of, Which};
-use crate::observe::inputs::{Found, waits};
+use crate::observe::inputs::waits;
 
 /// How many objects are named in a message.
 const NAMES: usize = 5;
@@ -89,15 +89,11 @@ impl Stack<'_> {
     }
 
     async fn is_gone(&mut self, field: &str, gone: &ObjectsGone) -> Found<()> {
-        let of = match &gone.name {
-            Some(_) => of(field, gone.name.as_ref(), None),
-            None => of(field, None, gone.selector.as_ref()),
-        };
         let which = Which {
             api_version: gone.api_version.clone(),
             kind: gone.kind.clone(),
             namespace: self.namespace(gone.namespace.as_ref()),
-            of: found!(of),
+            of: found!(of(field, gone.name.as_ref(), gone.selector.as_ref())),
         };
         let objects = match self.find(field, which).await? {
             Ok(objects) => objects,

@@ -14,10 +14,10 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{Stack, apart, wrong};
-use crate::error::Error;
+use crate::error::{Error, Found};
 use crate::is_made_for;
 use crate::objects::{Of, Which};
-use crate::observe::inputs::{Found, Reader, waits};
+use crate::observe::inputs::{Reader, waits};
 
 /// More than this of values that are found elsewhere does not fit into a run record, in bytes of
 /// JSON: it holds them twice, and a Secret holds 1 MiB.
