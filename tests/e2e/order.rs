@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::Terraform;
+use alustan_api::{State, Terraform};
 use alustan_tests::{Counter, Scene, condition, scene};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
@@ -150,6 +150,47 @@ async fn order_a_change_runs_only_what_is_downstream_and_a_failure_blocks_it_by_
         scene.apply(&base).await;
         scene.ready_after_run("web", 3).await;
         assert_eq!(scene.run_number("aside").await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn order_a_change_that_comes_on_two_ways_is_applied_once() {
+    scene("diamond", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("node", &[("main.tf", &module(&counter))])
+            .await;
+        let takes = |name: &str, from: &[(&str, &str, &str)]| {
+            let mut node = node(&scene, name, &[]);
+            let from = from.iter().map(|(from, variable, output)| {
+                json!({"terraformRef": {"name": from, "outputs": {*variable: output}}})
+            });
+            node["spec"]["variablesFrom"] = from.collect();
+            node
+        };
+        let mut base = node(&scene, "base", &[]);
+        base["spec"]["variables"]["value"] = json!("one");
+        scene.apply(&base).await;
+        scene.apply(&takes("left", &[("base", "up", "v")])).await;
+        scene.apply(&takes("far", &[("left", "up", "up")])).await;
+        let end = [("base", "value", "v"), ("far", "up", "up")];
+        scene.apply(&takes("end", &end)).await;
+        scene.ready("end").await;
+
+        base["spec"]["variables"]["value"] = json!("two");
+        scene.apply(&base).await;
+        scene
+            .wait("end", "both values", |tf| {
+                let status = tf.status.as_ref();
+                status.is_some_and(|it| it.run > Some(1) && it.state == State::Success)
+            })
+            .await;
+        let data = scene.data("end-outputs").await;
+        assert_eq!((data["v"].as_str(), data["up"].as_str()), ("two", "two"));
+        for name in ["left", "far", "end"] {
+            assert_eq!(scene.run_number(name).await, 2, "{name}");
+        }
     })
     .await;
 }

@@ -16,6 +16,7 @@ use kube::runtime::reflector::Store;
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::fail_point::FailPoint;
+use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
 use crate::objects::Objects;
@@ -37,6 +38,7 @@ pub(crate) struct Context {
     pub(crate) answers: Answers,
     /// Objects of any kind that resources name.
     pub(crate) objects: Objects,
+    pub(crate) looks: Looks,
     pub(crate) memory: Memory,
     pub(crate) fail_point: FailPoint,
 }

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use alustan_core::schedule::{Class, Key, Waiting, schedule};
+use alustan_core::references::Key;
+use alustan_core::schedule::{Class, Waiting, schedule};
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 

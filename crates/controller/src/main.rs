@@ -11,6 +11,7 @@ mod fail_point;
 mod fake_api;
 mod followers;
 mod http;
+mod looks;
 mod lookups;
 mod mirror;
 mod objects;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
-use alustan_core::schedule::{Class, Key};
+use alustan_core::references::Key;
+use alustan_core::schedule::Class;
 use alustan_core::seen::Seen;
 use alustan_core::start::occupied;
 use alustan_core::status::troubled;
 use alustan_core::step::{Decision, Start};
+use alustan_core::upstream::Look;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
@@ -76,6 +78,8 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     };
     let now = Timestamp::now();
     let decision = decide(&tf, &seen, &cx.settings, now);
+    let look = Look::of(&tf, &seen, &decision.status);
+    cx.looks.note(&key(&who), look);
     let requeue = decision
         .requeue_at
         .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
@@ -162,14 +166,12 @@ pub(crate) fn forget(cx: &Context, who: &Ref) {
     cx.dispatcher.idle(&key(who), Timestamp::now());
     cx.answers.keep(who, &HashSet::new());
     cx.objects.keep(who, &HashSet::new());
+    cx.looks.forget(&key(who));
     cx.memory.forget(who);
 }
 
 fn key(who: &Ref) -> Key {
-    Key {
-        namespace: who.namespace.clone().unwrap_or_default(),
-        name: who.name.clone(),
-    }
+    Key::new(who.namespace.clone().unwrap_or_default(), &who.name)
 }
 
 /// Who has a run that goes on, as after a restart of the operator.

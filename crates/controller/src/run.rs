@@ -25,6 +25,7 @@ use crate::dispatch::Dispatcher;
 use crate::error::with_causes;
 use crate::fail_point::FailPoint;
 use crate::http::{self, Health};
+use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
 use crate::objects::Objects;
@@ -241,7 +242,8 @@ fn context(
             artifacts: Lookups::new(wake.clone()),
             logs: Lookups::new(wake.clone()),
         },
-        objects: Objects::new(client, wake),
+        objects: Objects::new(client, wake.clone()),
+        looks: Looks::new(wake),
         memory: Memory::default(),
         fail_point: FailPoint::from_environment()?,
     })

@@ -368,7 +368,7 @@ impl Case<'_> {
             Want::Run(kind, trigger) => {
                 let quiet = self.is_quiet(kind, &trigger, hash);
                 if kind != RunKind::Drift
-                    && let Some(blocked) = self.blocked()
+                    && let Some(blocked) = self.blocked().or_else(|| self.unsettled(&trigger))
                 {
                     let situation = if quiet { self.at_rest() } else { blocked };
                     return self.done(&situation, Some(&target.plan), Some(digest));

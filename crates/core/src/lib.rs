@@ -26,4 +26,5 @@ pub mod state_address;
 pub mod status;
 pub mod step;
 mod unrecorded;
+pub mod upstream;
 mod want;

@@ -112,8 +112,23 @@ pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
     Selector::try_from(selector).map_err(|error| format!("selector: {error}"))
 }
 
+/// The resources whose outputs `tf` takes, where a change of them is a reason to run.
+pub(crate) fn sources(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> BTreeSet<Key> {
+    let here = tf.namespace().unwrap_or_default();
+    let triggers = outputs_refs(tf).filter(|(_, of)| of.trigger);
+    let keys = triggers.flat_map(|(_, of)| match &of.name {
+        Some(name) => vec![Key::new(of.namespace.as_ref().unwrap_or(&here), name)],
+        None => selected(tf, of, all.values().copied())
+            .unwrap_or_default()
+            .into_iter()
+            .map(Key::of)
+            .collect(),
+    });
+    keys.collect()
+}
+
 /// The resources that `tf` names, and those of `all` that it selects.
-fn taken(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Vec<Named> {
+pub(crate) fn taken(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Vec<Named> {
     let by_selector = outputs_refs(tf).flat_map(|(i, of)| {
         let of = Some(of).filter(|of| of.selector.is_some());
         let selected = of.and_then(|of| selected(tf, of, all.values().copied()).ok());

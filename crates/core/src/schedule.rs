@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::references::Key;
+
 /// Runs that matter more go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
@@ -13,15 +15,6 @@ pub enum Class {
     Plan,
     /// Looks for drift.
     Drift,
-}
-
-/// A resource, by namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
 }
 
 /// A run that waits.

@@ -3,7 +3,7 @@
 
 use alustan_api::conditions::{Kind, Verdict};
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::WaitingSince;
+use alustan_api::run::{Trigger, WaitingSince};
 use alustan_api::{BlockedBy, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -101,6 +101,23 @@ impl Case<'_> {
         self.note_wait(&stack.wait_for);
         let (test, failure) = stack.wait_for.iter().find_map(failed)?;
         Some(self.waits_for(test, failure, State::Pending))
+    }
+
+    /// What stands against a run for values that changed: others of them may change soon.
+    pub(crate) fn unsettled(&self, trigger: &Trigger) -> Option<Situation> {
+        let changing = self.seen.stack.changing.as_ref()?;
+        let Trigger::Input { of } = trigger else {
+            return None;
+        };
+        let message = format!(
+            "{} changed; the next run waits for {changing}, whose outputs may change, too: all of it \
+             is applied at once",
+            of.join(", ")
+        );
+        Some(Situation {
+            look_at: Some(self.now + LOOK_AGAIN),
+            ..Situation::busy(State::Pending, "InputsChanging", message)
+        })
     }
 
     /// What is missing: dependencies, or values that are not there yet.

@@ -3,13 +3,17 @@
 mod objects;
 mod variables;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
-use alustan_core::references;
+use alustan_core::objects::outputs;
+use alustan_core::references::{self, Key};
 use alustan_core::seen::StackSeen;
+use alustan_core::upstream;
 use alustan_expressions::{Nothing, OBJECT, evaluate};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::Value;
@@ -18,7 +22,7 @@ use super::Session;
 use super::inputs::waits;
 use crate::error::{Error, Found};
 use crate::objects::Which;
-use crate::readable;
+use crate::{is_made_for, readable};
 
 /// One look at a stack.
 struct Stack<'a> {
@@ -57,10 +61,13 @@ pub(super) async fn see(session: &Session<'_>) -> Result<(StackSeen, Option<Fail
         };
         return Ok((seen, Some(refused)));
     }
+    // Before the values themselves: what changes after it is seen by the next look.
+    let (versions, changing) = stack.upstream();
     let variables = stack.variables().await?;
     let seen = if deleted {
         StackSeen {
             dependents,
+            versions,
             variables,
             destroy_wait_for: stack.gone(&tf.spec.destroy_wait_for).await?,
             ..StackSeen::default()
@@ -69,6 +76,8 @@ pub(super) async fn see(session: &Session<'_>) -> Result<(StackSeen, Option<Fail
         let checks = &tf.spec.health_checks;
         StackSeen {
             dependencies: references::dependencies(tf, stack.all.iter().copied()),
+            versions,
+            changing,
             variables,
             wait_for: stack.tests("spec.waitFor", &tf.spec.wait_for).await?,
             health_checks: stack.tests("spec.healthChecks", checks).await?,
@@ -80,6 +89,35 @@ pub(super) async fn see(session: &Session<'_>) -> Result<(StackSeen, Option<Fail
 }
 
 impl Stack<'_> {
+    /// The versions of the outputs that are taken, and who may soon have others.
+    fn upstream(&self) -> (BTreeMap<Key, String>, Option<String>) {
+        let Session { cx, tf, .. } = *self.session;
+        if tf.spec.variables_from.is_empty() {
+            return Default::default();
+        }
+        let all = self.all.iter().map(|it| (Key::of(it), *it)).collect();
+        let version = |it: &Terraform| {
+            let outputs = self.outputs_secret(it)?;
+            Some(format!(
+                "{:?} {:?}",
+                outputs.uid(),
+                outputs.resource_version()
+            ))
+        };
+        let changing = cx.looks.changing(tf, &all, version);
+        let here = tf.namespace().unwrap_or_default();
+        let changing = changing.map(|key| key.seen_from(&here));
+        (upstream::versions(tf, &all, version), changing)
+    }
+
+    /// The Secret with the outputs of `tf`.
+    fn outputs_secret(&self, tf: &Terraform) -> Option<Arc<Secret>> {
+        let namespace = tf.namespace().unwrap_or_default();
+        let secrets = &self.session.cx.mirrors.secrets;
+        let secret = secrets.get(&namespace, &outputs::name(tf));
+        secret.filter(|secret| is_made_for(tf, &**secret))
+    }
+
     async fn find(&mut self, field: &str, which: Which) -> Found<Vec<DynamicObject>> {
         let Session { cx, who, .. } = *self.session;
         let found = cx.objects.find(field, &which, who).await;

@@ -6,11 +6,17 @@ use alustan_api::report::Failure;
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::Value;
 
+use crate::references::Key;
+
 /// What was seen of a resource's stack.
 #[derive(Clone, Default)]
 pub struct StackSeen {
     /// What `spec.variablesFrom` finds.
     pub variables: VariablesSeen,
+    /// The versions of the outputs that it takes, by resource, see [`crate::upstream`].
+    pub versions: BTreeMap<Key, String>,
+    /// A resource upstream whose outputs may change soon.
+    pub changing: Option<String>,
     /// What it depends on.
     pub dependencies: Vec<DependencySeen>,
     /// Names of resources that depend on it, if it is deleted.

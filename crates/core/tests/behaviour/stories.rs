@@ -33,6 +33,7 @@ mod stuck;
 mod suspend;
 mod unknown;
 mod unreadable;
+mod upstream;
 
 use alustan_api::State;
 use alustan_api::run::RunKind;

@@ -15,7 +15,6 @@ use serde_json::Value;
 
 use super::{Stack, apart, wrong};
 use crate::error::{Error, Found};
-use crate::is_made_for;
 use crate::objects::{Of, Which};
 use crate::observe::inputs::{Reader, waits};
 
@@ -172,14 +171,10 @@ impl Stack<'_> {
             let message = format!("{field}: there is no Terraform resource {name}; once there is, this goes on by itself");
             waits("DependencyNotFound", message)
         })?;
-        let secret = self
-            .session
-            .cx
-            .mirrors
-            .secrets
-            .get(&key.namespace, &outputs::name(tf));
-        let secret = secret.filter(|secret| is_made_for(tf, &**secret)).ok_or_else(|| {
-            let message = format!("{field}: Terraform {name} has no outputs yet; once it has, this goes on by itself");
+        let secret = self.outputs_secret(tf).ok_or_else(|| {
+            let message = format!(
+                "{field}: Terraform {name} has no outputs yet; once it has, this goes on by itself"
+            );
             waits("OutputNotFound", message)
         })?;
         Ok((name, outputs::read(&secret)))

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::fixtures::{Edit as _, at, terraform};
 
 /// Edges from each resource to those that it depends on.
-type Graph = BTreeMap<usize, BTreeSet<usize>>;
+pub(super) type Graph = BTreeMap<usize, BTreeSet<usize>>;
 
 fn name(i: usize) -> String {
     format!("r{i}")
@@ -46,7 +46,7 @@ fn graphs() -> impl Strategy<Value = Graph> {
 }
 
 /// Graphs in which everything depends on lower numbers only.
-fn stacks() -> impl Strategy<Value = Graph> {
+pub(super) fn stacks() -> impl Strategy<Value = Graph> {
     graphs().prop_map(|mut graph| {
         for (i, on) in &mut graph {
             on.retain(|on| on < i);
@@ -56,7 +56,7 @@ fn stacks() -> impl Strategy<Value = Graph> {
 }
 
 /// Everything that can be reached from `from` in one step or more.
-fn reached(graph: &Graph, from: usize) -> BTreeSet<usize> {
+pub(super) fn reached(graph: &Graph, from: usize) -> BTreeSet<usize> {
     let mut reached = graph[&from].clone();
     loop {
         let more: BTreeSet<_> = reached.iter().flat_map(|it| &graph[it]).copied().collect();

@@ -197,6 +197,35 @@ fn a_changed_input_causes_one_run_that_names_it() {
 }
 
 #[test]
+fn a_changed_input_waits_for_others_that_may_change_too() {
+    let mut world = with_password("one");
+    world.stack.changing = Some("subnets".to_owned());
+    world
+        .pass(600)
+        .finds(found("Secret db", "password", "two"))
+        .settle();
+    assert_eq!(
+        (world.run_number(), world.reason().as_str()),
+        (1, "InputsChanging")
+    );
+    let message = world.status().message;
+    assert!(message.contains("waits for subnets"), "{message}");
+    world.stack.changing = None;
+    world.settle();
+    assert_eq!(world.run_number(), 2);
+}
+
+#[test]
+fn a_changed_spec_does_not_wait_for_inputs_that_may_change() {
+    let mut world = with_password("one");
+    world.stack.changing = Some("subnets".to_owned());
+    world
+        .edit(|tf| tf.with("/variables/size", json!(7)))
+        .settle();
+    assert_eq!(world.run_number(), 2);
+}
+
+#[test]
 fn inputs_that_flap_are_applied_at_most_once_a_minute_and_more_and_more_rarely() {
     let mut world = with_password("first");
     let mut runs = Vec::new();

@@ -1,0 +1,235 @@
+//! Rule 14 over graphs of any shape: one change runs what is downstream of it once, with all of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::{Terraform, TerraformStatus};
+use alustan_core::references::Key;
+use alustan_core::seen::Seen;
+use alustan_core::upstream::{Doing, Look, changing, versions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::json;
+
+use super::references::{Graph, reached, stacks};
+use crate::fixtures::{Edit as _, at, terraform};
+use crate::world::World;
+
+fn key(i: usize) -> Key {
+    Key::new("team", format!("r{i}"))
+}
+
+/// Resources that take outputs of each other along the edges.
+fn takers(graph: &Graph) -> Vec<Terraform> {
+    let resource = |(i, from): (&usize, &BTreeSet<usize>)| {
+        let from = from.iter().map(|from| {
+            let name = key(*from).name;
+            json!({"terraformRef": {"name": name, "outputs": {format!("of_{name}"): "id"}}})
+        });
+        let from: Vec<_> = from.collect();
+        terraform()
+            .named(&key(*i).name)
+            .with("/variablesFrom", json!(from))
+    };
+    graph.iter().map(resource).collect()
+}
+
+/// A resource as far as its neighbours know it.
+#[derive(Clone, Debug, Default)]
+struct Node {
+    /// How often its own spec changed.
+    spec: usize,
+    /// What the last run was made with, and what the run that goes on is made with.
+    applied: (usize, BTreeMap<Key, String>),
+    running: Option<(usize, BTreeMap<Key, String>)>,
+    /// The version of its outputs, and whether a run changes them.
+    outputs: String,
+    constant: bool,
+    /// Whether it is ready, and whether the others know that yet.
+    ready: bool,
+    shown: bool,
+    runs: usize,
+}
+
+struct Stack {
+    resources: Vec<Terraform>,
+    nodes: BTreeMap<Key, Node>,
+    looks: BTreeMap<Key, Look>,
+}
+
+impl Stack {
+    /// A stack that is applied and at rest.
+    fn at_rest(graph: &Graph, constant: &BTreeSet<usize>) -> Self {
+        let mut stack = Self {
+            resources: takers(graph),
+            nodes: BTreeMap::new(),
+            looks: BTreeMap::new(),
+        };
+        for i in graph.keys() {
+            let node = Node {
+                constant: constant.contains(i),
+                ready: true,
+                shown: true,
+                outputs: "0".to_owned(),
+                ..Node::default()
+            };
+            stack.nodes.insert(key(*i), node);
+        }
+        for i in graph.keys() {
+            let versions = stack.versions(&key(*i));
+            stack.nodes.get_mut(&key(*i)).unwrap().applied.1 = versions;
+            stack.look(&key(*i));
+        }
+        stack
+    }
+
+    fn all(&self) -> BTreeMap<Key, &Terraform> {
+        self.resources.iter().map(|it| (Key::of(it), it)).collect()
+    }
+
+    fn version(&self, of: &Terraform) -> Option<String> {
+        Some(self.nodes[&Key::of(of)].outputs.clone())
+    }
+
+    fn versions(&self, of: &Key) -> BTreeMap<Key, String> {
+        let all = self.all();
+        versions(all[of], &all, |it| self.version(it))
+    }
+
+    /// The operator looks at `of`: starts a run, waits, or rests.
+    fn look(&mut self, of: &Key) {
+        let versions = self.versions(of);
+        let held = {
+            let all = self.all();
+            changing(all[of], &all, &self.looks, |it| self.version(it)).is_some()
+        };
+        let blocked = versions.keys().any(|from| !self.nodes[from].shown);
+        let node = self.nodes.get_mut(of).unwrap();
+        let wanted = (node.spec, versions.clone());
+        let by_input = node.applied.0 == node.spec;
+        let doing = if node.running.is_some() {
+            Doing::Works
+        } else if node.applied == wanted {
+            Doing::Rests
+        } else if blocked {
+            Doing::Waits
+        } else {
+            if !(by_input && held) {
+                node.running = Some(wanted);
+            }
+            Doing::Works
+        };
+        node.ready = doing == Doing::Rests;
+        self.looks.insert(of.clone(), Look { versions, doing });
+    }
+
+    /// The run of `of` ends.
+    fn finish(&mut self, of: &Key) {
+        let node = self.nodes.get_mut(of).unwrap();
+        if let Some(run) = node.running.take() {
+            if !node.constant {
+                node.outputs = format!("{run:?}");
+            }
+            node.applied = run;
+            node.runs += 1;
+        }
+    }
+
+    /// What happens next, of three kinds, to one resource.
+    fn step(&mut self, of: &Key, kind: usize) {
+        match kind {
+            0 => self.look(of),
+            1 => self.finish(of),
+            _ => {
+                let node = self.nodes.get_mut(of).unwrap();
+                node.shown = node.ready;
+            }
+        }
+    }
+}
+
+/// A stack, the resource whose spec changes, those whose outputs never change, and what happens then
+/// in which order.
+fn stories() -> impl Strategy<Value = (Graph, usize, BTreeSet<usize>, Vec<(usize, usize)>)> {
+    stacks().prop_flat_map(|graph| {
+        let size = graph.len();
+        let steps = prop::collection::vec((0..size, 0..3_usize), 0..120);
+        let constant = prop::collection::btree_set(0..size, 0..3);
+        (Just(graph), 0..size, constant, steps)
+    })
+}
+
+proptest! {
+    #[test]
+    fn one_change_runs_each_resource_downstream_at_most_once(
+        (graph, changed, constant, steps) in stories()
+    ) {
+        let mut stack = Stack::at_rest(&graph, &constant);
+        stack.nodes.get_mut(&key(changed)).unwrap().spec += 1;
+        for (i, kind) in steps {
+            stack.step(&key(i), kind);
+        }
+        for _ in 0..graph.len() * 3 {
+            for i in graph.keys() {
+                for kind in 0..3 {
+                    stack.step(&key(*i), kind);
+                }
+            }
+        }
+        for i in graph.keys() {
+            let node = &stack.nodes[&key(*i)];
+            let versions = stack.versions(&key(*i));
+            prop_assert_eq!(&node.applied, &(node.spec, versions), "r{} is not applied", i);
+            let downstream = *i == changed || reached(&graph, *i).contains(&changed);
+            let runs = usize::from(downstream);
+            if constant.is_empty() {
+                prop_assert_eq!(node.runs, runs, "runs of r{}", i);
+            } else {
+                prop_assert!(node.runs <= runs, "{} runs of r{}", node.runs, i);
+            }
+        }
+    }
+}
+
+fn status(ready: &str, dependencies: &str) -> TerraformStatus {
+    let condition = |kind: &str, status: &str| Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: "Because".to_owned(),
+        message: String::new(),
+        observed_generation: None,
+        last_transition_time: Time(at(0)),
+    };
+    TerraformStatus {
+        conditions: vec![
+            condition("Ready", ready),
+            condition("DependenciesReady", dependencies),
+        ],
+        ..TerraformStatus::default()
+    }
+}
+
+#[rstest]
+#[case::applied("True", "True", Doing::Rests)]
+#[case::applied_with_a_dependency_that_failed("True", "False", Doing::Rests)]
+#[case::running("Unknown", "True", Doing::Works)]
+#[case::blocked("False", "False", Doing::Waits)]
+#[case::failed("False", "True", Doing::Rests)]
+fn a_look_tells_what_its_resource_is_about(
+    #[case] ready: &str,
+    #[case] dependencies: &str,
+    #[case] doing: Doing,
+) {
+    let (tf, status) = (terraform(), status(ready, dependencies));
+    let look = |tf: &Terraform, seen: &Seen| Look::of(tf, seen, &status).doing;
+    let mut world = World::new();
+    let asked = world.observe(0);
+    assert_eq!(look(&tf, &asked), Doing::Works, "nothing is known yet");
+    assert_eq!(look(&tf, &world.observe(0)), doing);
+    let suspended = tf.with("/suspend", json!(true));
+    assert_eq!(
+        look(&suspended, &asked),
+        Doing::Rests,
+        "nothing will happen"
+    );
+}
