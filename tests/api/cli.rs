@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use alustan_api::{RECONCILE_AT, Terraform, names};
+use alustan_api::{RECONCILE_AT, Terraform, labels, names};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -361,15 +361,16 @@ async fn outputs_are_named_and_shown_only_when_asked_for() {
         "{why}"
     );
 
-    create_secret(
-        &space,
-        "web-outputs",
-        json!({"host": "a.test", "password": "hush"}),
-    )
-    .await;
+    let outputs = json!({"host": "a.test", "password": "hush"});
+    create_secret(&space, "web-outputs", outputs).await;
+    let sensitive = json!({"metadata": {"annotations": {labels::SENSITIVE_OUTPUTS: "password"}}});
+    let (api, parameters) = (space.api::<Secret>(), PatchParams::default());
+    api.patch("web-outputs", &parameters, &Patch::Merge(sensitive))
+        .await
+        .unwrap();
     let all = run(&space, "outputs web").await.done();
     assert!(
-        all.contains("password   (sensitive)") && !all.contains("hush"),
+        all.contains("host       a.test") && all.contains("password   (sensitive)"),
         "{all}"
     );
     let json = run(&space, "outputs web -o json --show").await.done();

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
+use alustan_api::run::{Output, Outputs as Values};
+use alustan_core::objects::outputs::{read, text};
 use alustan_core::references::Key;
 use clap::{Args, ValueEnum};
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use serde_json::Value;
 
 use crate::cluster::{Cluster, call};
 use crate::condition::situation;
@@ -23,7 +25,7 @@ pub(crate) struct Outputs {
     name: String,
     /// Print the value of this one as it is.
     key: Option<String>,
-    /// Print values, too.
+    /// Print sensitive values, too.
     #[arg(long)]
     show: bool,
     /// Another form.
@@ -34,11 +36,9 @@ pub(crate) struct Outputs {
 /// How outputs are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// As JSON; the values are strings, as the Secret has them.
+    /// As JSON: an object with the values by name.
     Json,
 }
-
-type Values = BTreeMap<String, ByteString>;
 
 impl Outputs {
     /// Prints them.
@@ -47,13 +47,13 @@ impl Outputs {
         let Some(key) = &self.key else {
             return print::bytes(self.list(&values).as_bytes());
         };
-        let Some(value) = values.get(key) else {
+        let Some(Output { value, .. }) = values.get(key) else {
             return Err(missing(&secret, key, &values));
         };
         match self.output {
-            Some(Form::Json) => print::line(&json(&text(value))),
+            Some(Form::Json) => print::line(&json(value)),
             None => {
-                print::bytes(&value.0)?;
+                print::bytes(text(value).as_bytes())?;
                 let end: &[u8] = if std::io::stdout().is_terminal() {
                     b"\n"
                 } else {
@@ -64,7 +64,7 @@ impl Outputs {
         }
     }
 
-    /// The Secret with the outputs, and its data.
+    /// The Secret with the outputs, and what is in it.
     async fn values(&self, cluster: &Cluster) -> Result<(Key, Values), Error> {
         let tf = cluster.resource(&self.name).await?;
         let outputs = tf.status.as_ref().and_then(|it| it.outputs.as_ref());
@@ -87,26 +87,25 @@ impl Outputs {
                 cluster.namespace
             )));
         };
-        Ok((secret, found.data.unwrap_or_default()))
+        Ok((secret, read(&found)))
     }
 
-    /// All of them, with their values only where they are to be shown.
+    /// All of them; sensitive ones with their values only where these are to be shown.
     fn list(&self, values: &Values) -> String {
-        let shown = |value| {
-            if self.show {
-                text(value)
+        let shown = values.iter().map(|(key, output)| {
+            let hidden = output.sensitive && !self.show;
+            let value = if hidden {
+                Value::from(SENSITIVE)
             } else {
-                SENSITIVE.to_owned()
-            }
-        };
-        let shown = values
-            .iter()
-            .map(|(key, value)| (key.clone(), shown(value)));
+                output.value.clone()
+            };
+            (key.clone(), value)
+        });
         match self.output {
             Some(Form::Json) => json(&shown.collect::<BTreeMap<_, _>>()) + "\n",
             None => {
                 let header = ["NAME", "VALUE"].map(str::to_owned);
-                let rows = shown.map(|(key, value)| [key, value]);
+                let rows = shown.map(|(key, value)| [key, text(&value)]);
                 print::table(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
             }
         }
@@ -125,11 +124,7 @@ fn missing(secret: &Key, key: &str, values: &Values) -> Error {
     ))
 }
 
-fn text(value: &ByteString) -> String {
-    String::from_utf8_lossy(&value.0).into_owned()
-}
-
-/// JSON of strings, which always have one.
+/// JSON of values, which always have one.
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
@@ -149,16 +144,44 @@ mod tests {
     }
 
     #[rstest]
-    #[case::hidden(false, None, "NAME       VALUE\nhostname   (sensitive)\n")]
-    #[case::shown(true, None, "NAME       VALUE\nhostname   a.test\n")]
-    #[case::hidden_json(false, Some(Form::Json), "{\n  \"hostname\": \"(sensitive)\"\n}\n")]
-    #[case::shown_json(true, Some(Form::Json), "{\n  \"hostname\": \"a.test\"\n}\n")]
-    fn values_are_shown_only_when_asked_for(
+    #[case::hidden(
+        false,
+        None,
+        "NAME       VALUE\nhostname   a.test\nports      [80]\ntoken      (sensitive)\n"
+    )]
+    #[case::shown(
+        true,
+        None,
+        "NAME       VALUE\nhostname   a.test\nports      [80]\ntoken      t0p\n"
+    )]
+    #[case::json(
+        false,
+        Some(Form::Json),
+        r#"{"hostname": "a.test", "ports": [80], "token": "(sensitive)"}"#
+    )]
+    #[case::shown_json(
+        true,
+        Some(Form::Json),
+        r#"{"hostname": "a.test", "ports": [80], "token": "t0p"}"#
+    )]
+    fn sensitive_values_are_shown_only_when_asked_for(
         #[case] show: bool,
         #[case] form: Option<Form>,
         #[case] wanted: &str,
     ) {
-        let values = Values::from([("hostname".into(), ByteString(b"a.test".to_vec()))]);
-        assert_eq!(outputs(show, form).list(&values), wanted);
+        let output = |value: Value, sensitive| Output { value, sensitive };
+        let values = Values::from([
+            ("hostname".into(), output("a.test".into(), false)),
+            ("ports".into(), output(vec![80].into(), false)),
+            ("token".into(), output("t0p".into(), true)),
+        ]);
+        let list = outputs(show, form).list(&values);
+        match form {
+            None => assert_eq!(list, wanted),
+            Some(Form::Json) => {
+                let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+                assert_eq!(json(&list), json(wanted));
+            }
+        }
     }
 }
