@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use alustan_api::Terraform;
-use alustan_core::references::{Key, followers, named, standing};
+use alustan_core::references::{Key, NOT_READY, followers, named, standing};
 use alustan_core::seen::Standing;
 use kube::ResourceExt;
 
@@ -77,6 +77,8 @@ fn news(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
     match standing(tf) {
         Standing::Ready => (true, String::new()),
+        // What it waits for in the end is told by those that wait for it.
+        Standing::NotReady { reason, message } if reason == NOT_READY => (false, message),
         Standing::NotReady { reason, .. } => (false, reason),
         Standing::Missing => (false, String::new()),
     }

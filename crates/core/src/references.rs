@@ -11,6 +11,11 @@ use kube::core::{Selector, SelectorExt};
 
 use crate::seen::{DependencySeen, Standing};
 
+/// The reason of a resource that waits for one that is not ready.
+pub const NOT_READY: &str = "DependencyNotReady";
+/// The reason of a resource that waits for one that does not exist.
+pub(crate) const NOT_FOUND: &str = "DependencyNotFound";
+
 /// Namespace and name of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -159,13 +164,49 @@ pub fn dependencies<'a>(
     let mut named = taken(tf, &all);
     named.retain(|it| seen.insert(it.key.clone()));
     let dependency = |it: Named| DependencySeen {
-        standing: all
-            .get(&it.key)
-            .map_or(Standing::Missing, |it| standing(it)),
+        standing: standing_in(&it.key, &all, &here),
         name: it.key.seen_from(&here),
         field: it.field,
     };
     named.into_iter().map(dependency).collect()
+}
+
+/// How the resource `key` is, told to a reader in the namespace `here`. One that only waits for
+/// others is not the cause: that is told.
+fn standing_in(key: &Key, all: &BTreeMap<Key, &Terraform>, here: &str) -> Standing {
+    let Some(tf) = all.get(key) else {
+        return Standing::Missing;
+    };
+    match standing(tf) {
+        Standing::NotReady { reason, .. } if reason == NOT_READY => {
+            let message = cause(tf, all).map_or_else(
+                || "it has just waited for another".to_owned(),
+                |(key, why)| format!("it waits for {}: {why}", key.seen_from(here)),
+            );
+            Standing::NotReady { reason, message }
+        }
+        other => other,
+    }
+}
+
+/// What `tf` waits for in the end, and the reason why that is not ready.
+fn cause(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Option<(Key, String)> {
+    let mut known = BTreeSet::from([Key::of(tf)]);
+    let mut next = taken(tf, all);
+    while let Some(Named { key, .. }) = next.pop() {
+        if !known.insert(key.clone()) {
+            continue;
+        }
+        let Some(it) = all.get(&key) else {
+            return Some((key, NOT_FOUND.to_owned()));
+        };
+        match standing(it) {
+            Standing::NotReady { reason, .. } if reason == NOT_READY => next.extend(taken(it, all)),
+            Standing::NotReady { reason, .. } => return Some((key, reason)),
+            Standing::Ready | Standing::Missing => {}
+        }
+    }
+    None
 }
 
 /// How `tf` is for those that depend on it.

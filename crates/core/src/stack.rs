@@ -9,13 +9,12 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::decide::Case;
 use crate::delete::kept::how_to_abandon;
+use crate::references::{NOT_FOUND, NOT_READY};
 use crate::seen::{DependencySeen, StackSeen, Standing, TestSeen};
 use crate::status::Situation;
 
 /// The reason of one that depends on a resource, in the way of its destruction.
 const DEPENDENT: &str = "Dependent";
-/// The reason of a resource that waits for one that is not ready.
-const NOT_READY: &str = "DependencyNotReady";
 /// How often objects that nobody could watch are looked at anew.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// How many names are told.
@@ -31,14 +30,10 @@ fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
     match standing {
         Standing::Ready => None,
         Standing::Missing => Some((
-            "DependencyNotFound",
+            NOT_FOUND,
             format!(
                 "{field}: there is no Terraform resource {name}; once there is, this goes on by itself"
             ),
-        )),
-        Standing::NotReady { reason, .. } if reason == NOT_READY => Some((
-            NOT_READY,
-            format!("{field}: {name} waits for others itself; see status.blockedBy of {name}"),
         )),
         Standing::NotReady { reason, message } => Some((
             NOT_READY,
@@ -52,7 +47,7 @@ pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
     let dependencies = seen.dependencies.iter().filter_map(|it| {
         let reason = match &it.standing {
             Standing::Ready => return None,
-            Standing::Missing => "DependencyNotFound",
+            Standing::Missing => NOT_FOUND,
             Standing::NotReady { reason, .. } => reason,
         };
         Some((&it.name, reason))

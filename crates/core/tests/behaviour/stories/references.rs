@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::references::{
-    Key, check, dependencies, dependents, followers, named, selected, standing,
+    Key, NOT_READY, check, dependencies, dependents, followers, named, selected, standing,
 };
 use alustan_core::seen::Standing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -68,12 +68,17 @@ pub(super) fn reached(graph: &Graph, from: usize) -> BTreeSet<usize> {
 }
 
 fn make_ready(tf: &mut Terraform) {
+    is(tf, "True", "Applied");
+}
+
+/// Gives `tf` the condition `Ready`.
+fn is(tf: &mut Terraform, ready: &str, reason: &str) {
     tf.status = Some(TerraformStatus {
         observed_generation: tf.metadata.generation,
         conditions: vec![Condition {
             type_: "Ready".to_owned(),
-            status: "True".to_owned(),
-            reason: "Applied".to_owned(),
+            status: ready.to_owned(),
+            reason: reason.to_owned(),
             message: String::new(),
             last_transition_time: Time(at(0)),
             observed_generation: None,
@@ -266,6 +271,30 @@ fn a_resource_whose_spec_has_just_changed_is_no_footing() {
     assert_eq!(standing(&tf), Standing::Ready);
     tf.metadata.generation = Some(2);
     assert!(matches!(standing(&tf), Standing::NotReady { .. }));
+}
+
+#[test]
+fn who_waits_for_one_that_waits_is_told_the_cause() {
+    let graph = Graph::from([
+        (0, [].into()),
+        (1, [0].into()),
+        (2, [1].into()),
+        (3, [2].into()),
+    ]);
+    let mut all = resources(&graph);
+    for (tf, reason) in all.iter_mut().zip(["ApplyFailed", NOT_READY, NOT_READY]) {
+        is(tf, "False", reason);
+    }
+    let told = |all: &[Terraform]| {
+        let last = all.last().unwrap();
+        match &dependencies(last, all)[0].standing {
+            Standing::NotReady { message, .. } => message.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(told(&all), "it waits for r0: ApplyFailed");
+    all.remove(0);
+    assert_eq!(told(&all), "it waits for r0: DependencyNotFound");
 }
 
 #[test]

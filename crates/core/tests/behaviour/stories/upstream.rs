@@ -87,13 +87,13 @@ impl Stack {
         self.resources.iter().map(|it| (Key::of(it), it)).collect()
     }
 
-    fn version(&self, of: &Terraform) -> Option<String> {
-        Some(self.nodes[&Key::of(of)].outputs.clone())
+    fn version(&self, of: &Terraform) -> String {
+        self.nodes[&Key::of(of)].outputs.clone()
     }
 
     fn versions(&self, of: &Key) -> BTreeMap<Key, String> {
         let all = self.all();
-        versions(all[of], &all, |it| self.version(it))
+        versions(all[of], &all, |it| Some(self.version(it)))
     }
 
     /// The operator looks at `of`: starts a run, waits, or rests.
@@ -101,7 +101,7 @@ impl Stack {
         let versions = self.versions(of);
         let held = {
             let all = self.all();
-            changing(all[of], &all, &self.looks, |it| self.version(it)).is_some()
+            changing(all[of], &all, &self.looks, |it| Some(self.version(it))).is_some()
         };
         let blocked = versions.keys().any(|from| !self.nodes[from].shown);
         let node = self.nodes.get_mut(of).unwrap();
