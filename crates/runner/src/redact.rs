@@ -14,7 +14,7 @@ pub const MASK: &str = "(redacted)";
 const SHORTEST: usize = 4;
 
 /// Lines of a value are secrets of their own from this length on.
-const SHORTEST_LINE: usize = 12;
+const SHORTEST_LINE: usize = 6;
 
 /// The secret values of a run. Cheap to clone.
 #[derive(Clone, Default)]

@@ -26,6 +26,7 @@ use crate::lock_file;
 use crate::processes::Scope;
 use crate::record::Record;
 use crate::redact::Redactor;
+use crate::say;
 use crate::script::{Script, Scripts};
 use crate::secret_values;
 use crate::secrets::Secrets;
@@ -122,6 +123,14 @@ impl Session {
         let server = state::start_server(&inputs, &secrets, &record).await?;
         let values = variables::normalise(&inputs.variables);
         let declared = variables::read_declared(&directory, engine.opentofu);
+        let unknown = values.keys().filter(|name| !declared.contains_key(*name));
+        let unknown: Vec<_> = unknown.map(String::as_str).collect();
+        if !unknown.is_empty() {
+            say!(
+                "the module declares no variable {}: the engine does not get it",
+                unknown.join(", ")
+            );
+        }
         let server_vars = server
             .as_ref()
             .map(StateServer::environment)

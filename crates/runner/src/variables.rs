@@ -198,7 +198,8 @@ fn is_identifier(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The texts inside the values of those variables that are `wanted`.
+/// The texts inside the values of those variables that are `wanted`. A text that the engine reads as
+/// a list or an object has texts of its own.
 pub fn texts(values: &Values, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
     for (_, value) in values.iter().filter(|(name, _)| wanted(name)) {
@@ -209,13 +210,35 @@ pub fn texts(values: &Values, wanted: impl Fn(&str) -> bool) -> Vec<String> {
 
 fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     match value {
-        Value::String(text) => texts.push(text.clone()),
+        Value::String(text) => {
+            texts.push(text.clone());
+            if text.trim_start().starts_with(['[', '{'])
+                && let Ok(inner) = text.parse::<Expression>()
+            {
+                collect_parsed(&inner, texts);
+            }
+        }
         Value::Number(number) => texts.push(number.to_string()),
         Value::Array(items) => items.iter().for_each(|item| collect_texts(item, texts)),
         Value::Object(fields) => fields
             .values()
             .for_each(|field| collect_texts(field, texts)),
         Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// The texts inside a list or an object that is written as the engine reads it, which JSON is, too.
+fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
+    match expression {
+        Expression::String(text) => texts.push(text.value().clone()),
+        Expression::Number(number) => texts.push(number.value().to_string()),
+        Expression::Array(items) => items.iter().for_each(|item| collect_parsed(item, texts)),
+        Expression::Object(fields) => fields
+            .iter()
+            .for_each(|(_, field)| collect_parsed(field.expr(), texts)),
+        // `$${` and the like are templates to this parser.
+        Expression::StringTemplate(text) => texts.push(text.to_string()),
+        _ => {}
     }
 }
 
@@ -395,6 +418,14 @@ mod tests {
     #[case("KUBERNETES_SERVICE_HOST", false)]
     fn only_harmless_identifiers_stand_bare(#[case] name: &str, #[case] bare: bool) {
         assert_eq!(may_stand_bare(name), bare);
+    }
+
+    #[rstest]
+    #[case::json(r#"{"user": "app", "keys": ["hush-1", 4711]}"#)]
+    #[case::hcl(r#"{ user = "app", keys = ["hush-1", 4711] }"#)]
+    fn a_text_that_holds_others_is_as_secret_as_they_are(#[case] text: &str) {
+        let texts = texts(&values(json!({ "db": text })), |_| true);
+        assert_eq!(texts, [text, "app", "hush-1", "4711"]);
     }
 
     #[test]
