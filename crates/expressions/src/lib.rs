@@ -4,6 +4,12 @@
 mod check;
 mod json;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cel::common::types::CelNull;
+use cel::common::value::CowVal;
+use cel::context::VariableResolver;
 use cel::{Context, ExecutionError, Program};
 use serde::Serialize;
 use serde_json::Value;
@@ -15,6 +21,10 @@ const STACK: usize = 64 * 1024 * 1024;
 
 /// The longest expression, in bytes. What is longer could be nested deeper than any stack.
 const LONGEST: usize = 1000;
+
+/// How long an expression may take. One that goes through a large object for each of its items would
+/// take minutes.
+const LONGEST_TIME: Duration = Duration::from_secs(2);
 
 /// What an expression is about.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +56,9 @@ pub enum Nothing {
     /// A field or an item that it needs is not there.
     #[error("{0}")]
     Missing(String),
+    /// It takes too long for this value.
+    #[error("it takes longer than {} s", LONGEST_TIME.as_secs())]
+    TooSlow,
     /// We lack the means to look at it.
     #[error("it could not be looked at: {0}")]
     Unknown(String),
@@ -54,8 +67,8 @@ pub enum Nothing {
 /// What `expression` gives for `value`, the subject.
 ///
 /// # Errors
-/// It is no expression in CEL, it asks for something that is not there, or what it gives is nothing
-/// that JSON has.
+/// It is no expression in CEL, it asks for something that is not there, it takes too long, or what it
+/// gives is nothing that JSON has.
 pub fn evaluate(
     expression: &str,
     subject: Subject,
@@ -67,11 +80,34 @@ pub fn evaluate(
     })
 }
 
+/// Takes the subject away once the time is over: without it nothing goes on for long.
+struct Clock {
+    until: Instant,
+    is_over: AtomicBool,
+}
+
+impl VariableResolver for Clock {
+    fn resolve<'b>(&'b self, _: &str) -> Option<CowVal<'b, 'b>> {
+        let is_over = Instant::now() > self.until;
+        self.is_over.fetch_or(is_over, Ordering::Relaxed);
+        is_over.then(|| CowVal::owned(CelNull))
+    }
+}
+
 fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Value, Nothing> {
+    let clock = Clock {
+        until: Instant::now() + LONGEST_TIME,
+        is_over: AtomicBool::new(false),
+    };
     let mut context = Context::default();
+    context.set_variable_resolver(&clock);
     let known = context.add_variable(subject.name, value);
     known.map_err(|error| Nothing::Invalid(error.to_string()))?;
-    let result = program.execute(&context).map_err(|error| match error {
+    let result = program.execute(&context);
+    if clock.is_over.load(Ordering::Relaxed) {
+        return Err(Nothing::TooSlow);
+    }
+    let result = result.map_err(|error| match error {
         ExecutionError::NoSuchKey(_) | ExecutionError::IndexOutOfBounds(_) => {
             Nothing::Missing(error.to_string())
         }

@@ -92,3 +92,12 @@ fn no_failure_tells_a_value() {
         assert!(!wrong.to_string().contains("horse"), "{wrong}");
     }
 }
+
+#[test]
+fn an_expression_that_takes_too_long_is_given_up() {
+    let many = json!({"items": (0..20_000).collect::<Vec<_>>()});
+    let slow = "size(object.items.filter(i, !(i in object.items)))";
+    assert_eq!(evaluate(slow, OBJECT, &many), Err(Nothing::TooSlow));
+    let fast = "size(object.items.filter(i, i > 10))";
+    assert_eq!(evaluate(fast, OBJECT, &many), Ok(json!(19_989)));
+}

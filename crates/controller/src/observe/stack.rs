@@ -143,13 +143,22 @@ async fn apart(
     let evaluated = evaluated
         .await
         .map_err(|error| waits("ExpressionLost", error.to_string()))?;
-    evaluated.map_err(|nothing| match nothing {
+    evaluated.map_err(|nothing| match &nothing {
         Nothing::Invalid(why) => {
             wrong("InvalidExpression", format!("{place}: {why}: {expression}"))
         }
+        // They are read without their data.
+        Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
+            "InvalidExpression",
+            format!("{place}: of Secrets only the metadata is read: {expression}"),
+        ),
         Nothing::Missing(why) => waits(
             "FieldNotFound",
             format!("{place}: {named} has no such field yet ({why}): {expression}"),
+        ),
+        Nothing::TooSlow => waits(
+            "ExpressionTooSlow",
+            format!("{place}: {nothing} for {named}: {expression}; go through less of it"),
         ),
         Nothing::Unknown(why) => waits("ExpressionLost", format!("{place}: {why}")),
     })
