@@ -2,7 +2,7 @@
 //! names them.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use alustan_api::report::{Failure, FailureClass};
 use futures::StreamExt;
@@ -134,6 +134,8 @@ impl Objects {
         match found {
             Ok(items) => Ok(Ok(items)),
             Err(error) if error.reason() == "Forbidden" => {
+                // A watch would ask again every second.
+                self.watches().remove(which);
                 Ok(Err(forbidden(field, which, &resource)))
             }
             Err(error) => {
@@ -148,13 +150,25 @@ impl Objects {
 
     /// Forgets the objects of `who` that are not in `used`.
     pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        watches.retain(|which, watch| {
+        self.watches().retain(|which, watch| {
             if !used.contains(which) {
                 watch.users.remove(who);
             }
             !watch.users.is_empty()
         });
+    }
+
+    fn watches(&self) -> MutexGuard<'_, HashMap<Which, Watch>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the cluster has the API group of `api_version`.
+    pub(crate) async fn has_group(&self, api_version: &str) -> Result<bool, Error> {
+        let Some((group, _)) = api_version.rsplit_once('/') else {
+            return Ok(true);
+        };
+        let groups = call("list the API groups", self.client.list_api_groups()).await?;
+        Ok(groups.groups.iter().any(|it| it.name == group))
     }
 
     async fn kind(&self, field: &str, which: &Which) -> Found<(ApiResource, Scope)> {
@@ -207,7 +221,7 @@ impl Objects {
     }
 
     fn watch(&self, which: &Which, who: &Ref, resource: &ApiResource, scope: &Scope) {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = self.watches();
         if let Some(watch) = watches.get_mut(which) {
             watch.users.insert(who.clone());
             return;

@@ -1,7 +1,7 @@
 //! Tests of objects: that they are there, pass, or are gone.
 
 use alustan_api::report::Failure;
-use alustan_api::{ObjectTest, ObjectsGone};
+use alustan_api::{ObjectTest, ObjectsGone, labels};
 use alustan_core::references;
 use alustan_core::seen::TestSeen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -95,12 +95,14 @@ impl Stack<'_> {
             namespace: self.namespace(gone.namespace.as_ref()),
             of: found!(of(field, gone.name.as_ref(), gone.selector.as_ref())),
         };
-        let objects = match self.find(field, which).await? {
+        let mut objects = match self.find(field, which).await? {
             Ok(objects) => objects,
-            // Without the kind there can be no object of it.
-            Err(failure) if failure.reason == "KindNotFound" => return Ok(Ok(())),
+            Err(failure) if failure.reason == "KindNotFound" => {
+                return self.is_kind_gone(field, gone).await;
+            }
             Err(failure) => return Ok(Err(failure)),
         };
+        objects.retain(|object| !self.is_ours(object));
         if objects.is_empty() {
             return Ok(Ok(()));
         }
@@ -117,6 +119,28 @@ impl Stack<'_> {
         };
         let message = format!("{field}: must be gone first: {}{more}", names.join(", "));
         Ok(Err(waits("WaitingForDeletion", message)))
+    }
+
+    /// Whether the kind went with its whole API group, and with it every object of it. Where the
+    /// group is there, the kind is more likely misspelt.
+    async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> Found<()> {
+        let objects = &self.session.cx.objects;
+        if !objects.has_group(&gone.api_version).await? {
+            return Ok(Ok(()));
+        }
+        let message = format!(
+            "{field}: the cluster has no kind {} of {}: mend apiVersion and kind, or take the entry \
+             out if there is nothing to wait for",
+            gone.kind, gone.api_version
+        );
+        Ok(Err(waits("KindNotFound", message)))
+    }
+
+    /// Whether `object` is the resource itself, or something that the operator made for one: those go
+    /// last.
+    fn is_ours(&self, object: &DynamicObject) -> bool {
+        let made = object.labels().get(labels::MANAGED_BY);
+        object.uid() == self.session.tf.uid() || made.is_some_and(|by| by == labels::MANAGER)
     }
 }
 

@@ -257,8 +257,8 @@ fn output_of<'a>(
         let there: Vec<_> = from.keys().map(String::as_str).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
         let message = format!(
-            "{field}.outputs: Terraform {name} has no output {output} (it has: {there}); once it has, \
-             this goes on by itself"
+            "{field}.outputs: Terraform {name} has no output {output}, or it is null (it has: {there}); once \
+             it has a value, this goes on by itself"
         );
         waits("OutputNotFound", message)
     })
