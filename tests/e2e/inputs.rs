@@ -232,7 +232,7 @@ async fn inputs_that_cannot_be_are_told_with_reason_and_field() {
         }});
         let cases = [
             ("output", json!({"terraformRef": {"name": "network", "outputs": {"v": "subnets"}}}),
-             "OutputNotFound", "spec.variablesFrom[0].terraformRef.outputs: Terraform network has no output subnets (it has: count, id, token, zones)"),
+             "OutputNotFound", "spec.variablesFrom[0].terraformRef.outputs: Terraform network has no output subnets, or it is null (it has: count, id, token, zones)"),
             ("elsewhere", json!({"terraformRef": {"name": "network", "namespace": "default", "outputs": {"v": "id"}}}),
              "CrossNamespaceReference", "spec.variablesFrom[0].terraformRef.namespace: default is another namespace"),
             ("syntax", object(json!({"v": "object.data."})),

@@ -4,6 +4,7 @@ use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord};
 use alustan_api::{State, Terraform, TerraformStatus};
+use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
@@ -106,6 +107,8 @@ pub(crate) struct Target {
     pub(crate) source: SourceSeen,
     pub(crate) base: PinnedImage,
     pub(crate) plan: ImagePlan,
+    /// Digest of all that is not found elsewhere, see [`Config::own`].
+    pub(crate) own: String,
     /// With what, or what is missing of that. The image can be built all the same.
     pub(crate) wanted: Result<Wanted, Situation>,
 }
@@ -149,6 +152,7 @@ impl Case<'_> {
         }
         alustan_approval::check(&self.tf.spec.approval.rules)
             .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;
+        self.check_expressions()?;
         let seen = self
             .seen
             .inputs
@@ -192,13 +196,37 @@ impl Case<'_> {
             .missing
             .as_ref()
             .and_then(|_| self.missing_dependency());
+        let own = config.own.clone();
         let wanted = missing.map_or(Ok(Wanted { inputs, config }), Err);
         Ok(Target {
             source,
             base,
             plan,
+            own,
             wanted,
         })
+    }
+
+    /// What is wrong with the expressions of the spec, whatever they are about.
+    fn check_expressions(&self) -> Result<(), Situation> {
+        let spec = &self.tf.spec;
+        let lists = [
+            ("waitFor", &spec.wait_for),
+            ("healthChecks", &spec.health_checks),
+        ];
+        let tests = lists.into_iter().flat_map(|(list, tests)| {
+            let tests = tests.iter().enumerate();
+            tests.filter_map(move |(i, test)| {
+                Some((format!("spec.{list}[{i}].cel"), test.cel.as_ref()?))
+            })
+        });
+        for (field, expression) in tests {
+            if let Err(Nothing::Invalid(why)) = alustan_expressions::check(expression, OBJECT) {
+                let message = format!("{field}: {why}: {expression}");
+                return Err(Situation::stalled("InvalidExpression", message));
+            }
+        }
+        Ok(())
     }
 
     /// That the state belongs to another resource. What a run told counts as long as the same would
@@ -355,7 +383,10 @@ impl Case<'_> {
     fn with_image(mut self, target: Target, digest: String) -> Decision {
         let wanted = match target.wanted {
             Ok(wanted) => wanted,
-            Err(missing) => return self.done(&missing, Some(&target.plan), Some(digest)),
+            Err(missing) => {
+                let situation = self.without_values(&target.own, missing);
+                return self.done(&situation, Some(&target.plan), Some(digest));
+            }
         };
         let hash = &wanted.config.hash;
         match self.want(&target.source, &wanted.config) {
@@ -393,6 +424,24 @@ impl Case<'_> {
                 };
                 self.run(&run, Some(&target.plan), Some(digest))
             }
+        }
+    }
+
+    /// Values are `missing`: what is applied stays so until somebody knows that there are others, or
+    /// until something else changed.
+    fn without_values(&self, own: &str, missing: Situation) -> Situation {
+        let applied = self.history.applied.as_ref();
+        let unchanged =
+            applied.is_some_and(|it| it.own_hash == own && self.is_applied(&it.config_hash));
+        if missing.stalled || !unchanged || start::asked(self.tf, &self.history) {
+            return missing;
+        }
+        let rest = self.at_rest();
+        let (said, why) = (&rest.message, &missing.message);
+        Situation {
+            message: format!("{said}; the next run waits: {why}"),
+            look_at: missing.look_at,
+            ..rest
         }
     }
 

@@ -107,8 +107,9 @@ fn find<'a>(all: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Fai
             [] => "none".to_owned(),
             there => there.join(", "),
         };
-        let why =
-            format!("spec.outputs.{field}: the module has no output {name} (it has: {there})");
+        let why = format!(
+            "spec.outputs.{field}: the module has no output {name}, or it is null (it has: {there})"
+        );
         refused(FailureClass::User, "OutputNotFound", &why)
     })
 }

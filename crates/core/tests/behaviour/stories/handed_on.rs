@@ -123,12 +123,12 @@ fn labels_and_annotations_are_those_that_are_wanted_besides_ours() {
 #[case::key(
     json!({"keys": {"server": "host"}}),
     "OutputNotFound",
-    "spec.outputs.keys.server: the module has no output host (it has: config, endpoint, size, zones)"
+    "spec.outputs.keys.server: the module has no output host, or it is null (it has: config, endpoint, size, zones)"
 )]
 #[case::annotation(
     json!({"annotations": {"example.com/server": "host"}}),
     "OutputNotFound",
-    "spec.outputs.annotations.example.com/server: the module has no output host (it has: config"
+    "spec.outputs.annotations.example.com/server: the module has no output host, or it is null (it has: config"
 )]
 #[case::sensitive(
     json!({"annotations": {"example.com/config": "config"}}),

@@ -181,6 +181,43 @@ fn a_value_that_cannot_be_stalls(
 }
 
 #[test]
+fn a_value_that_goes_missing_leaves_ready_what_is_applied() {
+    let mut world = with_password("one");
+    let found = std::mem::take(&mut world.stack.variables.found);
+    let why = "spec.variablesFrom[0].secretRef: Secret db does not exist";
+    world.stack.variables.missing = Some(failure(FailureClass::World, "SecretNotFound", why));
+    world.settle();
+    let status = world.status();
+    assert!(world.is_ready(), "{status:?}");
+    assert!(status.message.ends_with(why), "{}", status.message);
+    assert_eq!(condition(&status, "DependenciesReady"), "False");
+    world
+        .edit(|tf| tf.with("/variables/size", json!(7)))
+        .settle();
+    assert_eq!(world.reason(), "SecretNotFound", "the spec is not applied");
+    world.stack.variables.missing = None;
+    world.stack.variables.found = found;
+    world.settle();
+    assert!(world.is_ready() && world.run_number() == 2);
+}
+
+#[rstest]
+#[case::before_the_first_run("/waitFor", "spec.waitFor[0].cel")]
+#[case::also_where_it_is_needed_later("/healthChecks", "spec.healthChecks[0].cel")]
+fn an_expression_that_is_none_is_told_before_anything_runs(
+    #[case] list: &str,
+    #[case] field: &str,
+) {
+    let test = json!({"apiVersion": "v1", "kind": "Pod", "name": "x", "cel": "object.data.("});
+    let mut world = World::with(terraform().with(list, json!([test])));
+    world.settle();
+    assert_eq!(world.reason(), "InvalidExpression");
+    let message = world.status().message;
+    assert!(message.starts_with(field), "{message}");
+    assert_eq!(world.run_number(), 0);
+}
+
+#[test]
 fn a_changed_input_causes_one_run_that_names_it() {
     let mut world = with_password("one");
     world

@@ -330,8 +330,11 @@ impl World {
         of_pods.chain(self.jobs.iter().map(own)).collect()
     }
 
-    /// What is wanted, as the controller can know it from `seen`.
+    /// What is wanted, as the controller can know it from `seen`: with all values that it needs.
     pub(crate) fn wanted(&self, seen: &Seen) -> Option<Config> {
+        if seen.stack.variables.missing.is_some() {
+            return None;
+        }
         let source = seen.source.value().or(self.memory.source.as_ref())?;
         let inputs = seen.inputs.as_ref().ok()?;
         let cloud = inputs.runner.get("cloud")?.get("TOKEN")?;
