@@ -83,9 +83,14 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// It with all its causes.
+    /// It with all its causes. What the API server refuses it says in words.
     pub(crate) fn chain(&self) -> String {
-        alustan_state::error_text::chain(self)
+        match self {
+            Self::Call { source, .. } if let kube::Error::Api(status) = &**source => {
+                format!("{self}: {}", status.message)
+            }
+            _ => alustan_state::error_text::chain(self),
+        }
     }
 
     /// Whether nobody reads what we print any more.

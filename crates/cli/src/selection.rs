@@ -2,7 +2,7 @@
 
 use alustan_api::Terraform;
 use alustan_core::references::Key;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, FIELD_MANAGER};
@@ -12,9 +12,10 @@ use crate::print;
 
 /// Resources by name, all of them, or those with a reason.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").args(["names", "all", "reason"]).required(true).multiple(true)))]
 pub(crate) struct Selection {
     /// Names of the resources.
-    #[arg(value_name = "NAME", required_unless_present_any = ["all", "reason"], conflicts_with_all = ["all", "all_namespaces"])]
+    #[arg(value_name = "NAME", conflicts_with_all = ["all", "all_namespaces"])]
     names: Vec<String>,
     /// All resources of the namespace.
     #[arg(long)]

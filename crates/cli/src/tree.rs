@@ -52,6 +52,11 @@ impl Graph {
         self.dependencies.entry(from).or_default().insert(to);
     }
 
+    /// Whether there is no resource.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Namespaces that something is named in.
     pub(crate) fn namespaces(&self) -> BTreeSet<String> {
         self.nodes.keys().map(|key| key.namespace.clone()).collect()

@@ -96,14 +96,20 @@ impl Logs {
     async fn no_job(&self, cluster: &Cluster, jobs: &[String]) -> Result<Error, Error> {
         let tf = cluster.resource(&self.name).await?;
         let key = cluster.key(&self.name);
-        let numbers: Vec<_> = jobs.iter().filter_map(|job| number(job)).collect();
+        let numbers = jobs.iter().filter_map(|job| Some(number(job)?.to_string()));
+        let numbers: Vec<_> = numbers.collect();
+        let numbers = if numbers.is_empty() {
+            "none".to_owned()
+        } else {
+            numbers.join(", ")
+        };
         let said = match self.run {
             Some(run) => {
                 let reports = tf.status.iter().flat_map(|status| &status.runs);
                 let report = reports.into_iter().find(|report| report.number == run);
                 let error = report.and_then(|report| report.error.as_ref());
                 let error = error.map_or_else(String::new, |error| format!("; it said: {error}"));
-                format!("there is no Job of run {run} of {key}; there are of {numbers:?}{error}")
+                format!("there is no Job of run {run} of {key}; there are of: {numbers}{error}")
             }
             None => format!(
                 "there is no run of {key} to show: it is {}; -f waits for one",

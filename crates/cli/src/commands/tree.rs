@@ -33,6 +33,14 @@ impl Tree {
         } else {
             (self.graph(cluster).await?, cluster.namespace.as_str())
         };
+        if graph.is_empty() {
+            let place = if here.is_empty() {
+                "any namespace".to_owned()
+            } else {
+                format!("namespace {here}")
+            };
+            eprintln!("there is no Terraform resource in {place}");
+        }
         print::bytes(graph.render(here).as_bytes())
     }
 

@@ -9,7 +9,7 @@ use alustan_core::references::Key;
 use clap::Args;
 use futures::StreamExt;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
+use kube::runtime::watcher::{self, watch_object};
 
 use crate::cluster::Cluster;
 use crate::condition::{holds, reason};
@@ -39,9 +39,10 @@ impl Wait {
         progress.end();
         ending.unwrap_or_else(|_| {
             let key = cluster.key(&self.name);
-            let (timeout, last) = (self.timeout, &progress.last);
+            let timeout = kube::core::Duration::from(self.timeout);
+            let last = &progress.last;
             Err(Error::Refused(format!(
-                "{key} is not ready after {timeout:?}: {last}; see `kubectl describe tf {} -n {}`",
+                "{key} is not ready after {timeout}: {last}; see `kubectl describe tf {} -n {}`",
                 key.name, key.namespace
             )))
         })
@@ -56,8 +57,14 @@ impl Wait {
             tokio::select! {
                 _ = tick.tick() => progress.draw(),
                 found = seen.next() => match found {
-                    // It is tried again, and not waited for longer than for everything else.
-                    Some(Err(error)) => progress.trouble(&error),
+                    Some(Err(error)) => match forbidden(&error) {
+                        Some(why) => {
+                            let key = cluster.key(&self.name);
+                            return Err(Error::Refused(format!("cannot watch {key}: {why}")));
+                        }
+                        // It is tried again, and not waited for longer than for everything else.
+                        None => progress.trouble(&error),
+                    },
                     Some(Ok(Some(tf))) => {
                         progress.seen(&tf)?;
                         match Verdict::of(&tf) {
@@ -70,6 +77,19 @@ impl Wait {
                 },
             }
         }
+    }
+}
+
+/// What the API server says where we have no right to watch.
+fn forbidden(error: &watcher::Error) -> Option<&str> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            if status.is_forbidden() =>
+        {
+            Some(&status.message)
+        }
+        _ => None,
     }
 }
 
@@ -101,7 +121,9 @@ enum Verdict {
 
 impl Verdict {
     fn of(tf: &Terraform) -> Self {
-        if holds(tf, Kind::Ready) {
+        if tf.metadata.deletion_timestamp.is_some() {
+            Self::Never(format!("{} is being deleted: {}", Key::of(tf), message(tf)))
+        } else if holds(tf, Kind::Ready) {
             Self::Ready
         } else if holds(tf, Kind::Stalled) {
             Self::Never(format!("{} is stalled: {}", Key::of(tf), message(tf)))
@@ -167,7 +189,7 @@ impl Progress {
         }
     }
 
-    fn trouble(&self, error: &kube::runtime::watcher::Error) {
+    fn trouble(&self, error: &watcher::Error) {
         self.end();
         eprintln!("the resource cannot be watched, trying again: {error}");
     }
@@ -188,6 +210,8 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
     use serde_json::json;
 
@@ -239,6 +263,13 @@ mod tests {
     ) {
         let tf = with_condition(kind, status, generation);
         assert_eq!(Verdict::of(&tf), wanted);
+    }
+
+    #[test]
+    fn one_that_is_being_deleted_is_not_waited_for() {
+        let mut tf = with_condition("Ready", "True", 2);
+        tf.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        assert!(matches!(Verdict::of(&tf), Verdict::Never(_)));
     }
 
     #[test]
