@@ -150,7 +150,7 @@ async fn outputs_that_the_module_does_not_have_are_told_with_their_field() {
             (
                 json!({"keys": {"server": "host"}}),
                 "OutputNotFound",
-                "spec.outputs.keys.server: the module has no output host (it has: endpoint, token, zones)",
+                "spec.outputs.keys.server: the module has no output host, or it is null (it has: endpoint, token, zones)",
             ),
             (
                 json!({"annotations": {"example.com/token": "token"}}),

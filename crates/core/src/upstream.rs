@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use alustan_api::{Terraform, TerraformStatus};
 
-use crate::references::{Key, sources, taken};
-use crate::seen::{Answer, Seen};
+use crate::references::{Key, dependencies, sources, taken};
+use crate::seen::{Answer, DependencySeen, Seen, Standing};
 
 /// What the last look at a resource came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Doing {
     Rests,
     /// Something runs, is due, or is not known yet.
     Works,
-    /// It waits for others.
+    /// It waits for resources that it depends on.
     Waits,
 }
 
@@ -39,7 +39,7 @@ impl Look {
             Doing::Rests
         } else if seen.source == Answer::Pending || is("Ready", "Unknown") {
             Doing::Works
-        } else if is("Ready", "False") && is("DependenciesReady", "False") {
+        } else if is("Ready", "False") && !are_ready(&seen.stack.dependencies) {
             Doing::Waits
         } else {
             Doing::Rests
@@ -49,6 +49,11 @@ impl Look {
             doing,
         }
     }
+}
+
+fn are_ready(dependencies: &[DependencySeen]) -> bool {
+    let mut all = dependencies.iter();
+    all.all(|it| it.standing == Standing::Ready)
 }
 
 /// The versions of the outputs that `tf` takes, by resource. `version` tells that of the outputs of
@@ -88,6 +93,10 @@ pub fn changing(
             return Some(key);
         }
         if look.doing == Doing::Waits {
+            // What it waited for is there, and it has not seen that yet.
+            if are_ready(&dependencies(it, all.values().copied())) {
+                return Some(key);
+            }
             next.extend(taken(it, all).into_iter().map(|named| named.key));
         } else {
             next.extend(sources(it, all));

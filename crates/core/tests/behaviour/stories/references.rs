@@ -72,7 +72,7 @@ fn make_ready(tf: &mut Terraform) {
 }
 
 /// Gives `tf` the condition `Ready`.
-fn is(tf: &mut Terraform, ready: &str, reason: &str) {
+pub(super) fn is(tf: &mut Terraform, ready: &str, reason: &str) {
     tf.status = Some(TerraformStatus {
         observed_generation: tf.metadata.generation,
         conditions: vec![Condition {
