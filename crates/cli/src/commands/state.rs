@@ -44,16 +44,22 @@ async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record, Error> {
     }
     let status = tf.status.as_ref();
     let address = status.and_then(|status| status.state_address.as_deref());
-    let Some(address) = address else {
+    let is_chosen = tf
+        .spec
+        .backend
+        .as_ref()
+        .is_some_and(|it| it.provider.is_some());
+    if address.is_none() && !is_chosen {
         return Err(Error::Refused(format!(
             "nothing is known of the state of {} yet: no run has told where it is",
             Key::of(tf)
         )));
-    };
+    }
     Err(Error::Refused(format!(
-        "the state of {} is not kept by the operator ({address}): take `terraform state` in a checkout of \
+        "the state of {} is not kept by the operator ({}): take `terraform state` in a checkout of \
          {}, with the credentials of the backend",
         Key::of(tf),
+        address.unwrap_or("its place is not known yet"),
         tf.spec.git_repo.url
     )))
 }

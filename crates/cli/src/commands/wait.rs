@@ -39,10 +39,9 @@ impl Wait {
         progress.end();
         ending.unwrap_or_else(|_| {
             let key = cluster.key(&self.name);
-            let timeout = kube::core::Duration::from(self.timeout);
-            let last = &progress.last;
+            let (timeout, last) = (self.timeout, &progress.last);
             Err(Error::Refused(format!(
-                "{key} is not ready after {timeout}: {last}; see `kubectl describe tf {} -n {}`",
+                "{key} is not ready after {timeout:?}: {last}; see `kubectl describe tf {} -n {}`",
                 key.name, key.namespace
             )))
         })
