@@ -117,7 +117,11 @@ async fn every_resource_of_the_examples_is_accepted() {
         }
     }
     for example in std::fs::read_dir(&examples).unwrap() {
-        let name = example.unwrap().file_name();
+        let example = example.unwrap();
+        if !example.file_type().unwrap().is_dir() {
+            continue;
+        }
+        let name = example.file_name();
         let found = folders.iter().any(|it| it.starts_with(&name));
         assert!(found, "{} has no resource", name.display());
     }
