@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use alustan_api::Terraform;
 use alustan_core::references::Key;
-use alustan_core::upstream::{self, Look};
+use alustan_core::upstream::{self, Doing, Look};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Ref;
@@ -54,11 +54,13 @@ impl Looks {
         changing
     }
 
-    /// What the last look at `of` came to.
+    /// What the last look at `of` came to, once what it decided is done. While `of` waits, others may
+    /// have to wait for somebody else now.
     pub(crate) fn note(&self, of: &Key, look: Look) {
         let mut known = self.known();
-        if known.looks.get(of) != Some(&look) {
-            known.looks.insert(of.clone(), look);
+        let news = look.doing == Doing::Waits || known.looks.get(of) != Some(&look);
+        known.looks.insert(of.clone(), look);
+        if news {
             self.wake_for(&known, of);
         }
     }

@@ -78,8 +78,6 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     };
     let now = Timestamp::now();
     let decision = decide(&tf, &seen, &cx.settings, now);
-    let look = Look::of(&tf, &seen, &decision.status);
-    cx.looks.note(&key(&who), look);
     let requeue = decision
         .requeue_at
         .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
@@ -152,7 +150,10 @@ async fn act(
         return Ok(());
     }
     match done {
-        Ok(()) => report(session, status).await,
+        Ok(()) => {
+            cx.looks.note(&key, Look::of(tf, seen, &status));
+            report(session, status).await
+        }
         Err(error) if error.is_conflict() => Err(error),
         Err(error) => {
             report(session, trouble(tf, status, &error)).await?;

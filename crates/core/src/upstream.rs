@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use alustan_api::{Terraform, TerraformStatus};
 
-use crate::references::{Key, dependencies, sources, taken};
+use crate::references::{Key, sources, standing, taken};
 use crate::seen::{Answer, DependencySeen, Seen, Standing};
 
 /// What the last look at a resource came to.
@@ -15,6 +15,8 @@ pub struct Look {
     pub versions: BTreeMap<Key, String>,
     /// What it is about.
     pub doing: Doing,
+    /// Whether it is ready for those that depend on it. They may not have seen that yet.
+    pub ready: bool,
 }
 
 /// What a resource is about.
@@ -44,9 +46,12 @@ impl Look {
         } else {
             Doing::Rests
         };
+        let mut looked_at = tf.clone();
+        looked_at.status = Some(status.clone());
         Self {
             versions: seen.stack.versions.clone(),
             doing,
+            ready: standing(&looked_at) == Standing::Ready,
         }
     }
 }
@@ -93,11 +98,14 @@ pub fn changing(
             return Some(key);
         }
         if look.doing == Doing::Waits {
+            let depends_on: Vec<_> = taken(it, all).into_iter().map(|named| named.key).collect();
+            let ready =
+                |key| all.contains_key(key) && looks.get(key).is_none_or(|look: &Look| look.ready);
             // What it waited for is there, and it has not seen that yet.
-            if are_ready(&dependencies(it, all.values().copied())) {
+            if depends_on.iter().all(ready) {
                 return Some(key);
             }
-            next.extend(taken(it, all).into_iter().map(|named| named.key));
+            next.extend(depends_on);
         } else {
             next.extend(sources(it, all));
         }

@@ -120,7 +120,13 @@ impl Stack {
             Doing::Works
         };
         node.ready = doing == Doing::Rests;
-        self.looks.insert(of.clone(), Look { versions, doing });
+        let ready = node.ready;
+        let look = Look {
+            versions,
+            doing,
+            ready,
+        };
+        self.looks.insert(of.clone(), look);
     }
 
     /// The run of `of` ends.
@@ -174,31 +180,75 @@ proptest! {
     fn one_change_runs_each_resource_downstream_at_most_once(
         (graph, changed, constant, steps) in stories()
     ) {
-        let mut stack = Stack::at_rest(&graph, &constant);
-        stack.nodes.get_mut(&key(changed)).unwrap().spec += 1;
-        for (i, kind) in steps {
-            stack.step(&key(i), kind);
-        }
-        for _ in 0..graph.len() * 3 {
-            for i in graph.keys() {
-                for kind in 0..3 {
-                    stack.step(&key(*i), kind);
-                }
-            }
-        }
+        runs_once(&graph, changed, &constant, &steps)?;
+    }
+}
+
+/// A change of `changed`, and what happens then, run each resource downstream at most once.
+fn runs_once(
+    graph: &Graph,
+    changed: usize,
+    constant: &BTreeSet<usize>,
+    steps: &[(usize, usize)],
+) -> Result<(), TestCaseError> {
+    let mut stack = Stack::at_rest(graph, constant);
+    stack.nodes.get_mut(&key(changed)).unwrap().spec += 1;
+    for (i, kind) in steps {
+        stack.step(&key(*i), *kind);
+    }
+    for _ in 0..graph.len() * 3 {
         for i in graph.keys() {
-            let node = &stack.nodes[&key(*i)];
-            let versions = stack.versions(&key(*i));
-            prop_assert_eq!(&node.applied, &(node.spec, versions), "r{} is not applied", i);
-            let downstream = *i == changed || reached(&graph, *i).contains(&changed);
-            let runs = usize::from(downstream);
-            if constant.is_empty() {
-                prop_assert_eq!(node.runs, runs, "runs of r{}", i);
-            } else {
-                prop_assert!(node.runs <= runs, "{} runs of r{}", node.runs, i);
+            for kind in 0..3 {
+                stack.step(&key(*i), kind);
             }
         }
     }
+    for i in graph.keys() {
+        let node = &stack.nodes[&key(*i)];
+        let versions = stack.versions(&key(*i));
+        prop_assert_eq!(
+            &node.applied,
+            &(node.spec, versions),
+            "r{} is not applied",
+            i
+        );
+        let downstream = *i == changed || reached(graph, *i).contains(&changed);
+        let runs = usize::from(downstream);
+        if constant.is_empty() {
+            prop_assert_eq!(node.runs, runs, "runs of r{}", i);
+        } else {
+            prop_assert!(node.runs <= runs, "{} runs of r{}", node.runs, i);
+        }
+    }
+    Ok(())
+}
+
+/// `far` takes from `left`, that from `base`, and `end` from both ends. `end` is looked at when `left`
+/// is done, before `far` saw that.
+#[test]
+fn who_is_ready_has_to_be_seen_by_those_that_wait_for_it() {
+    let (base, left, far, end) = (0, 1, 2, 3);
+    let graph = [
+        (base, vec![]),
+        (left, vec![base]),
+        (far, vec![left]),
+        (end, vec![base, far]),
+    ];
+    let graph = graph.map(|(i, from)| (i, BTreeSet::from_iter(from))).into();
+    let (look, finish, show) = (0, 1, 2);
+    let steps = [
+        (base, look),
+        (base, finish),
+        (base, look),
+        (base, show),
+        (left, look),
+        (left, show),
+        (left, finish),
+        (far, look),
+        (left, look),
+        (end, look),
+    ];
+    runs_once(&graph, base, &BTreeSet::new(), &steps).unwrap();
 }
 
 #[rstest]
