@@ -16,7 +16,7 @@ use crate::retry;
 use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, SourceSeen, Waiting};
 use crate::start;
 use crate::status::{Situation, logs};
-use crate::step::{Object, Step};
+use crate::step::{Object, Step, Swap};
 
 /// How long a registry may take to tell the digest of what was pushed.
 const PUSHED: SignedDuration = SignedDuration::from_mins(1);
@@ -54,11 +54,12 @@ pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
     format!("{}@{digest}", tf.spec.container_registry.image_name)
 }
 
-/// The digest of the image tagged `tag`, where the pin knows it: the registry need not be asked,
-/// unless the image could not be pulled from it.
+/// The digest of the image tagged `tag`, where the pin knows it, or the one before: the registry
+/// need not be asked, unless the image could not be pulled from it.
 pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
     let lost = history.and_then(|history| history.lost_image.as_ref());
-    let pin = pin.filter(|pin| pin.tag == tag && lost != Some(&pin.image))?;
+    let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
+    let pin = pins.find(|pin| pin.tag == tag && lost != Some(&pin.image))?;
     pin.image.split_once('@').map(|(_, digest)| digest)
 }
 
@@ -310,6 +311,10 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     steps.extend(derived.map(|object| Step::Ensure(Box::new(object))));
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
+    // Who looks at an old record gets no further: a build that failed for good is counted there.
+    steps.push(Step::SwapRecord(Box::new(Swap::unchanged(
+        &case.record.record,
+    ))));
     steps.push(Step::CreateJob(Box::new(job)));
     missing(steps, building(&logs_of_build(case, &name)))
 }

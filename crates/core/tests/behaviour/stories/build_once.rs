@@ -115,6 +115,7 @@ fn the_context_is_in_the_registry_before_the_build_begins() {
             "CreateRecord",
             "PushContext",
             "Ensure Claim web-cache",
+            "SwapRecord Starting",
             &made
         ]
     );

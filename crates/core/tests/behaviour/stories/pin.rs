@@ -1,6 +1,8 @@
 //! Rule 13: the pin of what is applied is there, whatever is waited for.
 
 use alustan_api::State;
+use alustan_api::run::Pin;
+use alustan_core::build::pinned;
 
 use crate::fixtures::Edit as _;
 use crate::world::World;
@@ -23,4 +25,20 @@ fn a_pin_that_is_gone_while_a_correction_waits_for_a_person_is_made_again() {
     assert_eq!(world.run_number(), runs, "no hot loop");
     world.delete().settle();
     assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+/// Where another apply was to be started, what exists is in the pin before.
+#[test]
+fn the_image_of_what_exists_is_known_without_the_registry() {
+    let before = World::applied().pin.unwrap();
+    let digest = before.image.split_once('@').unwrap().1.to_owned();
+    let pin = Pin {
+        tag: "next".to_owned(),
+        image: "registry.test/team/web@sha256:next".to_owned(),
+        before: Some(Box::new(before.clone())),
+        ..before.clone()
+    };
+    assert_eq!(pinned(&before.tag, Some(&pin), None), Some(digest.as_str()));
+    assert_eq!(pinned("next", Some(&pin), None), Some("sha256:next"));
+    assert_eq!(pinned("another", Some(&pin), None), None);
 }

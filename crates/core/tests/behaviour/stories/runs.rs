@@ -284,7 +284,11 @@ fn a_job_is_created_once_and_only_after_the_swap() {
         let started = started.map(|start| start.steps).unwrap_or_default();
         let all = looked.decision.steps.iter().chain(&started);
         order.extend(all.filter_map(|step| match step {
-            Step::SwapRecord(swap) if swap.record.phase == RunPhase::Starting => Some("swap"),
+            Step::SwapRecord(swap)
+                if swap.record.run.is_some() && swap.record.phase == RunPhase::Starting =>
+            {
+                Some("swap")
+            }
             Step::CreateJob(job) if job.metadata.name.as_deref() == Some("web-apply-1") => {
                 Some("job")
             }
