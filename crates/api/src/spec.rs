@@ -425,7 +425,8 @@ pub struct DriftDetection {
     /// Default: Correct.
     #[serde(default)]
     pub mode: DriftMode,
-    /// How often to look. Each resource has its own moment within the interval. Default: 1h.
+    /// How often to look. Each resource has its own moment within the interval; the first look after
+    /// an apply comes half an interval later at the soonest. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,

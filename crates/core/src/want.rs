@@ -265,6 +265,7 @@ impl Case<'_> {
 }
 
 /// The next look for drift after `checked`: each resource has its own moment within the interval.
+/// What was compared less than half an interval ago is not compared again.
 fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
     let interval = i64::try_from(interval.as_millis())
         .unwrap_or(i64::MAX)
@@ -275,7 +276,7 @@ fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Ti
     )]
     #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
     let offset = (digest::fraction(uid) * interval as f64) as i64;
-    let since = checked.as_millisecond() - offset;
+    let since = checked.as_millisecond() + interval / 2 - offset;
     let next = (since.div_euclid(interval) + 1) * interval + offset;
     Timestamp::from_millisecond(next).unwrap_or(checked + SignedDuration::from_hours(1))
 }

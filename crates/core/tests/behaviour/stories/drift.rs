@@ -5,7 +5,7 @@ use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
 
 use super::is_quiet;
-use crate::fixtures::Edit as _;
+use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World, condition};
 
 impl World {
@@ -52,6 +52,25 @@ fn a_look_that_finds_nothing_leaves_no_trace() {
         assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
     }
     assert_eq!(world.run_number(), 4);
+}
+
+/// What was applied a moment ago is as it was applied.
+#[test]
+fn the_first_look_is_half_an_interval_to_one_and_a_half_after_the_apply() {
+    let waits: Vec<_> = (0..20)
+        .map(|uid| {
+            let mut tf = terraform();
+            tf.metadata.uid = Some(format!("uid-{uid}"));
+            let mut world = World::with(tf);
+            let due = world.settle().unwrap();
+            due.duration_since(world.now).as_mins()
+        })
+        .collect();
+    let (first, last) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+    assert!(
+        (30..40).contains(first) && (80..=90).contains(last),
+        "{waits:?}"
+    );
 }
 
 #[test]
