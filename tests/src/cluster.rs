@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -87,24 +88,23 @@ impl Cluster {
     }
 
     /// Ends the first process of the container in the first pod that runs and that `selector`
-    /// selects, with SIGKILL.
+    /// selects, with SIGKILL. What a pod does may be seen before its status says that it runs.
     pub async fn kill(&self, namespace: &str, selector: &str) {
-        let container = self
-            .run(
-                "kubectl",
-                &[
-                    "get",
-                    "pod",
-                    "-n",
-                    namespace,
-                    "-l",
-                    selector,
-                    "--field-selector=status.phase=Running",
-                    "-o",
-                    "jsonpath={.items[0].status.containerStatuses[0].containerID}",
-                ],
-            )
-            .await;
+        let ids = "jsonpath={.items[*].status.containerStatuses[0].containerID}";
+        let phase = "--field-selector=status.phase=Running";
+        let list = [
+            "get", "pod", "-n", namespace, "-l", selector, phase, "-o", ids,
+        ];
+        let mut tries = 0;
+        let container = loop {
+            let found = self.run("kubectl", &list).await;
+            if let Some(first) = found.split_whitespace().next() {
+                break first.to_owned();
+            }
+            tries += 1;
+            assert!(tries < 60, "no pod of {selector} in {namespace} runs");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
         let id = container
             .strip_prefix("containerd://")
             .expect("a container");
