@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+
+use crate::scene::until;
 
 /// The dev cluster of `make cluster-up`, with the operator in it.
 #[derive(Clone)]
@@ -95,16 +96,12 @@ impl Cluster {
         let list = [
             "get", "pod", "-n", namespace, "-l", selector, phase, "-o", ids,
         ];
-        let mut tries = 0;
-        let container = loop {
+        let what = format!("a pod of {selector} in {namespace} that runs");
+        let container = until(&what, async || {
             let found = self.run("kubectl", &list).await;
-            if let Some(first) = found.split_whitespace().next() {
-                break first.to_owned();
-            }
-            tries += 1;
-            assert!(tries < 60, "no pod of {selector} in {namespace} runs");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        };
+            found.split_whitespace().next().map(str::to_owned)
+        });
+        let container = container.await;
         let id = container
             .strip_prefix("containerd://")
             .expect("a container");

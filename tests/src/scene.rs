@@ -26,6 +26,7 @@ pub use aws::AWS;
 pub use cluster_view::around;
 pub use volumes::Disk;
 pub use waits::condition;
+pub(crate) use waits::until;
 
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_mins(3);

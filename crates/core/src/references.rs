@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{OutputsRef, Terraform};
+use alustan_api::{OutputsRef, Terraform, TerraformStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
@@ -211,6 +211,11 @@ fn cause(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Option<(Key, String
 
 /// How `tf` is for those that depend on it.
 pub fn standing(tf: &Terraform) -> Standing {
+    standing_with(tf, tf.status.as_ref())
+}
+
+/// How `tf` is for those that depend on it, once `status` is its status.
+pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) -> Standing {
     let not_ready = |reason: &str, message: &str| Standing::NotReady {
         reason: reason.to_owned(),
         message: message.to_owned(),
@@ -218,7 +223,6 @@ pub fn standing(tf: &Terraform) -> Standing {
     if tf.metadata.deletion_timestamp.is_some() {
         return not_ready("Deleted", "it is being deleted");
     }
-    let status = tf.status.as_ref();
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
     let Some(ready) = conditions.find(|it| it.type_ == "Ready") else {
         return not_ready("AwaitingProcessing", "nothing is known of it yet");

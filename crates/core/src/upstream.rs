@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use alustan_api::{Terraform, TerraformStatus};
 
-use crate::references::{Key, sources, standing, taken};
+use crate::references::{Key, sources, standing_with, taken};
 use crate::seen::{Answer, DependencySeen, Seen, Standing};
 
 /// What the last look at a resource came to.
@@ -46,12 +46,10 @@ impl Look {
         } else {
             Doing::Rests
         };
-        let mut looked_at = tf.clone();
-        looked_at.status = Some(status.clone());
         Self {
             versions: seen.stack.versions.clone(),
             doing,
-            ready: standing(&looked_at) == Standing::Ready,
+            ready: standing_with(tf, Some(status)) == Standing::Ready,
         }
     }
 }

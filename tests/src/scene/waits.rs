@@ -43,18 +43,7 @@ impl Scene {
     where
         F: Future<Output = Option<T>>,
     {
-        let mut tick = tokio::time::interval(LOOK);
-        let found = async {
-            loop {
-                tick.tick().await;
-                if let Some(found) = look().await {
-                    return found;
-                }
-            }
-        };
-        tokio::time::timeout(DEADLINE, found)
-            .await
-            .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"))
+        until(what, look).await
     }
 
     /// Waits until the resource `name` is Ready for its latest generation.
@@ -181,6 +170,25 @@ impl Scene {
             panic!("{name}: still there after {DEADLINE:?}: {last:#?}");
         }
     }
+}
+
+/// Waits until `look` gives something.
+pub(crate) async fn until<T, F>(what: &str, look: impl Fn() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let mut tick = tokio::time::interval(LOOK);
+    let found = async {
+        loop {
+            tick.tick().await;
+            if let Some(found) = look().await {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, found)
+        .await
+        .unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"))
 }
 
 fn is_ready(tf: &Terraform) -> bool {

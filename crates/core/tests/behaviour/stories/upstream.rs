@@ -120,11 +120,10 @@ impl Stack {
             Doing::Works
         };
         node.ready = doing == Doing::Rests;
-        let ready = node.ready;
         let look = Look {
             versions,
             doing,
-            ready,
+            ready: node.ready,
         };
         self.looks.insert(of.clone(), look);
     }
