@@ -41,6 +41,7 @@ fn settings() -> Settings {
         insecure_registries: vec!["registry.test".to_owned()],
         ca_bundle: Some("-----BEGIN CERTIFICATE-----\n".to_owned()),
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
+        dockerfiles: false,
         cross_namespace_refs: false,
     }
 }

@@ -25,6 +25,14 @@ pub const SENSITIVE_OUTPUTS: &str = "alustan.io/sensitive-outputs";
 /// Annotation of a runner Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
 
+/// Labels of runner images: what shows whose an image is, wherever it lies.
+pub mod image {
+    /// The uid of the namespace that it was built for; nobody else uses it.
+    pub const NAMESPACE: &str = "io.alustan.namespace";
+    /// The context that it was built from, by digest.
+    pub const CONTEXT: &str = "io.alustan.context";
+}
+
 /// What an object is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {

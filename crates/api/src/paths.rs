@@ -2,6 +2,8 @@
 
 /// The runner binary in every base image.
 pub const RUNNER: &str = "/usr/local/bin/alustan-runner";
+/// The folder of programs in the operator's image.
+pub const PROGRAMS: &str = "/usr/local/bin";
 /// The context in the runner image: the module and the local modules that it uses.
 pub const MODULE: &str = "/alustan/module";
 /// The providers of the module in the runner image, as an unpacked filesystem mirror.

@@ -13,6 +13,8 @@ use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, Variable
 use crate::status::TerraformStatus;
 
 const DURATION: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')";
+const AGE: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1h') && duration(self) <= duration('8760h')";
+const AGE_HELP: &str = "must be a duration from 1h to 8760h, such as 168h";
 const DURATION_HELP: &str = "must be a duration from 1s to 8760h, such as 30s, 5m or 1h";
 
 pub(crate) const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
@@ -308,6 +310,7 @@ pub struct GitRepo {
 /// The registry that the runner image is pushed to.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.dockerfile) || (self.dockerfile != '' && !self.dockerfile.startsWith('/') && !self.dockerfile.split('/').exists(part, part == '..'))").message("dockerfile must be a path in the repository, without '..', such as docker/Dockerfile"))]
 pub struct ContainerRegistry {
     /// The image's repository, without a tag: `docker.io/owner/name`, `registry.example.com:5000/x`.
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
@@ -320,21 +323,107 @@ pub struct ContainerRegistry {
     /// operator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_image: Option<String>,
+    /// A Dockerfile in the repository, from which the runner image is built instead of from the base
+    /// image alone; it begins with `ARG ALUSTAN_BASE` and `FROM ${ALUSTAN_BASE}`. Only where the
+    /// operator allows it (`--allow-dockerfiles`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
+    pub dockerfile: Option<String>,
+    /// Whose registry it is. With `aws` (ECR), `gcp` (Artifact Registry) and `azure` (ACR) operator and
+    /// build pod sign in by the identity that the cloud gives to their ServiceAccounts, and need no
+    /// Secret. Default: generic.
+    #[serde(default)]
+    pub provider: RegistryProvider,
+    /// The ServiceAccount of the build pod: with `provider`, the one whose identity may push. No token
+    /// of it is mounted. Default: `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
+    pub service_account_name: Option<String>,
     /// Speak plain http to this registry: only for those in a trusted network. Default: false.
     #[serde(default)]
     pub insecure: bool,
     /// The program that builds the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder: Option<Builder>,
+    /// Which images of this repository are removed once nobody needs them. Absent: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prune: Option<Prune>,
+}
+
+/// Whose registry it is.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RegistryProvider {
+    /// One that takes the credentials of a Secret, or none.
+    #[default]
+    Generic,
+    /// Amazon ECR.
+    Aws,
+    /// Google Artifact Registry.
+    Gcp,
+    /// Azure Container Registry.
+    Azure,
+}
+
+impl RegistryProvider {
+    /// The program that knows how to sign in: its standard credential helper.
+    pub fn helper(self) -> Option<&'static str> {
+        match self {
+            Self::Generic => None,
+            Self::Aws => Some("docker-credential-ecr-login"),
+            Self::Gcp => Some("docker-credential-gcr"),
+            Self::Azure => Some("docker-credential-acr-env"),
+        }
+    }
+
+    /// Whether `host` is one of its registries.
+    pub fn has(self, host: &str) -> bool {
+        match self {
+            Self::Generic => false,
+            Self::Aws => host == "public.ecr.aws" || host.contains(".dkr.ecr"),
+            Self::Gcp => host.ends_with(".pkg.dev") || host.ends_with("gcr.io"),
+            Self::Azure => host.ends_with(".azurecr.io"),
+        }
+    }
 }
 
 /// The program that builds runner images.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Builder {
     /// An image whose entrypoint takes kaniko's arguments. Default: the operator's, a pinned
     /// kaniko.
-    pub image: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub image: Option<String>,
+    /// Whether layers are kept in the registry for the next build. Default: true.
+    #[serde(default = "yes")]
+    pub cache: bool,
+    /// The repository that layers are kept in. Default: that of the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub cache_repository: Option<String>,
+    /// How long a kept layer is good. Default: the builder's, with kaniko two weeks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
+    pub cache_lifetime: Option<Duration>,
+}
+
+/// Which images are removed: those that the operator built for this namespace, that are beyond the
+/// newest `keep`, that are older than `olderThan`, and that no resource needs. The module that went
+/// into an image goes with it.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Prune {
+    /// How many of the newest stay, needed or not; 1 to 1000. Default: 10.
+    #[serde(default = "ten")]
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 1000").message("must be between 1 and 1000"))]
+    pub keep: i32,
+    /// How old one must be; at least 1h. Default: 168h.
+    #[serde(default = "one_week")]
+    #[x_kube(validation = Rule::new(AGE).message(AGE_HELP))]
+    pub older_than: Duration,
 }
 
 /// Who says whether a plan is applied.
@@ -545,6 +634,14 @@ fn yes() -> bool {
 
 fn five() -> i32 {
     5
+}
+
+fn ten() -> i32 {
+    10
+}
+
+fn one_week() -> Duration {
+    seconds(604_800)
 }
 
 fn five_gibibytes() -> String {

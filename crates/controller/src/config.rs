@@ -57,6 +57,10 @@ pub(crate) struct Config {
     /// A file with certificates (PEM) to trust besides the usual ones.
     #[arg(long, env = "ALUSTAN_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
+    /// Whether an image may be built from a Dockerfile of its repository (`containerRegistry.dockerfile`):
+    /// its commands run as root in the build pod, beside the credentials that push.
+    #[arg(long, env = "ALUSTAN_ALLOW_DOCKERFILES")]
+    pub(crate) allow_dockerfiles: bool,
     /// Where repositories and contexts are cached.
     #[arg(long, env = "ALUSTAN_CACHE_DIR", default_value = "/var/cache/alustan")]
     pub(crate) cache_dir: PathBuf,
@@ -136,6 +140,7 @@ impl Config {
             insecure_registries: self.insecure_registries.clone(),
             ca_bundle,
             environment,
+            dockerfiles: self.allow_dockerfiles,
             cross_namespace_refs: self.allow_cross_namespace_refs,
         })
     }

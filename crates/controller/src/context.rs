@@ -20,6 +20,7 @@ use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::mirror::Mirror;
 use crate::objects::Objects;
+use crate::pruning::Pruned;
 use crate::{Guarded, Ref};
 
 /// Clients, mirrors of the cluster, answers of the world.
@@ -81,6 +82,8 @@ pub(crate) struct Answers {
     pub(crate) artifacts: Arc<Lookups<String>>,
     /// Last lines of failed builds.
     pub(crate) logs: Arc<Lookups<String>>,
+    /// What was removed from repositories.
+    pub(crate) pruned: Arc<Lookups<Pruned>>,
 }
 
 impl Answers {
@@ -92,6 +95,7 @@ impl Answers {
         self.images.keep(who, used);
         self.artifacts.keep(who, used);
         self.logs.keep(who, used);
+        self.pruned.keep(who, used);
     }
 }
 
@@ -107,6 +111,7 @@ struct Remembered {
     status: Option<TerraformStatus>,
     source: Option<(String, SourceSeen)>,
     failures: u32,
+    told: HashSet<String>,
 }
 
 impl Memory {
@@ -161,6 +166,11 @@ impl Memory {
         let wait =
             Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));
         wait.min(Duration::from_mins(5))
+    }
+
+    /// Whether `what` was never told of `who` before.
+    pub(crate) fn is_news(&self, who: &Ref, what: &str) -> bool {
+        self.with(who, |memory| memory.told.insert(what.to_owned()))
     }
 
     /// A pass went well.

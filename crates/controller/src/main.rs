@@ -16,6 +16,7 @@ mod lookups;
 mod mirror;
 mod objects;
 mod observe;
+mod pruning;
 mod questions;
 mod reconcile;
 mod report;

@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
         state_address::conflict(self.tf, pin, readable(&others))
     }
 
-    fn use_question(&self, question: &str) {
+    pub(crate) fn use_question(&self, question: &str) {
         self.used
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -151,6 +151,13 @@ impl<'a> Session<'a> {
         } else {
             None
         };
+        let prune = tf.spec.container_registry.prune.as_ref();
+        if let (true, false, Some(prune), Some(plan), Ok(docker)) =
+            (pinned, deleted, prune, &plan, &inputs.docker)
+        {
+            let namespace = namespace_uid.as_deref().unwrap_or_default();
+            self.prune(prune, plan, namespace, docker.as_ref()).await;
+        }
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let (stack, refused) = stack::see(self).await?;
@@ -346,10 +353,7 @@ impl<'a> Session<'a> {
             Ok(docker) => docker.as_ref(),
             Err(failure) => return failed(failure.clone()),
         };
-        let reference = format!(
-            "{}:{}",
-            self.tf.spec.container_registry.image_name, plan.tag
-        );
+        let reference = format!("{}:{}", image::repository(self.tf), plan.tag);
         let done = build.filter(|build| matches!(build.state, BuildState::Done(_)));
         self.digest(&reference, done.map(|build| build.job.as_str()), docker)
             .unwrap_or_else(failed)

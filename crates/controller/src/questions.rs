@@ -48,9 +48,11 @@ impl Repository {
         let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
         let reference =
             Reference::branch(repo.branch.as_deref()).map_err(|error| wrong("branch", &error))?;
+        let mut include = repo.include.clone();
+        include.extend(tf.spec.container_registry.dockerfile.clone());
         let spec = ContextSpec {
             path: repo.path.clone(),
-            include: repo.include.clone(),
+            include,
         };
         let identity = hash::plain(&(
             credentials.fingerprint(b"question"),
@@ -169,7 +171,7 @@ fn at_commit(revision: &Revision, error: &alustan_source::Error) -> Failure {
     }
 }
 
-fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
+pub(crate) fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
     Failure {
         class: class(error.is_transient()),
         reason: error.reason().to_owned(),
@@ -207,7 +209,7 @@ pub(crate) fn digest(
         class: FailureClass::User,
         ..registry("spec.containerRegistry.baseImage", &error)
     })?;
-    let access = access(tf, image.name(), docker);
+    let access = access(tf, image.name(), docker)?;
     let text = format!(
         "digest of {reference} {pushed_by:?} as {}",
         identity(&access, docker)
@@ -239,7 +241,7 @@ pub(crate) fn digest(
 }
 
 /// The registry's repository of `tf`.
-fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
+pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
     ImageName::parse(&tf.spec.container_registry.image_name).map_err(|error| Failure {
         class: FailureClass::User,
         ..registry("spec.containerRegistry.imageName", &error)
@@ -247,21 +249,35 @@ fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
 }
 
 /// The way to the registry of `tf`.
-fn access(tf: &Terraform, name: &ImageName, docker: Option<&DockerConfig>) -> Access {
+pub(crate) fn access(
+    tf: &Terraform,
+    name: &ImageName,
+    docker: Option<&DockerConfig>,
+) -> Result<Access, Failure> {
     let own = &tf.spec.container_registry;
     let same = ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
-    Access {
-        credential: docker
-            .and_then(|docker| docker.credentials_for(name))
-            .cloned(),
+    let helper = own.provider.helper();
+    let helper = helper.filter(|_| same || own.provider.has(name.registry()));
+    let opened = docker.map(|docker| docker.open(name)).transpose();
+    let opened = match opened {
+        Err(error) if same && helper.is_none() => {
+            return Err(registry("spec.containerRegistry.secretRef", &error));
+        }
+        // Base images of other registries are mostly public.
+        Err(_) => None,
+        Ok(opened) => opened.flatten(),
+    };
+    Ok(Access {
+        credential: opened.cloned(),
         insecure: own.insecure && same,
-    }
+        helper: helper.map(str::to_owned),
+    })
 }
 
 /// Tells two ways apart, without a word of the credentials.
-fn identity(access: &Access, docker: Option<&DockerConfig>) -> String {
+pub(crate) fn identity(access: &Access, docker: Option<&DockerConfig>) -> String {
     let docker = docker.map(|docker| hash::plain(&docker.to_dockerconfigjson()));
-    format!("{docker:?} {}", access.insecure)
+    format!("{docker:?} {} {:?}", access.insecure, access.helper)
 }
 
 /// How a context is pushed.
@@ -279,7 +295,7 @@ pub(crate) fn push(
     docker: Option<&DockerConfig>,
 ) -> Result<Push, Failure> {
     let name = image_name(tf)?;
-    let access = access(tf, &name, docker);
+    let access = access(tf, &name, docker)?;
     let question = format!(
         "push of {} to {name} as {}",
         seen.context,

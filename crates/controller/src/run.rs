@@ -241,6 +241,7 @@ fn context(
             images: Lookups::new(wake.clone()),
             artifacts: Lookups::new(wake.clone()),
             logs: Lookups::new(wake.clone()),
+            pruned: Lookups::new(wake.clone()),
         },
         objects: Objects::new(client, wake.clone()),
         looks: Looks::new(wake),

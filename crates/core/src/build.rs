@@ -8,7 +8,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use crate::absorb;
 use crate::decide::Case;
 use crate::digest;
-use crate::image::ImagePlan;
+use crate::image::{self, ImagePlan};
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
 use crate::ongoing::{self, GIVE_UP, NO_POD};
@@ -51,7 +51,7 @@ fn missing(steps: Vec<Step>, situation: Situation) -> Image {
 
 /// The runner image of `tf` with `digest`.
 pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
-    format!("{}@{digest}", tf.spec.container_registry.image_name)
+    format!("{}@{digest}", image::repository(tf))
 }
 
 /// The digest of the image tagged `tag`, where the pin knows it, or the one before: the registry
@@ -298,12 +298,14 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     };
     let pull = start::pull_secret(tf, seen);
     let inputs = seen.inputs.as_ref().ok();
+    let docker = start::docker_secret(tf, seen);
     let build = Build {
         image: plan,
         artifact,
         path: &source.path,
-        registry_key: inputs.and_then(|inputs| inputs.registry_key.as_deref()),
+        docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
         pull_secret: pull.as_deref(),
+        namespace_uid: &seen.namespace_uid,
     };
     let derived = inputs.and_then(|inputs| inputs.pull_config.as_deref());
     let derived = derived.map(|config| Object::Secret(secrets::pull(tf, config)));

@@ -150,6 +150,9 @@ impl Case<'_> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(build::refused(invalid));
         }
+        if let Some(refusal) = image::refusal(self.tf, self.settings) {
+            return Err(build::refused(&refusal));
+        }
         alustan_approval::check(&self.tf.spec.approval.rules)
             .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;
         self.check_expressions()?;

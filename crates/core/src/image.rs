@@ -1,5 +1,6 @@
 //! The runner image: what goes into it, and the tag that follows from that (rule 1).
 
+use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
 use alustan_api::{Terraform, paths};
 use serde_json::json;
@@ -26,6 +27,8 @@ pub struct ImagePlan {
     pub backend: Option<&'static str>,
     /// The Dockerfile: it only copies (rule 2).
     pub dockerfile: String,
+    /// The path of the Dockerfile in the context that stands before ours.
+    pub before: Option<String>,
 }
 
 /// The base image that a resource is built from, as configured.
@@ -37,6 +40,20 @@ pub fn base<'a>(tf: &'a Terraform, settings: &'a Settings) -> &'a str {
         .unwrap_or(&settings.base_image)
 }
 
+/// Why the image of `tf` may not be built as it says.
+pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+    let path = tf.spec.container_registry.dockerfile.as_ref()?;
+    (!settings.dockerfiles).then(|| Failure {
+        class: FailureClass::User,
+        reason: "DockerfileNotAllowed".to_owned(),
+        message: format!(
+            "spec.containerRegistry.dockerfile: this operator builds from no Dockerfile of a repository ({path}), \
+             since its commands would run as root beside the credentials that push; remove the field, or start \
+             the operator with --allow-dockerfiles"
+        ),
+    })
+}
+
 /// The image of `tf` for what is in its repository.
 pub fn plan(
     tf: &Terraform,
@@ -45,8 +62,10 @@ pub fn plan(
     namespace_uid: &str,
     settings: &Settings,
 ) -> ImagePlan {
-    let inject = base.reference != settings.base_image;
-    let dockerfile = dockerfile(&base.resolved, inject);
+    let before = tf.spec.container_registry.dockerfile.clone();
+    let inject = before.is_some() || base.reference != settings.base_image;
+    let from = before.is_none().then_some(base.resolved.as_str());
+    let dockerfile = dockerfile(from, inject);
     let managed = alustan_backends::is_managed(tf.spec.backend.as_ref(), source.backend.as_deref());
     let own_init = tf
         .spec
@@ -54,11 +73,14 @@ pub fn plan(
         .as_ref()
         .is_some_and(|scripts| scripts.init.is_some());
     let backend = (managed && source.backend.is_none() && !own_init).then_some("http");
-    let inputs = json!({
+    let mut inputs = json!({
         "context": source.context, "path": source.path, "dockerfile": dockerfile,
         "backend": backend, "architecture": ARCHITECTURE, "format": FORMAT, "protocol": PROTOCOL,
-        "namespace": namespace_uid, "repository": tf.spec.container_registry.image_name,
+        "namespace": namespace_uid, "repository": repository(tf),
     });
+    if let Some(path) = &before {
+        inputs["before"] = json!({ "path": path, "base": base.resolved });
+    }
     ImagePlan {
         tag: digest::plain(&inputs).chars().take(40).collect(),
         context: source.context.clone(),
@@ -66,13 +88,41 @@ pub fn plan(
         inject,
         backend,
         dockerfile,
+        before,
     }
 }
 
+/// The repository of the images of `tf`, under the name that builder, kubelet and operator all know
+/// it by: Docker Hub has many, and programs look for its credentials under one.
+pub fn repository(tf: &Terraform) -> String {
+    canonical(&tf.spec.container_registry.image_name)
+}
+
+/// An image's name with its registry, as docker reads it: `web` is `docker.io/library/web`.
+pub fn canonical(image: &str) -> String {
+    let (host, path) = match image.split_once('/') {
+        Some((host, path)) if host == "localhost" || host.contains(['.', ':']) => (host, path),
+        _ => (DOCKER_HUB, image),
+    };
+    match (DOCKER_HUB_NAMES.contains(&host), path.contains('/')) {
+        (true, true) => format!("{DOCKER_HUB}/{path}"),
+        (true, false) => format!("{DOCKER_HUB}/library/{path}"),
+        (false, _) => image.to_owned(),
+    }
+}
+
+/// Docker Hub.
+pub(crate) const DOCKER_HUB: &str = "docker.io";
+const DOCKER_HUB_NAMES: [&str; 4] = [
+    DOCKER_HUB,
+    "index.docker.io",
+    "registry-1.docker.io",
+    "registry.hub.docker.com",
+];
+
 /// The context of `source` in the registry of `tf`, by digest.
 pub fn artifact(tf: &Terraform, source: &SourceSeen) -> String {
-    let repository = &tf.spec.container_registry.image_name;
-    format!("{repository}@{}", source.artifact)
+    format!("{}@{}", repository(tf), source.artifact)
 }
 
 /// The architecture of the nodes that build and run, as in `kubernetes.io/arch`.
@@ -83,16 +133,18 @@ pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
 };
 
 /// Layers in the order of how seldom they change: a commit to the module pushes only the last.
-fn dockerfile(base: &str, inject: bool) -> String {
+fn dockerfile(base: Option<&str>, inject: bool) -> String {
     let owner = paths::USER;
+    let from = base
+        .map(|base| format!("FROM {base}\n"))
+        .unwrap_or_default();
     let runner = if inject {
         format!("COPY --chown=0:0 bin/ {}/\n", parent(paths::RUNNER))
     } else {
         String::new()
     };
     format!(
-        "FROM {base}\n\
-         {runner}\
+        "{from}{runner}\
          COPY --chown={owner}:{owner} providers/ {}/\n\
          COPY --chown={owner}:{owner} module/ {}/\n\
          USER {owner}:{owner}\n\

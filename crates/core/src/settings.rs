@@ -21,6 +21,8 @@ pub struct Settings {
     pub ca_bundle: Option<String>,
     /// Environment of every container: proxies.
     pub environment: BTreeMap<String, String>,
+    /// Whether an image may be built from a Dockerfile of its repository.
+    pub dockerfiles: bool,
     /// Whether resources may refer to objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
 }

@@ -300,17 +300,14 @@ fn job(
 }
 
 /// The Secret with the docker configuration, and the key in it: the registry's own, or the one that
-/// is derived from the pin.
-fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
+/// is derived from it, or from the pin, since not every program reads every form.
+pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
     let found = seen.found();
-    let own = tf.spec.container_registry.secret_ref.as_ref();
-    match (own, found.registry_key.as_deref()) {
-        (Some(own), Some(key)) => Some((own.name.clone(), key)),
-        _ => found
-            .pull_config
-            .as_ref()
-            .map(|_| (names::pull_secret(&tf.name_any()), secrets::DOCKER_CONFIG)),
+    if found.pull_config.is_some() {
+        return Some((names::pull_secret(&tf.name_any()), secrets::DOCKER_CONFIG));
     }
+    let own = tf.spec.container_registry.secret_ref.as_ref()?;
+    Some((own.name.clone(), found.registry_key.as_deref()?))
 }
 
 /// The Secret that pulls the runner image: the registry's own, the one derived from it, or, where

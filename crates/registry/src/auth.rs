@@ -28,6 +28,7 @@ const ANSWER: usize = 1 << 20;
 pub(crate) enum Operation {
     Pull,
     Push,
+    Delete,
 }
 
 /// What opens the repository, and for how long.
@@ -142,6 +143,7 @@ impl Question<'_> {
         let actions = match self.operation {
             Operation::Pull => "pull",
             Operation::Push => "pull,push",
+            Operation::Delete => "pull,delete",
         };
         let scope = format!("repository:{}:{actions}", self.name.repository());
         let mut fields = vec![("scope", scope.as_str())];

@@ -25,6 +25,9 @@ pub struct Access {
     pub credential: Option<Credential>,
     /// Plain http instead of TLS.
     pub insecure: bool,
+    /// The credential helper that knows the credentials, where there are none: a program, by its path, or
+    /// by its name on the `PATH`.
+    pub helper: Option<String>,
 }
 
 impl Access {
@@ -37,7 +40,7 @@ impl Access {
     pub fn with(credential: Option<Credential>) -> Self {
         Self {
             credential,
-            insecure: false,
+            ..Self::default()
         }
     }
 }

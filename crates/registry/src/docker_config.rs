@@ -18,10 +18,24 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 ///
 /// Keys are hosts, also with scheme, path or `*` in a label, as kubelet reads them:
 /// <https://kubernetes.io/docs/concepts/containers/images/#config-json>. The longest key that fits an image wins.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct DockerConfig {
     entries: BTreeMap<Key, Credential>,
+    /// Registries whose password only a program on another machine knows, and that program.
+    helpers: BTreeMap<Key, String>,
+    /// The program that knows the passwords of all others.
+    store: Option<String>,
+    universal: bool,
 }
+
+/// Equal credentials, however they are written.
+impl PartialEq for DockerConfig {
+    fn eq(&self, other: &Self) -> bool {
+        self.entries == other.entries
+    }
+}
+
+impl Eq for DockerConfig {}
 
 /// Host with port (labels may be `*`), and the path below which the key is good.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,16 +60,19 @@ impl DockerConfig {
         let root = root
             .as_object()
             .ok_or_else(|| refuse("it is no JSON object"))?;
-        let auths = match root.get("auths") {
-            Some(auths) => auths
-                .as_object()
-                .ok_or_else(|| refuse("`auths` is no object"))?,
-            None if root.contains_key("credsStore") || root.contains_key("credHelpers") => {
-                return Err(refuse(
-                    "it names a credential helper, which is a program on another machine; put the password itself into `auths`",
-                ));
+        let helpers = read_helpers(root)?;
+        let store = root.get("credsStore").and_then(Value::as_str);
+        let store = store.filter(|name| !name.is_empty()).map(str::to_owned);
+        let none = Map::new();
+        let (auths, current) = match root.get("auths") {
+            Some(auths) => {
+                let auths = auths.as_object();
+                (auths.ok_or_else(|| refuse("`auths` is no object"))?, true)
             }
-            None => root,
+            None if root.contains_key("credsStore") || root.contains_key("credHelpers") => {
+                (&none, true)
+            }
+            None => (root, false),
         };
         let entries = auths.iter().filter_map(|(key, entry)| {
             Some(
@@ -66,11 +83,44 @@ impl DockerConfig {
         });
         let entries = entries.collect::<Result<BTreeMap<_, _>, _>>()?;
         if entries.is_empty() {
-            return Err(refuse(
-                "it holds no credentials; a docker config is `{\"auths\": {\"host\": {\"auth\": …}}}`",
+            let program = store.as_ref().or_else(|| helpers.values().next());
+            return Err(program.map_or_else(
+                || refuse("it holds no credentials; a docker config is `{\"auths\": {\"host\": {\"auth\": …}}}`"),
+                |program| refuse(format!("it {}", asks_for(program))),
             ));
         }
-        Ok(Self { entries })
+        let hub = |key: &String| Key::parse(key).host == DOCKER_HUB && key != HUB_KEY;
+        Ok(Self {
+            entries,
+            helpers,
+            store,
+            universal: current && !auths.keys().any(hub),
+        })
+    }
+
+    /// Whether every program finds what is in it, as it is written: kaniko looks for Docker Hub under one
+    /// of its names only, and reads no `.dockercfg`.
+    pub fn is_universal(&self) -> bool {
+        self.universal
+    }
+
+    /// The credentials for a repository; `None` for anonymous access.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCredentials`] when they are in a credential helper, a program on another machine.
+    pub fn open(&self, image: &ImageName) -> Result<Option<&Credential>, Error> {
+        if let Some(found) = self.credentials_for(image) {
+            return Ok(Some(found));
+        }
+        let helper = self.helpers.iter().find(|(key, _)| key.fits(image));
+        match helper.map(|(_, program)| program).or(self.store.as_ref()) {
+            None => Ok(None),
+            Some(program) => Err(refuse(format!(
+                "for `{}` it {}",
+                image.registry(),
+                asks_for(program)
+            ))),
+        }
     }
 
     /// The credentials for a repository, those of the longest key that fits.
@@ -158,6 +208,26 @@ fn label_fits(pattern: &str, label: &str) -> bool {
         })
     });
     left.is_some()
+}
+
+fn read_helpers(root: &Map<String, Value>) -> Result<BTreeMap<Key, String>, Error> {
+    let Some(helpers) = root.get("credHelpers") else {
+        return Ok(BTreeMap::new());
+    };
+    let helpers = helpers.as_object();
+    let helpers = helpers.ok_or_else(|| refuse("`credHelpers` is no object"))?;
+    let programs = helpers
+        .iter()
+        .filter_map(|(key, program)| Some((Key::parse(key), program.as_str()?.to_owned())));
+    Ok(programs.collect())
+}
+
+fn asks_for(program: &str) -> String {
+    format!(
+        "names the credential helper `{}`, a program on the machine where it was written; put the password \
+         itself into `auths`, or, for the registry of a cloud, set `containerRegistry.provider`",
+        program.escape_debug()
+    )
 }
 
 /// An entry's credentials; `None` for the empty entries that docker leaves behind after a logout.

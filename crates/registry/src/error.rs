@@ -22,6 +22,21 @@ pub enum Error {
         /// What is wrong; repeats nothing of the Secret but names of registries.
         why: String,
     },
+    /// A credential helper gave no credentials.
+    #[error(
+        "the credential helper `{program}` gave no credentials for {registry}: {why}; {}",
+        advice_of_helper(*missing)
+    )]
+    Helper {
+        /// The program.
+        program: String,
+        /// Whose credentials were asked for.
+        registry: String,
+        /// Its own words.
+        why: String,
+        /// Whether there is no such program.
+        missing: bool,
+    },
     /// The client cannot be made.
     #[error("no registry can be reached: {why}")]
     Setup {
@@ -74,6 +89,8 @@ pub enum Failure {
     RateLimited,
     /// It cannot be reached, or the connection broke, or it has an error of its own.
     Unreachable,
+    /// It does not do this at all.
+    Unsupported,
     /// Its certificate is not trusted, or it does not speak TLS.
     Tls,
     /// Anything else.
@@ -86,6 +103,8 @@ impl Error {
         match self {
             Self::InvalidImageName { .. } => "InvalidImageName",
             Self::InvalidCredentials { .. } => "InvalidRegistryCredentials",
+            Self::Helper { missing: true, .. } => "CredentialHelperMissing",
+            Self::Helper { missing: false, .. } => "CredentialHelperFailed",
             Self::Setup { .. } => "RegistryClientUnusable",
             Self::Request { failure, .. } => failure.reason(),
             Self::Timeout { .. } => "RegistryUnreachable",
@@ -98,10 +117,32 @@ impl Error {
         match self {
             Self::InvalidImageName { .. }
             | Self::InvalidCredentials { .. }
+            | Self::Helper { .. }
             | Self::NotAContext { .. } => false,
             Self::Setup { .. } | Self::Timeout { .. } => true,
             Self::Request { failure, .. } => failure.is_transient(),
         }
+    }
+
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            Self::Request {
+                failure: Failure::NotFound,
+                ..
+            }
+        )
+    }
+
+    /// Whether another name could do where this one was refused.
+    pub(crate) fn may_be_the_tag(&self) -> bool {
+        matches!(
+            self,
+            Self::Request {
+                failure: Failure::Forbidden | Failure::Unsupported | Failure::Other,
+                ..
+            }
+        )
     }
 
     pub(crate) fn is_unauthorized(&self) -> bool {
@@ -115,6 +156,14 @@ impl Error {
     }
 }
 
+fn advice_of_helper(missing: bool) -> &'static str {
+    if missing {
+        "use an image of the operator that has this program"
+    } else {
+        "check the cloud identity of the ServiceAccount that asks, and its right to use this registry"
+    }
+}
+
 impl Failure {
     /// Stable word for conditions, events and metrics.
     pub fn reason(self) -> &'static str {
@@ -124,6 +173,7 @@ impl Failure {
             Self::NotFound => "ImageNotFound",
             Self::RateLimited => "RegistryRateLimited",
             Self::Unreachable => "RegistryUnreachable",
+            Self::Unsupported => "RegistryUnsupported",
             Self::Tls => "RegistryTls",
             Self::Other => "RegistryError",
         }
@@ -133,9 +183,12 @@ impl Failure {
     pub fn is_transient(self) -> bool {
         match self {
             Self::RateLimited | Self::Unreachable => true,
-            Self::Unauthorized | Self::Forbidden | Self::NotFound | Self::Tls | Self::Other => {
-                false
-            }
+            Self::Unauthorized
+            | Self::Forbidden
+            | Self::NotFound
+            | Self::Unsupported
+            | Self::Tls
+            | Self::Other => false,
         }
     }
 
@@ -152,6 +205,7 @@ impl Failure {
             Self::Tls => {
                 "give the authority of its certificate to the operator, or set `containerRegistry.insecure` for plain http"
             }
+            Self::Unsupported => "use the registry's own way to do it",
             Self::Other => "see the registry's own words",
         }
     }
@@ -162,6 +216,7 @@ impl Failure {
             401 => Self::Unauthorized,
             403 => Self::Forbidden,
             404 => Self::NotFound,
+            405 | 501 => Self::Unsupported,
             429 => Self::RateLimited,
             408 | 500.. => Self::Unreachable,
             _ => Self::Other,
@@ -173,6 +228,7 @@ impl Failure {
             OciErrorCode::Unauthorized => Self::Unauthorized,
             OciErrorCode::Denied => Self::Forbidden,
             OciErrorCode::Toomanyrequests => Self::RateLimited,
+            OciErrorCode::Unsupported => Self::Unsupported,
             OciErrorCode::BlobUnknown
             | OciErrorCode::ManifestBlobUnknown
             | OciErrorCode::ManifestUnknown
@@ -195,6 +251,7 @@ impl fmt::Display for Failure {
             Self::NotFound => "the registry has no such image",
             Self::RateLimited => "the registry asks to slow down",
             Self::Unreachable => "the registry cannot be reached",
+            Self::Unsupported => "the registry does not do this",
             Self::Tls => "no trusted TLS connection to the registry",
             Self::Other => "the registry failed",
         })

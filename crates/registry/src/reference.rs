@@ -217,4 +217,30 @@ mod tests {
         }
         assert!(Digest::parse(&format!("sha512:{}", "a".repeat(128))).is_ok());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_an_image_or_refused(text in "\\PC{0,40}") {
+            if let Ok(image) = ImageRef::parse(&text) {
+                proptest::prop_assert_eq!(ImageRef::parse(&image.to_string()).unwrap(), image);
+            }
+        }
+
+        #[test]
+        fn what_has_the_form_of_an_image_is_one(
+            host in "([a-z0-9]{1,5}(\\.[a-z0-9]{1,3}){1,2}|localhost)(:[1-9][0-9]{0,3})?/",
+            path in "[a-z0-9]{1,4}((\\.|_|__|-{1,3})[a-z0-9]{1,4}){0,2}(/[a-z0-9]{1,5}){0,3}",
+            tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"),
+            digest in proptest::option::of("[0-9a-f]{64}"),
+        ) {
+            let tail = tag.as_ref().map(|tag| format!(":{tag}")).unwrap_or_default();
+            let by = digest.as_ref().map(|digest| format!("@sha256:{digest}")).unwrap_or_default();
+            let text = format!("{host}{path}{tail}{by}");
+            let image = ImageRef::parse(&text).unwrap();
+            let expected = tag.or_else(|| digest.is_none().then(|| "latest".to_owned()));
+            proptest::prop_assert_eq!(image.tag().map(str::to_owned), expected);
+            proptest::prop_assert_eq!(image.digest().is_some(), digest.is_some());
+            proptest::prop_assert_eq!(ImageRef::parse(&image.to_string()).unwrap(), image);
+        }
+    }
 }

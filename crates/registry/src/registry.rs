@@ -1,6 +1,7 @@
 //! Questions to registries, and contexts to and from them. Called by the controller and by build pods.
 
 mod calls;
+mod raw;
 mod setup;
 
 use std::{sync::Arc, time::Duration};
@@ -13,9 +14,13 @@ use crate::{
     credential::Access,
     error::{Error, Failure},
     name::ImageName,
+    prune::Found,
     reference::{Digest, ImageRef},
     session::Sessions,
 };
+
+/// How long it may take to look through a repository.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// How registries are reached.
 #[derive(Clone, Debug)]
@@ -161,6 +166,41 @@ impl Registry {
             call.pull(client, &image)
         })
         .await
+    }
+
+    /// What is in a repository, as far as pruning must know it.
+    ///
+    /// # Errors
+    /// When the registry cannot be asked, or does not list its tags.
+    pub async fn inventory(
+        &self,
+        repository: &ImageName,
+        access: &Access,
+    ) -> Result<Vec<Found>, Error> {
+        let call = self.call(
+            "list the images of",
+            repository.to_string(),
+            repository,
+            Operation::Pull,
+            access,
+        );
+        call.in_time(PATIENCE, call.inventory()).await
+    }
+
+    /// Removes a manifest, and with it all tags that point at it. One that is gone is removed.
+    ///
+    /// # Errors
+    /// [`Failure::Unsupported`] from a registry that removes nothing.
+    pub async fn delete(
+        &self,
+        repository: &ImageName,
+        digest: &Digest,
+        access: &Access,
+    ) -> Result<(), Error> {
+        let subject = format!("{repository}@{digest}");
+        let call = self.call("remove", subject, repository, Operation::Delete, access);
+        call.in_time(self.inner.options.timeout, call.delete(digest))
+            .await
     }
 
     fn call<'a>(

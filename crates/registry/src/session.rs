@@ -24,6 +24,7 @@ pub(crate) struct SessionKey {
     operation: Operation,
     insecure: bool,
     credential: Option<[u8; 32]>,
+    helper: Option<String>,
 }
 
 impl SessionKey {
@@ -39,6 +40,7 @@ impl SessionKey {
             operation,
             insecure,
             credential,
+            helper: access.helper.clone(),
         }
     }
 }

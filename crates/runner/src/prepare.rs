@@ -3,6 +3,7 @@
 //! Runs in the engine's base image, without rights and without credentials of git. Everything
 //! that it writes is the same for the same inputs, so that an unchanged layer is not pushed again.
 
+mod dockerfile;
 mod empty_state;
 mod finish;
 mod providers;
@@ -40,6 +41,8 @@ pub struct Request {
     pub path: String,
     /// The Dockerfile for the builder.
     pub dockerfile: String,
+    /// The path of the Dockerfile in the context that comes first.
+    pub before: Option<String>,
     /// The backend to initialise the module for; `None` for none.
     pub backend: Option<String>,
     /// Registries that speak plain http.
@@ -62,6 +65,7 @@ impl Request {
             context: needed("ALUSTAN_CONTEXT")?,
             path: text("ALUSTAN_MODULE_PATH"),
             dockerfile: needed("ALUSTAN_DOCKERFILE")?,
+            before: vars.get("ALUSTAN_DOCKERFILE_BEFORE").cloned(),
             backend: Some(text("ALUSTAN_BACKEND_KIND")).filter(|kind| !kind.is_empty()),
             insecure: insecure
                 .split(',')
@@ -123,12 +127,24 @@ async fn pull(request: &Request, vars: &Vars) -> Result<impl AsRef<[u8]> + use<>
 }
 
 fn access(image: &ImageRef, vars: &Vars) -> Result<Access, Failure> {
+    let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").cloned();
     let file = Path::new(vars.get("DOCKER_CONFIG").map_or("", String::as_str)).join("config.json");
     let Ok(bytes) = fs::read(file) else {
-        return Ok(Access::anonymous());
+        return Ok(Access {
+            helper,
+            ..Access::default()
+        });
     };
     let config = DockerConfig::parse(&bytes).map_err(|error| of_registry(&error))?;
-    Ok(Access::with(config.credentials_for(image.name()).cloned()))
+    let credential = match config.open(image.name()) {
+        Err(error) if helper.is_none() => return Err(of_registry(&error)),
+        opened => opened.ok().flatten().cloned(),
+    };
+    Ok(Access {
+        credential,
+        helper,
+        ..Access::default()
+    })
 }
 
 fn of_registry(error: &alustan_registry::Error) -> Failure {
@@ -160,6 +176,12 @@ pub async fn prepare_context(
                 format!("the context has no folder {:?}", request.path),
             )
         })?;
+    let before = request.before.as_deref();
+    let before = before.map(|path| dockerfile::read(&place.module, path));
+    let dockerfile = match before.transpose()? {
+        Some(before) => format!("{}\n{}", before.trim_end(), request.dockerfile),
+        None => request.dockerfile.clone(),
+    };
     let environment = environment(layout, vars, &place).map_err(unwritten)?;
     initialise(layout, commands, environment, request, &directory).await?;
     let providers = providers::Providers {
@@ -169,7 +191,7 @@ pub async fn prepare_context(
         at_run_time: layout.providers.clone(),
     };
     providers.gather().map_err(unwritten)?;
-    finish::finish(&place, request, vars, &directory).map_err(unwritten)
+    finish::finish(&place, request, &dockerfile, vars, &directory).map_err(unwritten)
 }
 
 /// Where the builder finds what it copies.

@@ -18,6 +18,9 @@ use crate::context::Context;
 use crate::enact::call;
 use crate::error::{Error, Found};
 
+/// The key of Secrets of the older type, `kubernetes.io/dockercfg`.
+const DOCKERCFG: &str = ".dockercfg";
+
 /// What the spec names, or the first thing that is missing.
 pub(super) struct Inputs {
     /// For runs.
@@ -61,7 +64,7 @@ pub(super) async fn read(
 struct RegistrySecret {
     key: String,
     config: DockerConfig,
-    /// Whether kubelet can pull with the Secret as it is.
+    /// Whether kubelet and the builder can use the Secret as it is.
     pulls: bool,
 }
 
@@ -176,7 +179,7 @@ impl Reader<'_> {
         let field = "spec.containerRegistry.secretRef";
         let secret = found!(self.secret(field, &reference.name).await?);
         let data = secret.data.unwrap_or_default();
-        let key = [reference.key.as_str(), DOCKER_CONFIG]
+        let key = [reference.key.as_str(), DOCKER_CONFIG, DOCKERCFG]
             .into_iter()
             .find(|key| data.contains_key(*key));
         let Some((key, value)) = key.and_then(|key| Some((key, data.get(key)?))) else {
@@ -192,7 +195,8 @@ impl Reader<'_> {
             format!("{field}: key {key} of Secret {}: {error}", reference.name),
         )));
         let pulls = key == DOCKER_CONFIG
-            && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson");
+            && secret.type_.as_deref() == Some("kubernetes.io/dockerconfigjson")
+            && config.is_universal();
         Ok(Ok(Some(RegistrySecret {
             key: key.to_owned(),
             config,

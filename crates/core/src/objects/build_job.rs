@@ -1,19 +1,20 @@
 //! The Job that builds a runner image (rule 2, and the builder's contract: `docs/builder.md`).
 
 use std::collections::BTreeMap;
+use std::time::Duration as StdDuration;
 
+use alustan_api::labels::image::{CONTEXT as CONTEXT_LABEL, NAMESPACE as NAMESPACE_LABEL};
 use alustan_api::labels::{self, Component};
-use alustan_api::{Terraform, names, paths};
+use alustan_api::{RegistryProvider, Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, LocalObjectReference, PodSpec, PodTemplateSpec, SecurityContext,
-    Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::prepare::{self, Prepare, environment, host, insecure};
 use super::{cache_pvc, meta, pod};
-use crate::image::{ARCHITECTURE, ImagePlan};
+use crate::image::{ARCHITECTURE, DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
 /// How long a finished build stays for `kubectl logs`, in seconds. The registry has its result.
@@ -32,10 +33,12 @@ pub struct Build<'a> {
     pub artifact: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
-    /// The key of the registry's Secret with the docker configuration.
-    pub registry_key: Option<&'a str>,
+    /// The Secret with the docker configuration, and the key in it.
+    pub docker: Option<(&'a str, &'a str)>,
     /// The Secret that pulls the base image.
     pub pull_secret: Option<&'a str>,
+    /// The uid of the resource's namespace.
+    pub namespace_uid: &'a str,
 }
 
 /// The Job that builds `build`. Its name follows from the image's tag: resources with one
@@ -53,7 +56,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
             ttl_seconds_after_finished: Some(KEEP),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
-                    labels: metadata.labels.clone(),
+                    labels: Some(pod_labels(tf, &metadata)),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(pod_spec(tf, build, settings)),
@@ -65,6 +68,16 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
     }
 }
 
+/// Azure hands out identities to pods that say so:
+/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
+fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
+    let mut labels = job.labels.clone().unwrap_or_default();
+    if tf.spec.container_registry.provider == RegistryProvider::Azure {
+        labels.insert("azure.workload.identity/use".to_owned(), "true".to_owned());
+    }
+    labels
+}
+
 fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     let prepare = Prepare {
         base: &build.image.base,
@@ -73,14 +86,19 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         dockerfile: &build.image.dockerfile,
         backend: build.image.backend.unwrap_or_default(),
         inject: build.image.inject,
-        docker: build.registry_key.is_some(),
+        docker: build.docker.is_some(),
+        before: build.image.before.as_deref(),
     };
     let mut volumes = vec![
         cache_pvc::volume(tf, tf.spec.cache.enabled),
         pod::scratch("tmp"),
     ];
-    volumes.extend(prepare::volumes(&prepare));
-    volumes.extend(docker_config(tf, build));
+    volumes.extend(prepare::volumes(tf, &prepare));
+    volumes.extend(
+        build
+            .docker
+            .map(|(name, key)| prepare::docker_config(name, key)),
+    );
     PodSpec {
         automount_service_account_token: Some(false),
         containers: vec![builder(tf, build, settings)],
@@ -97,31 +115,21 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         )])),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
+        service_account_name: tf.spec.container_registry.service_account_name.clone(),
         termination_grace_period_seconds: Some(5),
         volumes: Some(volumes),
         ..PodSpec::default()
     }
 }
 
-/// The registry's docker configuration, where it has any.
-fn docker_config(tf: &Terraform, build: &Build<'_>) -> Option<Volume> {
-    let secret = tf.spec.container_registry.secret_ref.as_ref()?;
-    Some(prepare::docker_config(&secret.name, build.registry_key?))
-}
-
 /// Builds and pushes. It must be root inside its container and write to its root filesystem; it
 /// has no token and no mount but the context and its credentials.
 fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
-    let image = tf.spec.container_registry.builder.as_ref().map_or_else(
-        || settings.builder_image.clone(),
-        |builder| builder.image.clone(),
-    );
+    let own = tf.spec.container_registry.builder.as_ref();
+    let image = own.and_then(|builder| builder.image.clone());
+    let image = image.unwrap_or_else(|| settings.builder_image.clone());
     let mut mounts = vec![pod::mount(prepare::VOLUME, paths::BUILD)];
-    mounts.extend(
-        build
-            .registry_key
-            .map(|_| prepare::docker_mount(DOCKER_CONFIG)),
-    );
+    mounts.extend(build.docker.map(|_| prepare::docker_mount(DOCKER_CONFIG)));
     Container {
         name: "build".to_owned(),
         image: Some(image),
@@ -145,7 +153,7 @@ fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container 
 }
 
 fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<String> {
-    let repository = &tf.spec.container_registry.image_name;
+    let repository = repository(tf);
     let mut arguments = vec![
         format!("--dockerfile={}/Dockerfile", paths::BUILD),
         format!("--context=dir://{}/src", paths::BUILD),
@@ -157,23 +165,70 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
         "--push-retry=3".to_owned(),
         "--image-download-retry=3".to_owned(),
         "--image-fs-extract-retry=1".to_owned(),
-        // Layers are found again by content: a commit to the module pushes only the module.
-        "--cache=true".to_owned(),
-        "--cache-copy-layers=true".to_owned(),
-        format!("--cache-repo={repository}"),
+        // The tag is made of the content: whoever was faster pushed the same.
+        "--push-ignore-immutable-tag-errors".to_owned(),
     ];
+    arguments.extend(cache(tf, &repository));
+    if build.image.before.is_some() {
+        arguments.push(format!("--build-arg=ALUSTAN_BASE={}", build.image.base));
+    }
+    let labels = [
+        (NAMESPACE_LABEL, build.namespace_uid),
+        (CONTEXT_LABEL, build.artifact),
+    ];
+    arguments.extend(labels.map(|(name, value)| format!("--label={name}={value}")));
     arguments.extend(
         insecure(tf, settings)
             .iter()
             .map(|host| format!("--insecure-registry={host}")),
     );
     if settings.ca_bundle.is_some() {
-        let host = host(repository);
-        arguments.push(format!(
-            "--registry-certificate={host}={}/ca.crt",
-            paths::BUILD
-        ));
+        let trusted = trusted(&repository, &build.image.base);
+        let file = format!("{}/ca.crt", paths::BUILD);
+        arguments.extend(trusted.map(|host| format!("--registry-certificate={host}={file}")));
     }
+    let provider = tf.spec.container_registry.provider;
+    arguments.extend(helper(provider).map(|name| format!("--credential-helpers={name}")));
     arguments.extend(settings.builder_args.iter().cloned());
     arguments
+}
+
+/// Layers are found again by content: a commit to the module pushes only the module.
+fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
+    let own = tf.spec.container_registry.builder.as_ref();
+    if own.is_some_and(|builder| !builder.cache) {
+        return vec!["--cache=false".to_owned()];
+    }
+    let place = own.and_then(|builder| builder.cache_repository.as_deref());
+    let place = place.map_or_else(|| repository.to_owned(), canonical);
+    let lifetime = own.and_then(|builder| builder.cache_lifetime);
+    let lifetime =
+        lifetime.map(|time| format!("--cache-ttl={}s", StdDuration::from(time).as_secs()));
+    let kept = ["--cache=true", "--cache-copy-layers=true"].map(str::to_owned);
+    let kept = kept.into_iter().chain([format!("--cache-repo={place}")]);
+    kept.chain(lifetime).collect()
+}
+
+/// The registries that the operator's certificates are for, under the names that builders ask by.
+fn trusted(repository: &str, base: &str) -> impl Iterator<Item = String> {
+    let base = canonical(base);
+    let mut hosts: Vec<String> = [repository, base.as_str()]
+        .map(|image| host(image).to_owned())
+        .to_vec();
+    if hosts.iter().any(|host| host == DOCKER_HUB) {
+        hosts.push("index.docker.io".to_owned());
+    }
+    hosts.sort();
+    hosts.dedup();
+    hosts.into_iter()
+}
+
+/// What kaniko calls the helper of `provider`, which is built into it.
+fn helper(provider: RegistryProvider) -> Option<&'static str> {
+    match provider {
+        RegistryProvider::Generic => None,
+        RegistryProvider::Aws => Some("ecr"),
+        RegistryProvider::Gcp => Some("google"),
+        RegistryProvider::Azure => Some("acr"),
+    }
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 use alustan_api::Terraform;
 
 use super::pod;
+use crate::image::canonical;
 use crate::settings::Settings;
 
 /// The volume with what is prepared.
@@ -34,6 +35,13 @@ pub(crate) struct Prepare<'a> {
     pub(crate) inject: bool,
     /// Whether there is a volume with a docker configuration.
     pub(crate) docker: bool,
+    /// The path of the Dockerfile in the context that stands before `dockerfile`.
+    pub(crate) before: Option<&'a str>,
+}
+
+/// The program that signs in at the registry of a cloud. It comes from the operator's image.
+fn helper(tf: &Terraform) -> Option<&'static str> {
+    tf.spec.container_registry.provider.helper()
 }
 
 /// The init containers, in order.
@@ -42,15 +50,23 @@ pub(crate) fn containers(
     prepare: &Prepare<'_>,
     settings: &Settings,
 ) -> Vec<Container> {
-    let injected = prepare.inject.then(|| inject(settings));
+    let programs = injected(tf, prepare);
+    let injected = (!programs.is_empty()).then(|| inject(&programs, settings));
     let prepared = container(tf, prepare, settings);
     injected.into_iter().chain([prepared]).collect()
 }
 
 /// The volumes that they need, besides the cache and `/tmp`.
-pub(crate) fn volumes(prepare: &Prepare<'_>) -> Vec<Volume> {
-    let injected = prepare.inject.then(|| pod::scratch(INJECT));
+pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
+    let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
     [pod::scratch(VOLUME)].into_iter().chain(injected).collect()
+}
+
+/// What the operator's image has and the base image may lack.
+fn injected(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<String> {
+    let runner = prepare.inject.then(|| paths::RUNNER.to_owned());
+    let helper = helper(tf).map(|helper| format!("{}/{helper}", paths::PROGRAMS));
+    runner.into_iter().chain(helper).collect()
 }
 
 /// The docker configuration at `key` of the Secret `name`, under the name that clients look for.
@@ -92,16 +108,15 @@ pub(crate) fn inject_mount() -> VolumeMount {
     pod::mount(INJECT, paths::INJECT)
 }
 
-/// Brings the runner where the base image may have none.
-fn inject(settings: &Settings) -> Container {
+/// Brings `programs` of the operator's image.
+fn inject(programs: &[String], settings: &Settings) -> Container {
+    let mut command = vec!["cp".to_owned()];
+    command.extend(programs.iter().cloned());
+    command.push(paths::INJECT.to_owned());
     Container {
         name: INJECT.to_owned(),
         image: Some(settings.operator_image.clone()),
-        command: Some(
-            ["cp", paths::RUNNER, paths::INJECT]
-                .map(str::to_owned)
-                .to_vec(),
-        ),
+        command: Some(command),
         resources: Some(pod::resources("10m", "16Mi", "64Mi")),
         security_context: Some(pod::restricted()),
         volume_mounts: Some(vec![inject_mount()]),
@@ -128,9 +143,20 @@ fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Cont
         pod::env("DOCKER_CONFIG", paths::DOCKER_CONFIG),
     ];
     env.extend(environment(settings));
-    if prepare.inject {
+    if !injected(tf, prepare).is_empty() {
         mounts.push(inject_mount());
+    }
+    if prepare.inject {
         env.push(pod::env("ALUSTAN_INJECT", "true"));
+    }
+    if let Some(path) = prepare.before {
+        env.push(pod::env("ALUSTAN_DOCKERFILE_BEFORE", path));
+    }
+    if let Some(helper) = helper(tf) {
+        let program = format!("{}/{helper}", paths::INJECT);
+        env.push(pod::env("ALUSTAN_CREDENTIAL_HELPER", program));
+        // Its token cache would want a home that can be written.
+        env.push(pod::env("AWS_ECR_DISABLE_CACHE", "true"));
     }
     if prepare.docker {
         mounts.push(docker_mount(paths::DOCKER_CONFIG));
@@ -154,7 +180,7 @@ pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
     let registry = &tf.spec.container_registry;
     let own = registry
         .insecure
-        .then(|| host(&registry.image_name).to_owned());
+        .then(|| host(&canonical(&registry.image_name)).to_owned());
     let mut hosts = settings.insecure_registries.clone();
     hosts.extend(own);
     hosts.sort();
@@ -162,7 +188,7 @@ pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
     hosts
 }
 
-/// The host part of an image name.
+/// The host part of an image name with its registry.
 pub(crate) fn host(image: &str) -> &str {
     image.split_once('/').map_or(image, |(host, _)| host)
 }

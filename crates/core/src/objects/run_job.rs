@@ -97,7 +97,7 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
         pod::scratch("work"),
         pod::scratch("tmp"),
     ];
-    volumes.extend(unpacked.into_iter().flat_map(prepare::volumes));
+    volumes.extend(unpacked.into_iter().flat_map(|it| prepare::volumes(tf, it)));
     let docker = parts.docker.filter(|_| unpacked.is_some());
     volumes.extend(docker.map(|(name, key)| prepare::docker_config(name, key)));
     let grace = if run.kind.changes() {
@@ -144,6 +144,7 @@ fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
             backend: "",
             inject: true,
             docker: parts.docker.is_some(),
+            before: None,
         })
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn settings() -> Settings {
         insecure_registries: Vec::new(),
         ca_bundle: None,
         environment: BTreeMap::new(),
+        dockerfiles: false,
         cross_namespace_refs: false,
     }
 }

@@ -24,6 +24,7 @@ mod objects;
 mod pin;
 mod pod_security;
 mod references;
+mod registries;
 mod runs;
 mod second_thoughts;
 mod stack;

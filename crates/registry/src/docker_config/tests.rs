@@ -101,7 +101,19 @@ fn the_longest_key_wins() {
     "base64 of `user:password`"
 )]
 #[case(r#"{"auths":{"h":{"username":"hunter2"}}}"#, "only one of")]
-#[case(r#"{"credsStore":"desktop"}"#, "credential helper")]
+#[case(r#"{"credsStore":"desktop"}"#, "credential helper `desktop`")]
+#[case(
+    r#"{"auths":{"h.example":{}},"credsStore":"osxkeychain"}"#,
+    "credential helper `osxkeychain`"
+)]
+#[case(
+    r#"{"auths":{},"credHelpers":{"1.dkr.ecr.us-east-1.amazonaws.com":"ecr-login"}}"#,
+    "containerRegistry.provider"
+)]
+#[case(
+    r#"{"auths":{"h":{"auth":"YTpi"}},"credHelpers":"hunter2"}"#,
+    "`credHelpers`"
+)]
 fn what_cannot_be_read_is_told_without_repeating_it(#[case] config: &str, #[case] why: &str) {
     let error = DockerConfig::parse(config.as_bytes()).err().unwrap();
     assert_eq!(
@@ -110,6 +122,61 @@ fn what_cannot_be_read_is_told_without_repeating_it(#[case] config: &str, #[case
     );
     assert!(error.to_string().contains(why), "{error}");
     assert!(!error.to_string().contains("hunter2"), "{error}");
+}
+
+#[rstest]
+#[case::named(
+    r#"{"auths":{"a.example":{"auth":"dTpw"}},"credHelpers":{"b.example":"pass"}}"#,
+    Some("pass")
+)]
+#[case::all_others(
+    r#"{"auths":{"a.example":{"auth":"dTpw"}, "b.example": {}},"credsStore":"desktop"}"#,
+    Some("desktop")
+)]
+#[case::the_password_is_there(
+    r#"{"auths":{"b.example":{"auth":"dTpw"}},"credHelpers":{"b.example":"pass"}}"#,
+    None
+)]
+#[case::another_registrys(
+    r#"{"auths":{"a.example":{"auth":"dTpw"}},"credHelpers":{"c.example":"pass"}}"#,
+    None
+)]
+fn a_registry_whose_password_is_elsewhere_is_told(
+    #[case] config: &str,
+    #[case] helper: Option<&str>,
+) {
+    let opened = read(config);
+    let opened = opened.open(&ImageName::parse("b.example/x").unwrap());
+    match helper {
+        None => assert!(opened.is_ok()),
+        Some(helper) => {
+            let error = opened.err().unwrap();
+            let words = [helper, "b.example", "containerRegistry.provider"];
+            assert_eq!(error.reason(), "InvalidRegistryCredentials");
+            assert!(
+                words.iter().all(|word| error.to_string().contains(word)),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[rstest]
+#[case(r#"{"auths":{"h.example":{"auth":"dTpw"}}}"#, true)]
+#[case(r#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"}}}"#, true)]
+#[case::kaniko_does_not_know_this_name(r#"{"auths":{"docker.io":{"auth":"dTpw"}}}"#, false)]
+#[case::nor_this(
+    r#"{"auths":{"https://registry-1.docker.io/v2/":{"auth":"dTpw"}}}"#,
+    false
+)]
+#[case::nor_this_form(r#"{"h.example":{"auth":"dTpw"}}"#, false)]
+fn what_not_every_program_reads_is_written_anew(#[case] config: &str, #[case] universal: bool) {
+    let config = read(config);
+    assert_eq!(config.is_universal(), universal);
+    let again = DockerConfig::parse(&config.to_dockerconfigjson())
+        .ok()
+        .unwrap();
+    assert!(again == config && again.is_universal());
 }
 
 #[test]
@@ -136,6 +203,46 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
         let _ = DockerConfig::parse(&bytes);
+    }
+
+    #[test]
+    fn any_object_is_read_or_refused_without_its_secrets(
+        key in "(https?://)?[a-z0-9.*:-]{0,12}(/[a-z0-9/]{0,8})?",
+        field in "auth|username|password|identitytoken|registrytoken|email",
+        legacy in any::<bool>(),
+        helper in proptest::option::of("[a-z-]{1,8}"),
+    ) {
+        let entry = json!({ key.clone(): { field: "5ecr3t-5ecr3t!" } });
+        let mut config = if legacy { entry } else { json!({ "auths": entry }) };
+        if let Some(helper) = helper {
+            config["credHelpers"] = json!({ key: helper });
+        }
+        match DockerConfig::parse(config.to_string().as_bytes()) {
+            Err(error) => prop_assert!(!error.to_string().contains("5ecr3t"), "{error}"),
+            Ok(read) => {
+                let again = DockerConfig::parse(&read.to_dockerconfigjson()).ok();
+                prop_assert!(again.is_some_and(|again| again == read && again.is_universal()));
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_is_named_alone_is_found(
+        host in "[a-z][a-z0-9]{0,5}(\\.[a-z]{1,4}){1,2}(:[1-9][0-9]{0,3})?",
+        path in "[a-z0-9]{1,5}(/[a-z0-9]{1,5}){0,2}",
+        depth in 0_usize..3,
+        scheme in "(https?://)?",
+    ) {
+        let prefix: Vec<&str> = path.split('/').take(depth).collect();
+        let key = format!("{scheme}{host}/{}", prefix.join("/"));
+        let config = json!({"auths": {key: {"username": "u", "password": "p"}}}).to_string();
+        let config = DockerConfig::parse(config.as_bytes()).ok().unwrap();
+        let found = |image: &str| config.credentials_for(&ImageName::parse(image).unwrap()).is_some();
+        // `v1` and `v2` at the end are versions of the API.
+        prop_assume!(!["v1", "v2"].contains(&prefix.join("/").as_str()));
+        let (image, other) = (format!("{host}/{path}"), format!("other-{host}/{path}"));
+        prop_assert!(found(&image));
+        prop_assert!(!found(&other));
     }
 
     #[test]

@@ -15,12 +15,15 @@ use oci_client::{
     secrets::RegistryAuth,
 };
 
+use reqwest::{Method, header::CONTENT_TYPE};
+
 use super::{Inner, setup};
 use crate::{
     artifact,
-    auth::{Operation, Question},
+    auth::{Grant, Operation, Question},
     credential::Access,
     error::{self, Error},
+    helper,
     name::ImageName,
     reference::{Digest, ImageRef},
     session::SessionKey,
@@ -49,14 +52,21 @@ impl Call<'_> {
     where
         F: Future<Output = Result<T, Error>>,
     {
+        self.in_time(time, self.twice(work)).await
+    }
+
+    /// Does the work in the time given.
+    pub(super) async fn in_time<T>(
+        &self,
+        time: Duration,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let late = |_| Error::Timeout {
             action: self.action,
             subject: self.subject.clone(),
             after: time,
         };
-        tokio::time::timeout(time, self.twice(work))
-            .await
-            .map_err(late)?
+        tokio::time::timeout(time, work).await.map_err(late)?
     }
 
     async fn twice<T, F>(&self, work: impl Fn(Client) -> F) -> Result<T, Error>
@@ -74,16 +84,7 @@ impl Call<'_> {
     }
 
     async fn sign_in(&self, key: SessionKey) -> Result<Client, Error> {
-        let host = self.reference_by("latest").resolve_registry().to_owned();
-        let scheme = if self.insecure() { "http" } else { "https" };
-        let question = Question {
-            http: &self.inner.http,
-            base: &format!("{scheme}://{host}"),
-            name: self.name,
-            operation: self.operation,
-            credential: self.access.credential.as_ref(),
-        };
-        let grant = question.ask().await?;
+        let (host, grant) = self.grant().await?;
         let client = setup::images(
             &self.inner.options,
             &self.inner.certificates,
@@ -95,6 +96,29 @@ impl Call<'_> {
             .sessions
             .keep(key, client.clone(), now + grant.life, now);
         Ok(client)
+    }
+
+    /// The host that is spoken to, and what opens the repository there.
+    pub(super) async fn grant(&self) -> Result<(String, Grant), Error> {
+        let host = self.reference_by("latest").resolve_registry().to_owned();
+        let helped = match (&self.access.credential, &self.access.helper) {
+            (None, Some(program)) => Some(helper::ask(program, self.name.registry()).await?),
+            _ => None,
+        };
+        let question = Question {
+            http: &self.inner.http,
+            base: &self.base(&host),
+            name: self.name,
+            operation: self.operation,
+            credential: self.access.credential.as_ref().or(helped.as_ref()),
+        };
+        let grant = question.ask().await?;
+        Ok((host, grant))
+    }
+
+    pub(super) fn base(&self, host: &str) -> String {
+        let scheme = if self.insecure() { "http" } else { "https" };
+        format!("{scheme}://{host}")
     }
 
     fn insecure(&self) -> bool {
@@ -145,9 +169,31 @@ impl Call<'_> {
             .parse()
             .map_err(|_| self.not_a_context("no media type"))?;
         let reference = self.reference(image);
-        let pushed = client.push_manifest_raw(&reference, manifest, kind);
-        pushed.await.map_err(|error| self.failed(&error))?;
-        Ok(digest)
+        let pushed = client.push_manifest_raw(&reference, manifest.clone(), kind);
+        match pushed.await.map_err(|error| self.failed(&error)) {
+            Ok(_) => Ok(digest),
+            Err(error) if error.may_be_the_tag() => self.without_tag(manifest, digest, error).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The tag is taken, and this registry lets nobody move one: nobody needs the tag, contexts are
+    /// pulled by digest.
+    async fn without_tag(
+        &self,
+        manifest: Vec<u8>,
+        digest: Digest,
+        refused: Error,
+    ) -> Result<Digest, Error> {
+        let raw = self.raw().await?;
+        let path = format!("manifests/{digest}");
+        let request = raw.request(Method::PUT, &path);
+        let request = request.header(CONTENT_TYPE, artifact::MANIFEST_TYPE);
+        match self.send(request.body(manifest)).await {
+            Ok(_) => Ok(digest),
+            // What the registry said first says more.
+            Err(_) => Err(refused),
+        }
     }
 
     async fn is_there(
@@ -227,7 +273,7 @@ impl Call<'_> {
         self.failed(&error.into())
     }
 
-    fn failed(&self, error: &OciDistributionError) -> Error {
+    pub(super) fn failed(&self, error: &OciDistributionError) -> Error {
         let (failure, detail) = error::read(error);
         Error::Request {
             action: self.action,

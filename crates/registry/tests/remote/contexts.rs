@@ -193,6 +193,7 @@ async fn credentials_open_a_private_registry_with_tls() {
     let server = DockerRegistry::start(Setting {
         htpasswd: true,
         tls: true,
+        ..Setting::default()
     });
     let client = client(Options {
         ca_pem: vec![server.ca.clone().unwrap()],

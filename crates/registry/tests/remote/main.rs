@@ -7,6 +7,8 @@
 )]
 
 mod contexts;
+mod helpers;
+mod prune;
 mod questions;
 mod support;
 mod tokens;

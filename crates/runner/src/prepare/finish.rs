@@ -19,6 +19,7 @@ const TIME: i64 = 946_684_800;
 pub(super) fn finish(
     place: &Place,
     request: &Request,
+    dockerfile: &str,
     vars: &Vars,
     directory: &Path,
 ) -> io::Result<()> {
@@ -36,7 +37,7 @@ pub(super) fn finish(
         fs::write(place.root.join("ca.crt"), bundle)?;
     }
     level(&source)?;
-    fs::write(place.root.join("Dockerfile"), &request.dockerfile)
+    fs::write(place.root.join("Dockerfile"), dockerfile)
 }
 
 /// The history of a remote module is of no use to a run.

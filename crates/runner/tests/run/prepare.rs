@@ -41,6 +41,7 @@ fn request(path: &str, backend: Option<&str>) -> Request {
         context: String::new(),
         path: path.into(),
         dockerfile: "FROM base\n".into(),
+        before: None,
         backend: backend.map(Into::into),
         insecure: Vec::new(),
         inject: false,

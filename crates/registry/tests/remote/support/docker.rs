@@ -20,6 +20,8 @@ const HTPASSWD: &str = "me:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPI
 pub(crate) struct Setting {
     pub(crate) htpasswd: bool,
     pub(crate) tls: bool,
+    /// Whether anything can be deleted.
+    pub(crate) delete: bool,
 }
 
 pub(crate) struct DockerRegistry {
@@ -35,8 +37,9 @@ impl DockerRegistry {
         let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
         let path = |name: &str| folder.path().join(name).display().to_string();
         let mut text = vec![format!(
-            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n",
-            path("data")
+            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n  delete:\n    enabled: {}\n",
+            path("data"),
+            setting.delete,
         )];
         if setting.htpasswd {
             fs::write(path("htpasswd"), HTPASSWD).unwrap();

@@ -20,6 +20,7 @@ pub(crate) fn plain(credential: impl Into<Option<Credential>>) -> Access {
     Access {
         credential: credential.into(),
         insecure: true,
+        helper: None,
     }
 }
 

@@ -1,0 +1,320 @@
+//! Images that nobody needs any more, by the resource's own choice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::labels::{COMPONENT, Component};
+use alustan_api::run::{Pin, RunRecord, key};
+use alustan_api::{Prune, Terraform};
+use alustan_core::digest as hash;
+use alustan_core::events::Event;
+use alustan_core::image::ImagePlan;
+use alustan_core::objects::secrets;
+use alustan_core::seen::Answer;
+use alustan_registry::{Access, Digest, DockerConfig, ImageName, Policy, Registry, Used, choose};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::lookups::Ask;
+use crate::observe::Session;
+use crate::questions::{access, identity, image_name, registry};
+use crate::report::publish;
+use alustan_api::report::{Failure, FailureClass};
+
+/// How often a repository is looked through, besides after each new image; in seconds.
+const EVERY: i64 = 86_400;
+/// The field, for messages.
+const FIELD: &str = "spec.containerRegistry.prune";
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pruned {
+    removed: usize,
+    /// Why there is more that could go.
+    trouble: Option<Failure>,
+}
+
+impl Session<'_> {
+    /// Has the resource's repository looked through, once its own image is pinned, and tells what came
+    /// of it once.
+    pub(crate) async fn prune(
+        &self,
+        prune: &Prune,
+        plan: &ImagePlan,
+        namespace: &str,
+        docker: Option<&DockerConfig>,
+    ) {
+        let (cx, tf) = (self.cx, self.tf);
+        let question = match self.question(prune, plan, namespace, docker) {
+            Ok(question) => question,
+            Err(trouble) => return self.tell_pruned(&Err(trouble), "").await,
+        };
+        self.use_question(&question.text);
+        let answer = cx
+            .answers
+            .pruned
+            .get(&question.text, self.who, None, question.ask);
+        if let Answer::Known(Pruned { removed, trouble }) = answer {
+            let place = &tf.spec.container_registry.image_name;
+            let done = format!("{FIELD}: removed {removed} images and contexts from {place}");
+            if removed > 0 {
+                self.tell_pruned(&Ok(done), &question.text).await;
+            }
+            if let Some(trouble) = trouble {
+                self.tell_pruned(&Err(trouble), "").await;
+            }
+        }
+    }
+
+    fn question(
+        &self,
+        prune: &Prune,
+        plan: &ImagePlan,
+        namespace: &str,
+        docker: Option<&DockerConfig>,
+    ) -> Result<Question, Failure> {
+        let (cx, tf) = (self.cx, self.tf);
+        let name = image_name(tf)?;
+        let access = access(tf, &name, docker)?;
+        let kept = cx.mirrors.secrets.filter(|secret| {
+            let component = secret.labels().get(COMPONENT).map(String::as_str);
+            [Component::Pin, Component::Record]
+                .map(Component::as_str)
+                .map(Some)
+                .contains(&component)
+        });
+        let policy = Policy {
+            keep: usize::try_from(prune.keep).unwrap_or(usize::MAX),
+            older_than: prune.older_than.into(),
+        };
+        let work = Work {
+            registry: cx.registry.clone(),
+            used: used(&kept, plan)?,
+            namespace: namespace.to_owned(),
+            policy,
+            text: format!(
+                "prune {name} of {namespace} by {policy:?} with {} on day {} as {}",
+                plan.tag,
+                day(tf, Timestamp::now()),
+                identity(&access, docker)
+            ),
+            access,
+            name,
+        };
+        let text = work.text.clone();
+        let work = Arc::new(work);
+        let ask: Ask<Pruned> = Box::new(move || {
+            let work = work.clone();
+            // What is needed is known for now only: it is not asked again by itself.
+            Box::pin(async move { Ok(work.run(Timestamp::now()).await) })
+        });
+        Ok(Question { text, ask })
+    }
+
+    async fn tell_pruned(&self, what: &Result<String, Failure>, of: &str) {
+        let (warning, reason, note) = match what {
+            Ok(note) => (false, "Pruned".to_owned(), note.clone()),
+            Err(trouble) => {
+                let advice =
+                    "; nothing else depends on it; remove the field to hear no more of this";
+                (
+                    true,
+                    trouble.reason.clone(),
+                    format!("{}{advice}", trouble.message),
+                )
+            }
+        };
+        if self.cx.memory.is_news(self.who, &format!("{reason} {of}")) {
+            let event = Event {
+                warning,
+                reason,
+                note,
+            };
+            publish(self.cx, &self.tf.object_ref(&()), event).await;
+        }
+    }
+}
+
+struct Question {
+    text: String,
+    ask: Ask<Pruned>,
+}
+
+/// One look through a repository.
+struct Work {
+    registry: Registry,
+    name: ImageName,
+    access: Access,
+    used: Used,
+    namespace: String,
+    policy: Policy,
+    text: String,
+}
+
+impl Work {
+    async fn run(&self, now: Timestamp) -> Pruned {
+        let mut removed = 0;
+        let trouble = self.remove(now, &mut removed).await.err();
+        Pruned {
+            removed,
+            trouble: trouble.map(|error| registry(FIELD, &error)),
+        }
+    }
+
+    async fn remove(
+        &self,
+        now: Timestamp,
+        removed: &mut usize,
+    ) -> Result<(), alustan_registry::Error> {
+        let found = self.registry.inventory(&self.name, &self.access).await?;
+        for digest in choose(&found, &self.namespace, &self.used, self.policy, now) {
+            self.registry
+                .delete(&self.name, &digest, &self.access)
+                .await?;
+            *removed += 1;
+        }
+        Ok(())
+    }
+}
+
+/// What resources need, whoever and wherever they are: what is pinned and what last ran. One that
+/// cannot be read may need anything.
+fn used(kept: &[Arc<Secret>], plan: &ImagePlan) -> Result<Used, Failure> {
+    let mut used = Used::default();
+    used.tags.insert(plan.tag.clone());
+    for secret in kept {
+        let data = secret.data.iter().flatten();
+        for (name, value) in data {
+            let images = match name.as_str() {
+                secrets::PIN => read::<Pin>(secret, &value.0)?.map(|pin| of_pin(&pin)),
+                key::RECORD => {
+                    read::<RunRecord>(secret, &value.0)?.map(|record| of_record(&record))
+                }
+                _ => None,
+            };
+            let (tags, images) = images.unwrap_or_default();
+            used.tags.extend(tags);
+            used.digests
+                .extend(images.iter().filter_map(|image| digest_of(image)));
+        }
+    }
+    Ok(used)
+}
+
+type Images = (Vec<String>, Vec<String>);
+
+fn of_pin(pin: &Pin) -> Images {
+    let images = [Some(&pin.image), pin.artifact.as_ref(), pin.base.as_ref()];
+    let images = images.into_iter().flatten().cloned();
+    let (tags, more) = pin.before.as_deref().map(of_pin).unwrap_or_default();
+    let tags = tags.into_iter().chain([pin.tag.clone()]);
+    (tags.collect(), images.chain(more).collect())
+}
+
+fn of_record(record: &RunRecord) -> Images {
+    let run = record.run.iter();
+    let tags = run.clone().map(|run| run.tag.clone()).collect();
+    let images = run.flat_map(|run| [Some(run.image.clone()), run.artifact.clone()]);
+    (tags, images.flatten().collect())
+}
+
+fn digest_of(image: &str) -> Option<Digest> {
+    Digest::parse(image.split_once('@')?.1).ok()
+}
+
+fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<Option<T>, Failure> {
+    serde_json::from_slice(bytes).map(Some).map_err(|_| Failure {
+        class: FailureClass::World,
+        reason: "PruneSkipped".to_owned(),
+        message: format!(
+            "{FIELD}: nothing is removed, since nobody can tell what is needed: Secret {} in namespace {} cannot \
+             be read",
+            secret.name_any(),
+            secret.namespace().unwrap_or_default()
+        ),
+    })
+}
+
+/// The resource's own day.
+fn day(tf: &Terraform, now: Timestamp) -> i64 {
+    let whole = Duration::from_secs(EVERY.unsigned_abs());
+    let offset = whole.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));
+    let offset = i64::try_from(offset.as_secs()).unwrap_or_default();
+    (now.as_second() + offset).div_euclid(EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn digest(text: &str) -> Digest {
+        Digest::of(text.as_bytes())
+    }
+
+    fn image(text: &str) -> String {
+        format!("h/x@{}", digest(text))
+    }
+
+    fn kept(name: &str, value: &Value) -> Arc<Secret> {
+        Arc::new(Secret {
+            data: Some([(name.to_owned(), ByteString(value.to_string().into_bytes()))].into()),
+            ..Secret::default()
+        })
+    }
+
+    fn plan() -> ImagePlan {
+        ImagePlan {
+            tag: "planned".to_owned(),
+            context: String::new(),
+            base: String::new(),
+            inject: false,
+            backend: None,
+            dockerfile: String::new(),
+            before: None,
+        }
+    }
+
+    #[test]
+    fn what_is_pinned_and_what_ran_is_needed() {
+        let pin = |name: &str| {
+            let inputs = alustan_api::run::RunInputs::default();
+            json!({
+                "number": 1, "image": image(name), "tag": format!("tag-{name}"), "inputs": inputs,
+                "artifact": image(&format!("{name} context")),
+            })
+        };
+        let mut now = pin("now");
+        now["before"] = pin("before");
+        let used = used(&[kept(secrets::PIN, &now)], &plan()).unwrap();
+        let digests = ["now", "now context", "before", "before context"].map(digest);
+        assert_eq!(used.digests, digests.into());
+        let tags = ["planned", "tag-now", "tag-before"].map(str::to_owned);
+        assert_eq!(used.tags, tags.into());
+    }
+
+    #[test]
+    fn what_cannot_be_read_may_need_anything() {
+        for name in [secrets::PIN, key::RECORD] {
+            let failure = used(&[kept(name, &json!({"number": "x"}))], &plan()).unwrap_err();
+            assert_eq!(failure.reason, "PruneSkipped");
+        }
+    }
+
+    #[test]
+    fn each_resource_has_its_own_day() {
+        let tf: Terraform = serde_json::from_value(json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": {"name": "a", "uid": "u"},
+            "spec": {"gitRepo": {"url": "https://h/r"}, "containerRegistry": {"imageName": "h/x"}},
+        }))
+        .unwrap();
+        let at = |second| day(&tf, Timestamp::from_second(second).unwrap());
+        assert_eq!(at(1_000_000 + EVERY), at(1_000_000) + 1);
+        let days: std::collections::BTreeSet<i64> = (0..24).map(|hour| at(hour * 3600)).collect();
+        assert_eq!(days.len(), 2);
+    }
+}

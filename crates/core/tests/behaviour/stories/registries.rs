@@ -1,0 +1,278 @@
+//! Registries: their names, their credentials, their certificates, and Dockerfiles of repositories.
+
+use alustan_api::Terraform;
+use alustan_core::image::canonical;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::json;
+
+use super::objects::Made;
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::World;
+
+const REGISTRY: &str = "/containerRegistry";
+
+fn build_of(world: World) -> Job {
+    Made::by(world).job("build").clone()
+}
+
+fn build(tf: Terraform) -> Job {
+    build_of(World::with(tf))
+}
+
+fn pod(job: &Job) -> PodSpec {
+    job.spec.clone().unwrap().template.spec.unwrap()
+}
+
+fn container(job: &Job, name: &str) -> Option<Container> {
+    let pod = pod(job);
+    let all = pod.init_containers.into_iter().flatten();
+    all.chain(pod.containers).find(|one| one.name == name)
+}
+
+fn arguments(job: &Job) -> Vec<String> {
+    container(job, "build").unwrap().args.unwrap()
+}
+
+fn environment(job: &Job, name: &str) -> Option<String> {
+    let variables = container(job, "prepare").unwrap().env.unwrap();
+    let found = variables.into_iter().find(|one| one.name == name)?;
+    found.value
+}
+
+#[rstest]
+#[case("web", "docker.io/library/web")]
+#[case("team/web", "docker.io/team/web")]
+#[case("docker.io/web", "docker.io/library/web")]
+#[case("docker.io/team/web", "docker.io/team/web")]
+#[case("index.docker.io/team/web", "docker.io/team/web")]
+#[case("registry-1.docker.io/team/web", "docker.io/team/web")]
+#[case("registry.hub.docker.com/team/web", "docker.io/team/web")]
+#[case("localhost/web", "localhost/web")]
+#[case("registry:5000/web", "registry:5000/web")]
+#[case("h.example/team/web", "h.example/team/web")]
+fn every_program_knows_a_registry_by_the_same_name(#[case] name: &str, #[case] expected: &str) {
+    assert_eq!(canonical(name), expected);
+    let job = build(terraform().with("/containerRegistry/imageName", name));
+    let begin = format!("--destination={expected}:");
+    assert!(arguments(&job).iter().any(|it| it.starts_with(&begin)));
+    let context = environment(&job, "ALUSTAN_CONTEXT").unwrap();
+    assert!(
+        context.starts_with(&format!("{expected}@sha256:")),
+        "{context}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_name_with_its_registry_stays_as_it_is(name in "[a-z0-9.:-]{0,12}(/[a-z0-9._-]{1,6}){0,3}") {
+        let once = canonical(&name);
+        prop_assert_eq!(canonical(&once), once);
+    }
+}
+
+#[test]
+fn the_builder_reads_the_derived_secret_where_it_cannot_read_the_registrys_own() {
+    let docker = |job: &Job| {
+        let volumes = pod(job).volumes.unwrap();
+        let secret = volumes
+            .into_iter()
+            .find(|it| it.name == "docker")
+            .unwrap()
+            .secret
+            .unwrap();
+        (
+            secret.secret_name.unwrap(),
+            secret.items.unwrap()[0].key.clone(),
+        )
+    };
+    let dockercfg = terraform().with(
+        "/containerRegistry/secretRef",
+        json!({"name": "old", "key": ".dockercfg"}),
+    );
+    let mut world = World::with(dockercfg);
+    world.pull_config = Some(r#"{"auths":{}}"#.to_owned());
+    let key = ".dockerconfigjson".to_owned();
+    assert_eq!(
+        docker(&build_of(world)),
+        ("web-registry".to_owned(), key.clone())
+    );
+    assert_eq!(docker(&build(terraform())), ("regcred".to_owned(), key));
+}
+
+#[test]
+fn certificates_are_for_the_registries_of_the_image_and_its_base() {
+    let trusted = |image: &str| {
+        let mut world = World::with(terraform().with("/containerRegistry/imageName", image));
+        world.settings.ca_bundle = Some("PEM".to_owned());
+        let arguments = arguments(&build_of(world)).into_iter();
+        let hosts = arguments.filter_map(|it| {
+            let rest = it.strip_prefix("--registry-certificate=")?;
+            Some(rest.strip_suffix("=/kaniko-ctx/ca.crt")?.to_owned())
+        });
+        hosts.collect::<Vec<_>>()
+    };
+    assert_eq!(trusted("registry.test/team/web"), ["registry.test"]);
+    assert_eq!(
+        trusted("other.test:5000/web"),
+        ["other.test:5000", "registry.test"]
+    );
+    assert_eq!(
+        trusted("team/web"),
+        ["docker.io", "index.docker.io", "registry.test"]
+    );
+}
+
+#[rstest]
+#[case::as_usual(json!(null), &["--cache=true", "--cache-copy-layers=true", "--cache-repo=registry.test/team/web"])]
+#[case::elsewhere(
+    json!({"cacheRepository": "team/layers", "cacheLifetime": "48h"}),
+    &["--cache=true", "--cache-copy-layers=true", "--cache-repo=docker.io/team/layers", "--cache-ttl=172800s"])]
+#[case::none(json!({"cache": false, "cacheRepository": "x/y"}), &["--cache=false"])]
+fn layers_are_kept(#[case] builder: serde_json::Value, #[case] expected: &[&str]) {
+    let tf = terraform().with("/containerRegistry/builder", builder);
+    let arguments = arguments(&build(tf)).into_iter();
+    let about: Vec<_> = arguments.filter(|it| it.starts_with("--cache")).collect();
+    assert_eq!(about, expected);
+}
+
+#[test]
+fn an_image_says_whose_it_is() {
+    let arguments = arguments(&build(terraform()));
+    let labels: Vec<_> = arguments
+        .iter()
+        .filter(|it| it.starts_with("--label="))
+        .collect();
+    assert!(
+        labels[0].starts_with("--label=io.alustan.namespace=uid"),
+        "{labels:?}"
+    );
+    assert!(labels[1].starts_with("--label=io.alustan.context=registry.test/team/web@sha256:"));
+}
+
+#[test]
+fn a_tag_that_nobody_may_move_breaks_no_build() {
+    let arguments = arguments(&build(terraform()));
+    assert!(arguments.contains(&"--push-ignore-immutable-tag-errors".to_owned()));
+}
+
+#[rstest]
+#[case("aws", "ecr", "docker-credential-ecr-login", None)]
+#[case("gcp", "google", "docker-credential-gcr", None)]
+#[case("azure", "acr", "docker-credential-acr-env", Some("true"))]
+fn a_cloud_lets_the_build_pod_in_by_its_account(
+    #[case] provider: &str,
+    #[case] kaniko: &str,
+    #[case] helper: &str,
+    #[case] label: Option<&str>,
+) {
+    let tf = terraform()
+        .with("/containerRegistry/provider", provider)
+        .with("/containerRegistry/serviceAccountName", "pusher");
+    let job = build(tf);
+    assert!(arguments(&job).contains(&format!("--credential-helpers={kaniko}")));
+    assert_eq!(pod(&job).service_account_name.as_deref(), Some("pusher"));
+    assert_eq!(pod(&job).automount_service_account_token, Some(false));
+    let path = environment(&job, "ALUSTAN_CREDENTIAL_HELPER").unwrap();
+    assert_eq!(path, format!("/alustan-inject/{helper}"));
+    let copied = container(&job, "inject").unwrap().command.unwrap();
+    assert_eq!(
+        copied,
+        ["cp", &format!("/usr/local/bin/{helper}"), "/alustan-inject"]
+    );
+    let labels = job.spec.unwrap().template.metadata.unwrap().labels.unwrap();
+    let found = labels
+        .get("azure.workload.identity/use")
+        .map(String::as_str);
+    assert_eq!(found, label);
+}
+
+#[test]
+fn without_a_cloud_nothing_of_it_is_in_the_pod() {
+    let job = build(terraform());
+    assert!(
+        !arguments(&job)
+            .iter()
+            .any(|it| it.starts_with("--credential-helpers"))
+    );
+    assert_eq!(pod(&job).service_account_name, None);
+    assert_eq!(environment(&job, "ALUSTAN_CREDENTIAL_HELPER"), None);
+    assert!(container(&job, "inject").is_none());
+}
+
+fn with_dockerfile() -> Terraform {
+    terraform().with(&format!("{REGISTRY}/dockerfile"), "docker/Dockerfile")
+}
+
+#[test]
+fn a_dockerfile_of_the_repository_is_refused_unless_the_operator_allows_it() {
+    let mut world = World::with(with_dockerfile());
+    world.settle();
+    let status = world.status();
+    let words = [
+        "spec.containerRegistry.dockerfile",
+        "docker/Dockerfile",
+        "--allow-dockerfiles",
+    ];
+    assert!(
+        words.iter().all(|word| status.message.contains(word)),
+        "{}",
+        status.message
+    );
+    let ready = status
+        .conditions
+        .iter()
+        .find(|it| it.type_ == "Ready")
+        .unwrap();
+    assert_eq!(ready.reason, "DockerfileNotAllowed");
+    assert!(world.builds.is_empty());
+
+    world.settings.dockerfiles = true;
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn what_was_made_before_dockerfiles_were_forbidden_is_destroyed_all_the_same() {
+    let mut world = World::with(with_dockerfile());
+    world.settings.dockerfiles = true;
+    world.settle();
+    world.settings.dockerfiles = false;
+    world.delete();
+    world.settle();
+    assert!(world.tf.is_none());
+}
+
+#[test]
+fn a_dockerfile_of_the_repository_stands_before_ours_and_gets_the_base_by_digest() {
+    let mut world = World::with(with_dockerfile());
+    world.settings.dockerfiles = true;
+    let job = build_of(world);
+    let base = "--build-arg=ALUSTAN_BASE=registry.test/base:1@sha256:base-1";
+    assert!(arguments(&job).contains(&base.to_owned()));
+    let before = environment(&job, "ALUSTAN_DOCKERFILE_BEFORE").unwrap();
+    assert_eq!(before, "docker/Dockerfile");
+    let ours = environment(&job, "ALUSTAN_DOCKERFILE").unwrap();
+    // Nobody knows whether what it makes has the runner.
+    assert!(
+        ours.starts_with("COPY --chown=0:0 bin/ /usr/local/bin/\n"),
+        "{ours}"
+    );
+    assert!(container(&job, "inject").is_some());
+}
+
+#[test]
+fn another_dockerfile_makes_another_image() {
+    let tag = |tf: Terraform| {
+        let mut world = World::with(tf);
+        world.settings.dockerfiles = true;
+        world.settle();
+        world.status().image.unwrap().tag
+    };
+    let other = terraform().with(&format!("{REGISTRY}/dockerfile"), "Dockerfile");
+    assert_ne!(tag(with_dockerfile()), tag(terraform()));
+    assert_ne!(tag(with_dockerfile()), tag(other));
+    assert_eq!(tag(with_dockerfile()), tag(with_dockerfile()));
+}

@@ -1,0 +1,86 @@
+//! Credential helpers: programs that know how to sign in, such as those of the clouds.
+//! See <https://github.com/docker/docker-credential-helpers#development>.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::{Child, Command},
+};
+
+use crate::{
+    credential::Credential,
+    error::{Error, short},
+};
+
+/// Bytes of an answer.
+const ANSWER: u64 = 1 << 20;
+/// The user name of what is a refresh token.
+const TOKEN: &str = "<token>";
+
+/// Asks `program` for the credentials of `registry`. Nothing of an answer that is no error is ever told.
+pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Error> {
+    let failed = |why: String| Error::Helper {
+        program: program.to_owned(),
+        registry: registry.to_owned(),
+        why,
+        missing: false,
+    };
+    let mut child = Command::new(program)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| Error::Helper {
+            program: program.to_owned(),
+            registry: registry.to_owned(),
+            why: error.to_string(),
+            missing: error.kind() == std::io::ErrorKind::NotFound,
+        })?;
+    let (said, complaints) = converse(&mut child, registry)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    let ended = child
+        .wait()
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    if !ended.success() {
+        // What went wrong comes on either.
+        let why = [said, complaints].concat();
+        return Err(failed(short(&String::from_utf8_lossy(&why))));
+    }
+    read(&said).ok_or_else(|| failed("its answer has no `Username` and `Secret`".to_owned()))
+}
+
+async fn converse(child: &mut Child, registry: &str) -> std::io::Result<(Vec<u8>, Vec<u8>)> {
+    let (mut said, mut complaints) = (Vec::new(), Vec::new());
+    if let Some(mut input) = child.stdin.take() {
+        // One that asks nothing may have ended.
+        let _ = input.write_all(registry.as_bytes()).await;
+    }
+    if let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) {
+        let (mut output, mut errors) = (output.take(ANSWER), errors.take(ANSWER));
+        tokio::try_join!(
+            output.read_to_end(&mut said),
+            errors.read_to_end(&mut complaints)
+        )?;
+    }
+    Ok((said, complaints))
+}
+
+fn read(answer: &[u8]) -> Option<Credential> {
+    let answer: Value = serde_json::from_slice(answer).ok()?;
+    let text = |name| Some(answer.get(name)?.as_str()?.to_owned());
+    let (username, password) = (text("Username")?, text("Secret")?);
+    if password.is_empty() {
+        return None;
+    }
+    Some(if username == TOKEN {
+        Credential::Identity(password)
+    } else {
+        Credential::Basic { username, password }
+    })
+}

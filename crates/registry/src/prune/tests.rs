@@ -1,0 +1,218 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+
+const DAY: i64 = 86_400;
+/// 2026-01-31.
+const NOW: i64 = 1_769_817_600;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(NOW).unwrap()
+}
+
+fn tag(number: u64) -> String {
+    format!("{number:040x}")
+}
+
+fn digest(text: &str) -> Digest {
+    Digest::of(text.as_bytes())
+}
+
+/// An image of the namespace `mine`, from a context of its own.
+fn image(number: u64, days: i64) -> Found {
+    Found {
+        tag: tag(number),
+        digest: digest(&format!("image {number}")),
+        ours: Some(Ours {
+            namespace: "mine".to_owned(),
+            context: Some(digest(&format!("context {number}"))),
+            created: Timestamp::from_second(NOW - days * DAY).unwrap(),
+        }),
+    }
+}
+
+fn with(mut found: Found, change: impl FnOnce(&mut Ours)) -> Found {
+    change(found.ours.as_mut().unwrap());
+    found
+}
+
+fn foreign(name: &str, image: &str) -> Found {
+    Found {
+        tag: name.to_owned(),
+        digest: digest(image),
+        ours: None,
+    }
+}
+
+fn chosen(found: &[Found], used: &Used, keep: usize) -> Vec<Digest> {
+    let policy = Policy {
+        keep,
+        older_than: Duration::from_hours(7 * 24),
+    };
+    choose(found, "mine", used, policy, now())
+}
+
+fn gone(numbers: &[u64]) -> Vec<Digest> {
+    let names = |kind: &str| -> Vec<Digest> {
+        numbers
+            .iter()
+            .map(|number| digest(&format!("{kind} {number}")))
+            .collect()
+    };
+    [names("image"), names("context")].concat()
+}
+
+fn five() -> Vec<Found> {
+    (1..=5)
+        .map(|number| image(number, 10 * i64::try_from(number).unwrap()))
+        .collect()
+}
+
+#[rstest]
+#[case::the_newest_stay(2, &[3, 4, 5])]
+#[case::more_may_stay_than_there_are(9, &[])]
+#[case::none_stay_by_count(0, &[1, 2, 3, 4, 5])]
+fn by_count(#[case] keep: usize, #[case] expected: &[u64]) {
+    let mut found = five();
+    found.reverse();
+    let mut chosen = chosen(&found, &Used::default(), keep);
+    let mut expected = gone(expected);
+    chosen.sort();
+    expected.sort();
+    assert_eq!(chosen, expected);
+}
+
+#[rstest]
+#[case::young(image(1, 6), false)]
+#[case::old(image(1, 7), true)]
+#[case::from_the_future(image(1, -30), false)]
+#[case::of_no_age(with(image(1, 0), |ours| ours.created = Timestamp::from_second(0).unwrap()), false)]
+#[case::of_another_namespace(with(image(1, 30), |ours| ours.namespace = "theirs".to_owned()), false)]
+#[case::without_a_word(Found { ours: None, ..image(1, 30) }, false)]
+#[case::under_a_name_of_somebody(Found { tag: "v1".to_owned(), ..image(1, 30) }, false)]
+#[case::under_a_longer_name(Found { tag: format!("{}0", tag(1)), ..image(1, 30) }, false)]
+fn one(#[case] image: Found, #[case] expected: bool) {
+    assert_eq!(!chosen(&[image], &Used::default(), 0).is_empty(), expected);
+}
+
+#[test]
+fn what_is_needed_stays_with_its_context() {
+    let by_tag = Used {
+        tags: [tag(4)].into(),
+        ..Used::default()
+    };
+    assert_eq!(chosen(&five(), &by_tag, 2), gone(&[3, 5]));
+    let by_digest = Used {
+        digests: [digest("image 4")].into(),
+        ..Used::default()
+    };
+    assert_eq!(chosen(&five(), &by_digest, 2), gone(&[3, 5]));
+    let context = Used {
+        digests: [digest("context 3")].into(),
+        ..Used::default()
+    };
+    let images = [gone(&[3, 4, 5])[..3].to_vec(), gone(&[4, 5])[2..].to_vec()].concat();
+    assert_eq!(chosen(&five(), &context, 2), images);
+}
+
+#[test]
+fn what_another_tag_points_at_stays() {
+    let mut found = five();
+    found.push(foreign("release", "image 5"));
+    found.push(foreign(&tag(99), "image 4"));
+    assert_eq!(chosen(&found, &Used::default(), 2), gone(&[3]));
+}
+
+#[test]
+fn a_context_stays_as_long_as_any_image_of_it() {
+    let shared = |ours: &mut Ours| ours.context = Some(digest("context 5"));
+    let mut found = five();
+    found.push(with(image(6, 90), |ours| {
+        shared(ours);
+        ours.namespace = "theirs".to_owned();
+    }));
+    let images = [digest("image 5")];
+    assert_eq!(chosen(&found, &Used::default(), 4), images);
+}
+
+#[rstest]
+#[case("0123456789abcdef0123456789abcdef01234567", true)]
+#[case("0123456789ABCDEF0123456789abcdef01234567", false)]
+#[case("context-0123456789abcdef", false)]
+#[case("latest", false)]
+fn tags(#[case] tag: &str, #[case] expected: bool) {
+    assert_eq!(is_image_tag(tag), expected);
+}
+
+#[test]
+fn an_image_says_whose_it_is() {
+    let context = digest("c");
+    let labels = json!({
+        "io.alustan.namespace": "uid", "io.alustan.context": format!("h:5/x@{context}"), "other": "x",
+    });
+    let config =
+        |labels| json!({"created": "2026-01-01T00:00:00.5Z", "config": {"Labels": labels}});
+    let read = |config: Value| read_config(config.to_string().as_bytes());
+    let ours = read(config(labels)).unwrap();
+    assert_eq!(
+        (ours.namespace.as_str(), ours.context),
+        ("uid", Some(context))
+    );
+    assert_eq!(read(config(Value::Null)), None);
+    assert_eq!(read(config(json!({"io.alustan.namespace": 1}))), None);
+    assert_eq!(
+        read(json!({"config": {"Labels": {"io.alustan.namespace": "uid"}}})),
+        None
+    );
+    assert_eq!(read_config(b"["), None);
+}
+
+proptest! {
+    #[test]
+    fn nothing_goes_that_anybody_needs(
+        images in proptest::collection::vec((0_u64..12, 0_i64..40, 0_u8..3, 0_u64..4), 0..30),
+        names in proptest::collection::vec((0_u64..4, 0_u64..12), 0..4),
+        used in proptest::collection::btree_set(0_u64..12, 0..6),
+        keep in 0_usize..8,
+    ) {
+        let mut found: BTreeMap<String, Found> = BTreeMap::new();
+        for (number, days, whose, content) in images {
+            let mut one = with(image(number, days), |ours| {
+                ours.namespace = if whose == 0 { "theirs".to_owned() } else { "mine".to_owned() };
+                ours.context = Some(digest(&format!("context {content}")));
+            });
+            // Two tags of one image.
+            one.digest = digest(&format!("image {}", number / 2));
+            found.insert(one.tag.clone(), one);
+        }
+        for (name, number) in names {
+            let one = foreign(&format!("v{name}"), &format!("image {number}"));
+            found.insert(one.tag.clone(), one);
+        }
+        let found: Vec<Found> = found.into_values().collect();
+        let used = Used {
+            digests: used.iter().map(|number| digest(&format!("image {number}"))).collect(),
+            tags: used.iter().map(|number| tag(*number)).collect(),
+        };
+        let going = chosen(&found, &used, keep);
+        let is_mine = |found: &&Found| found.ours.as_ref().is_some_and(|ours| ours.namespace == "mine");
+        let stays: Vec<&Found> = found.iter().filter(|it| !going.contains(&it.digest)).collect();
+        for found in &found {
+            let old = found.ours.as_ref().is_some_and(|ours| NOW - ours.created.as_second() >= 7 * DAY);
+            if going.contains(&found.digest) {
+                prop_assert!(is_mine(&found) && old && is_image_tag(&found.tag), "{found:?}");
+                prop_assert!(!used.tags.contains(&found.tag) && !used.digests.contains(&found.digest));
+            }
+        }
+        let mine = found.iter().filter(is_mine).count();
+        prop_assert!(stays.iter().filter(|it| is_mine(*it)).count() >= keep.min(mine));
+        let context = |found: &&Found| found.ours.as_ref().and_then(|ours| ours.context.clone());
+        for needed in stays.iter().filter_map(context) {
+            prop_assert!(!going.contains(&needed));
+        }
+    }
+}

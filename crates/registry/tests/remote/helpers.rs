@@ -1,0 +1,170 @@
+//! The contract with credential helpers, of which a fake one stands for all.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use alustan_registry::{Access, Credential, Digest, Error, Options, context_tag};
+use rstest::rstest;
+use tempfile::TempDir;
+
+use crate::support::{DockerRegistry, Fake, PASSWORD, Setting, USER, ask, client, name, tag, told};
+
+/// A program that speaks as credential helpers do, and keeps what it was asked.
+struct FakeHelper {
+    folder: TempDir,
+}
+
+impl FakeHelper {
+    /// One that says `answer` and ends with `code`.
+    fn saying(answer: &str, code: u8) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let text = format!(
+            "#!/bin/sh\n[ \"$1\" = get ] || exit 9\nprintf '%s\\n' \"$(cat)\" >>'{path}/asked'\ncat '{path}/answer'\nexit {code}\n"
+        );
+        fs::write(folder.path().join("answer"), answer).unwrap();
+        let program = folder.path().join("fake-credential-helper");
+        // A file that another thread's child still holds open for writing cannot be run.
+        fs::write(folder.path().join("new"), text).unwrap();
+        std::process::Command::new("cp")
+            .arg(folder.path().join("new"))
+            .arg(&program)
+            .status()
+            .unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder }
+    }
+
+    fn access(&self) -> Access {
+        Access {
+            insecure: true,
+            helper: Some(
+                self.folder
+                    .path()
+                    .join("fake-credential-helper")
+                    .display()
+                    .to_string(),
+            ),
+            ..Access::default()
+        }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        let asked = fs::read_to_string(self.folder.path().join("asked"));
+        asked
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+fn answer(username: &str, secret: &str) -> String {
+    format!(r#"{{"ServerURL":"x","Username":"{username}","Secret":"{secret}"}}"#)
+}
+
+fn private() -> DockerRegistry {
+    DockerRegistry::start(Setting {
+        htpasswd: true,
+        ..Setting::default()
+    })
+}
+
+#[tokio::test]
+async fn a_helper_opens_a_registry_for_questions_and_for_pushes() {
+    let (server, helper) = (private(), FakeHelper::saying(&answer(USER, PASSWORD), 0));
+    let (client, name, bytes) = (client(Options::default()), name(&server.host()), &b"x"[..]);
+    let digest = Digest::of(bytes);
+    client
+        .push_context(&name, &digest, bytes.into(), &helper.access())
+        .await
+        .unwrap();
+    let image = tag(&server.host(), &context_tag(&digest));
+    for _ in 0..3 {
+        assert!(
+            client
+                .digest_of(&image, &helper.access())
+                .await
+                .unwrap()
+                .is_some()
+        );
+    }
+    let once_each = vec![server.host(); 2];
+    assert_eq!(
+        helper.asked(),
+        once_each,
+        "to push and to pull, by the registry's host"
+    );
+}
+
+#[tokio::test]
+async fn what_the_helper_calls_a_token_is_changed_for_one() {
+    let server = Fake::start(|host, seen| match seen.path.as_str() {
+        "/token" => (200, None, r#"{"access_token":"good"}"#.to_owned()),
+        _ if seen.authorization == "Bearer good" => (404, None, String::new()),
+        _ => (
+            401,
+            Some(format!("Bearer realm=\"http://{host}/token\"")),
+            String::new(),
+        ),
+    })
+    .await;
+    let helper = FakeHelper::saying(&answer("<token>", "refresh-me"), 0);
+    assert_eq!(ask(&server.host, &helper.access()).await.unwrap(), None);
+    let asked = server.seen("/token");
+    assert!(
+        asked[0].fields.contains("refresh_token=refresh-me"),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_secret_of_the_user_comes_before_the_helper() {
+    let (server, helper) = (private(), FakeHelper::saying("", 1));
+    let access = Access {
+        credential: Some(Credential::Basic {
+            username: USER.to_owned(),
+            password: PASSWORD.to_owned(),
+        }),
+        ..helper.access()
+    };
+    assert_eq!(ask(&server.host(), &access).await.unwrap(), None);
+    assert!(helper.asked().is_empty());
+}
+
+#[rstest]
+#[case::it_has_none("credentials not found in native keychain", 1, "credentials not found")]
+#[case::no_json("hunter2", 0, "no `Username` and `Secret`")]
+#[case::no_secret(
+    r#"{"Username":"hunter2","Secret":""}"#,
+    0,
+    "no `Username` and `Secret`"
+)]
+#[case::nothing("", 0, "no `Username` and `Secret`")]
+#[tokio::test]
+async fn a_helper_that_gives_nothing_is_told(
+    #[case] says: &str,
+    #[case] code: u8,
+    #[case] word: &str,
+) {
+    let (server, helper) = (private(), FakeHelper::saying(says, code));
+    let error = ask(&server.host(), &helper.access()).await.unwrap_err();
+    let words = [
+        word,
+        "fake-credential-helper",
+        &server.host(),
+        "ServiceAccount",
+    ];
+    told(&error, "CredentialHelperFailed", false, &words);
+}
+
+#[tokio::test]
+async fn a_helper_that_is_not_there_is_told() {
+    let access = Access {
+        helper: Some("no-such-credential-helper".to_owned()),
+        insecure: true,
+        ..Access::default()
+    };
+    let error: Error = ask(&private().host(), &access).await.unwrap_err();
+    let words = ["no-such-credential-helper", "image of the operator"];
+    told(&error, "CredentialHelperMissing", false, &words);
+}

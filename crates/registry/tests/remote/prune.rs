@@ -1,0 +1,239 @@
+//! Looking through repositories, and removing what is in them.
+
+use alustan_registry::{Access, Digest, Failure, Found, ImageName, Options, Registry, context_tag};
+use reqwest::{Client, StatusCode};
+use serde_json::json;
+
+use crate::support::{DockerRegistry, Fake, Setting, client, name, plain, tag, told};
+
+const IMAGE: &str = "application/vnd.oci.image.manifest.v1+json";
+
+fn registry() -> (DockerRegistry, Registry, ImageName, Access) {
+    let server = DockerRegistry::start(Setting {
+        delete: true,
+        ..Setting::default()
+    });
+    let name = name(&server.host());
+    (server, client(Options::default()), name, plain(None))
+}
+
+/// Pushes an image with these labels under `tag`.
+async fn push(host: &str, tag: &str, labels: serde_json::Value) -> Digest {
+    let base = format!("http://{host}/v2/team/x");
+    let config =
+        json!({"created": "2020-01-02T03:04:05Z", "config": {"Labels": labels}}).to_string();
+    let digest = Digest::of(config.as_bytes());
+    let http = Client::new();
+    let begun = http
+        .post(format!("{base}/blobs/uploads/"))
+        .send()
+        .await
+        .unwrap();
+    let place = begun.headers().get("Location").unwrap().to_str().unwrap();
+    let put = http
+        .put(format!("{place}&digest={digest}"))
+        .body(config.clone());
+    assert_eq!(put.send().await.unwrap().status(), StatusCode::CREATED);
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": IMAGE, "layers": [],
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest.as_str(), "size": config.len()},
+    })
+    .to_string();
+    let put = http
+        .put(format!("{base}/manifests/{tag}"))
+        .header("Content-Type", IMAGE);
+    let put = put.body(manifest.clone()).send().await.unwrap();
+    assert_eq!(
+        put.status(),
+        StatusCode::CREATED,
+        "{}",
+        put.text().await.unwrap()
+    );
+    Digest::of(manifest.as_bytes())
+}
+
+fn by_tag<'a>(found: &'a [Found], tag: &str) -> &'a Found {
+    found.iter().find(|it| it.tag == tag).unwrap()
+}
+
+#[tokio::test]
+async fn images_say_whose_they_are_and_the_rest_is_seen_too() {
+    let (server, client, name, access) = registry();
+    assert_eq!(
+        client.inventory(&name, &access).await.unwrap(),
+        [],
+        "of a repository that is not there"
+    );
+    let (ours, other, layer) = ("a".repeat(40), "b".repeat(40), "c".repeat(64));
+    let context = client
+        .push_context(&name, &Digest::of(b"x"), b"x"[..].into(), &access)
+        .await
+        .unwrap();
+    let labels =
+        json!({"io.alustan.namespace": "uid", "io.alustan.context": format!("{name}@{context}")});
+    let digest = push(&server.host(), &ours, labels).await;
+    push(&server.host(), &other, json!(null)).await;
+    push(&server.host(), &layer, json!({"layer": "1"})).await;
+    push(&server.host(), "v1", json!({"io.alustan.namespace": "uid"})).await;
+    let found = client.inventory(&name, &access).await.unwrap();
+    let tags: Vec<&str> = found.iter().map(|it| it.tag.as_str()).collect();
+    assert_eq!(
+        tags,
+        [ours.as_str(), other.as_str(), "v1"],
+        "contexts and layers are no tags of people"
+    );
+    assert_eq!(by_tag(&found, &ours).digest, digest);
+    let said = by_tag(&found, &ours).ours.clone().unwrap();
+    assert_eq!(
+        (said.namespace.as_str(), said.context),
+        ("uid", Some(context))
+    );
+    assert_eq!(said.created.to_string(), "2020-01-02T03:04:05Z");
+    assert_eq!(
+        (&by_tag(&found, &other).ours, &by_tag(&found, "v1").ours),
+        (&None, &None)
+    );
+}
+
+#[tokio::test]
+async fn what_is_removed_is_gone_with_its_tag() {
+    let (server, client, name, access) = registry();
+    let context = Digest::of(b"x");
+    let manifest = client
+        .push_context(&name, &context, b"x"[..].into(), &access)
+        .await
+        .unwrap();
+    for _ in 0..2 {
+        client.delete(&name, &manifest, &access).await.unwrap();
+    }
+    let tag = tag(&server.host(), &context_tag(&context));
+    assert_eq!(client.digest_of(&tag, &access).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_registry_that_removes_nothing_is_told() {
+    let server = DockerRegistry::start(Setting::default());
+    let (client, name) = (client(Options::default()), name(&server.host()));
+    let manifest = client
+        .push_context(&name, &Digest::of(b"x"), b"x"[..].into(), &plain(None))
+        .await
+        .unwrap();
+    let error = client
+        .delete(&name, &manifest, &plain(None))
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "RegistryUnsupported",
+        false,
+        &["remove", "the registry does not do this"],
+    );
+    assert_eq!(Failure::Unsupported.reason(), error.reason());
+}
+
+#[tokio::test]
+async fn lists_come_page_by_page() {
+    let server = Fake::start(|_, seen| {
+        let page = |from: usize| -> Vec<String> {
+            (from..(from + 500).min(700))
+                .map(|number| format!("context-{number:016x}"))
+                .collect()
+        };
+        let last = format!("last=context-{:016x}", 499);
+        match seen.path.as_str() {
+            "/v2/" => (200, None, "{}".to_owned()),
+            "/v2/team/x/tags/list" if seen.fields.contains(&last) => (
+                200,
+                None,
+                json!({"name": "x", "tags": page(500)}).to_string(),
+            ),
+            "/v2/team/x/tags/list" => {
+                (200, None, json!({"name": "x", "tags": page(0)}).to_string())
+            }
+            _ => (500, None, String::new()),
+        }
+    })
+    .await;
+    let client = client(Options::default());
+    assert_eq!(
+        client
+            .inventory(&name(&server.host), &plain(None))
+            .await
+            .unwrap(),
+        []
+    );
+    assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
+}
+
+#[tokio::test]
+async fn a_registry_that_knows_no_pages_is_asked_no_more_than_twice() {
+    let tags: Vec<String> = (0..600)
+        .rev()
+        .map(|number| format!("context-{number:016x}"))
+        .collect();
+    let list = json!({"name": "x", "tags": tags}).to_string();
+    let server = Fake::start(move |_, _| (200, None, list.clone())).await;
+    let client = client(Options::default());
+    assert_eq!(
+        client
+            .inventory(&name(&server.host), &plain(None))
+            .await
+            .unwrap(),
+        []
+    );
+    assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
+}
+
+/// A registry in which a tag is for ever.
+async fn immutable(taken_by: &'static str) -> Fake {
+    Fake::start(move |_, seen| {
+        let tagged = seen.path.starts_with("/v2/team/x/manifests/context-");
+        let refusal = r#"{"errors":[{"code":"TAG_INVALID","message":"the tag is immutable"}]}"#;
+        match (seen.method.as_str(), tagged) {
+            ("HEAD" | "GET", true) if taken_by.is_empty() => (404, None, String::new()),
+            ("HEAD" | "GET", true) => (200, None, taken_by.to_owned()),
+            ("PUT", true) => (400, None, refusal.to_owned()),
+            ("PUT", false) => (201, None, String::new()),
+            _ => (200, None, "{}".to_owned()),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_context_whose_tag_is_taken_for_ever_is_pushed_without_a_tag() {
+    for taken_by in ["", r#"{"schemaVersion":2,"other":true}"#] {
+        let server = immutable(taken_by).await;
+        let (client, name) = (client(Options::default()), name(&server.host));
+        let (digest, access) = (Digest::of(b"x"), plain(None));
+        let pushed = client.push_context(&name, &digest, b"x"[..].into(), &access);
+        let digest = pushed.await.unwrap();
+        let by_digest = server.seen(&format!("/v2/team/x/manifests/{digest}"));
+        assert_eq!(by_digest.len(), 1);
+        assert_eq!(by_digest[0].method, "PUT");
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_takes_nothing_says_so_in_its_first_words() {
+    let server = Fake::start(|_, seen| match seen.method.as_str() {
+        "PUT" if seen.path.contains("sha256") => (500, None, String::new()),
+        "PUT" => (
+            400,
+            None,
+            r#"{"errors":[{"code":"TAG_INVALID","message":"no such tags here"}]}"#.to_owned(),
+        ),
+        "HEAD" if seen.path.contains("context-") => (404, None, String::new()),
+        _ => (200, None, "{}".to_owned()),
+    })
+    .await;
+    let (client, name) = (client(Options::default()), name(&server.host));
+    let (digest, access) = (Digest::of(b"x"), plain(None));
+    let pushed = client.push_context(&name, &digest, b"x"[..].into(), &access);
+    told(
+        &pushed.await.unwrap_err(),
+        "RegistryError",
+        false,
+        &["no such tags here"],
+    );
+}

@@ -1,0 +1,259 @@
+//! A Dockerfile of the repository: it may add to the base image, and everything it starts from is named by
+//! its digest, so that one content always makes one image (rule 1).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use alustan_api::report::Failure;
+
+use crate::failure::user;
+use crate::workspace::module_directory;
+
+/// The build argument with the base image by digest.
+const BASE: [&str; 2] = ["$ALUSTAN_BASE", "${ALUSTAN_BASE}"];
+/// Bytes of one.
+const LONGEST: u64 = 256 * 1024;
+
+/// The text of the Dockerfile at `path` of the repository.
+pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
+    let refuse = |why: String| {
+        let field = "spec.containerRegistry.dockerfile";
+        user("DockerfileRefused", format!("{field}: {path}: {why}"))
+    };
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    // No link on the way may lead out of the repository.
+    let root = repository.canonicalize().ok();
+    let folder = module_directory(repository, folder).and_then(|it| it.canonicalize().ok());
+    let folder = folder.filter(|it| root.is_some_and(|root| it.starts_with(root)));
+    let file = folder.map(|folder| folder.join(name));
+    let size = file.as_ref().and_then(|file| {
+        let found = fs::symlink_metadata(file).ok()?;
+        found.is_file().then_some(found.len())
+    });
+    let (Some(file), Some(size)) = (file, size) else {
+        return Err(refuse(
+            "it is no file of the repository at this commit".to_owned(),
+        ));
+    };
+    if size > LONGEST {
+        return Err(refuse(format!("it has more than {LONGEST} bytes")));
+    }
+    let text = fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
+    check(&text).map_err(refuse)?;
+    Ok(text)
+}
+
+/// What it starts from: the base image, an image by digest, or a stage before.
+fn check(text: &str) -> Result<(), String> {
+    let mut stages = BTreeSet::new();
+    let mut last = None;
+    for line in instructions(text)? {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let operands = words.iter().skip(1).filter(|word| !word.starts_with("--"));
+        let operands: Vec<&str> = operands.copied().collect();
+        match (
+            words
+                .first()
+                .map(|word| word.to_ascii_uppercase())
+                .as_deref(),
+            operands.as_slice(),
+        ) {
+            (Some("FROM"), [image, name @ ..]) => {
+                if !is_fixed(image, &stages) {
+                    return Err(format!(
+                        "`FROM {image}`: what an image starts from must be `${{ALUSTAN_BASE}}`, or named by its \
+                         digest: `name@sha256:…`"
+                    ));
+                }
+                last = Some((*image).to_owned());
+                if let [word, name] = name
+                    && word.eq_ignore_ascii_case("as")
+                {
+                    stages.insert(name.to_ascii_lowercase());
+                }
+            }
+            (Some("FROM"), []) => return Err("a `FROM` without an image".to_owned()),
+            (Some("COPY" | "RUN"), _) => check_sources(&words, &stages)?,
+            (Some("ONBUILD"), _) => {
+                return Err("`ONBUILD` belongs into base images".to_owned());
+            }
+            _ => {}
+        }
+    }
+    last.map(drop).ok_or_else(|| "it has no `FROM`".to_owned())
+}
+
+/// `COPY --from=…` and `RUN --mount=from=…` take from other images, too.
+fn check_sources(words: &[&str], stages: &BTreeSet<String>) -> Result<(), String> {
+    let flags = words
+        .iter()
+        .skip(1)
+        .take_while(|word| word.starts_with("--"));
+    let sources = flags.flat_map(|flag| match flag.strip_prefix("--from=") {
+        Some(image) => vec![image],
+        None => flag
+            .split([',', '='])
+            .zip(flag.split([',', '=']).skip(1))
+            .filter_map(|(key, value)| (key == "from").then_some(value))
+            .collect(),
+    });
+    let number = |image: &str| image.bytes().all(|byte| byte.is_ascii_digit());
+    match sources
+        .into_iter()
+        .find(|it| !number(it) && !is_fixed(it, stages))
+    {
+        None => Ok(()),
+        Some(image) => Err(format!(
+            "`{image}`: what is copied from must be a stage, or named by its digest: `name@sha256:…`"
+        )),
+    }
+}
+
+fn is_fixed(image: &str, stages: &BTreeSet<String>) -> bool {
+    let digest = image.split_once("@sha256:").is_some_and(|(name, digits)| {
+        !name.is_empty()
+            && !name.contains('$')
+            && digits.len() == 64
+            && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    });
+    digest
+        || BASE.contains(&image)
+        || image == "scratch"
+        || stages.contains(&image.to_ascii_lowercase())
+}
+
+/// One instruction a line, as the builder reads them: without comments, continued lines joined as they are.
+fn instructions(text: &str) -> Result<Vec<String>, String> {
+    let mut instructions = Vec::new();
+    let mut open = String::new();
+    for line in text.lines() {
+        let trimmed = line.trim();
+        if let Some(comment) = trimmed.strip_prefix('#') {
+            let comment: String = comment.split_whitespace().collect();
+            if comment.to_ascii_lowercase().starts_with("escape=") && comment != "escape=\\" {
+                return Err("its escape character must be the backslash".to_owned());
+            }
+            continue;
+        }
+        if trimmed.is_empty() {
+            continue;
+        }
+        if let Some(part) = line.trim_end().strip_suffix('\\') {
+            open.push_str(part);
+        } else {
+            open.push_str(line);
+            instructions.push(std::mem::take(&mut open));
+        }
+    }
+    if open.is_empty() {
+        Ok(instructions)
+    } else {
+        Err("its last line ends with a backslash".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    const PINNED: &str =
+        "h/x@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[rstest]
+    #[case::the_base("ARG ALUSTAN_BASE\nFROM ${ALUSTAN_BASE}\nRUN apt-get install jq\n")]
+    #[case::shorter("arg ALUSTAN_BASE\nfrom $ALUSTAN_BASE AS runner")]
+    #[case::by_digest(&format!("FROM {PINNED}"))]
+    #[case::for_a_platform(&format!("FROM --platform=linux/amd64 {PINNED} AS a"))]
+    #[case::a_stage_before(&format!("FROM {PINNED} AS Tools\nFROM ${{ALUSTAN_BASE}}\nCOPY --from=tools /x /x\nCOPY --from=0 /y /y"))]
+    #[case::from_a_stage(&format!("FROM {PINNED} AS a\nFROM a"))]
+    #[case::nothing("FROM scratch")]
+    #[case::continued("FROM \\\n  # why\n  ${ALUSTAN_BASE}")]
+    #[case::a_mount(&format!("FROM $ALUSTAN_BASE\nRUN --mount=type=bind,from={PINNED},target=/x true"))]
+    fn accepted(#[case] text: &str) {
+        check(text).unwrap();
+    }
+
+    #[rstest]
+    #[case::a_tag("FROM alpine:3.20", "FROM alpine:3.20")]
+    #[case::no_tag("FROM alpine", "digest")]
+    #[case::a_continued_tag("FROM \\\n alpine", "FROM alpine")]
+    #[case::another_argument("ARG X=alpine\nFROM $X", "FROM $X")]
+    #[case::an_argument_within(
+        "ARG X\nFROM ${X}@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "digest"
+    )]
+    #[case::a_word_in_two("FR\\\nOM alpine", "FROM alpine")]
+    #[case::behind_spaces("  \\  \n  FROM alpine", "FROM alpine")]
+    #[case::a_stage_that_comes_later("FROM b\nFROM scratch AS b", "FROM b")]
+    #[case::a_copy("FROM scratch\nCOPY --from=alpine:3 /x /x", "alpine:3")]
+    #[case::a_mount(
+        "FROM scratch\nRUN --mount=type=bind,from=alpine,target=/x true",
+        "alpine"
+    )]
+    #[case::none("RUN true", "no `FROM`")]
+    #[case::empty("", "no `FROM`")]
+    #[case::unfinished("FROM scratch \\", "backslash")]
+    #[case::another_escape("# escape=`\nFROM scratch", "escape")]
+    #[case::on_build("FROM scratch\nONBUILD RUN true", "ONBUILD")]
+    #[case::half_a_from("FROM", "without an image")]
+    #[case::a_short_digest("FROM x@sha256:00", "digest")]
+    fn refused(#[case] text: &str, #[case] why: &str) {
+        let error = check(text).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+
+    #[test]
+    fn it_is_read_from_the_repository_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let repository = folder.path().join("repository");
+        fs::create_dir_all(repository.join("docker")).unwrap();
+        fs::write(repository.join("docker/Dockerfile"), "FROM scratch").unwrap();
+        fs::write(folder.path().join("outside"), "FROM scratch").unwrap();
+        std::os::unix::fs::symlink("../outside", repository.join("link")).unwrap();
+        std::os::unix::fs::symlink("..", repository.join("above")).unwrap();
+        assert_eq!(
+            read(&repository, "docker/Dockerfile").unwrap(),
+            "FROM scratch"
+        );
+        for path in [
+            "link",
+            "above/outside",
+            "docker",
+            "docker/none",
+            "../outside",
+            "none/Dockerfile",
+        ] {
+            let failure = read(&repository, path).unwrap_err();
+            assert_eq!(failure.reason, "DockerfileRefused", "{path}");
+            assert!(
+                failure
+                    .message
+                    .contains("spec.containerRegistry.dockerfile"),
+                "{path}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_it_says_an_image_by_tag_is_refused(
+            before in "(#[a-z ]{0,8}\n|ARG [A-Z]{1,4}=[a-z]{0,4}\n|\n){0,4}",
+            gap in "( |\t|\\\\\n){1,3}",
+            image in "[a-z]{1,8}(:[a-z0-9.]{1,6})?",
+        ) {
+            prop_assume!(image != "scratch");
+            let text = format!("{before}FROM{gap}{image}\nRUN true\n");
+            // Without white space it is another word.
+            prop_assume!(gap.contains([' ', '\t']));
+            prop_assert!(check(&text).is_err(), "{text}");
+        }
+
+        #[test]
+        fn any_text_is_judged(text in "\\PC{0,60}") {
+            let _ = check(&text);
+        }
+    }
+}
