@@ -14,7 +14,9 @@ async fn the_least_resource_is_filled_in() {
         stored["spec"],
         json!({
             "gitRepo": {"url": "https://127.0.0.1:1/team/infra", "interval": "60s"},
-            "containerRegistry": {"imageName": "127.0.0.1:1/team/infra", "insecure": false},
+            "containerRegistry": {
+                "imageName": "127.0.0.1:1/team/infra", "insecure": false, "provider": "generic",
+            },
             "driftDetection": {"mode": "Correct", "interval": hour},
             "retry": {"limit": 5, "minBackoff": "10s", "maxBackoff": "600s"},
             "timeouts": {"plan": "1800s", "apply": hour, "destroy": hour},
@@ -93,6 +95,9 @@ async fn null_is_the_same_as_nothing() {
         "/containerRegistry/secretRef",
         "/containerRegistry/insecure",
         "/containerRegistry/builder",
+        "/containerRegistry/provider",
+        "/containerRegistry/prune",
+        "/containerRegistry/dockerfile",
     ] {
         let web = with(resource("web"), field, Some(Value::Null));
         let stored = space.try_create(&web).await;

@@ -139,8 +139,9 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             image: &image,
             artifact: &format!("registry.test/team/web@{DIGEST}"),
             path: "web",
-            registry_key: Some(".dockerconfigjson"),
+            docker: Some(("regcred", ".dockerconfigjson")),
             pull_secret: Some("regcred"),
+            namespace_uid: "namespace-uid",
         };
         jobs.push(build_job::job(tf, &build, &settings()));
     }
@@ -163,6 +164,9 @@ async fn stored(space: &Space, name: &str) -> Terraform {
     let image = format!("registry.test/team/{name}");
     let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
     let tf = with(tf, "/cache/storageClassName", Some(json!("fast")));
+    let tf = with(tf, "/containerRegistry/provider", Some(json!("azure")));
+    let account = Some(json!("pusher"));
+    let tf = with(tf, "/containerRegistry/serviceAccountName", account);
     serde_json::from_value(space.apply(&tf).await.unwrap()).unwrap()
 }
 

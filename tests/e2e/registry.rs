@@ -1,6 +1,6 @@
-//! Registries that want credentials.
+//! Registries: what they want before they let anybody in, what they refuse, and what is removed from them.
 
-use alustan_tests::{Scene, scene};
+use alustan_tests::{ImmutableRegistry, Operators, Scene, scene, scene_alone};
 use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
@@ -63,6 +63,167 @@ async fn a_private_registry_is_pushed_to_and_pulled_from_with_any_kind_of_secret
         let after = scene.data("plain-registry").await;
         assert_ne!(before, after);
         assert!(after[".dockerconfigjson"].contains("elsewhere.example.com"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_registry_on_docker_hub_is_opened_by_the_oldest_kind_of_secret() {
+    scene("hub", |scene| async move {
+        scene.commit("web", &[("main.tf", "")]).await;
+        let config = scene.docker_config("https://index.docker.io/v1/", "alustan", "alustan-test");
+        let config: Value = serde_json::from_str(&config).unwrap();
+        let config = config["auths"].to_string();
+        let kind = "kubernetes.io/dockercfg";
+        scene.secret("old", kind, &[(".dockercfg", &config)]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["containerRegistry"] = json!({
+            "imageName": format!("registry-1.docker.io/{}/web", scene.namespace),
+            "secretRef": {"name": "old", "key": ".dockercfg"},
+        });
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        let pod = scene.pod_of("web-apply-1").await.spec.unwrap();
+        let image = pod.containers[0].image.clone().unwrap();
+        let begin = format!("docker.io/{}/web@sha256:", scene.namespace);
+        assert!(image.starts_with(&begin), "{image}");
+        assert_eq!(pod.image_pull_secrets.unwrap()[0].name, "web-registry");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_registry_whose_password_is_elsewhere_is_told() {
+    scene("helper", |scene| async move {
+        scene.commit("web", &[("main.tf", "")]).await;
+        let config = json!({"auths": {PRIVATE: {}}, "credsStore": "desktop"}).to_string();
+        let kind = "kubernetes.io/dockerconfigjson";
+        scene
+            .secret("laptop", kind, &[(".dockerconfigjson", &config)])
+            .await;
+        let secret = json!({"name": "laptop", "key": ".dockerconfigjson"});
+        scene.apply(&in_private(&scene, "web", &secret)).await;
+        let message = scene.reason("web", "InvalidRegistryCredentials").await;
+        assert!(message.contains("credential helper `desktop`"), "{message}");
+        let config = scene.docker_config(PRIVATE, "alustan", "alustan-test");
+        scene
+            .secret("laptop", kind, &[(".dockerconfigjson", &config)])
+            .await;
+        scene.ready("web").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_are_for_ever_too() {
+    scene("plain", |scene| async move {
+        let registry = ImmutableRegistry::start(&scene.cluster, "context-").await;
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
+            .await;
+        let mut web = scene.resource("web");
+        let image = format!("{}/{}/web", registry.address, scene.namespace);
+        web["spec"]["containerRegistry"] = json!({"imageName": image});
+        scene.apply(&web).await;
+        let message = scene.reason("web", "RegistryTls").await;
+        assert!(message.contains("containerRegistry.insecure"), "{message}");
+
+        web["spec"]["containerRegistry"]["insecure"] = json!(true);
+        scene.apply(&web).await;
+        let first = scene.ready("web").await.status.unwrap().image.unwrap();
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 2 }")])
+            .await;
+        scene.ready_after_run("web", 2).await;
+        // What was there before is used as it is: its tag could not be pushed again.
+        let builds = scene.jobs("build").await.len();
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
+            .await;
+        let again = scene.ready_after_run("web", 3).await.status.unwrap();
+        assert_eq!(again.image.unwrap(), first);
+        assert_eq!(scene.jobs("build").await.len(), builds);
+        assert_eq!(scene.data("web-outputs").await["v"], "1");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_registry_image_from_a_dockerfile_of_the_repository_needs_the_operators_leave() {
+    scene_alone("dockerfile", |scene| async move {
+        let tool = "#!/bin/sh\necho \"{\\\"said\\\": \\\"hello from the tool\\\"}\"\n";
+        let dockerfile = |from: &str| {
+            format!("ARG ALUSTAN_BASE\nFROM {from}\nCOPY --chown=0:0 module/tools/ /usr/local/share/tools/\n")
+        };
+        let files = |from: &str| {
+            [
+                ("stack/main.tf", "output \"a\" { value = file(\"/usr/local/share/tools/hello\") }".to_owned()),
+                ("tools/hello", tool.to_owned()),
+                ("docker/Dockerfile", dockerfile(from)),
+            ]
+        };
+        let commit = async |from: &str| {
+            let files = files(from);
+            let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+            scene.commit("web", &files).await;
+        };
+        commit("debian:bookworm").await;
+        let mut web = scene.resource("web");
+        web["spec"]["gitRepo"]["path"] = json!("stack");
+        web["spec"]["gitRepo"]["include"] = json!(["tools"]);
+        web["spec"]["containerRegistry"]["dockerfile"] = json!("docker/Dockerfile");
+        scene.apply(&web).await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "DockerfileNotAllowed");
+        assert!(message.contains("--allow-dockerfiles"), "{message}");
+        assert!(scene.jobs("build").await.is_empty());
+
+        scene.cluster.scale_operator(0).await;
+        let operators = Operators::of(&scene).await.with("ALUSTAN_ALLOW_DOCKERFILES", "true");
+        let operator = operators.start(None);
+        let message = scene.reason("web", "DockerfileRefused").await;
+        assert!(message.contains("FROM debian:bookworm"), "{message}");
+        commit("${ALUSTAN_BASE}").await;
+        scene.ready("web").await;
+        assert_eq!(scene.data("web-outputs").await["a"], tool);
+        operator.kill().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
+    scene("prune", |scene| async move {
+        let version = |number: u8| format!("output \"v\" {{ value = {number} }}");
+        let tag = |tf: alustan_api::Terraform| tf.status.unwrap().image.unwrap().tag;
+        scene.commit("web", &[("main.tf", &version(1))]).await;
+        let mut other = scene.resource_of("other", "web");
+        scene.apply(&other).await;
+        let pinned = tag(scene.ready("other").await);
+        other["spec"]["suspend"] = json!(true);
+        scene.apply(&other).await;
+
+        scene.commit("web", &[("main.tf", &version(2))]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["containerRegistry"]["prune"] = json!({"keep": 2, "olderThan": "1h"});
+        scene.apply(&web).await;
+        let unused = tag(scene.ready("web").await);
+        scene.commit("web", &[("main.tf", &version(3))]).await;
+        let current = tag(scene.ready_after_run("web", 2).await);
+        let contexts = [
+            scene.age_image("web", &pinned).await,
+            scene.age_image("web", &unused).await,
+        ];
+        scene.spoil("web", "release").await;
+
+        web["spec"]["containerRegistry"]["prune"]["keep"] = json!(1);
+        scene.apply(&web).await;
+        scene.event("web", "Pruned").await;
+        assert!(!scene.has_image("web", &unused).await);
+        assert!(!scene.has_image("web", &contexts[1]).await);
+        for needed in [&pinned, &current, &contexts[0], "release"] {
+            assert!(scene.has_image("web", needed).await, "{needed}");
+        }
     })
     .await;
 }

@@ -13,11 +13,13 @@
 mod cluster;
 mod counter;
 mod gate;
+mod immutable;
 mod operator;
 mod scene;
 
 pub use cluster::Cluster;
 pub use counter::Counter;
 pub use gate::Gate;
+pub use immutable::ImmutableRegistry;
 pub use operator::{Operator, Operators};
 pub use scene::{AWS, Disk, Scene, around, condition, scene, scene_alone};

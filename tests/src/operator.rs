@@ -50,6 +50,13 @@ impl Operators {
         }
     }
 
+    /// With another flag, given as an environment variable.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Starts one; `die_at` is the step that it does not survive.
     pub fn start(&self, die_at: Option<&str>) -> Operator {
         println!(

@@ -330,7 +330,7 @@ pub struct ContainerRegistry {
     #[schemars(length(max = 255))]
     pub dockerfile: Option<String>,
     /// Whose registry it is. With `aws` (ECR), `gcp` (Artifact Registry) and `azure` (ACR) operator and
-    /// build pod sign in by the identity that the cloud gives to their ServiceAccounts, and need no
+    /// build pod sign in by the identity that the cloud gives to their service accounts, and need no
     /// Secret. Default: generic.
     #[serde(default)]
     pub provider: RegistryProvider,

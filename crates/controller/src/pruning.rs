@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels::{COMPONENT, Component};
-use alustan_api::run::{Pin, RunRecord, key};
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::key;
 use alustan_api::{Prune, Terraform};
 use alustan_core::digest as hash;
 use alustan_core::events::Event;
@@ -15,13 +16,13 @@ use alustan_registry::{Access, Digest, DockerConfig, ImageName, Policy, Registry
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::lookups::Ask;
 use crate::observe::Session;
 use crate::questions::{access, identity, image_name, registry};
 use crate::report::publish;
-use alustan_api::report::{Failure, FailureClass};
 
 /// How often a repository is looked through, besides after each new image; in seconds.
 const EVERY: i64 = 86_400;
@@ -187,45 +188,53 @@ fn used(kept: &[Arc<Secret>], plan: &ImagePlan) -> Result<Used, Failure> {
     for secret in kept {
         let data = secret.data.iter().flatten();
         for (name, value) in data {
-            let images = match name.as_str() {
-                secrets::PIN => read::<Pin>(secret, &value.0)?.map(|pin| of_pin(&pin)),
-                key::RECORD => {
-                    read::<RunRecord>(secret, &value.0)?.map(|record| of_record(&record))
-                }
+            let needs = match name.as_str() {
+                secrets::PIN => Some(read::<Needs>(secret, &value.0)?),
+                key::RECORD => read::<Ran>(secret, &value.0)?.run,
                 _ => None,
             };
-            let (tags, images) = images.unwrap_or_default();
-            used.tags.extend(tags);
-            used.digests
-                .extend(images.iter().filter_map(|image| digest_of(image)));
+            if let Some(needs) = needs {
+                needs.add_to(&mut used);
+            }
         }
     }
     Ok(used)
 }
 
-type Images = (Vec<String>, Vec<String>);
-
-fn of_pin(pin: &Pin) -> Images {
-    let images = [Some(&pin.image), pin.artifact.as_ref(), pin.base.as_ref()];
-    let images = images.into_iter().flatten().cloned();
-    let (tags, more) = pin.before.as_deref().map(of_pin).unwrap_or_default();
-    let tags = tags.into_iter().chain([pin.tag.clone()]);
-    (tags.collect(), images.chain(more).collect())
+/// What a pin and a run tell of images; whatever else is in there may be of another version.
+#[derive(Deserialize)]
+struct Needs {
+    image: String,
+    tag: String,
+    artifact: Option<String>,
+    base: Option<String>,
+    before: Option<Box<Self>>,
 }
 
-fn of_record(record: &RunRecord) -> Images {
-    let run = record.run.iter();
-    let tags = run.clone().map(|run| run.tag.clone()).collect();
-    let images = run.flat_map(|run| [Some(run.image.clone()), run.artifact.clone()]);
-    (tags, images.flatten().collect())
+/// The run record.
+#[derive(Deserialize)]
+struct Ran {
+    run: Option<Needs>,
+}
+
+impl Needs {
+    fn add_to(self, used: &mut Used) {
+        used.tags.insert(self.tag);
+        let images = [Some(self.image), self.artifact, self.base];
+        let digests = images.iter().flatten().filter_map(|it| digest_of(it));
+        used.digests.extend(digests);
+        if let Some(before) = self.before {
+            before.add_to(used);
+        }
+    }
 }
 
 fn digest_of(image: &str) -> Option<Digest> {
     Digest::parse(image.split_once('@')?.1).ok()
 }
 
-fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<Option<T>, Failure> {
-    serde_json::from_slice(bytes).map(Some).map_err(|_| Failure {
+fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|_| Failure {
         class: FailureClass::World,
         reason: "PruneSkipped".to_owned(),
         message: format!(
@@ -282,25 +291,33 @@ mod tests {
     #[test]
     fn what_is_pinned_and_what_ran_is_needed() {
         let pin = |name: &str| {
-            let inputs = alustan_api::run::RunInputs::default();
             json!({
-                "number": 1, "image": image(name), "tag": format!("tag-{name}"), "inputs": inputs,
+                "number": 1, "image": image(name), "tag": format!("tag-{name}"),
                 "artifact": image(&format!("{name} context")),
             })
         };
         let mut now = pin("now");
         now["before"] = pin("before");
-        let used = used(&[kept(secrets::PIN, &now)], &plan()).unwrap();
-        let digests = ["now", "now context", "before", "before context"].map(digest);
-        assert_eq!(used.digests, digests.into());
-        let tags = ["planned", "tag-now", "tag-before"].map(str::to_owned);
+        let all = [
+            kept(secrets::PIN, &now),
+            kept(key::RECORD, &json!({"run": pin("last"), "number": 3})),
+            kept(key::RECORD, &json!({"number": 0})),
+            kept("outputs", &json!("no")),
+        ];
+        let used = used(&all, &plan()).unwrap();
+        let names = ["now", "before", "last"];
+        let digests = names
+            .into_iter()
+            .flat_map(|name| [name.to_owned(), format!("{name} context")]);
+        assert_eq!(used.digests, digests.map(|name| digest(&name)).collect());
+        let tags = ["planned", "tag-now", "tag-before", "tag-last"].map(str::to_owned);
         assert_eq!(used.tags, tags.into());
     }
 
     #[test]
     fn what_cannot_be_read_may_need_anything() {
-        for name in [secrets::PIN, key::RECORD] {
-            let failure = used(&[kept(name, &json!({"number": "x"}))], &plan()).unwrap_err();
+        for (name, value) in [(secrets::PIN, json!({})), (key::RECORD, json!({"run": {}}))] {
+            let failure = used(&[kept(name, &value)], &plan()).unwrap_err();
             assert_eq!(failure.reason, "PruneSkipped");
         }
     }

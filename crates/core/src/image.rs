@@ -78,8 +78,9 @@ pub fn plan(
         "backend": backend, "architecture": ARCHITECTURE, "format": FORMAT, "protocol": PROTOCOL,
         "namespace": namespace_uid, "repository": repository(tf),
     });
-    if let Some(path) = &before {
-        inputs["before"] = json!({ "path": path, "base": base.resolved });
+    if let (Some(path), Some(inputs)) = (&before, inputs.as_object_mut()) {
+        let before = json!({ "path": path, "base": base.resolved });
+        inputs.insert("before".to_owned(), before);
     }
     ImagePlan {
         tag: digest::plain(&inputs).chars().take(40).collect(),

@@ -107,6 +107,52 @@ impl Scene {
         self.cluster.run("ctr", &arguments).await;
     }
 
+    /// Whether the scene's image `name` is in the registry by `reference`, a tag or a digest.
+    pub async fn has_image(&self, name: &str, reference: &str) -> bool {
+        let url = format!("{REGISTRY}/{}/{name}/manifests/{reference}", self.namespace);
+        let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
+        let code = [
+            "-sS",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-H",
+            accept,
+            &url,
+        ];
+        self.cluster.run("curl", &code).await == "200"
+    }
+
+    /// Makes the scene's image `name:tag` look as if it was built in 2020; the digest of its context.
+    pub async fn age_image(&self, name: &str, tag: &str) -> String {
+        let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let (url, accept) = (
+            format!("{upload}/manifests/{tag}"),
+            format!("Accept: {kind}"),
+        );
+        let manifest = self.curl(&["-H", &accept, &url]).await;
+        let mut manifest: serde_json::Value = serde_json::from_str(&manifest).expect("a manifest");
+        let config = manifest["config"]["digest"].as_str().expect("a digest");
+        let config = self
+            .curl(&["-L", &format!("{upload}/blobs/{config}")])
+            .await;
+        let mut config: serde_json::Value = serde_json::from_str(&config).expect("a configuration");
+        config["created"] = "2020-01-01T00:00:00Z".into();
+        let text = config.to_string();
+        manifest["config"]["digest"] = self.put_blob(&upload, &text).await.into();
+        manifest["config"]["size"] = text.len().into();
+        let (kind, text) = (format!("Content-Type: {kind}"), manifest.to_string());
+        self.curl(&["-X", "PUT", "-H", &kind, "--data-binary", &text, &url])
+            .await;
+        let context = config["config"]["Labels"]["io.alustan.context"].as_str();
+        let (_, digest) = context
+            .and_then(|it| it.split_once('@'))
+            .expect("a context");
+        digest.to_owned()
+    }
+
     async fn put_blob(&self, upload: &str, text: &str) -> String {
         let (_, sum) = self.cluster.output("sha256sum", &[], Some(text)).await;
         let digest = format!("sha256:{}", sum.split_whitespace().next().expect("a sum"));

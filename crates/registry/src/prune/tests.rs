@@ -209,7 +209,7 @@ proptest! {
             }
         }
         let mine = found.iter().filter(is_mine).count();
-        prop_assert!(stays.iter().filter(|it| is_mine(*it)).count() >= keep.min(mine));
+        prop_assert!(stays.iter().filter(|it| is_mine(it)).count() >= keep.min(mine));
         let context = |found: &&Found| found.ours.as_ref().and_then(|ours| ours.context.clone());
         for needed in stays.iter().filter_map(context) {
             prop_assert!(!going.contains(&needed));

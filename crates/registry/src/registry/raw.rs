@@ -132,8 +132,8 @@ impl Call<'_> {
                 Err(error) if error.is_not_found() => return Ok(tags),
                 other => other?,
             };
-            let list: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-            let page = list.get("tags").and_then(Value::as_array);
+            let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            let page = body.get("tags").and_then(Value::as_array);
             let page = page.into_iter().flatten().filter_map(Value::as_str);
             let page: Vec<String> = page.map(str::to_owned).collect();
             let more = answer.headers.contains_key(header::LINK) || page.len() >= PAGE;
