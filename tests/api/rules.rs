@@ -272,6 +272,80 @@ async fn what_a_resource_cannot_do_without_is_required() {
     assert!(said.contains("spec: Required value"), "{said}");
 }
 
+#[tokio::test]
+async fn a_dockerfile_is_a_path_in_the_repository() {
+    let space = Space::new().await;
+    let field = "/containerRegistry/dockerfile";
+    let good = ["Dockerfile", "docker/Dockerfile", "a..b/Dockerfile.prod"];
+    accepts(&space, field, &good.map(Value::from)).await;
+    for bad in ["", "/etc/passwd", "..", "../Dockerfile", "a/../../b"] {
+        let web = with(resource("web"), field, Some(bad.into()));
+        let message = "dockerfile must be a path in the repository";
+        refuses_resource(&space, &web, "/containerRegistry", message).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_pruned_has_a_count_and_an_age() {
+    let space = Space::new().await;
+    let good = [
+        json!({}),
+        json!({"keep": 1, "olderThan": "1h"}),
+        json!({"keep": 1000}),
+    ];
+    accepts(&space, "/containerRegistry/prune", &good).await;
+    let keep = [0, -1, 1001].map(Value::from);
+    refuses(
+        &space,
+        "/containerRegistry/prune/keep",
+        "must be between 1 and 1000",
+        &keep,
+    )
+    .await;
+    let age = ["59m", "0s", "", "7d", "9000h"].map(Value::from);
+    let message = "must be a duration from 1h to 8760h";
+    refuses(&space, "/containerRegistry/prune/olderThan", message, &age).await;
+}
+
+#[tokio::test]
+async fn a_registry_is_of_a_provider_that_exists() {
+    let space = Space::new().await;
+    let field = "/containerRegistry/provider";
+    let good = ["generic", "aws", "gcp", "azure"];
+    accepts(&space, field, &good.map(Value::from)).await;
+    let message = "supported values: \"generic\", \"aws\", \"gcp\", \"azure\"";
+    refuses(&space, field, message, &[json!("ecr"), json!("AWS")]).await;
+    let field = "/containerRegistry/serviceAccountName";
+    accepts(&space, field, &[json!("pusher")]).await;
+    refuses(
+        &space,
+        field,
+        "must be the name of an object",
+        &[json!("a/b")],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_builder_is_named_or_only_told_what_to_keep() {
+    let space = Space::new().await;
+    let good = [
+        json!({}),
+        json!({"image": "h/kaniko:1"}),
+        json!({"cache": false}),
+        json!({"cacheRepository": "h/layers", "cacheLifetime": "48h"}),
+    ];
+    accepts(&space, "/containerRegistry/builder", &good).await;
+    let message = "must be a duration from 1s to 8760h";
+    refuses(
+        &space,
+        "/containerRegistry/builder/cacheLifetime",
+        message,
+        &[json!("2w")],
+    )
+    .await;
+}
+
 /// Whether a name of an image is one is the registry's business, and the operator says so.
 #[tokio::test]
 async fn a_name_of_an_image_is_any_text() {

@@ -145,6 +145,18 @@ impl Memory {
         })
     }
 
+    /// The contexts of all resources, as artifacts in a registry.
+    pub(crate) fn artifacts(&self) -> Vec<String> {
+        let resources = self
+            .resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let sources = resources
+            .values()
+            .filter_map(|memory| memory.source.as_ref());
+        sources.map(|(_, seen)| seen.artifact.clone()).collect()
+    }
+
     /// What is known of the source no longer counts: the last commit cannot be used.
     pub(crate) fn forget_source(&self, who: &Ref) {
         self.with(who, |memory| memory.source = None);

@@ -90,9 +90,17 @@ impl Session<'_> {
             keep: usize::try_from(prune.keep).unwrap_or(usize::MAX),
             older_than: prune.older_than.into(),
         };
+        let mut used = used(&kept, plan)?;
+        // What is being built is in no image yet.
+        let building = cx.memory.artifacts();
+        used.digests.extend(
+            building
+                .iter()
+                .filter_map(|digest| Digest::parse(digest).ok()),
+        );
         let work = Work {
             registry: cx.registry.clone(),
-            used: used(&kept, plan)?,
+            used,
             namespace: namespace.to_owned(),
             policy,
             text: format!(

@@ -29,6 +29,8 @@ pub(crate) async fn ask(program: &str, registry: &str) -> Result<Credential, Err
     };
     let mut child = Command::new(program)
         .arg("get")
+        // That of ECR would want a home that it can write to.
+        .env("AWS_ECR_DISABLE_CACHE", "true")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -155,8 +155,6 @@ fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Cont
     if let Some(helper) = helper(tf) {
         let program = format!("{}/{helper}", paths::INJECT);
         env.push(pod::env("ALUSTAN_CREDENTIAL_HELPER", program));
-        // Its token cache would want a home that can be written.
-        env.push(pod::env("AWS_ECR_DISABLE_CACHE", "true"));
     }
     if prepare.docker {
         mounts.push(docker_mount(paths::DOCKER_CONFIG));

@@ -107,6 +107,33 @@ fn a_prepared_module_runs_without_init_and_at_any_path() {
 }
 
 #[test]
+fn a_dockerfile_of_the_repository_comes_before_ours() {
+    let prepared = |from: &str| {
+        let world = World::new("");
+        let layout = layout(&world, "build");
+        let mut request = request("web", Some("http"));
+        request.dockerfile = "COPY module/ /alustan/module/\n".into();
+        request.before = Some("docker/Dockerfile".into());
+        let theirs = format!("ARG ALUSTAN_BASE\nFROM {from}\nRUN true");
+        let files = [("web/main.tf", PLAIN), ("docker/Dockerfile", &theirs)];
+        prepare_in(&layout, &request, &files)?;
+        Ok(fs::read_to_string(layout.build.join("Dockerfile")).unwrap())
+    };
+    assert_eq!(
+        prepared("${ALUSTAN_BASE}"),
+        Ok(
+            "ARG ALUSTAN_BASE\nFROM ${ALUSTAN_BASE}\nRUN true\nCOPY module/ /alustan/module/\n"
+                .into()
+        )
+    );
+    let refused: Failure = prepared("alpine:3").unwrap_err();
+    assert_eq!(
+        (refused.class, refused.reason.as_str()),
+        (FailureClass::User, "DockerfileRefused")
+    );
+}
+
+#[test]
 fn a_module_prepared_for_one_backend_runs_with_another() {
     let mut world = World::with_local_backend("");
     let layout = layout(&world, "build");
