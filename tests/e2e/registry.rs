@@ -209,7 +209,9 @@ async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
         scene.apply(&web).await;
         let unused = tag(scene.ready("web").await);
         scene.commit("web", &[("main.tf", &version(3))]).await;
-        let current = tag(scene.ready_after_run("web", 2).await);
+        scene.ready_after_run("web", 2).await;
+        scene.commit("web", &[("main.tf", &version(4))]).await;
+        let current = tag(scene.ready_after_run("web", 3).await);
         let contexts = [
             scene.age_image("web", &pinned).await,
             scene.age_image("web", &unused).await,

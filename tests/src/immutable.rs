@@ -59,7 +59,14 @@ impl Drop for ImmutableRegistry {
 
 /// One request: each has a connection of its own.
 async fn pass(mut stream: TcpStream, taken: &str) -> Option<()> {
-    let mut head = Vec::new();
+    let mut head = vec![stream.read_u8().await.ok()?];
+    if !head.is_ascii() || !head[0].is_ascii_alphabetic() {
+        // As any server does that is spoken to in TLS and knows none.
+        return stream
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .await
+            .ok();
+    }
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);
     }
