@@ -23,8 +23,9 @@ start() {
   local name=$1
   shift
   is_up "$name" && return
-  # Not `ip netns exec`: that remounts /sys and so hides the cgroup mounts from kubelet.
-  setsid nsenter --net="/run/netns/$NETNS" "$@" </dev/null >>"$DEV/log/$name.log" 2>&1 9>&- &
+  # Not `ip netns exec`: that remounts /sys and so hides the cgroup mounts from kubelet. It outlives its caller, whose
+  # locks it must not hold.
+  setsid nsenter --net="/run/netns/$NETNS" "$@" </dev/null >>"$DEV/log/$name.log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &
   echo "$! $(start_time $!)" >"$DEV/run/$name.pid"
 }
 
