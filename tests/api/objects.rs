@@ -311,7 +311,7 @@ async fn pods_are_admitted_where_only_restricted_ones_are_but_for_the_builder() 
     for level in ["restricted", "baseline"] {
         let space = Space::of(server, json!({enforce: level})).await;
         let tf = stored(&space, "web").await;
-        for name in ["default", &names::runner("web")] {
+        for name in ["default", "pusher", &names::runner("web")] {
             let account: ServiceAccount =
                 serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
             space
