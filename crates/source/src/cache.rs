@@ -5,8 +5,9 @@ mod fetch;
 mod pack;
 mod refs;
 mod store;
+mod submodules;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -15,7 +16,7 @@ use crate::{
     context::{Context, ContextSpec},
     credentials::Credentials,
     error::Error,
-    git::{Bounds, Session},
+    git::{self, Bounds, Session},
     reference::{Reference, Revision},
     url::RepositoryUrl,
 };
@@ -35,8 +36,12 @@ pub struct CacheOptions {
     pub context_files: u64,
     /// Bytes that one fetch may bring [2 GiB].
     pub repository_bytes: u64,
+    /// Bytes of all repositories together; those that were not used for longest go first [3 GiB].
+    pub cache_bytes: u64,
     /// Repositories that are asked or fetched at once; others queue [8].
     pub at_once: usize,
+    /// What git may know of the machine: search path, proxies, trusted certificates [those of this process].
+    pub environment: BTreeMap<String, OsString>,
 }
 
 impl Default for CacheOptions {
@@ -48,7 +53,9 @@ impl Default for CacheOptions {
             context_bytes: 64 << 20,
             context_files: 20_000,
             repository_bytes: 2 << 30,
+            cache_bytes: 3 << 30,
             at_once: 8,
+            environment: git::environment(),
         }
     }
 }
@@ -86,7 +93,8 @@ impl GitCache {
         })
     }
 
-    /// Asks the remote for the commit that `reference` is at now (`git ls-remote`).
+    /// Asks the remote for the commit that `reference` is at now (`git ls-remote`). A commit is what it is, and
+    /// nobody is asked.
     ///
     /// # Errors
     /// What the remote refuses or does not have, and everything that can happen on the way.
@@ -96,24 +104,34 @@ impl GitCache {
         reference: &Reference,
         credentials: &Credentials,
     ) -> Result<Revision, Error> {
+        if let Reference::Commit(commit) = reference {
+            return Ok(Revision::of_commit(commit));
+        }
         let _turn = self.turn().await;
-        let session = Session::open(self.store.calls(), url, credentials)?;
+        let session = self.session(url, credentials)?;
         let bounds = Bounds {
             time: self.options.resolve_timeout,
             stdout: LISTING,
         };
-        let name = refs::full_name(reference);
-        let arguments = ["ls-remote", "--symref", "--", url.remote(), name.as_str()];
+        let names = refs::names(reference);
+        let mut arguments = vec!["ls-remote", "--symref", "--", url.remote()];
+        arguments.extend(names.iter().map(String::as_str));
         let action = "read the references of";
         let listing = session
             .git(self.store.calls(), action, &arguments, Vec::new(), bounds)
             .await?;
-        refs::find(&String::from_utf8_lossy(&listing), reference).ok_or_else(|| {
-            Error::ReferenceNotFound {
-                reference: reference.to_string(),
-                remote: url.remote().to_owned(),
-            }
-        })
+        let listing = String::from_utf8_lossy(&listing);
+        refs::find(&listing, reference)
+            .ok_or_else(|| refs::not_found(&listing, reference, url.remote()))
+    }
+
+    fn session(&self, url: &RepositoryUrl, credentials: &Credentials) -> Result<Session, Error> {
+        Session::open(
+            self.store.calls(),
+            url,
+            credentials,
+            &self.options.environment,
+        )
     }
 
     /// Fetches `revision` unless it is there, and packs what the module needs.
@@ -133,19 +151,27 @@ impl GitCache {
         let include = spec.includes()?;
         let repository = self.store.lock(url, credentials, &revision.commit).await;
         let _turn = self.turn().await;
-        let session = Session::open(self.store.calls(), url, credentials)?;
+        let session = self.session(url, credentials)?;
         let call = collect::Call {
             session: &session,
             repository: &repository,
+            store: &self.store,
             options: &self.options,
+            credentials,
             url,
             revision,
+            kept: fetch::KEPT.to_owned(),
         };
-        let collected = match call.collect(&module_path, &include).await {
+        let wanted = collect::WantedModule {
+            path: &module_path,
+            include: &include,
+            submodules: spec.submodules,
+        };
+        let collected = match call.collect(&wanted).await {
             Err(error) if store::is_own_fault(&error) => {
                 tracing::warn!(%error, remote = url.remote(), "git cache made anew");
                 repository.clear()?;
-                call.collect(&module_path, &include).await?
+                call.collect(&wanted).await?
             }
             other => other?,
         };

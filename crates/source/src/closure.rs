@@ -19,6 +19,9 @@ const MODULES: usize = 2000;
 /// Bytes of one configuration file.
 const CONFIGURATION: u64 = 4 * 1024 * 1024;
 
+/// What to do about a path that leads into a submodule.
+const IN_SUBMODULE: &str = "is in a submodule: set `gitRepo.submodules: true` to fetch it";
+
 /// A configuration file whose content is needed to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
@@ -43,6 +46,9 @@ pub(crate) struct Closure<'t> {
     folders: BTreeSet<String>,
     /// Links and files outside of those folders that go in.
     singles: BTreeSet<String>,
+    /// Submodules that something leads into, where they are to be fetched.
+    entered: BTreeSet<String>,
+    submodules: bool,
     backend: Option<String>,
 }
 
@@ -51,44 +57,54 @@ pub(crate) struct Closure<'t> {
 pub(crate) struct Selection {
     /// Files and links by path.
     pub(crate) entries: BTreeMap<String, Entry>,
-    /// Submodules below the folders; they stay out, as in a clone without `--recurse-submodules`.
+    /// Submodules below the folders. Where they are to be fetched: those that are missing still, and the rest says
+    /// nothing before they are there. Else they stay out, as in a clone without `--recurse-submodules`.
     pub(crate) submodules: Vec<String>,
     /// Type of the root module's `backend` block, or `cloud`.
     pub(crate) backend: Option<String>,
 }
 
 impl<'t> Closure<'t> {
-    /// Starts at the module at `root`, with further paths that are wanted for reasons of their own.
-    pub(crate) fn new(
-        tree: &'t Tree,
-        commit: &'t str,
-        root: &str,
-        include: &[String],
-    ) -> Result<Self, Error> {
-        let mut closure = Self {
+    /// A closure with nothing in it. `submodules`: whether paths may lead into submodules.
+    pub(crate) fn new(tree: &'t Tree, commit: &'t str, submodules: bool) -> Self {
+        Self {
             tree,
             commit,
-            root: root.to_owned(),
+            root: String::new(),
             modules: BTreeMap::new(),
             unread: Vec::new(),
             folders: BTreeSet::new(),
             singles: BTreeSet::new(),
+            entered: BTreeSet::new(),
+            submodules,
             backend: None,
-        };
-        match closure.enter(root)? {
-            Found::Folder(folder) => closure.add_module(root.to_owned(), folder)?,
+        }
+    }
+
+    /// Starts at the module at `root`, with further paths that are wanted for reasons of their own.
+    pub(crate) fn start(&mut self, root: &str, include: &[String]) -> Result<(), Error> {
+        root.clone_into(&mut self.root);
+        match self.enter(root)? {
+            Found::Folder(folder) => self.add_module(root.to_owned(), folder)?,
             Found::File(_) => return Err(invalid_path(root, "is a file")),
-            Found::Submodule(_) => {
-                return Err(invalid_path(
-                    root,
-                    "is in a submodule, which is not fetched",
-                ));
+            Found::Submodule(submodule) => {
+                self.enter_submodule(submodule, || invalid_path(root, IN_SUBMODULE))?;
             }
         }
-        include
-            .iter()
-            .try_for_each(|path| closure.add_include(path))?;
-        Ok(closure)
+        include.iter().try_for_each(|path| self.add_include(path))
+    }
+
+    /// Notes that a submodule is needed, or tells that it is not fetched.
+    fn enter_submodule(
+        &mut self,
+        path: String,
+        refusal: impl FnOnce() -> Error,
+    ) -> Result<(), Error> {
+        if !self.submodules {
+            return Err(refusal());
+        }
+        self.entered.insert(path);
+        Ok(())
     }
 
     /// The files to read next; none when the closure is complete.
@@ -156,15 +172,12 @@ impl<'t> Closure<'t> {
 
     fn add_include(&mut self, path: &str) -> Result<(), Error> {
         match self.enter(path)? {
-            Found::Folder(folder) => self.folders.insert(folder),
-            Found::File(file) => self.singles.insert(file),
-            Found::Submodule(_) => {
-                return Err(invalid_path(
-                    path,
-                    "is in a submodule, which is not fetched",
-                ));
+            Found::Folder(folder) => drop(self.folders.insert(folder)),
+            Found::File(file) => drop(self.singles.insert(file)),
+            Found::Submodule(submodule) => {
+                self.enter_submodule(submodule, || invalid_path(path, IN_SUBMODULE))?;
             }
-        };
+        }
         Ok(())
     }
 
@@ -209,11 +222,13 @@ impl<'t> Closure<'t> {
                 self.add_module(path, folder)
             }
             Found::File(_) => Err(not_found(file, call, " (it is a file)")),
-            Found::Submodule(_) => Err(not_found(
-                file,
-                call,
-                " (it is in a submodule, which is not fetched)",
-            )),
+            Found::Submodule(submodule) => self.enter_submodule(submodule, || {
+                not_found(
+                    file,
+                    call,
+                    " (it is in a submodule: set `gitRepo.submodules: true` to fetch it)",
+                )
+            }),
         }
     }
 

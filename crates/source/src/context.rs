@@ -14,6 +14,8 @@ pub struct ContextSpec {
     pub path: Option<String>,
     /// Files and folders, from the repository's root, that go in for reasons an HCL parser cannot see.
     pub include: Vec<String>,
+    /// Whether submodules of git come with what lies around them.
+    pub submodules: bool,
 }
 
 impl ContextSpec {
@@ -97,7 +99,7 @@ pub struct Context {
     pub files: usize,
     /// Bytes of the files before packing.
     pub uncompressed: u64,
-    /// Submodules of git below the module's folders. They are not fetched and not in the context.
+    /// Submodules of git below the module's folders that were not asked for: they are not in the context.
     pub submodules: Vec<String>,
 }
 
@@ -108,7 +110,7 @@ mod tests {
     fn path(url: &str, path: Option<&str>) -> Result<String, Error> {
         let spec = ContextSpec {
             path: path.map(str::to_owned),
-            include: Vec::new(),
+            ..ContextSpec::default()
         };
         spec.module_path(&RepositoryUrl::parse(url)?)
     }

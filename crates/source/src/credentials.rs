@@ -14,7 +14,7 @@ pub struct Credentials {
     pub known_hosts: Option<String>,
     /// User and password (or token) for https.
     pub https: Option<HttpsCredentials>,
-    /// PEM certificates that replace the system's roots for this repository.
+    /// PEM certificates to trust besides the usual ones.
     pub ca_bundle: Option<String>,
 }
 

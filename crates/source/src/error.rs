@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf, time::Duration};
 
 pub use crate::git::GitFailure;
+use crate::reference::Reference;
 
 /// Why there is no revision or no context.
 #[derive(Debug, thiserror::Error)]
@@ -40,11 +41,31 @@ pub enum Error {
         /// The commit that was looked at.
         commit: String,
     },
-    /// The repository has no such branch.
-    #[error("{reference} does not exist in {remote}")]
+    /// The repository has no such branch or tag.
+    #[error("{reference} does not exist in {remote}{}", default.as_ref().map(|name| format!("; its default branch is {name}")).unwrap_or_default())]
     ReferenceNotFound {
-        /// The reference, as people say it.
-        reference: String,
+        /// The reference.
+        reference: Reference,
+        /// The repository.
+        remote: String,
+        /// Its default branch, where the host tells it.
+        default: Option<String>,
+    },
+    /// The repository has no commit that its `HEAD` leads to.
+    #[error(
+        "{remote} is empty, or its default branch does not exist: push a first commit; once it is there, this goes on by itself"
+    )]
+    RepositoryEmpty {
+        /// The repository.
+        remote: String,
+    },
+    /// A commit that was asked for by its id is not to be had.
+    #[error(
+        "commit {commit} is not to be had from {remote}: no branch and no tag holds it (any more), and the host does not hand it out by its id; name a commit of a branch, or push a branch or tag that keeps this one"
+    )]
+    CommitNotFound {
+        /// The commit.
+        commit: String,
         /// The repository.
         remote: String,
     },
@@ -169,6 +190,24 @@ pub enum Error {
         /// How much is allowed.
         limit: u64,
     },
+    /// The operator's cache is full of repositories that are fetched just now.
+    #[error(
+        "the operator's git cache has no room: repositories that are fetched now have more than {limit} bytes together; it is tried again (`--git-cache-mib` allows more)"
+    )]
+    CacheFull {
+        /// How much is allowed.
+        limit: u64,
+    },
+    /// A submodule of git cannot be fetched.
+    #[error("submodule `{path}` of {remote}: {why}")]
+    Submodule {
+        /// Its path from the repository's root.
+        path: String,
+        /// The repository that it is in.
+        remote: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The operator's own cache cannot be used.
     #[error("could not {action} {}", path.display())]
     Cache {
@@ -203,7 +242,13 @@ impl Error {
             Self::InvalidReference { .. } => "InvalidReference",
             Self::InvalidPath { .. } => "InvalidPath",
             Self::PathNotFound { .. } => "PathNotFound",
+            Self::ReferenceNotFound {
+                reference: Reference::Tag(_),
+                ..
+            } => "TagNotFound",
             Self::ReferenceNotFound { .. } => "BranchNotFound",
+            Self::RepositoryEmpty { .. } => "RepositoryEmpty",
+            Self::CommitNotFound { .. } => "CommitNotFound",
             Self::CommitGone { .. } => "RevisionMoved",
             Self::SshKeyMissing { .. } => "SshKeyMissing",
             Self::SshKeyInvalid { .. } => "SshKeyInvalid",
@@ -216,6 +261,8 @@ impl Error {
             Self::ModuleSyntax { .. } => "ModuleSyntax",
             Self::ContextTooLarge { .. } => "ContextTooLarge",
             Self::RepositoryTooLarge { .. } => "RepositoryTooLarge",
+            Self::CacheFull { .. } => "GitCacheFull",
+            Self::Submodule { .. } => "SubmoduleUnusable",
             Self::Cache { .. } | Self::CacheRoot { .. } => "GitCacheUnusable",
             Self::GitUnavailable { .. } => "GitUnavailable",
         }
@@ -226,6 +273,7 @@ impl Error {
         match self {
             Self::CommitGone { .. }
             | Self::Timeout { .. }
+            | Self::CacheFull { .. }
             | Self::Cache { .. }
             | Self::CacheRoot { .. }
             | Self::GitUnavailable { .. } => true,
@@ -235,6 +283,8 @@ impl Error {
             | Self::InvalidPath { .. }
             | Self::PathNotFound { .. }
             | Self::ReferenceNotFound { .. }
+            | Self::RepositoryEmpty { .. }
+            | Self::CommitNotFound { .. }
             | Self::SshKeyMissing { .. }
             | Self::SshKeyInvalid { .. }
             | Self::SshKeyEncrypted
@@ -243,7 +293,8 @@ impl Error {
             | Self::SymlinkLeavesContext { .. }
             | Self::ModuleSyntax { .. }
             | Self::ContextTooLarge { .. }
-            | Self::RepositoryTooLarge { .. } => false,
+            | Self::RepositoryTooLarge { .. }
+            | Self::Submodule { .. } => false,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The git command line as a child process: what it is called with, what its answers mean.
 
+pub(crate) mod access;
 mod classify;
 mod process;
 pub(crate) mod session;
 
+pub use access::GitAccess;
 pub use classify::GitFailure;
 pub(crate) use process::Bounds;
-pub(crate) use session::Session;
+pub(crate) use session::{Session, environment};

@@ -26,6 +26,7 @@ pub use cache::{CacheOptions, GitCache};
 pub use context::{Context, ContextDigest, ContextSpec};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};
+pub use git::GitAccess;
 pub use known_hosts::BUILT_IN_KNOWN_HOSTS;
 pub use reference::{CommitId, RefName, Reference, Revision};
 pub use secret::{SecretBytes, SecretString};

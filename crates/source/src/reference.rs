@@ -4,14 +4,17 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// What of a repository is wanted. Non-exhaustive: tags and commits follow.
+/// What of a repository is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
 pub enum Reference {
     /// The repository's default branch, as its `HEAD` says.
     Default,
     /// The head of a branch.
     Branch(RefName),
+    /// What a tag points at, through annotated tags too.
+    Tag(RefName),
+    /// One commit, for ever.
+    Commit(CommitId),
 }
 
 impl Reference {
@@ -24,6 +27,22 @@ impl Reference {
             RefName::parse(name).map(Self::Branch)
         })
     }
+
+    /// A tag by name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReference`] when git would not accept the name.
+    pub fn tag(name: &str) -> Result<Self, Error> {
+        RefName::parse(name).map(Self::Tag)
+    }
+
+    /// A commit by its full id.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReference`] when it is not 40 or 64 hexadecimal digits.
+    pub fn commit(id: &str) -> Result<Self, Error> {
+        CommitId::parse(id).map(Self::Commit)
+    }
 }
 
 impl fmt::Display for Reference {
@@ -31,6 +50,8 @@ impl fmt::Display for Reference {
         match self {
             Self::Default => f.write_str("the default branch"),
             Self::Branch(name) => write!(f, "branch {name}"),
+            Self::Tag(name) => write!(f, "tag {name}"),
+            Self::Commit(id) => write!(f, "commit {id}"),
         }
     }
 }
@@ -54,7 +75,7 @@ impl RefName {
         }
     }
 
-    /// The name without `refs/heads/`.
+    /// The name without `refs/heads/` or `refs/tags/`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -116,7 +137,7 @@ impl CommitId {
         }
         Err(Error::InvalidReference {
             name: text.escape_debug().to_string(),
-            why: "it is no full commit id",
+            why: "a commit is named by all 40 (or 64) hexadecimal digits, as `git rev-parse` prints them; hosts do not find it by a part of them",
         })
     }
 
@@ -138,10 +159,24 @@ pub struct Revision {
     /// The commit.
     pub commit: CommitId,
     /// Full name of the reference it was found at (`refs/heads/main`); fetched when the server refuses commit ids.
+    /// The commit itself when that was asked for.
     pub reference: String,
 }
 
 impl Revision {
+    /// A commit that nothing has to lead to.
+    pub fn of_commit(commit: &CommitId) -> Self {
+        Self {
+            commit: commit.clone(),
+            reference: commit.to_string(),
+        }
+    }
+
+    /// Whether the commit itself was asked for, and no reference leads to it.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.reference == self.commit.as_str()
+    }
+
     /// The branch's short name, when the reference is a branch.
     pub fn branch(&self) -> Option<&str> {
         self.reference.strip_prefix("refs/heads/")

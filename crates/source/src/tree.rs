@@ -97,6 +97,18 @@ impl Tree {
         self.links.get(path).map(String::as_str)
     }
 
+    /// Puts the files of a submodule's commit in the place of the submodule at `path`.
+    pub(crate) fn graft(&mut self, path: &str, submodule: Self) {
+        self.entries.remove(path);
+        let below = |inner: String| format!("{path}/{inner}");
+        let entries = submodule.entries.into_iter();
+        self.entries
+            .extend(entries.map(|(inner, entry)| (below(inner), entry)));
+        let links = submodule.links.into_iter();
+        self.links
+            .extend(links.map(|(inner, target)| (below(inner), target)));
+    }
+
     /// Everything below `folder`.
     pub(crate) fn below(&self, folder: &str) -> impl Iterator<Item = (&String, &Entry)> {
         let prefix = if folder.is_empty() {
@@ -235,6 +247,19 @@ pub(crate) mod tests {
         assert_eq!(tree.unread_links().count(), 1);
         assert!(Tree::read(b"nonsense").is_none());
         assert!(Tree::read(b"").unwrap().below("").next().is_none());
+    }
+
+    #[test]
+    fn a_submodule_gives_way_to_its_files() {
+        let mut whole = tree(&["a/main.tf", "a/sub @", "z"]);
+        whole.graft("a/sub", tree(&["x/main.tf", "l -> x"]));
+        let found = |path| whole.follow(path).map(|followed| followed.found);
+        assert_eq!(
+            found("a/sub/l/main.tf"),
+            Ok(Found::File("a/sub/x/main.tf".into()))
+        );
+        assert_eq!(whole.below("a").count(), 3);
+        assert!(whole.get("a/sub").is_none());
     }
 
     #[test]

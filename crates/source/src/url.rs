@@ -125,7 +125,10 @@ fn refuse_odd_text(text: &str) -> Result<(), String> {
         return Err("it holds white space or control characters".into());
     }
     if text.contains(['?', '#']) {
-        return Err("it holds `?` or `#`; give the branch in `gitRepo.branch`".into());
+        return Err(
+            "it holds `?` or `#`; give the branch in `gitRepo.branch`, a tag in `gitRepo.tag`"
+                .into(),
+        );
     }
     Ok(())
 }

@@ -2,9 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{CacheOptions, LISTING, pack::Collected, store::Repository};
+use super::{
+    CacheOptions, LISTING,
+    pack::Collected,
+    store::{Repository, Store},
+};
 use crate::{
     closure::{Closure, Selection},
+    credentials::Credentials,
     error::Error,
     git::{Bounds, GitFailure, Session},
     reference::Revision,
@@ -22,23 +27,37 @@ pub(super) type Contents = HashMap<String, Vec<u8>>;
 pub(super) struct Call<'a> {
     pub(super) session: &'a Session,
     pub(super) repository: &'a Repository,
+    pub(super) store: &'a Store,
+    pub(super) credentials: &'a Credentials,
     pub(super) options: &'a CacheOptions,
     pub(super) url: &'a RepositoryUrl,
     pub(super) revision: &'a Revision,
+    /// Reference in the cache that the commit is kept at.
+    pub(super) kept: String,
+}
+
+/// What is wanted of a commit.
+pub(super) struct WantedModule<'a> {
+    /// Folder of the module.
+    pub(super) path: &'a str,
+    /// Further files and folders.
+    pub(super) include: &'a [String],
+    /// Whether submodules are fetched.
+    pub(super) submodules: bool,
 }
 
 impl Call<'_> {
-    pub(super) async fn collect(
-        &self,
-        module: &str,
-        include: &[String],
-    ) -> Result<Collected, Error> {
+    pub(super) async fn collect(&self, wanted: &WantedModule<'_>) -> Result<Collected, Error> {
         self.prepare().await?;
         if !self.has_commit().await {
             self.fetch().await?;
         }
-        let tree = self.tree().await?;
-        let selection = self.closure(&tree, module, include).await?;
+        let mut tree = self.tree().await?;
+        let selection = if wanted.submodules {
+            self.with_submodules(&mut tree, wanted).await?
+        } else {
+            self.closure(&tree, wanted).await?
+        };
         self.check_limits(&selection)?;
         let wanted = selection
             .entries
@@ -51,13 +70,19 @@ impl Call<'_> {
         })
     }
 
-    async fn tree(&self) -> Result<Tree, Error> {
+    /// The files of the commit.
+    pub(super) async fn tree(&self) -> Result<Tree, Error> {
         let commit = self.revision.commit.as_str();
         let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit];
         let listing = self
             .local("list the files of", &arguments, Vec::new(), LISTING)
             .await?;
         let mut tree = Tree::read(&listing).ok_or_else(|| self.nonsense())?;
+        self.read_links(&mut tree).await?;
+        Ok(tree)
+    }
+
+    async fn read_links(&self, tree: &mut Tree) -> Result<(), Error> {
         let links: Vec<(String, Entry)> = tree
             .unread_links()
             .map(|(path, entry)| (path.clone(), entry.clone()))
@@ -72,16 +97,17 @@ impl Call<'_> {
                 .map(|target| String::from_utf8_lossy(target));
             tree.set_link(path, target.unwrap_or_default().into_owned());
         }
-        Ok(tree)
+        Ok(())
     }
 
-    async fn closure(
+    pub(super) async fn closure(
         &self,
         tree: &Tree,
-        module: &str,
-        include: &[String],
+        wanted: &WantedModule<'_>,
     ) -> Result<Selection, Error> {
-        let mut closure = Closure::new(tree, self.revision.commit.as_str(), module, include)?;
+        let commit = self.revision.commit.as_str();
+        let mut closure = Closure::new(tree, commit, wanted.submodules);
+        closure.start(wanted.path, wanted.include)?;
         loop {
             let wanted = closure.wanted();
             if wanted.is_empty() {
@@ -162,7 +188,7 @@ impl Call<'_> {
     }
 
     /// Git's answer is not of the documented form: the cache is damaged.
-    fn nonsense(&self) -> Error {
+    pub(super) fn nonsense(&self) -> Error {
         Error::Git {
             action: "read the cache of",
             remote: self.url.remote().to_owned(),

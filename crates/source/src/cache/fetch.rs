@@ -9,11 +9,15 @@ use crate::{
 };
 
 /// Reference in the cache that the last fetched commit is kept at: the next fetch brings only what differs.
-const KEPT: &str = "refs/alustan/last";
+pub(super) const KEPT: &str = "refs/alustan/last";
+
+/// What git calls an infinite depth: <https://git-scm.com/docs/shallow>.
+const WHOLE: &str = "--depth=2147483647";
 
 impl Call<'_> {
     pub(super) async fn prepare(&self) -> Result<(), Error> {
-        if self.repository.exists() && self.repository.is_worn() {
+        let full = self.repository.size() > self.options.repository_bytes;
+        if self.repository.exists() && (full || self.repository.is_worn()) {
             self.repository.clear()?;
         }
         if !self.repository.exists() {
@@ -47,9 +51,11 @@ impl Call<'_> {
         .is_ok()
     }
 
-    /// By commit id; where the host refuses that, by name, and then the name must still be at the commit.
+    /// By commit id; where the host refuses that, by name, and then the name must still be at the commit. A commit
+    /// without a name is looked for among everything that has one.
     pub(super) async fn fetch(&self) -> Result<(), Error> {
-        match self.fetch_what(self.revision.commit.as_str()).await {
+        let revision = self.revision;
+        match self.fetch_what(revision.commit.as_str()).await {
             Err(Error::Git {
                 failure: GitFailure::CommitRefused,
                 ..
@@ -58,7 +64,11 @@ impl Call<'_> {
                     remote = self.url.remote(),
                     "fetch by name, the host refuses commit ids"
                 );
-                self.fetch_what(&self.revision.reference).await?;
+                if revision.is_fixed() {
+                    self.fetch_everything().await?;
+                } else {
+                    self.fetch_what(&revision.reference).await?;
+                }
             }
             other => other?,
         }
@@ -70,6 +80,12 @@ impl Call<'_> {
     }
 
     fn commit_gone(&self) -> Error {
+        if self.revision.is_fixed() {
+            return Error::CommitNotFound {
+                commit: self.revision.commit.to_string(),
+                remote: self.url.remote().to_owned(),
+            };
+        }
         Error::CommitGone {
             commit: self.revision.commit.to_string(),
             reference: self.revision.reference.clone(),
@@ -77,22 +93,31 @@ impl Call<'_> {
         }
     }
 
+    /// One commit without its history.
     async fn fetch_what(&self, what: &str) -> Result<(), Error> {
-        let refspec = format!("+{what}:{KEPT}");
-        let arguments = [
-            "-c",
-            "fetch.unpackLimit=1",
-            "fetch",
-            "--quiet",
-            "--depth=1",
+        let spec = format!("+{what}:{}", self.kept);
+        self.fetch_specs(&["--depth=1"], &[&spec]).await
+    }
+
+    /// All branches and tags with their history.
+    async fn fetch_everything(&self) -> Result<(), Error> {
+        let specs = ["heads", "tags"].map(|kind| format!("+refs/{kind}/*:refs/alustan/{kind}/*"));
+        let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
+        self.fetch_specs(&[WHOLE, "--prune"], &specs).await
+    }
+
+    async fn fetch_specs(&self, how: &[&str], specs: &[&str]) -> Result<(), Error> {
+        let mut arguments = vec!["-c", "fetch.unpackLimit=1", "fetch", "--quiet"];
+        arguments.extend(how);
+        arguments.extend([
             "--no-tags",
             "--no-recurse-submodules",
             "--no-write-fetch-head",
             "--no-auto-maintenance",
             "--",
             self.url.remote(),
-            &refspec,
-        ];
+        ]);
+        arguments.extend(specs);
         let bounds = Bounds {
             time: self.options.fetch_timeout,
             stdout: LISTING,
@@ -108,22 +133,40 @@ impl Call<'_> {
             .repository
             .size()
             .saturating_add(self.options.repository_bytes);
-        tokio::select! {
-            fetched = fetch => fetched?,
-            () = self.grown_beyond(most) => return Err(self.too_large()),
+        let ended = tokio::select! {
+            fetched = fetch => fetched.map(drop),
+            error = self.out_of_room(most) => Err(error),
         };
-        if self.repository.size() <= most {
-            return Ok(());
+        // It may have been faster than the look at its size.
+        match ended.and_then(|()| self.check_room(most)) {
+            Err(error @ (Error::RepositoryTooLarge { .. } | Error::CacheFull { .. })) => {
+                self.repository.clear()?;
+                Err(error)
+            }
+            other => other,
         }
-        // It was faster than the look at its size.
-        self.repository.clear()?;
-        Err(self.too_large())
     }
 
-    /// Ends when the packs have more bytes than that; the fetch is killed by being dropped.
-    async fn grown_beyond(&self, most: u64) {
-        while self.repository.size() <= most {
+    /// Ends when there are more bytes than there may be; the fetch is killed by being dropped.
+    async fn out_of_room(&self, most: u64) -> Error {
+        loop {
+            if let Err(error) = self.check_room(most) {
+                return error;
+            }
             tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Bounds of this repository, and of all together: those that were not used for longest go first.
+    fn check_room(&self, most: u64) -> Result<(), Error> {
+        if self.repository.size() > most {
+            return Err(self.too_large());
+        }
+        let limit = self.options.cache_bytes;
+        if self.store.make_room(limit)? {
+            Ok(())
+        } else {
+            Err(Error::CacheFull { limit })
         }
     }
 

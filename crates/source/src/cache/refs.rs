@@ -1,31 +1,72 @@
 //! What `git ls-remote --symref` answers. Pure.
 
-use crate::reference::{CommitId, Reference, Revision};
+use crate::{
+    error::Error,
+    reference::{CommitId, Reference, Revision},
+};
 
-/// The name to ask for.
-pub(super) fn full_name(reference: &Reference) -> String {
+const HEAD: &str = "HEAD";
+
+/// The names to ask for: the reference, first what an annotated tag points at; and `HEAD`, which tells an
+/// empty repository from one that lacks the reference. None for a commit: the host has nothing to say about it.
+pub(super) fn names(reference: &Reference) -> Vec<String> {
     match reference {
-        Reference::Default => "HEAD".to_owned(),
-        Reference::Branch(name) => format!("refs/heads/{name}"),
+        Reference::Default => vec![HEAD.to_owned()],
+        Reference::Branch(name) => vec![format!("refs/heads/{name}"), HEAD.to_owned()],
+        Reference::Tag(name) => {
+            let name = format!("refs/tags/{name}");
+            vec![format!("{name}^{{}}"), name, HEAD.to_owned()]
+        }
+        Reference::Commit(_) => Vec::new(),
     }
 }
 
 /// The revision in the answer. Names match whole: git answers with everything that ends like what was asked.
 pub(super) fn find(listing: &str, reference: &Reference) -> Option<Revision> {
-    let name = full_name(reference);
-    let lines = || {
-        listing
-            .lines()
-            .filter_map(|line| line.split_once('\t'))
-            .filter(|(_, found)| *found == name)
-    };
-    let commit = lines().find_map(|(id, _)| CommitId::parse(id).ok())?;
-    // The branch behind HEAD, where the host tells it.
-    let behind = lines()
-        .find_map(|(id, _)| id.strip_prefix("ref: "))
-        .filter(|name| is_plain(name));
-    let reference = behind.map_or(name.as_str(), |name| name).to_owned();
+    if let Reference::Commit(commit) = reference {
+        return Some(Revision::of_commit(commit));
+    }
+    let asked = names(reference);
+    let mut own = asked
+        .iter()
+        .filter(|name| *reference == Reference::Default || name.as_str() != HEAD);
+    let (name, commit) = own.find_map(|name| Some((name, id_of(listing, name)?)))?;
+    let name = name.trim_end_matches("^{}");
+    let behind = (name == HEAD).then(|| behind_head(listing)).flatten();
+    let reference = behind.unwrap_or(name).to_owned();
     Some(Revision { commit, reference })
+}
+
+/// The default branch, or why the reference is not there.
+pub(super) fn not_found(listing: &str, reference: &Reference, remote: &str) -> Error {
+    let remote = remote.to_owned();
+    if id_of(listing, HEAD).is_none() {
+        return Error::RepositoryEmpty { remote };
+    }
+    let default = behind_head(listing).and_then(|name| name.strip_prefix("refs/heads/"));
+    Error::ReferenceNotFound {
+        reference: reference.clone(),
+        remote,
+        default: default.map(str::to_owned),
+    }
+}
+
+fn lines<'a>(listing: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let lines = listing.lines().filter_map(|line| line.split_once('\t'));
+    lines
+        .filter(move |(_, found)| *found == name)
+        .map(|(told, _)| told)
+}
+
+fn id_of(listing: &str, name: &str) -> Option<CommitId> {
+    lines(listing, name).find_map(|told| CommitId::parse(told).ok())
+}
+
+/// The branch behind HEAD, where the host tells it.
+fn behind_head(listing: &str) -> Option<&str> {
+    lines(listing, HEAD)
+        .find_map(|told| told.strip_prefix("ref: "))
+        .filter(|name| is_plain(name))
 }
 
 /// It becomes part of a refspec, so the host may not choose freely.
@@ -85,6 +126,50 @@ mod tests {
             assert_eq!(
                 find(&listing, &Reference::Default).unwrap().reference,
                 "HEAD"
+            );
+        }
+    }
+
+    #[test]
+    fn tags_lead_to_the_commit_behind_them() {
+        let tag = Reference::tag("v1").unwrap();
+        let listing = format!("{A}\tHEAD\n{B}\trefs/tags/v1\n{A}\trefs/tags/v1^{{}}\n");
+        let found = find(&listing, &tag).unwrap();
+        assert_eq!(
+            (found.commit.as_str(), found.reference.as_str()),
+            (A, "refs/tags/v1")
+        );
+        let light = find(&format!("{B}\trefs/tags/v1\n"), &tag).unwrap();
+        assert_eq!(light.commit.as_str(), B);
+        assert_eq!(
+            find(&format!("{A}\tHEAD\n{A}\trefs/heads/v1\n"), &tag),
+            None
+        );
+    }
+
+    #[test]
+    fn a_commit_needs_no_answer() {
+        let commit = Reference::commit(A).unwrap();
+        assert!(names(&commit).is_empty());
+        let found = find("", &commit).unwrap();
+        assert!(found.is_fixed() && found.commit.as_str() == A);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_apart_from_an_empty_repository() {
+        let branch = Reference::branch(Some("nope")).unwrap();
+        let why = |listing: &str, reference| not_found(listing, reference, "r").to_string();
+        let listing = format!("ref: refs/heads/trunk\tHEAD\n{A}\tHEAD\n");
+        assert!(
+            why(&listing, &branch)
+                .contains("branch nope does not exist in r; its default branch is trunk")
+        );
+        assert!(why(&format!("{A}\tHEAD\n"), &branch).contains("branch nope does not exist in r"));
+        for reference in [&branch, &Reference::Default] {
+            let error = not_found("", reference, "r");
+            assert_eq!(
+                (error.reason(), error.is_transient()),
+                ("RepositoryEmpty", false)
             );
         }
     }

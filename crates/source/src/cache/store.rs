@@ -100,6 +100,31 @@ impl Store {
         locks.entry(path.to_owned()).or_default().clone()
     }
 
+    /// Removes repositories until all have `limit` bytes together, the longest unused first; those in use stay.
+    /// Whether that was enough.
+    pub(super) fn make_room(&self, limit: u64) -> Result<bool, Error> {
+        let read = |source| cache_error("read", &self.repositories, source);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.repositories).map_err(read)? {
+            let path = entry.map_err(read)?.path();
+            found.push((idle_for(&path), size_of(&path), path));
+        }
+        let mut size: u64 = found.iter().map(|(_, size, _)| size).sum();
+        found.sort();
+        for (_, freed, path) in found.iter().rev() {
+            if size <= limit {
+                return Ok(true);
+            }
+            let Ok(_turn) = self.turn(path).try_lock_owned() else {
+                continue;
+            };
+            tracing::info!(bytes = freed, "a repository left the cache to make room");
+            remove(path)?;
+            size = size.saturating_sub(*freed);
+        }
+        Ok(size <= limit)
+    }
+
     pub(super) fn sweep(&self, idle: Duration) -> Result<usize, Error> {
         let read = |source| cache_error("read", &self.repositories, source);
         let mut removed = 0;
@@ -160,21 +185,29 @@ impl Repository {
 
     /// Bytes of its packs, the one that arrives now included.
     pub(super) fn size(&self) -> u64 {
-        self.packs().map(|(_, size)| size).sum()
+        size_of(&self.path)
     }
 
     fn packs(&self) -> impl Iterator<Item = (String, u64)> {
-        let entries = fs::read_dir(self.path.join("objects/pack"))
-            .into_iter()
-            .flatten();
-        entries.filter_map(|entry| {
-            let entry = entry.ok()?;
-            Some((
-                entry.file_name().to_string_lossy().into_owned(),
-                entry.metadata().ok()?.len(),
-            ))
-        })
+        packs_of(&self.path)
     }
+}
+
+fn size_of(repository: &Path) -> u64 {
+    packs_of(repository).map(|(_, size)| size).sum()
+}
+
+fn packs_of(repository: &Path) -> impl Iterator<Item = (String, u64)> + use<> {
+    let entries = fs::read_dir(repository.join("objects/pack"))
+        .into_iter()
+        .flatten();
+    entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        Some((
+            entry.file_name().to_string_lossy().into_owned(),
+            entry.metadata().ok()?.len(),
+        ))
+    })
 }
 
 /// Whether the cache itself is the likely culprit, so that starting afresh may help.

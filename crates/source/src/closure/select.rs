@@ -31,6 +31,19 @@ impl Closure<'_> {
             }
         }
         submodules.dedup();
+        if self.submodules {
+            submodules.extend(self.entered.iter().cloned());
+            submodules.sort();
+            submodules.dedup();
+            if !submodules.is_empty() {
+                let backend = self.backend;
+                return Ok(Selection {
+                    entries,
+                    submodules,
+                    backend,
+                });
+            }
+        }
         let links = entries.iter().filter(|(_, entry)| entry.kind == Kind::Link);
         for (link, _) in links {
             self.check_link(link, &entries)?;
@@ -66,7 +79,9 @@ impl Closure<'_> {
                         .any(|root| repopath::is_within(folder, root))
             }
             Found::Submodule(_) => {
-                return Err(refuse("points into a submodule, which is not fetched"));
+                return Err(refuse(
+                    "points into a submodule, which is fetched only when the module itself uses it",
+                ));
             }
         };
         let passed = followed.links.iter().all(|link| entries.contains_key(link));

@@ -10,12 +10,23 @@ fn close(
     root: &str,
     include: &[&str],
 ) -> Result<Selection, Error> {
+    close_with(tree, contents, root, include, false)
+}
+
+fn close_with(
+    tree: &Tree,
+    contents: &[(&str, &str)],
+    root: &str,
+    include: &[&str],
+    submodules: bool,
+) -> Result<Selection, Error> {
     let contents: HashMap<String, &str> = contents
         .iter()
         .map(|(path, text)| (format!("object of {path}"), *text))
         .collect();
     let include: Vec<String> = include.iter().map(|path| (*path).to_owned()).collect();
-    let mut closure = Closure::new(tree, "c0ffee", root, &include)?;
+    let mut closure = Closure::new(tree, "c0ffee", submodules);
+    closure.start(root, &include)?;
     loop {
         let wanted = closure.wanted();
         if wanted.is_empty() {
@@ -298,7 +309,40 @@ fn links_in_circles_do_not_make_modules_without_end() {
     );
 }
 
+#[test]
+fn submodules_that_are_fetched_are_asked_for_where_something_leads_into_them() {
+    let tree = tree(&["app/main.tf", "app/sub @", "lib @", "shared @", "other @"]);
+    let source = call("../lib/a");
+    let contents = [("app/main.tf", source.as_str())];
+    let wanted = close_with(&tree, &contents, "app", &["shared/x"], true).unwrap();
+    assert_eq!(wanted.submodules, ["app/sub", "lib", "shared"]);
+    let root = close_with(&tree, &[], "other/m", &[], true).unwrap();
+    assert_eq!(root.submodules, ["other"]);
+    let refused = close(&tree, &contents, "app", &[]).unwrap_err().to_string();
+    assert!(refused.contains("gitRepo.submodules: true"), "{refused}");
+}
+
 proptest! {
+    #[test]
+    fn any_configuration_is_read_or_refused(
+        text in proptest::collection::vec(
+            prop_oneof![
+                Just("module \"m\" {\n".to_owned()), Just("source = \"".to_owned()), Just("../".to_owned()),
+                Just("./a".to_owned()), Just("\"\n".to_owned()), Just("}\n".to_owned()), Just("<<E\n".to_owned()),
+                Just("${".to_owned()), Just("backend \"s3\" {".to_owned()), Just("\0".to_owned()), "\\PC{0,6}",
+            ],
+            0..24,
+        ),
+        name in "(main.tf|a.tf.json)",
+    ) {
+        let file = format!("a/{name}");
+        let tree = tree(&[&file, "b/main.tf", "sub @", "l -> .."]);
+        let text = text.concat();
+        if let Ok(found) = close(&tree, &[(&file, &text)], "a", &[]) {
+            prop_assert!(found.entries.contains_key(&file));
+        }
+    }
+
     #[test]
     fn what_goes_in_never_leaves_the_folders_asked_for(
         files in proptest::collection::btree_set("(a|b|c)(/(a|b|c|main)){0,2}\\.tf", 1..12),

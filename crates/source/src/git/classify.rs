@@ -195,11 +195,11 @@ impl GitFailure {
             }
             Self::NotFound => "check `gitRepo.url`, and that the credentials may read it",
             Self::Tls => {
-                "check the host's certificate, or give its authority in `gitRepo.caBundle`"
+                "check the host's certificate, or give its authority in `gitRepo.caBundle`, or under `ca.crt` of the Secret of `gitRepo.credentialsSecret`"
             }
             Self::RateLimited | Self::Unreachable => "it is tried again",
-            Self::CommitRefused => "the branch is looked up again",
-            Self::ReferenceMissing => "check `gitRepo.branch`",
+            Self::CommitRefused => "the reference is looked up again",
+            Self::ReferenceMissing => "check `gitRepo.branch` or `gitRepo.tag`",
             Self::Other => "see git's own words",
         }
     }

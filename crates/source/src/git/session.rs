@@ -1,6 +1,8 @@
 //! What one call of git may know: a private folder with the credentials, an environment made from nothing.
 
 use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
     fs::{OpenOptions, Permissions},
     io::{self, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
@@ -21,9 +23,12 @@ use crate::{
     url::{RepositoryUrl, Scheme},
 };
 
-/// Variables that git and libcurl take proxies from; they belong to the operator and are passed on.
-const PASSED_ON: [&str; 9] = [
+/// Variables that git and libcurl take proxies and certificates from; they belong to the operator and are passed on.
+const PASSED_ON: [&str; 12] = [
     "PATH",
+    "GIT_SSL_CAINFO",
+    "SSL_CERT_FILE",
+    "HTTP_PROXY",
     "http_proxy",
     "https_proxy",
     "HTTPS_PROXY",
@@ -32,6 +37,13 @@ const PASSED_ON: [&str; 9] = [
     "no_proxy",
     "NO_PROXY",
     "TZ",
+];
+
+/// Where distributions keep the certificates that they trust.
+const SYSTEM: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
 ];
 
 /// Git's settings for every call.
@@ -59,7 +71,9 @@ pub(crate) struct Session {
     remote: String,
     scheme: Scheme,
     settings: Vec<String>,
-    /// The repository's own trusted certificates, in place of the operator's.
+    /// What is passed on of the operator's environment.
+    environment: BTreeMap<String, OsString>,
+    /// The usual certificates and those of the repository.
     ca_bundle: Option<PathBuf>,
     /// Values that must not appear in messages.
     secrets: Vec<String>,
@@ -71,6 +85,7 @@ impl Session {
         root: &Path,
         url: &RepositoryUrl,
         credentials: &Credentials,
+        environment: &BTreeMap<String, OsString>,
     ) -> Result<Self, Error> {
         let folder = private_folder(root)
             .map_err(|source| cache_error("make a private folder in", root, source))?;
@@ -79,6 +94,7 @@ impl Session {
             remote: url.remote().to_owned(),
             scheme: url.scheme(),
             settings: SETTINGS.map(str::to_owned).to_vec(),
+            environment: environment.clone(),
             ca_bundle: None,
             secrets: Vec::new(),
         };
@@ -106,7 +122,8 @@ impl Session {
         credentials: &Credentials,
     ) -> Result<(), Error> {
         if let Some(bundle) = &credentials.ca_bundle {
-            self.ca_bundle = Some(self.write("ca.pem", bundle.as_bytes())?);
+            let trusted = trusted_with(&self.environment, bundle);
+            self.ca_bundle = Some(self.write("ca.pem", trusted.as_bytes())?);
         }
         if let Some(https) = &credentials.https {
             let path = self.write("credentials", credential_line(url, https).as_bytes())?;
@@ -148,10 +165,12 @@ impl Session {
     fn command(&self, repository: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new("git");
         command.env_clear().current_dir(self.folder.path());
-        for name in PASSED_ON {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
+        command.envs(&self.environment);
+        // libcurl reads this one in lower case only; everything else in a cluster reads both.
+        if let Some(proxy) = self.environment.get("HTTP_PROXY")
+            && !self.environment.contains_key("http_proxy")
+        {
+            command.env("http_proxy", proxy);
         }
         command.envs([
             ("GIT_TERMINAL_PROMPT", "0"),
@@ -165,12 +184,10 @@ impl Session {
         ]);
         command
             .env("HOME", self.folder.path())
-            .env("GIT_SSH_COMMAND", self.ssh_command());
+            .env("GIT_SSH_COMMAND", ssh_command(self.folder.path()));
         // The variable wins over the setting `http.sslCAInfo`, so it is the place to set it.
-        let trusted = self.ca_bundle.clone().map(PathBuf::into_os_string);
-        let operators =
-            || std::env::var_os("GIT_SSL_CAINFO").or_else(|| std::env::var_os("SSL_CERT_FILE"));
-        if let Some(path) = trusted.or_else(operators) {
+        let own = self.ca_bundle.as_ref().map(|path| path.as_os_str());
+        if let Some(path) = own.or_else(|| named_bundle(&self.environment)) {
             command.env("GIT_SSL_CAINFO", path);
         }
         command.arg("--git-dir").arg(repository);
@@ -179,19 +196,6 @@ impl Session {
         }
         command.args(arguments);
         command
-    }
-
-    /// No file of the machine's is read, no question asked, no key but ours offered.
-    /// The folder's name needs no quotes: see [`Error::CacheRoot`].
-    fn ssh_command(&self) -> String {
-        let folder = self.folder.path().display();
-        format!(
-            "ssh -F /dev/null -o IdentityFile={folder}/key -o IdentitiesOnly=yes -o IdentityAgent=none \
-             -o BatchMode=yes -o PreferredAuthentications=publickey -o StrictHostKeyChecking=yes \
-             -o UserKnownHostsFile={folder}/known_hosts -o GlobalKnownHostsFile=/dev/null \
-             -o UpdateHostKeys=no -o ClearAllForwardings=yes -o ConnectTimeout={CONNECT_SECONDS} \
-             -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
-        )
     }
 
     fn run_error(&self, action: &'static str, error: RunError) -> Error {
@@ -233,8 +237,48 @@ impl Session {
     }
 }
 
+/// What git may know of the machine that this process runs on.
+pub(crate) fn environment() -> BTreeMap<String, OsString> {
+    PASSED_ON
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), std::env::var_os(name)?)))
+        .collect()
+}
+
+/// Calls ssh with `key` and `known_hosts` in `folder`. No file of the machine's is read, no question asked, no key
+/// but ours offered. The folder's name needs no quotes: see [`Error::CacheRoot`].
+pub(crate) fn ssh_command(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "ssh -F /dev/null -o IdentityFile={folder}/key -o IdentitiesOnly=yes -o IdentityAgent=none \
+         -o BatchMode=yes -o PreferredAuthentications=publickey -o StrictHostKeyChecking=yes \
+         -o UserKnownHostsFile={folder}/known_hosts -o GlobalKnownHostsFile=/dev/null \
+         -o UpdateHostKeys=no -o ClearAllForwardings=yes -o ConnectTimeout={CONNECT_SECONDS} \
+         -o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+    )
+}
+
+/// The bundle that an environment names.
+fn named_bundle(environment: &BTreeMap<String, OsString>) -> Option<&OsStr> {
+    let named = environment.get("GIT_SSL_CAINFO");
+    named
+        .or_else(|| environment.get("SSL_CERT_FILE"))
+        .map(OsString::as_os_str)
+}
+
+/// The usual certificates and `bundle` besides: git reads one file, and a private authority must not take away the
+/// public ones.
+pub(crate) fn trusted_with(environment: &BTreeMap<String, OsString>, bundle: &str) -> String {
+    let usual = named_bundle(environment).into_iter();
+    let usual = usual
+        .chain(SYSTEM.iter().map(OsStr::new))
+        .find_map(|path| std::fs::read_to_string(path).ok())
+        .unwrap_or_default();
+    format!("{}\n{}\n", usual.trim_end(), bundle.trim())
+}
+
 /// A new folder that only this user may enter.
-fn private_folder(root: &Path) -> io::Result<TempDir> {
+pub(crate) fn private_folder(root: &Path) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder
         .prefix("call-")
@@ -243,7 +287,7 @@ fn private_folder(root: &Path) -> io::Result<TempDir> {
 }
 
 /// A new file that only this user may read.
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -263,11 +307,15 @@ pub(crate) fn cache_error(action: &'static str, path: &Path, source: io::Error) 
 /// A line as `git credential-store` keeps it: <https://git-scm.com/docs/git-credential-store#_storage_format>.
 fn credential_line(url: &RepositoryUrl, https: &HttpsCredentials) -> String {
     let host = url.remote().split('/').nth(2).unwrap_or_default();
+    line_for(url.scheme(), host, https)
+}
+
+pub(crate) fn line_for(scheme: Scheme, host: &str, https: &HttpsCredentials) -> String {
     let (user, password) = (
         percent_encode(https.username.expose()),
         percent_encode(https.password.expose()),
     );
-    format!("{}://{user}:{password}@{host}\n", url.scheme().as_str())
+    format!("{}://{user}:{password}@{host}\n", scheme.as_str())
 }
 
 fn percent_encode(text: &str) -> String {

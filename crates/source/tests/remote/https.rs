@@ -103,6 +103,36 @@ async fn a_certificate_of_an_unknown_authority_is_told() {
 }
 
 #[tokio::test]
+async fn authorities_add_up() {
+    let origin = origin();
+    let (first, second) = (
+        HttpServer::tls(origin.folder.path(), Rules::default()).await,
+        HttpServer::tls(origin.folder.path(), Rules::default()).await,
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let usual = folder.path().join("usual.pem");
+    std::fs::write(&usual, first.ca.as_deref().unwrap()).unwrap();
+    let mut options = CacheOptions::default();
+    options
+        .environment
+        .insert("GIT_SSL_CAINFO".to_owned(), usual.into_os_string());
+    let cache = TestCache::with(options);
+    // What one repository trusts besides takes nothing away that the machine trusts.
+    for server in [&first, &second] {
+        let credentials = second.credentials(None);
+        cache
+            .resolve(&server.url(), None, &credentials)
+            .await
+            .unwrap();
+    }
+    let error = cache
+        .resolve(&second.url(), None, &Credentials::default())
+        .await
+        .unwrap_err();
+    told(&error, "GitTlsFailed", false, &["gitRepo.caBundle"]);
+}
+
+#[tokio::test]
 async fn answers_of_hosts_in_trouble_are_told_apart() {
     let origin = origin();
     for (status, reason, transient) in [

@@ -9,5 +9,9 @@
 mod cache;
 mod contexts;
 mod https;
+mod large;
+mod proxies;
+mod references;
 mod ssh;
+mod submodules;
 mod support;

@@ -82,6 +82,37 @@ async fn keys_as_people_paste_them_work() {
 }
 
 #[tokio::test]
+async fn every_kind_of_key_works_and_a_passphrase_is_named_in_each() {
+    let server = SshServer::start();
+    let origin = Origin::with(&[("main.tf", "")]);
+    let url = server.url(&origin.folder.path().join("r.git"));
+    let kinds: [(&str, &[&str]); 5] = [
+        ("ed25519", &["-t", "ed25519"]),
+        ("rsa", &["-t", "rsa", "-b", "2048"]),
+        ("rsa-pem", &["-t", "rsa", "-b", "2048", "-m", "PEM"]),
+        ("ecdsa", &["-t", "ecdsa", "-b", "256"]),
+        ("ecdsa-pkcs8", &["-t", "ecdsa", "-b", "384", "-m", "PKCS8"]),
+    ];
+    for (name, arguments) in kinds {
+        let key = server.new_guest(name, &[arguments, &["-N", ""]].concat());
+        let found = TestCache::new()
+            .resolve(&url, None, &server.credentials_with(&key))
+            .await;
+        assert_eq!(found.unwrap().reference, "refs/heads/main", "{name}");
+        let locked = server.new_guest(
+            &format!("{name}-locked"),
+            &[arguments, &["-N", "hunter2"]].concat(),
+        );
+        told(
+            &refusal(&url, &server.credentials_with(&locked)).await,
+            "SshKeyEncrypted",
+            false,
+            &["passphrase", "ssh-keygen -t ed25519 -N ''"],
+        );
+    }
+}
+
+#[tokio::test]
 async fn bad_keys_are_told_apart() {
     let server = SshServer::start();
     let origin = Origin::with(&[("main.tf", "")]);
@@ -168,15 +199,18 @@ async fn repositories_and_branches_that_are_not_there_are_told() {
         &error,
         "BranchNotFound",
         false,
-        &["branch nope does not exist in ssh://"],
+        &[
+            "branch nope does not exist in ssh://",
+            "its default branch is main",
+        ],
     );
     let empty = Origin::empty();
     let url = server.url(&empty.folder.path().join("r.git"));
     told(
         &refusal(&url, &server.credentials()).await,
-        "BranchNotFound",
+        "RepositoryEmpty",
         false,
-        &["the default branch"],
+        &["is empty", "push a first commit"],
     );
 }
 

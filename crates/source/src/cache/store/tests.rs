@@ -52,6 +52,34 @@ async fn calls_about_one_repository_queue_and_about_others_do_not() {
 }
 
 #[tokio::test]
+async fn what_was_not_used_for_longest_makes_room_and_what_is_in_use_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let none = Credentials::default();
+    let fill = async |name: &str, age: u64| {
+        let url = RepositoryUrl::parse(&format!("https://host/{name}")).unwrap();
+        let held = store.lock(&url, &none, &commit()).await;
+        fs::create_dir_all(held.path.join("objects/pack")).unwrap();
+        fs::write(held.path.join("objects/pack/a.pack"), [0; 100]).unwrap();
+        let used = fs::File::create(held.path.join(USED)).unwrap();
+        used.set_modified(SystemTime::now() - Duration::from_secs(age))
+            .unwrap();
+        held
+    };
+    let oldest = fill("oldest", 300).await;
+    let (old, young) = (
+        fill("old", 200).await.path.clone(),
+        fill("young", 100).await.path.clone(),
+    );
+    assert!(store.make_room(300).ok().unwrap());
+    assert!(old.exists() && young.exists());
+    assert!(store.make_room(200).ok().unwrap());
+    assert!(!old.exists() && young.exists() && oldest.path.exists());
+    assert!(!store.make_room(50).ok().unwrap(), "what is in use stays");
+    assert!(!young.exists() && oldest.path.exists());
+}
+
+#[tokio::test]
 async fn only_idle_repositories_that_nobody_uses_are_swept() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();

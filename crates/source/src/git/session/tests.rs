@@ -25,7 +25,9 @@ fn the_environment_is_made_from_nothing_and_holds_no_secret() {
         }),
         ..Credentials::default()
     };
-    let session = Session::open(root.path(), &url, &credentials).ok().unwrap();
+    let session = Session::open(root.path(), &url, &credentials, &environment())
+        .ok()
+        .unwrap();
     let command = format!(
         "{:?}",
         session.command(Path::new("/r"), &["ls-remote", "--", url.remote()])
@@ -38,6 +40,42 @@ fn the_environment_is_made_from_nothing_and_holds_no_secret() {
 }
 
 #[test]
+fn proxies_of_the_operator_reach_git_in_the_case_that_it_reads() {
+    let root = tempfile::tempdir().unwrap();
+    let url = RepositoryUrl::parse("http://host/r").unwrap();
+    let command = |environment: &[(&str, &str)]| {
+        let environment = environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), OsString::from(value)))
+            .collect();
+        let session = Session::open(root.path(), &url, &Credentials::default(), &environment);
+        format!("{:?}", session.ok().unwrap().command(Path::new("/r"), &[]))
+    };
+    let upper = command(&[("HTTP_PROXY", "http://up:1"), ("NO_PROXY", "host")]);
+    assert!(
+        upper.contains("http_proxy=\"http://up:1\"") && upper.contains("NO_PROXY=\"host\""),
+        "{upper}"
+    );
+    let both = command(&[
+        ("HTTP_PROXY", "http://up:1"),
+        ("http_proxy", "http://low:1"),
+    ]);
+    assert!(both.contains("http_proxy=\"http://low:1\""), "{both}");
+}
+
+#[test]
+fn a_private_authority_is_trusted_besides_the_usual_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let usual = root.path().join("usual");
+    std::fs::write(&usual, "USUAL\n").unwrap();
+    let of = |name: &str| BTreeMap::from([(name.to_owned(), usual.clone().into_os_string())]);
+    for name in ["GIT_SSL_CAINFO", "SSL_CERT_FILE"] {
+        assert_eq!(trusted_with(&of(name), " OWN\n"), "USUAL\nOWN\n");
+    }
+    assert!(trusted_with(&BTreeMap::new(), "OWN").ends_with("\nOWN\n"));
+}
+
+#[test]
 fn the_key_is_a_private_file_that_goes_with_the_session() {
     let root = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse("git@host:r").unwrap();
@@ -46,7 +84,9 @@ fn the_key_is_a_private_file_that_goes_with_the_session() {
         ssh_key: Some(SecretBytes::new(key)),
         ..Credentials::default()
     };
-    let session = Session::open(root.path(), &url, &credentials).ok().unwrap();
+    let session = Session::open(root.path(), &url, &credentials, &environment())
+        .ok()
+        .unwrap();
     let path = session.folder.path().join("key");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(session.folder.path())), (0o600, 0o700));
@@ -59,7 +99,7 @@ fn the_key_is_a_private_file_that_goes_with_the_session() {
 fn ssh_without_a_key_is_refused_before_anything_is_called() {
     let root = tempfile::tempdir().unwrap();
     let url = RepositoryUrl::parse("git@host:r").unwrap();
-    let error = Session::open(root.path(), &url, &Credentials::default())
+    let error = Session::open(root.path(), &url, &Credentials::default(), &environment())
         .err()
         .unwrap();
     assert_eq!(error.reason(), "SshKeyMissing");

@@ -3,7 +3,10 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use alustan_source::{Credentials, HttpsCredentials, SecretString};
@@ -232,17 +235,25 @@ fn cgi(output: &[u8]) -> Response<Body> {
 }
 
 fn acceptor() -> (TlsAcceptor, String) {
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    // Authorities of one name would be taken for one.
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("test {}", NUMBER.fetch_add(1, Ordering::SeqCst));
+    let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    parameters
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let cert = parameters.self_signed(&key).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(
         rustls::crypto::ring::default_provider(),
     ))
     .with_safe_default_protocol_versions()
     .unwrap()
     .with_no_client_auth()
-    .with_single_cert(vec![made.cert.der().clone()], key)
+    .with_single_cert(vec![cert.der().clone()], key)
     .unwrap();
-    (TlsAcceptor::from(Arc::new(config)), made.cert.pem())
+    (TlsAcceptor::from(Arc::new(config)), cert.pem())
 }
 
 struct TlsListener {

@@ -6,8 +6,8 @@ mod ssh;
 use std::{path::Path, process::Command, sync::Arc};
 
 use alustan_source::{
-    Context, ContextSpec, Credentials, Error, GitCache, Reference, RepositoryUrl, Revision,
-    UnpackLimits, unpack,
+    CacheOptions, Context, ContextSpec, Credentials, Error, GitCache, Reference, RepositoryUrl,
+    Revision, UnpackLimits, unpack,
 };
 use tempfile::TempDir;
 
@@ -22,8 +22,12 @@ pub(crate) struct TestCache {
 
 impl TestCache {
     pub(crate) fn new() -> Self {
+        Self::with(CacheOptions::default())
+    }
+
+    pub(crate) fn with(options: CacheOptions) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let cache = GitCache::new(root.path()).unwrap();
+        let cache = GitCache::with_options(root.path(), options).unwrap();
         Self {
             cache,
             root: Arc::new(root),
@@ -39,6 +43,37 @@ impl TestCache {
         let url = RepositoryUrl::parse(url)?;
         self.cache
             .resolve(&url, &Reference::branch(branch)?, credentials)
+            .await
+    }
+
+    /// Where `reference` is, and the root module's context there.
+    pub(crate) async fn context_at(
+        &self,
+        url: &str,
+        reference: &Reference,
+        credentials: &Credentials,
+    ) -> Result<(Revision, Context), Error> {
+        let address = RepositoryUrl::parse(url)?;
+        let revision = self.cache.resolve(&address, reference, credentials).await?;
+        let context = self.context_of(url, "", &revision, credentials).await?;
+        Ok((revision, context))
+    }
+
+    /// The context of the default branch's head, with submodules.
+    pub(crate) async fn with_submodules(
+        &self,
+        url: &str,
+        path: &str,
+        credentials: &Credentials,
+    ) -> Result<Context, Error> {
+        let revision = self.resolve(url, None, credentials).await?;
+        let spec = ContextSpec {
+            path: Some(path.to_owned()),
+            submodules: true,
+            ..ContextSpec::default()
+        };
+        self.cache
+            .fetch_context(&RepositoryUrl::parse(url)?, &revision, &spec, credentials)
             .await
     }
 
@@ -62,7 +97,7 @@ impl TestCache {
     ) -> Result<Context, Error> {
         let spec = ContextSpec {
             path: Some(path.to_owned()),
-            include: Vec::new(),
+            ..ContextSpec::default()
         };
         self.cache
             .fetch_context(&RepositoryUrl::parse(url)?, revision, &spec, credentials)

@@ -1,6 +1,7 @@
 //! A real sshd on a port of its own.
 
 use std::{
+    io::Write as _,
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -114,9 +115,21 @@ impl SshServer {
         }
     }
 
-    /// Another key pair beside the server's; its path.
+    /// Another key pair beside the server's; its private half.
     pub(crate) fn new_key(&self, name: &str, passphrase: &str) -> String {
         keygen(&self.path(name), passphrase);
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Another key pair, made by `ssh-keygen` with these arguments, that may come in; its private half.
+    pub(crate) fn new_guest(&self, name: &str, arguments: &[&str]) -> String {
+        keygen_with(&self.path(name), arguments);
+        let public = std::fs::read_to_string(self.path(&format!("{name}.pub"))).unwrap();
+        let mut guests = std::fs::OpenOptions::new()
+            .append(true)
+            .open(self.path("authorized"))
+            .unwrap();
+        guests.write_all(public.as_bytes()).unwrap();
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 }
@@ -129,8 +142,14 @@ impl Drop for SshServer {
 }
 
 fn keygen(path: &Path, passphrase: &str) {
+    keygen_with(path, &["-t", "ed25519", "-N", passphrase]);
+}
+
+fn keygen_with(path: &Path, arguments: &[&str]) {
     let output = Command::new("ssh-keygen")
-        .args(["-q", "-t", "ed25519", "-C", "test", "-N", passphrase, "-f"])
+        .args(["-q", "-C", "test"])
+        .args(arguments)
+        .arg("-f")
         .arg(path)
         .output()
         .expect("ssh-keygen must be installed");

@@ -1,0 +1,288 @@
+//! Submodules of git: their files take their place in the tree before it is looked at again.
+//!
+//! Their commits are fetched into the cache of the repository that they are in, under the same limits: objects are
+//! named by their content, and who may read the one must be able to read the other anyway.
+
+use super::collect::{Call, WantedModule};
+use crate::{
+    closure::Selection,
+    credentials::Credentials,
+    error::Error,
+    git::{Session, access},
+    reference::{CommitId, Revision},
+    tree::{Entry, Kind, Tree},
+    url::RepositoryUrl,
+};
+
+/// More submodules than anybody has; those that hold each other would otherwise be fetched without end.
+const MANY: usize = 100;
+
+/// A submodule as `.gitmodules` has it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Named {
+    path: String,
+    url: String,
+}
+
+impl Call<'_> {
+    /// What goes in, with the submodules that it takes.
+    pub(super) async fn with_submodules(
+        &self,
+        tree: &mut Tree,
+        wanted: &WantedModule<'_>,
+    ) -> Result<Selection, Error> {
+        // Where each came from, for the addresses of those in it.
+        let mut grafted: Vec<(String, RepositoryUrl)> = Vec::new();
+        loop {
+            let selection = self.closure(tree, wanted).await?;
+            let Some(path) = selection.submodules.first() else {
+                return Ok(selection);
+            };
+            if grafted.len() >= MANY {
+                return Err(self.unusable(path, format!("it is one of more than {MANY}")));
+            }
+            let (inside, parent) = grafted
+                .iter()
+                .filter(|(folder, _)| path.starts_with(&format!("{folder}/")))
+                .max_by_key(|(folder, _)| folder.len())
+                .map_or(("", self.url), |(folder, url)| (folder.as_str(), url));
+            let url = self.address(tree, path, inside, parent).await?;
+            let files = self.files_of(tree, path, &url).await?;
+            tree.graft(path, files);
+            grafted.push((path.clone(), url));
+        }
+    }
+
+    /// The address of the submodule at `path`, by the `.gitmodules` of the repository whose files are in `inside`.
+    async fn address(
+        &self,
+        tree: &Tree,
+        path: &str,
+        inside: &str,
+        parent: &RepositoryUrl,
+    ) -> Result<RepositoryUrl, Error> {
+        let file = crate::repopath::join(inside, ".gitmodules").unwrap_or_default();
+        let own = path
+            .strip_prefix(inside)
+            .unwrap_or(path)
+            .trim_start_matches('/');
+        let unnamed = || self.unusable(path, format!("`{file}` names no address for it"));
+        let entry = tree.get(&file).ok_or_else(unnamed)?;
+        let blob = format!("--blob={}", entry.object);
+        let arguments = ["config", &blob, "-z", "--list"];
+        let listing = self
+            .local(
+                "read .gitmodules of",
+                &arguments,
+                Vec::new(),
+                super::LISTING,
+            )
+            .await?;
+        let named = read_named(&String::from_utf8_lossy(&listing));
+        let found = named
+            .into_iter()
+            .find(|it| it.path.trim_end_matches('/') == own);
+        let text = found.ok_or_else(unnamed)?.url;
+        let wrong = |error: Error| self.unusable(path, error.to_string());
+        let absolute = resolve(parent.remote(), &text).ok_or_else(|| {
+            self.unusable(
+                path,
+                format!("its address `{}` climbs too high", text.escape_debug()),
+            )
+        })?;
+        let url = RepositoryUrl::parse(&absolute).map_err(wrong)?;
+        if url.subdir().is_some() {
+            return Err(self.unusable(path, format!("its address {url} names a folder")));
+        }
+        Ok(url)
+    }
+
+    async fn files_of(&self, tree: &Tree, path: &str, url: &RepositoryUrl) -> Result<Tree, Error> {
+        let commit = match tree.get(path) {
+            Some(Entry {
+                kind: Kind::Submodule,
+                object,
+                ..
+            }) => CommitId::parse(object)?,
+            _ => return Err(self.nonsense()),
+        };
+        let credentials = credentials_for(self.credentials, self.url, url);
+        let session = Session::open(
+            self.store.calls(),
+            url,
+            &credentials,
+            &self.options.environment,
+        )?;
+        let call = Call {
+            session: &session,
+            repository: self.repository,
+            store: self.store,
+            options: self.options,
+            credentials: self.credentials,
+            url,
+            kept: format!("refs/alustan/of-{commit}"),
+            revision: &Revision::of_commit(&commit),
+        };
+        if !call.has_commit().await {
+            call.fetch().await?;
+        }
+        call.tree().await
+    }
+
+    fn unusable(&self, path: &str, why: String) -> Error {
+        Error::Submodule {
+            path: path.to_owned(),
+            remote: self.url.remote().to_owned(),
+            why,
+        }
+    }
+}
+
+/// A password is for the host that it was given for, and never for plain http where it came by TLS. ssh shows no key
+/// to a host that it does not know.
+fn credentials_for(
+    all: &Credentials,
+    given_for: &RepositoryUrl,
+    url: &RepositoryUrl,
+) -> Credentials {
+    let mut credentials = all.clone();
+    if !access::is_for(given_for, url) {
+        credentials.https = None;
+    }
+    credentials
+}
+
+/// Reads `submodule.<name>.<key>\n<value>\0`, again and again.
+fn read_named(listing: &str) -> Vec<Named> {
+    let mut found: Vec<(String, Named)> = Vec::new();
+    for (key, value) in listing
+        .split('\0')
+        .filter_map(|entry| entry.split_once('\n'))
+    {
+        let Some((name, field)) = key
+            .strip_prefix("submodule.")
+            .and_then(|rest| rest.rsplit_once('.'))
+        else {
+            continue;
+        };
+        let at = found.iter().position(|(known, _)| known == name);
+        let at = at.unwrap_or_else(|| {
+            found.push((name.to_owned(), Named::default()));
+            found.len() - 1
+        });
+        if let Some((_, named)) = found.get_mut(at) {
+            match field {
+                "path" => value.clone_into(&mut named.path),
+                "url" => value.clone_into(&mut named.url),
+                _ => {}
+            }
+        }
+    }
+    let complete = |it: &Named| !it.path.is_empty() && !it.url.is_empty();
+    found
+        .into_iter()
+        .map(|(_, it)| it)
+        .filter(complete)
+        .collect()
+}
+
+/// An address that may be relative to that of the repository it is in, as `git submodule` reads it.
+fn resolve(parent: &str, address: &str) -> Option<String> {
+    if !address.starts_with("./") && !address.starts_with("../") {
+        return Some(address.to_owned());
+    }
+    let host = parent.find("://").map_or(0, |at| at + 3);
+    let mut base = parent.trim_end_matches('/');
+    let mut rest = address;
+    loop {
+        if let Some(next) = rest.strip_prefix("./") {
+            rest = next;
+        } else if let Some(next) = rest.strip_prefix("../") {
+            let end = base.get(host..)?.rfind(['/', ':'])? + host;
+            // What stands before a colon is the host of `user@host:path`.
+            let keep = if base.get(end..=end)? == ":" {
+                end + 1
+            } else {
+                end
+            };
+            if keep == base.len() {
+                return None;
+            }
+            base = base.get(..keep)?;
+            rest = next;
+        } else {
+            break;
+        }
+    }
+    let slash = if base.ends_with(':') { "" } else { "/" };
+    Some(format!("{base}{slash}{rest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HttpsCredentials, SecretString};
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("https://h/o/r.git", "https://x/y", Some("https://x/y"))]
+    #[case("https://h/o/r.git", "../s.git", Some("https://h/o/s.git"))]
+    #[case("https://h/o/r", "../../p/s", Some("https://h/p/s"))]
+    #[case("https://h/o/r", "./s", Some("https://h/o/r/s"))]
+    #[case("git@h:o/r.git", "../s.git", Some("git@h:o/s.git"))]
+    #[case("git@h:o/r.git", "../../p/s.git", Some("git@h:p/s.git"))]
+    #[case("git@h:o/r.git", "../../../s.git", None)]
+    #[case("https://h/r", "../../s", None)]
+    fn relative_addresses(
+        #[case] parent: &str,
+        #[case] address: &str,
+        #[case] whole: Option<&str>,
+    ) {
+        assert_eq!(resolve(parent, address).as_deref(), whole);
+    }
+
+    #[test]
+    fn what_gitmodules_says_is_read() {
+        let listing = "submodule.a.b.path\nmodules/x\0submodule.a.b.url\n../x.git\0submodule.c.url\ny\0core.bare\n1\0";
+        let named = Named {
+            path: "modules/x".to_owned(),
+            url: "../x.git".to_owned(),
+        };
+        assert_eq!(read_named(listing), [named]);
+    }
+
+    #[rstest]
+    #[case("https://h/o/r", "https://h/o/s", true)]
+    #[case("https://h/o/r", "https://other/o/s", false)]
+    #[case("https://h/o/r", "http://h/o/s", false)]
+    #[case("https://h/o/r", "https://h:8443/o/s", false)]
+    #[case("git@h:o/r", "https://h/o/s", true)]
+    fn a_password_is_for_the_host_that_it_was_given_for(
+        #[case] of: &str,
+        #[case] submodule: &str,
+        #[case] given: bool,
+    ) {
+        let all = Credentials {
+            https: Some(HttpsCredentials {
+                username: SecretString::new("me"),
+                password: SecretString::new("hunter2"),
+            }),
+            ..Credentials::default()
+        };
+        let url = |text| RepositoryUrl::parse(text).unwrap();
+        let credentials = credentials_for(&all, &url(of), &url(submodule));
+        assert_eq!(credentials.https.is_some(), given);
+    }
+
+    proptest! {
+        #[test]
+        fn any_gitmodules_and_any_address_are_read_or_refused(
+            listing in "(submodule\\.[a-z.]{0,4}\\.(path|url)\n[a-z./]{0,6}\0?){0,4}",
+            parent in "(https://|git@)[a-z]{1,3}[:/][a-z/:]{0,8}", address in "(\\.{1,2}/){0,4}[a-z/:.]{0,8}",
+        ) {
+            let _ = read_named(&listing);
+            let _ = resolve(&parent, &address);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Repositories of a size that hurts.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    path::Path,
+    process::{ChildStdin, Command, Stdio},
+};
+
+use alustan_source::{CacheOptions, Credentials};
+
+use crate::support::{HttpServer, Origin, Rules, SshServer, TestCache, names};
+
+fn bytes_in(path: &Path) -> u64 {
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return 0;
+    };
+    if !found.is_dir() {
+        return found.len();
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| bytes_in(&entry.path())).sum()
+}
+
+/// Bytes that do not pack.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut noise = vec![0; bytes];
+    fs::File::open("/dev/urandom")
+        .unwrap()
+        .read_exact(&mut noise)
+        .unwrap();
+    noise
+}
+
+/// Commits to the branch `main` what `write` tells `git fast-import`; without a work tree.
+fn import(origin: &Origin, write: impl FnOnce(&mut ChildStdin)) {
+    // Nobody tries to press what cannot be pressed.
+    for setting in [["core.compression", "0"], ["core.bigFileThreshold", "1m"]] {
+        origin.git(&[&["-C", "r.git", "config"], &setting[..]].concat());
+    }
+    let mut import = Command::new("git")
+        .arg("-C")
+        .arg(origin.folder.path().join("r.git"))
+        .args(["fast-import", "--quiet", "--force", "--depth=0"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = import.stdin.take().unwrap();
+    writeln!(
+        pipe,
+        "commit refs/heads/main\ncommitter c <x@y> 0 +0000\ndata 0"
+    )
+    .unwrap();
+    write(&mut pipe);
+    drop(pipe);
+    assert!(import.wait().unwrap().success());
+}
+
+/// Commits `count` files of `megabytes` each, and a module.
+fn fill(origin: &Origin, count: u64, megabytes: usize) {
+    import(origin, |pipe| {
+        for number in 0..count {
+            let bytes = noise(megabytes << 20);
+            writeln!(pipe, "M 644 inline big/{number}\ndata {}", bytes.len()).unwrap();
+            pipe.write_all(&bytes).unwrap();
+            writeln!(pipe).unwrap();
+        }
+        writeln!(pipe, "M 644 inline module/main.tf\ndata 4\n# 1\n").unwrap();
+    });
+}
+
+/// Half a gigabyte with a module of four bytes in it: once by ssh, within bounds on disk, and gone when another
+/// needs the room.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_gigabyte_is_fetched_once_and_leaves_when_there_is_no_room() {
+    let (server, origin) = (SshServer::start(), Origin::empty());
+    fill(&origin, 50, 10);
+    let url = server.url(&origin.folder.path().join("r.git"));
+    let cache = TestCache::with(CacheOptions {
+        cache_bytes: 600 << 20,
+        ..CacheOptions::default()
+    });
+    let credentials = server.credentials();
+    let context = cache.context(&url, "module", &credentials).await.unwrap();
+    assert_eq!(names(&context), ["module/main.tf"]);
+    let used = bytes_in(cache.root.path());
+    assert!((500 << 20..520 << 20).contains(&used), "{used}");
+
+    // A commit to the module brings next to nothing.
+    import(&origin, |pipe| {
+        writeln!(
+            pipe,
+            "from refs/heads/main^0\nM 644 inline module/main.tf\ndata 4\n# 2\n"
+        )
+        .unwrap();
+    });
+    let next = cache.context(&url, "module", &credentials).await.unwrap();
+    assert_ne!(context.digest, next.digest);
+    let again = bytes_in(cache.root.path());
+    assert!(again < used + (1 << 20), "{used} became {again}");
+
+    // Something else needs the room.
+    let other = Origin::empty();
+    fill(&other, 15, 10);
+    let small = HttpServer::plain(other.folder.path(), Rules::default()).await;
+    let none = Credentials::default();
+    cache.context(&small.url(), "module", &none).await.unwrap();
+    let after = bytes_in(cache.root.path());
+    assert!(after < 200 << 20, "the large one left: {after}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_that_does_not_fit_is_told_and_leaves_nothing() {
+    let origin = Origin::empty();
+    fill(&origin, 4, 2);
+    let server = HttpServer::plain(origin.folder.path(), Rules::default()).await;
+    let cache = TestCache::with(CacheOptions {
+        cache_bytes: 4 << 20,
+        ..CacheOptions::default()
+    });
+    let none = Credentials::default();
+    let error = cache
+        .context(&server.url(), "module", &none)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        ("GitCacheFull", true),
+        "{error}"
+    );
+    assert!(bytes_in(cache.root.path()) < 1 << 20);
+}

@@ -1,0 +1,131 @@
+//! The operator's proxies, as git uses them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use alustan_source::CacheOptions;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::support::{HttpServer, Origin, Rules, TestCache, names};
+
+/// A proxy that joins whom it is asked to (`CONNECT`), and counts.
+struct Proxy {
+    address: String,
+    joined: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let joined = Arc::new(AtomicUsize::new(0));
+        let counter = joined.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let counter = counter.clone();
+                tokio::spawn(async move { join(stream, &counter).await.unwrap() });
+            }
+        });
+        Self {
+            address,
+            joined,
+            task,
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn join(stream: TcpStream, counter: &AtomicUsize) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut request = String::new();
+    stream.read_line(&mut request).await?;
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 2 {
+        line.clear();
+    }
+    let target = request.strip_prefix("CONNECT ").unwrap();
+    let mut server = TcpStream::connect(target.split(' ').next().unwrap()).await?;
+    counter.fetch_add(1, Ordering::SeqCst);
+    stream.write_all(b"HTTP/1.1 200 Joined\r\n\r\n").await?;
+    // Either side may hang up.
+    let _ = copy_bidirectional(&mut stream, &mut server).await;
+    Ok(())
+}
+
+fn options(variables: &[(&str, &str)]) -> CacheOptions {
+    let mut options = CacheOptions::default();
+    for name in [
+        "http_proxy",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+        "no_proxy",
+        "NO_PROXY",
+    ] {
+        options.environment.remove(name);
+    }
+    let variables = variables.iter();
+    options
+        .environment
+        .extend(variables.map(|(name, value)| ((*name).to_owned(), (*value).into())));
+    options
+}
+
+#[tokio::test]
+async fn repositories_are_reached_through_the_proxy_but_for_those_that_need_none() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
+    let (proxy, credentials) = (Proxy::start().await, server.credentials(None));
+    let through = [("HTTPS_PROXY", proxy.address.as_str())];
+    let cache = TestCache::with(options(&through));
+    let context = cache
+        .context(&server.url(), "", &credentials)
+        .await
+        .unwrap();
+    assert_eq!(names(&context), ["main.tf"]);
+    let joined = proxy.joined.load(Ordering::SeqCst);
+    assert!(joined >= 2, "the question and the fetch: {joined}");
+    let past = [through[0], ("NO_PROXY", "10.0.0.0,127.0.0.1")];
+    let cache = TestCache::with(options(&past));
+    cache
+        .context(&server.url(), "", &credentials)
+        .await
+        .unwrap();
+    assert_eq!(proxy.joined.load(Ordering::SeqCst), joined);
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_not_there_is_the_worlds_fault() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    let server = HttpServer::tls(origin.folder.path(), Rules::default()).await;
+    let port = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let proxy = format!("http://127.0.0.1:{port}");
+    let cache = TestCache::with(options(&[("HTTPS_PROXY", &proxy)]));
+    let error = cache
+        .resolve(&server.url(), None, &server.credentials(None))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        ("RepositoryUnreachable", true),
+        "{error}"
+    );
+}

@@ -1,0 +1,279 @@
+//! Branches, tags and commits, and what people do to them.
+
+use alustan_source::{Credentials, Error, Reference};
+
+use crate::support::{HttpServer, Origin, Rules, TestCache, files};
+
+async fn serve(origin: &Origin, old: bool) -> HttpServer {
+    let rules = Rules {
+        old,
+        ..Rules::default()
+    };
+    HttpServer::plain(origin.folder.path(), rules).await
+}
+
+fn main_tf(text: &str) -> Vec<(String, String)> {
+    vec![("main.tf".to_owned(), text.to_owned())]
+}
+
+fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
+    let text = error.to_string();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        (reason, transient),
+        "{text}"
+    );
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+}
+
+#[tokio::test]
+async fn tags_of_both_kinds_lead_to_their_commit() {
+    let origin = Origin::with(&[("main.tf", "# 1\n")]);
+    let first = origin.git(&["-C", "work", "rev-parse", "HEAD"]);
+    origin.git(&["-C", "work", "tag", "light"]);
+    origin.git(&["-C", "work", "tag", "--annotate", "--message=m", "v1.0"]);
+    // A tag of a tag, and a branch of a tag's name.
+    origin.git(&[
+        "-C",
+        "work",
+        "tag",
+        "--annotate",
+        "--message=m",
+        "nested",
+        "v1.0",
+    ]);
+    origin.commit(&[("main.tf", "# 2\n")]);
+    origin.git(&[
+        "-C",
+        "work",
+        "push",
+        "--quiet",
+        "origin",
+        "--tags",
+        "HEAD:refs/heads/light",
+    ]);
+    let none = Credentials::default();
+    for old in [false, true] {
+        let server = serve(&origin, old).await;
+        for name in ["light", "v1.0", "nested"] {
+            let tag = Reference::tag(name).unwrap();
+            let (revision, context) = TestCache::new()
+                .context_at(&server.url(), &tag, &none)
+                .await
+                .unwrap();
+            assert_eq!(revision.commit.as_str(), first, "{name}");
+            assert_eq!(revision.reference, format!("refs/tags/{name}"));
+            assert_eq!(files(&context), main_tf("# 1\n"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tag_that_moves_is_followed_and_one_that_is_not_there_is_told() {
+    let origin = Origin::with(&[("main.tf", "# 1\n")]);
+    origin.git(&["-C", "work", "tag", "latest"]);
+    origin.git(&["-C", "work", "push", "--quiet", "origin", "--tags"]);
+    let (server, cache, none) = (
+        serve(&origin, false).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    let tag = Reference::tag("latest").unwrap();
+    cache.context_at(&server.url(), &tag, &none).await.unwrap();
+    let second = origin.commit(&[("main.tf", "# 2\n")]);
+    origin.git(&["-C", "work", "tag", "--force", "latest"]);
+    origin.git(&[
+        "-C", "work", "push", "--quiet", "--force", "origin", "--tags",
+    ]);
+    let (revision, context) = cache.context_at(&server.url(), &tag, &none).await.unwrap();
+    assert_eq!(revision.commit.as_str(), second);
+    assert_eq!(files(&context), main_tf("# 2\n"));
+    let gone = Reference::tag("v9").unwrap();
+    let error = cache
+        .context_at(&server.url(), &gone, &none)
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "TagNotFound",
+        false,
+        &["tag v9 does not exist in http://"],
+    );
+}
+
+#[tokio::test]
+async fn a_commit_of_the_past_is_had_from_every_kind_of_host() {
+    let origin = Origin::with(&[("main.tf", "# 1\n")]);
+    let first = origin.git(&["-C", "work", "rev-parse", "HEAD"]);
+    let second = origin.commit(&[("main.tf", "# 2\n")]);
+    origin.commit(&[("main.tf", "# 3\n")]);
+    let none = Credentials::default();
+    for old in [false, true] {
+        let (server, cache) = (serve(&origin, old).await, TestCache::new());
+        for (id, text) in [(&first, "# 1\n"), (&second, "# 2\n")] {
+            let commit = Reference::commit(&id.to_uppercase()).unwrap();
+            let (revision, context) = cache
+                .context_at(&server.url(), &commit, &none)
+                .await
+                .unwrap();
+            assert_eq!(revision.commit.as_str(), id.as_str());
+            assert_eq!(files(&context), main_tf(text), "old host: {old}");
+        }
+        // The head is found after it, too.
+        let (_, context) = cache
+            .context_at(&server.url(), &Reference::Default, &none)
+            .await
+            .unwrap();
+        assert_eq!(files(&context), main_tf("# 3\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_no_branch_holds_is_had_while_the_host_hands_it_out() {
+    let origin = Origin::with(&[("main.tf", "# 1\n")]);
+    let dropped = origin.commit(&[("main.tf", "# dropped\n")]);
+    origin.git(&["-C", "work", "reset", "--quiet", "--hard", "HEAD^"]);
+    origin.commit(&[("main.tf", "# instead\n")]);
+    let none = Credentials::default();
+    let commit = Reference::commit(&dropped).unwrap();
+    let server = serve(&origin, false).await;
+    let (_, context) = TestCache::new()
+        .context_at(&server.url(), &commit, &none)
+        .await
+        .unwrap();
+    assert_eq!(files(&context), main_tf("# dropped\n"));
+    let old = serve(&origin, true).await;
+    let error = TestCache::new()
+        .context_at(&old.url(), &commit, &none)
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "CommitNotFound",
+        false,
+        &[&dropped, "no branch and no tag"],
+    );
+}
+
+#[tokio::test]
+async fn a_commit_that_never_was_is_told() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    let commit = Reference::commit(&"a".repeat(40)).unwrap();
+    for old in [false, true] {
+        let server = serve(&origin, old).await;
+        let error = TestCache::new()
+            .context_at(&server.url(), &commit, &Credentials::default())
+            .await
+            .unwrap_err();
+        told(&error, "CommitNotFound", false, &["aaaaaaaa"]);
+    }
+}
+
+#[tokio::test]
+async fn a_part_of_a_commit_id_is_refused_with_what_to_write() {
+    let error = Reference::commit("c0ffee1").unwrap_err();
+    told(
+        &error,
+        "InvalidReference",
+        false,
+        &["`c0ffee1`", "all 40", "git rev-parse"],
+    );
+}
+
+#[tokio::test]
+async fn a_rewritten_branch_is_followed() {
+    let origin = Origin::with(&[("main.tf", "# 1\n"), ("gone.tf", "")]);
+    origin.commit(&[("main.tf", "# 2\n")]);
+    let none = Credentials::default();
+    for old in [false, true] {
+        let (server, cache) = (serve(&origin, old).await, TestCache::new());
+        cache.context(&server.url(), "", &none).await.unwrap();
+        // Another history without a common commit.
+        origin.git(&["-C", "work", "checkout", "--quiet", "--orphan", "other"]);
+        origin.git(&["-C", "work", "rm", "--quiet", "-r", "-f", "."]);
+        let text = format!("# rewritten {old}\n");
+        let id = origin.commit(&[("main.tf", &text)]);
+        origin.git(&[
+            "-C",
+            "work",
+            "push",
+            "--quiet",
+            "--force",
+            "origin",
+            "HEAD:main",
+        ]);
+        origin.git(&["-C", "work", "checkout", "--quiet", "-B", "main"]);
+        origin.git(&["-C", "work", "branch", "-D", "other"]);
+        let revision = cache
+            .resolve(&server.url(), Some("main"), &none)
+            .await
+            .unwrap();
+        assert_eq!(revision.commit.as_str(), id);
+        let context = cache
+            .context_of(&server.url(), "", &revision, &none)
+            .await
+            .unwrap();
+        assert_eq!(files(&context), main_tf(&text));
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_branch_is_told_with_the_one_that_is_left() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    origin.git(&[
+        "-C",
+        "work",
+        "push",
+        "--quiet",
+        "origin",
+        "HEAD:refs/heads/feature",
+    ]);
+    let (server, cache, none) = (
+        serve(&origin, false).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    let feature = Some("feature");
+    let revision = cache.resolve(&server.url(), feature, &none).await.unwrap();
+    origin.git(&["-C", "work", "push", "--quiet", "origin", ":feature"]);
+    let error = cache
+        .resolve(&server.url(), feature, &none)
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "BranchNotFound",
+        false,
+        &[
+            "branch feature does not exist",
+            "its default branch is main",
+        ],
+    );
+    // What it was at can still be had.
+    cache
+        .context_of(&server.url(), "", &revision, &none)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn an_empty_repository_is_waited_for() {
+    let origin = Origin::empty();
+    let (server, cache, none) = (
+        serve(&origin, false).await,
+        TestCache::new(),
+        Credentials::default(),
+    );
+    for branch in [None, Some("main")] {
+        let error = cache
+            .resolve(&server.url(), branch, &none)
+            .await
+            .unwrap_err();
+        told(&error, "RepositoryEmpty", false, &["push a first commit"]);
+    }
+    origin.commit(&[("main.tf", "# 1\n")]);
+    let context = cache.context(&server.url(), "", &none).await.unwrap();
+    assert_eq!(files(&context), main_tf("# 1\n"));
+}

@@ -1,0 +1,175 @@
+//! Submodules of git, where they are asked for.
+
+use alustan_source::Credentials;
+
+use crate::support::{HttpServer, Origin, Rules, TestCache, files, names};
+
+/// `me:hunter2`
+const ME: &str = "bWU6aHVudGVyMg==";
+
+/// `r.git` with `url` as the submodule at `modules`, which is `s.git` with `x/main.tf` and a submodule of its own,
+/// `deep`, which is `d.git`.
+fn origin(url: &str) -> Origin {
+    let origin = Origin::with(&[
+        (
+            "m/main.tf",
+            "module \"x\" {\n  source = \"../modules/x\"\n}\n",
+        ),
+        ("plain/main.tf", ""),
+    ]);
+    let add = |name: &str, text: &str, url: &str, path: &str, of: &str| {
+        let work = origin.folder.path().join(name);
+        std::fs::create_dir_all(work.join("x")).unwrap();
+        std::fs::write(work.join("x/main.tf"), text).unwrap();
+        if name != "d" {
+            let text = format!("[submodule \"any name\"]\n\tpath = {path}\n\turl = {url}\n");
+            std::fs::write(work.join(".gitmodules"), text).unwrap();
+        }
+        if !work.join(".git").exists() {
+            origin.git(&["init", "--quiet", "--initial-branch=main", name]);
+        }
+        origin.git(&["-C", name, "add", "--all"]);
+        if !of.is_empty() {
+            let entry = format!("160000,{of},{path}");
+            origin.git(&["-C", name, "update-index", "--add", "--cacheinfo", &entry]);
+        }
+        origin.git(&["-C", name, "commit", "--quiet", "--message=c"]);
+        origin.git(&["-C", name, "rev-parse", "HEAD"])
+    };
+    let deep = add("d", "# deep\n", "", "", "");
+    let modules = add(
+        "s",
+        "module \"d\" {\n  source = \"../deep/x\"\n}\n",
+        "../d.git",
+        "deep",
+        &deep,
+    );
+    for name in ["d", "s"] {
+        origin.git(&["clone", "--quiet", "--bare", name, &format!("{name}.git")]);
+    }
+    std::fs::remove_dir_all(origin.work().join("x")).ok();
+    add("work", "# root\n", url, "modules", &modules);
+    origin.git(&["-C", "work", "push", "--quiet", "origin", "HEAD"]);
+    origin
+}
+
+fn rules(wants: Option<&'static str>) -> Rules {
+    Rules {
+        wants,
+        ..Rules::default()
+    }
+}
+
+#[tokio::test]
+async fn local_modules_in_submodules_come_with_them_and_theirs() {
+    let origin = origin("../s.git");
+    let server = HttpServer::plain(origin.folder.path(), rules(Some(ME))).await;
+    let credentials = server.credentials(Some("hunter2"));
+    let cache = TestCache::new();
+    let context = cache
+        .with_submodules(&server.url(), "m", &credentials)
+        .await
+        .unwrap();
+    assert_eq!(
+        names(&context),
+        ["m/main.tf", "modules/deep/x/main.tf", "modules/x/main.tf"]
+    );
+    assert!(
+        files(&context).contains(&("modules/deep/x/main.tf".to_owned(), "# deep\n".to_owned()))
+    );
+    assert!(context.submodules.is_empty());
+    let again = cache
+        .with_submodules(&server.url(), "m", &credentials)
+        .await
+        .unwrap();
+    assert_eq!(context.digest, again.digest);
+    // The module itself may be in one.
+    let inside = cache
+        .with_submodules(&server.url(), "modules/x", &credentials)
+        .await
+        .unwrap();
+    assert_eq!(
+        names(&inside),
+        ["modules/deep/x/main.tf", "modules/x/main.tf"]
+    );
+}
+
+#[tokio::test]
+async fn who_does_not_need_them_does_not_fetch_them() {
+    let origin = origin("https://no-such-host.invalid/s.git");
+    let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let context = cache
+        .with_submodules(&server.url(), "plain", &none)
+        .await
+        .unwrap();
+    assert_eq!(names(&context), ["plain/main.tf"]);
+    let error = cache
+        .with_submodules(&server.url(), "m", &none)
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason(), "RepositoryUnreachable", "{error}");
+    let error = cache.context(&server.url(), "m", &none).await.unwrap_err();
+    assert_eq!(error.reason(), "ModuleNotFound");
+    assert!(
+        error.to_string().contains("gitRepo.submodules: true"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_password_is_not_shown_to_the_host_of_a_submodule() {
+    let stranger = Origin::with(&[("x/main.tf", "")]);
+    let other = HttpServer::plain(stranger.folder.path(), rules(Some(ME))).await;
+    let origin = origin(&other.url());
+    let server = HttpServer::plain(origin.folder.path(), rules(Some(ME))).await;
+    let credentials = server.credentials(Some("hunter2"));
+    let error = TestCache::new()
+        .with_submodules(&server.url(), "m", &credentials)
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason(), "GitAuthenticationFailed", "{error}");
+    assert!(other.seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_one_is_told() {
+    let none = Credentials::default();
+    for (url, word) in [
+        ("file:///etc", "scheme `file`"),
+        ("ext::sh", "`::`"),
+        ("../../../../s.git", "climbs too high"),
+        ("https://host/s//folder", "names a folder"),
+    ] {
+        let origin = origin(url);
+        let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
+        let error = TestCache::new()
+            .with_submodules(&server.url(), "m", &none)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.reason(), error.is_transient()),
+            ("SubmoduleUnusable", false),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(
+            text.contains("submodule `modules`") && text.contains(word),
+            "{text}"
+        );
+    }
+    let origin = Origin::with(&[("main.tf", "")]);
+    let entry = format!("160000,{},vendor", "a".repeat(40));
+    origin.git(&["-C", "work", "update-index", "--add", "--cacheinfo", &entry]);
+    origin.git(&["-C", "work", "commit", "--quiet", "--message=s"]);
+    origin.git(&["-C", "work", "push", "--quiet", "origin", "HEAD"]);
+    let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
+    let error = TestCache::new()
+        .with_submodules(&server.url(), "", &none)
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("`.gitmodules` names no address"),
+        "{error}"
+    );
+}
