@@ -212,6 +212,7 @@ fn keyed(key: &[u8], value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn planned(address: &str, actions: &[&str], after: &str) -> Value {
         json!({"address": address, "change": {"actions": actions, "before": null, "after": {"v": after}}})
@@ -345,5 +346,53 @@ mod tests {
         let none = of(json!({"at": {"actions": ["no-op"], "before": "0", "after": "0"}}));
         assert_ne!(first.shape, none.shape);
         assert_eq!(none.shape, set(&[]).shape);
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "(create|delete|update|read|no-op|a.b|[a-z]{0,4})".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            let names = "(resource_changes|output_changes|change|actions|address|before|after|after_unknown|[a-z])";
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(names, inner, 0..5)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_plan_is_summed_up_or_refused(
+            before in any_json(), after in any_json(), unknown in any_json(), outputs in any_json(),
+            actions in proptest::collection::vec("(create|delete|update|read|no-op|forget|x)", 0..3),
+        ) {
+            let plan = json!({
+                "resource_changes": [{"address": "a.b", "change": {
+                    "actions": actions, "before": before, "after": after, "after_unknown": unknown,
+                }}],
+                "output_changes": outputs,
+            });
+            let text = plan.to_string();
+            if let Ok(summary) = summary(text.as_bytes(), b"key") {
+                prop_assert_eq!(summary.set.digest.len(), 64);
+                prop_assert!(summary.set.add + summary.set.change + summary.set.destroy <= 2);
+            }
+            let cut = text.len() / 2;
+            let _ = summary_of_damaged(&text.as_bytes()[..cut]);
+        }
+
+        #[test]
+        fn any_json_is_a_plan_or_refused(plan in any_json()) {
+            let _ = summary_of_damaged(plan.to_string().as_bytes());
+        }
+    }
+
+    fn summary_of_damaged(bytes: &[u8]) -> bool {
+        summary(bytes, b"key").is_ok()
     }
 }

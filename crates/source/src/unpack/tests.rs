@@ -2,6 +2,7 @@
 
 use super::*;
 use flate2::{Compression, write::GzEncoder};
+use proptest::prelude::*;
 use rstest::rstest;
 use std::io::Write as _;
 
@@ -222,4 +223,61 @@ fn inner_links_and_folders_are_made() {
     assert_eq!(reason, "ok");
     assert_eq!(fs::read(temp.path().join("in/e")).unwrap(), b"evil");
     assert!(temp.path().join("in/empty").is_dir());
+}
+
+/// Everything below a folder but `in`, where archives are unpacked.
+fn outside(temp: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(temp).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.filter(|name| name != "in").collect()
+}
+
+const NAMES: [&str; 12] = [
+    "a",
+    "a/b",
+    "a/b/c",
+    "../x",
+    "a/../../x",
+    "/tmp/x",
+    "b",
+    "b/x",
+    "./a",
+    "a//b",
+    "c/d/e",
+    "",
+];
+const TARGETS: [&str; 8] = ["a", "..", "../..", "/tmp", "b", "../x", ".", "a/b"];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whatever_an_archive_says_nothing_appears_outside(
+        entries in proptest::collection::vec((0..NAMES.len(), 0..TARGETS.len(), 0..5_u8), 0..8),
+    ) {
+        let entries: Vec<Raw> = entries
+            .into_iter()
+            .map(|(name, target, kind)| match kind {
+                0 | 1 => file(NAMES[name]),
+                2 => link(NAMES[name], TARGETS[target]),
+                3 => Raw { kind: EntryType::Link, ..link(NAMES[name], TARGETS[target]) },
+                _ => Raw { kind: EntryType::Directory, content: Vec::new(), ..file(NAMES[name]) },
+            })
+            .collect();
+        let (_, temp) = attempt_with(&entries, UnpackLimits::default());
+        prop_assert_eq!(outside(temp.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn damaged_archives_are_read_or_refused(at in 0_usize..400, byte: u8, end in 0_usize..400) {
+        let mut bytes = archive(&[file("a/b"), link("c", "a/b"), file("d")]);
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        bytes.truncate(bytes.len().saturating_sub(end / 4));
+        let temp = tempfile::tempdir().unwrap();
+        let inside = temp.path().join("in");
+        std::fs::create_dir(&inside).unwrap();
+        let _ = unpack(&bytes[..], &inside, &UnpackLimits::default());
+        prop_assert_eq!(outside(temp.path()), Vec::<String>::new());
+    }
 }
