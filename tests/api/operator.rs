@@ -3,6 +3,7 @@
 //! beginning.
 
 mod outputs;
+mod repositories;
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

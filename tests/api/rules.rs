@@ -582,3 +582,40 @@ async fn one_resource_or_a_selector() {
     ];
     refuses(&space, "/dependsOn", "should match", &names).await;
 }
+
+#[tokio::test]
+async fn a_repository_is_followed_at_one_place() {
+    let space = Space::new().await;
+    let place = |fields: Value| {
+        let mut repo = json!({"url": "https://127.0.0.1:1/team/infra"});
+        repo.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        repo
+    };
+    let commit = "0123456789abcdefABCDEF0123456789abcdef01";
+    let good = [
+        json!({}),
+        json!({"branch": "main"}),
+        json!({"tag": "v1.0"}),
+        json!({"commit": commit}),
+        json!({"commit": "a".repeat(64)}),
+    ];
+    accepts(&space, "/gitRepo", &good.map(place)).await;
+    let bad = [
+        json!({"branch": "main", "tag": "v1"}),
+        json!({"branch": "main", "commit": commit}),
+        json!({"tag": "v1", "commit": commit}),
+    ];
+    let message = "at most one of branch, tag and commit may be given";
+    refuses(&space, "/gitRepo", message, &bad.map(place)).await;
+    let bad = ["", "c0ffee1", &commit[1..], "HEAD", &"g".repeat(40)].map(Value::from);
+    refuses(&space, "/gitRepo/commit", "must be a full commit id", &bad).await;
+    refuses(&space, "/gitRepo/tag", "must not be empty", &[json!("")]).await;
+    let pem = "-----BEGIN CERTIFICATE-----";
+    accepts(&space, "/gitRepo/caBundle", &[json!(pem)]).await;
+    let message = "must hold certificates in PEM";
+    refuses(&space, "/gitRepo/caBundle", message, &[json!("aGVsbG8=")]).await;
+    let long = format!("{pem}{}", "x".repeat(65536));
+    refuses(&space, "/gitRepo/caBundle", "65536", &[json!(long)]).await;
+}

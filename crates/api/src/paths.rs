@@ -21,5 +21,7 @@ pub const BUILD: &str = "/kaniko-ctx";
 pub const INJECT: &str = "/alustan-inject";
 /// The docker configuration in the `prepare` container.
 pub const DOCKER_CONFIG: &str = "/alustan-docker";
+/// The credentials of the repository in the `prepare` container, for modules that are fetched.
+pub const GIT: &str = "/alustan-git";
 /// The user and group that runner containers run as.
 pub const USER: i64 = 65532;

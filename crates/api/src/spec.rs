@@ -27,6 +27,9 @@ pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -pin, -plan, -stat
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
 const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
 
+const COMMIT: &str = "self.matches('^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$')";
+const COMMIT_HELP: &str = "must be a full commit id, all 40 (or 64) hexadecimal digits as `git rev-parse` prints them: hosts do not find a commit by a part of it";
+
 /// What is applied, with what values, and how.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
@@ -276,6 +279,7 @@ pub struct Script {
 /// The repository that the module is in.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be given"))]
 pub struct GitRepo {
     /// `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`;
     /// `//subdir` at the end names the module's folder, and so does a third part of the path on
@@ -285,6 +289,15 @@ pub struct GitRepo {
     /// The branch to follow. Default: the repository's own default branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// The tag to follow: one that is moved is a change. Annotated tags stand for their commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
+    pub tag: Option<String>,
+    /// The commit, by its full id: nothing that is pushed later changes anything, and the
+    /// repository is asked for nothing once the module is built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new(COMMIT).message(COMMIT_HELP))]
+    pub commit: Option<String>,
     /// Folder of the module in the repository. Default: its root, or what the URL says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -297,14 +310,25 @@ pub struct GitRepo {
     #[serde(default = "one_minute")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
-    /// The private key for ssh. A key `known_hosts` in the same Secret says which host keys to
-    /// trust; those of github.com, gitlab.com and bitbucket.org are built in.
+    /// Whether submodules of git come with the folders that they are in. Default: false, and a
+    /// module that needs one says so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub submodules: bool,
+    /// The private key for ssh, also for modules that the module fetches by ssh. A key
+    /// `known_hosts` in the same Secret says which host keys to trust; those of github.com,
+    /// gitlab.com and bitbucket.org are built in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_key_secret: Option<KeyRef>,
-    /// A Secret with `username` and `password` (or a token as password) for https, and `ca.crt`
-    /// for a server with a private certificate authority.
+    /// A Secret with `username` and `password` (or a token as password) for https, also for
+    /// modules that the module fetches by https from the same host; and `ca.crt`, certificate
+    /// authorities to trust besides the usual ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret: Option<NameRef>,
+    /// Certificate authorities (PEM) to trust besides the usual ones, here and for modules that
+    /// the module fetches by https with git.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.contains('-----BEGIN CERTIFICATE-----')").message("must hold certificates in PEM: -----BEGIN CERTIFICATE-----"), validation = Rule::new("self.size() <= 65536").message("must have at most 65536 characters"))]
+    pub ca_bundle: Option<String>,
 }
 
 /// The registry that the runner image is pushed to.

@@ -64,6 +64,10 @@ pub(crate) struct Config {
     /// Where repositories and contexts are cached.
     #[arg(long, env = "ALUSTAN_CACHE_DIR", default_value = "/var/cache/alustan")]
     pub(crate) cache_dir: PathBuf,
+    /// How many MiB all cached repositories may have together; the longest unused make room. The
+    /// volume needs 2 GiB more, for contexts and for what arrives.
+    #[arg(long, env = "ALUSTAN_GIT_CACHE_MIB", default_value_t = 3072, value_parser = clap::value_parser!(u64).range(64..1 << 24))]
+    pub(crate) git_cache_mib: u64,
     /// The one namespace to watch and act in; all of them if it is not given.
     #[arg(long, env = "ALUSTAN_WATCH_NAMESPACE")]
     pub(crate) watch_namespace: Option<String>,

@@ -46,13 +46,20 @@ impl Repository {
             message: format!("spec.gitRepo.{field}: {error}"),
         };
         let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
-        let reference =
-            Reference::branch(repo.branch.as_deref()).map_err(|error| wrong("branch", &error))?;
+        let reference = match (&repo.tag, &repo.commit) {
+            (Some(tag), _) => Reference::tag(tag).map_err(|error| wrong("tag", &error))?,
+            (None, Some(commit)) => {
+                Reference::commit(commit).map_err(|error| wrong("commit", &error))?
+            }
+            (None, None) => Reference::branch(repo.branch.as_deref())
+                .map_err(|error| wrong("branch", &error))?,
+        };
         let mut include = repo.include.clone();
         include.extend(tf.spec.container_registry.dockerfile.clone());
         let spec = ContextSpec {
             path: repo.path.clone(),
             include,
+            submodules: repo.submodules,
         };
         let identity = hash::plain(&(
             credentials.fingerprint(b"question"),
@@ -81,10 +88,11 @@ impl Repository {
     /// The place of the module, whatever the commit.
     pub(crate) fn place(&self) -> String {
         format!(
-            "{} {:?} {:?}",
+            "{} {:?} {:?} {}",
             self.question(),
             self.spec.path,
-            self.spec.include
+            self.spec.include,
+            self.spec.submodules
         )
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
 use alustan_core::references::followers;
-use alustan_source::GitCache;
+use alustan_source::{CacheOptions, GitCache};
 use anyhow::{Context as _, Result};
 use futures::StreamExt;
 use futures::stream;
@@ -216,7 +216,12 @@ fn context(
 ) -> Result<Context> {
     let contexts = Contexts::open(config.cache_dir.join("contexts"))
         .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
-    let git = GitCache::new(config.cache_dir.join("repositories")).context("open the git cache")?;
+    let options = CacheOptions {
+        cache_bytes: config.git_cache_mib << 20,
+        ..CacheOptions::default()
+    };
+    let git = GitCache::with_options(config.cache_dir.join("repositories"), options)
+        .context("open the git cache")?;
     let settings = config.settings()?;
     let registry = alustan_registry::Registry::new(alustan_registry::Options {
         insecure_hosts: settings.insecure_registries.clone(),

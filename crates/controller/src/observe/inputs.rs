@@ -135,10 +135,9 @@ impl Reader<'_> {
 
     async fn git(&self, tf: &Terraform) -> Found<Credentials> {
         let repo = &tf.spec.git_repo;
-        let mut credentials = Credentials {
-            ca_bundle: self.cx.settings.ca_bundle.clone(),
-            ..Credentials::default()
-        };
+        let mut credentials = Credentials::default();
+        let mut authorities: Vec<String> = self.cx.settings.ca_bundle.iter().cloned().collect();
+        authorities.extend(repo.ca_bundle.clone());
         if let Some(reference) = &repo.ssh_key_secret {
             let field = "spec.gitRepo.sshKeySecret";
             let data = found!(self.secret(field, &reference.name).await?)
@@ -161,14 +160,24 @@ impl Reader<'_> {
                 .data
                 .unwrap_or_default();
             let user = data.get("username").map_or_else(|| "git".to_owned(), text);
-            if let Some(password) = data.get("password") {
+            let password = data.get("password");
+            if password.is_none() && !data.contains_key("ca.crt") {
+                return Ok(Err(self.missing_key(
+                    field,
+                    "Secret",
+                    &reference.name,
+                    "password",
+                )));
+            }
+            if let Some(password) = password {
                 credentials.https = Some(HttpsCredentials {
                     username: SecretString::new(user),
                     password: SecretString::new(text(password)),
                 });
             }
-            credentials.ca_bundle = data.get("ca.crt").map(text).or(credentials.ca_bundle);
+            authorities.extend(data.get("ca.crt").map(text));
         }
+        credentials.ca_bundle = (!authorities.is_empty()).then(|| authorities.join("\n"));
         Ok(Ok(credentials))
     }
 

@@ -1,0 +1,126 @@
+//! How often repositories are asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use alustan_api::Terraform;
+use kube::api::{Api, ListParams};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{Operator, condition};
+use crate::server::until;
+use crate::space::{resource, with};
+
+const MANY: usize = 500;
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// A git server with one branch, `main`, in the protocol's first version: an `ls-remote` is one request.
+struct CountingServer {
+    address: String,
+    asked: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl CountingServer {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = asked.clone();
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream, counter.clone()));
+            }
+        });
+        Self {
+            address,
+            asked,
+            task,
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for CountingServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn answer(mut stream: TcpStream, counter: Arc<AtomicUsize>) {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => request.push(byte),
+            Err(_) => return,
+        }
+    }
+    if request.starts_with(b"GET ") {
+        counter.fetch_add(1, Ordering::SeqCst);
+    }
+    let line = |text: &str| format!("{:04x}{text}", text.len() + 4);
+    let id = "a".repeat(40);
+    let body = [
+        line("# service=git-upload-pack\n"),
+        "0000".to_owned(),
+        line(&format!("{id} HEAD\0symref=HEAD:refs/heads/main\n")),
+        line(&format!("{id} refs/heads/main\n")),
+        "0000".to_owned(),
+    ]
+    .concat();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let _gone = stream.write_all(format!("{head}{body}").as_bytes()).await;
+}
+
+/// Five hundred resources follow one branch, each with a folder of its own.
+#[tokio::test]
+async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it() {
+    let operator = Operator::shared().await;
+    let (space, server) = (operator.space().await, CountingServer::start().await);
+    let url = format!("{}/team/infra", server.address);
+    let web = with(resource("x"), "/gitRepo/url", Some(json!(url)));
+    let web = with(web, "/gitRepo/branch", Some(json!("gone")));
+    let web = with(web, "/gitRepo/interval", Some(json!("2s")));
+    let since = Instant::now();
+    for number in 0..MANY {
+        let path = Some(json!(format!("stacks/{number}")));
+        let mut one = with(web.clone(), "/gitRepo/path", path);
+        one["metadata"]["name"] = format!("many-{number}").into();
+        space.apply(&one).await.unwrap();
+    }
+    let api: Api<Terraform> = space.api();
+    until("an answer for all", async || {
+        let all = api.list(&ListParams::default()).await.unwrap();
+        let told = |tf: &&Terraform| condition(tf, "SourceReady").1 == "BranchNotFound";
+        let done = all.iter().filter(told).count();
+        let not_yet = || format!("{done} of {MANY} have an answer");
+        (done == MANY).then_some(()).ok_or_else(not_yet)
+    })
+    .await;
+    let told = server.asked();
+    until("further questions", async || {
+        let asked = server.asked();
+        let not_yet = || format!("asked {asked} times");
+        (asked >= told + 3).then_some(()).ok_or_else(not_yet)
+    })
+    .await;
+    let intervals = since.elapsed().as_secs_f64() / INTERVAL.as_secs_f64();
+    // Between 90 and 110 percent of an interval, and the first question.
+    let most = intervals / 0.9 + 1.0;
+    let asked = u32::try_from(server.asked()).unwrap();
+    println!("{MANY} resources, {intervals:.1} intervals: asked {asked} times");
+    assert!(
+        f64::from(asked) <= most,
+        "{asked} questions in {intervals} intervals"
+    );
+}
