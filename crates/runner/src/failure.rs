@@ -91,11 +91,17 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     let (class, reason) = judge(step, code, &words);
     let what = format!("{} ended with exit code {code}", step.name());
     let said = useful(&text);
-    let message = if said.is_empty() {
+    let mut message = if said.is_empty() {
         what
     } else {
         format!("{what}: {said}")
     };
+    if reason == MODULES_UNAVAILABLE && class != FailureClass::World {
+        message = format!(
+            "{}; {PRIVATE_MODULES}",
+            cut(&message, MAX_TEXT - PRIVATE_MODULES.len() - 2)
+        );
+    }
     failure(class, reason, message)
 }
 
@@ -117,6 +123,13 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
             FailureClass::User
         };
         (class, "ProvidersUnavailable")
+    } else if step == Step::Init && says(NO_MODULE) {
+        let class = if says(WORLD) {
+            FailureClass::World
+        } else {
+            FailureClass::Module
+        };
+        (class, MODULES_UNAVAILABLE)
     } else if says(WORLD) {
         (FailureClass::World, step.reason())
     } else if matches!(step, Step::Script(_)) && matches!(code, 126 | 127) {
@@ -134,6 +147,12 @@ pub fn is_refused(step: Step, stderr: &str) -> bool {
     let says = |first: &str| LOCKED.iter().chain(STALE).any(|it| first.contains(it));
     matches!(step, Step::Apply | Step::Destroy) && first.is_some_and(says)
 }
+
+const MODULES_UNAVAILABLE: &str = "ModulesUnavailable";
+const PRIVATE_MODULES: &str = "private modules are fetched with what spec.gitRepo has: sshKeySecret (and its known_hosts) for ssh, credentialsSecret for https from the repository's own host";
+
+/// A module from elsewhere cannot be fetched.
+const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];
 
 const LOCKED: &[&str] = &[
     "error acquiring the state lock",

@@ -6,8 +6,10 @@
 mod dockerfile;
 mod empty_state;
 mod finish;
+mod git;
 mod providers;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -27,7 +29,9 @@ use crate::engine::{Engine, Mirror, cli_config};
 use crate::failure::{Step, chain, classify, failure, module, user, world};
 use crate::layout::{Layout, Vars};
 use crate::record::to_json;
+use crate::redact::Redactor;
 use crate::report::write_failure;
+use crate::secret_values::of_environment;
 use crate::workspace::module_directory;
 
 /// How long providers and modules may take to arrive.
@@ -80,7 +84,13 @@ impl Request {
 
 /// Prepares the context; a failure stands in the termination message.
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
-    let redactor = commands.redactor.clone();
+    let git = git::Credentials::read(vars);
+    let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
+    let redactor = Redactor::new(secrets.chain(git.secrets()));
+    let commands = Commands {
+        redactor: redactor.clone(),
+        ..commands
+    };
     match try_prepare(layout, vars, commands).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -182,8 +192,11 @@ pub async fn prepare_context(
         Some(before) => format!("{}\n{}", before.trim_end(), request.dockerfile),
         None => request.dockerfile.clone(),
     };
-    let environment = environment(layout, vars, &place).map_err(unwritten)?;
+    let mut environment = environment(layout, vars, &place).map_err(unwritten)?;
+    let access = git::Credentials::read(vars).open(&environment)?;
+    environment.extend(access.iter().flat_map(|it| it.environment().clone()));
     initialise(layout, commands, environment, request, &directory).await?;
+    drop(access);
     let providers = providers::Providers {
         found: directory.join(".terraform/providers"),
         base: layout.base_providers.clone(),
@@ -237,6 +250,7 @@ fn environment(layout: &Layout, vars: &Vars, place: &Place) -> io::Result<Vars> 
     )?);
     environment.remove("ALUSTAN_DOCKERFILE");
     environment.remove(certificates::BUNDLE);
+    environment.remove(git::BUNDLE);
     Ok(environment)
 }
 

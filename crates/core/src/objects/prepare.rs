@@ -3,7 +3,8 @@
 
 use alustan_api::paths;
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, KeyToPath, SecretVolumeSource, Volume, VolumeMount,
+    Container, EnvVar, KeyToPath, ProjectedVolumeSource, SecretProjection, SecretVolumeSource,
+    Volume, VolumeMount, VolumeProjection,
 };
 
 use alustan_api::Terraform;
@@ -17,6 +18,8 @@ pub(crate) const VOLUME: &str = "build";
 /// The volume with the registry's docker configuration.
 pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
+const GIT: &str = "git";
+const KNOWN_HOSTS: &str = "known_hosts";
 
 /// What is prepared, and in what.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +62,47 @@ pub(crate) fn containers(
 /// The volumes that they need, besides the cache and `/tmp`.
 pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
     let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
-    [pod::scratch(VOLUME)].into_iter().chain(injected).collect()
+    let volumes = [pod::scratch(VOLUME)].into_iter().chain(injected);
+    volumes.chain(git_credentials(tf)).collect()
+}
+
+/// What the repository asks for, so that private modules can be fetched like it. The builder does
+/// not see it. A Secret that is gone stops nobody who needs nothing of it.
+fn git_credentials(tf: &Terraform) -> Option<Volume> {
+    let repo = &tf.spec.git_repo;
+    let secret = |name: &str, keys: &[(&str, &str)]| VolumeProjection {
+        secret: Some(SecretProjection {
+            name: name.to_owned(),
+            items: Some(
+                keys.iter()
+                    .map(|(key, path)| KeyToPath {
+                        key: (*key).to_owned(),
+                        path: (*path).to_owned(),
+                        mode: None,
+                    })
+                    .collect(),
+            ),
+            optional: Some(true),
+        }),
+        ..VolumeProjection::default()
+    };
+    let ssh = repo.ssh_key_secret.iter().map(|ssh| {
+        let keys = [(ssh.key.as_str(), "ssh-key"), (KNOWN_HOSTS, KNOWN_HOSTS)];
+        secret(&ssh.name, &keys)
+    });
+    let https = repo.credentials_secret.iter().map(|https| {
+        let keys = ["username", "password", "ca.crt"].map(|key| (key, key));
+        secret(&https.name, &keys)
+    });
+    let sources: Vec<_> = ssh.chain(https).collect();
+    (!sources.is_empty()).then(|| Volume {
+        name: GIT.to_owned(),
+        projected: Some(ProjectedVolumeSource {
+            default_mode: Some(0o440),
+            sources: Some(sources),
+        }),
+        ..Volume::default()
+    })
 }
 
 /// What the operator's image has and the base image may lack.
@@ -158,6 +201,17 @@ fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Cont
     }
     if prepare.docker {
         mounts.push(docker_mount(paths::DOCKER_CONFIG));
+    }
+    let repo = &tf.spec.git_repo;
+    let authority = repo.ca_bundle.as_deref();
+    env.extend(authority.map(|text| pod::env("ALUSTAN_GIT_CA_BUNDLE", text)));
+    if repo.ssh_key_secret.is_some() || repo.credentials_secret.is_some() {
+        mounts.push(VolumeMount {
+            read_only: Some(true),
+            ..pod::mount(GIT, paths::GIT)
+        });
+        env.push(pod::env("ALUSTAN_GIT_CREDENTIALS", paths::GIT));
+        env.push(pod::env("ALUSTAN_GIT_URL", &repo.url));
     }
     Container {
         name: "prepare".to_owned(),

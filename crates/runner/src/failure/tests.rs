@@ -223,3 +223,32 @@ fn a_place_in_json_says_nothing_of_its_content(#[case] json: &str) {
         "{place}"
     );
 }
+
+#[test]
+fn a_module_that_cannot_be_fetched_says_where_credentials_come_from() {
+    let said = |why: &str| {
+        format!(
+            "\nError: Failed to download module\n\n  on main.tf line 1:\n\nCould not download module \"a\" (main.tf:1) source code from\n\
+             \"git::https://host/r.git\": error downloading: {why}\n"
+        )
+    };
+    let refused = classify(
+        Step::Init,
+        1,
+        &said("fatal: could not read Username for 'https://host'"),
+    );
+    assert_eq!(
+        (refused.class, refused.reason.as_str()),
+        (FailureClass::Module, "ModulesUnavailable")
+    );
+    assert!(
+        refused.message.contains("sshKeySecret")
+            && refused.message.contains("could not read Username")
+    );
+    let away = classify(Step::Init, 1, &said("Could not resolve host: host"));
+    assert_eq!(
+        (away.class, away.reason.as_str()),
+        (FailureClass::World, "ModulesUnavailable")
+    );
+    assert!(!away.message.contains("sshKeySecret"));
+}

@@ -304,3 +304,51 @@ fn runner_pods_have_no_init_containers_and_run_once() {
         assert_eq!(pod.init_containers.is_some(), is_build);
     }
 }
+
+/// Private modules are fetched by whoever prepares, with the repository's own credentials.
+#[test]
+fn credentials_of_the_repository_are_seen_by_the_one_who_prepares_alone() {
+    let tf = terraform()
+        .with(
+            "/gitRepo/sshKeySecret",
+            json!({"name": "deploy", "key": "id"}),
+        )
+        .with("/gitRepo/credentialsSecret", json!({"name": "login"}))
+        .with("/gitRepo/caBundle", "PEM");
+    let made = Made::of(tf);
+    let pod_of = |part| serde_json::to_value(pod(made.job(part))).unwrap();
+    let build = pod_of("build");
+    let volumes = build["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|it| it["name"] == "git").unwrap();
+    let sources = &volume["projected"]["sources"];
+    assert_eq!(sources[0]["secret"]["name"], "deploy");
+    assert_eq!(
+        sources[0]["secret"]["items"][0],
+        json!({"key": "id", "path": "ssh-key"})
+    );
+    assert_eq!(sources[1]["secret"]["name"], "login");
+    assert!(
+        sources
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|it| it["secret"]["optional"] == true)
+    );
+    let sees = |container: &Value| container["volumeMounts"].to_string().contains("\"git\"");
+    assert!(sees(&build["initContainers"][0]) && !sees(&build["containers"][0]));
+    let environment = build["initContainers"][0]["env"].to_string();
+    for name in [
+        "ALUSTAN_GIT_CREDENTIALS",
+        "ALUSTAN_GIT_URL",
+        "ALUSTAN_GIT_CA_BUNDLE",
+    ] {
+        assert!(environment.contains(name), "{environment}");
+    }
+    let apply = pod_of("apply").to_string();
+    assert!(
+        !apply.contains("deploy") && !apply.contains("login"),
+        "{apply}"
+    );
+    let none = serde_json::to_string(&pod(Made::of(terraform()).job("build"))).unwrap();
+    assert!(!none.contains("ALUSTAN_GIT"), "{none}");
+}

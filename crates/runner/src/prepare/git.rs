@@ -1,0 +1,158 @@
+//! The credentials of the repository, for modules that the engine fetches by git.
+//!
+//! They are files of a Secret that only this container sees. What git reads of them lies in `/tmp`, which the builder
+//! does not have, and goes before anything is copied.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_source::{GitAccess, HttpsCredentials, RepositoryUrl, SecretBytes, SecretString};
+
+use crate::failure::{chain, failure};
+use crate::layout::Vars;
+
+/// Certificates (PEM) that the resource itself gives.
+pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
+/// Whose credentials they are, where the repository needs none: of nobody's.
+const NOBODY: &str = "https://localhost/none";
+
+/// What there is of them. No `Debug`: it is secret.
+pub(super) struct Credentials {
+    url: String,
+    found: alustan_source::Credentials,
+}
+
+impl Credentials {
+    /// Reads what the Secrets have.
+    pub(super) fn read(vars: &Vars) -> Self {
+        let folder = vars.get("ALUSTAN_GIT_CREDENTIALS").map(Path::new);
+        let bytes = |name: &str| fs::read(folder?.join(name)).ok();
+        let text = |name: &str| Some(String::from_utf8_lossy(&bytes(name)?).into_owned());
+        let own = vars.get(BUNDLE).cloned();
+        let authorities: Vec<String> = own.into_iter().chain(text("ca.crt")).collect();
+        let found = alustan_source::Credentials {
+            ssh_key: bytes("ssh-key").map(SecretBytes::new),
+            known_hosts: text("known_hosts"),
+            https: text("password").map(|password| HttpsCredentials {
+                username: SecretString::new(text("username").unwrap_or_else(|| "git".to_owned())),
+                password: SecretString::new(password),
+            }),
+            ca_bundle: (!authorities.is_empty()).then(|| authorities.join("\n")),
+        };
+        let url = vars.get("ALUSTAN_GIT_URL").cloned();
+        Self {
+            url: url.unwrap_or_else(|| NOBODY.to_owned()),
+            found,
+        }
+    }
+
+    /// What must not be printed.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let key = self.found.ssh_key.as_ref();
+        let key = key.map(|key| String::from_utf8_lossy(key.expose()).into_owned());
+        let password = self.found.https.as_ref();
+        let password = password.map(|https| https.password.expose().to_owned());
+        key.into_iter().chain(password).collect()
+    }
+
+    /// Lets git find them, in the environment that the engine runs in; `None` where there are none.
+    pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
+        let found = &self.found;
+        if found.ssh_key.is_none() && found.https.is_none() && found.ca_bundle.is_none() {
+            return Ok(None);
+        }
+        let names: BTreeMap<String, String> = environment.clone().into_iter().collect();
+        let url = RepositoryUrl::parse(&self.url);
+        let access =
+            url.and_then(|url| GitAccess::open(&std::env::temp_dir(), &url, found, &names));
+        access.map(Some).map_err(|error| {
+            let class = if error.is_transient() {
+                FailureClass::World
+            } else {
+                FailureClass::User
+            };
+            failure(
+                class,
+                error.reason(),
+                format!("spec.gitRepo: {}", chain(&error)),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vars(folder: &Path, files: &[(&str, &str)]) -> Vars {
+        for (name, text) in files {
+            fs::write(folder.join(name), text).unwrap();
+        }
+        Vars::from([
+            (
+                "ALUSTAN_GIT_CREDENTIALS".to_owned(),
+                folder.display().to_string(),
+            ),
+            ("ALUSTAN_GIT_URL".to_owned(), "https://host/o/r".to_owned()),
+        ])
+    }
+
+    #[test]
+    fn what_the_secrets_have_reaches_git_and_is_known_to_be_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----";
+        let files = [
+            ("ssh-key", key),
+            ("known_hosts", "host k"),
+            ("password", "hunter22"),
+        ];
+        let mut vars = vars(folder.path(), &files);
+        vars.insert(BUNDLE.to_owned(), "OWN".to_owned());
+        let credentials = Credentials::read(&vars);
+        assert_eq!(credentials.secrets(), [key, "hunter22"]);
+        let access = credentials.open(&Vars::new()).unwrap().unwrap();
+        let found = access.environment();
+        assert!(found["GIT_SSH_COMMAND"].starts_with("ssh "));
+        let authorities = fs::read_to_string(&found["GIT_SSL_CAINFO"]).unwrap();
+        assert!(authorities.ends_with("\nOWN\n"));
+        let store = found["GIT_CONFIG_VALUE_1"]
+            .strip_prefix("store --file=")
+            .unwrap();
+        assert_eq!(
+            fs::read_to_string(store).unwrap(),
+            "https://git:hunter22@host\n"
+        );
+    }
+
+    #[test]
+    fn nothing_is_set_where_there_is_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(
+            Credentials::read(&Vars::new())
+                .open(&Vars::new())
+                .unwrap()
+                .is_none()
+        );
+        let vars = vars(folder.path(), &[]);
+        assert!(
+            Credentials::read(&vars)
+                .open(&Vars::new())
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_used_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let vars = vars(folder.path(), &[("ssh-key", "hunter22")]);
+        let failure = Credentials::read(&vars).open(&Vars::new()).err().unwrap();
+        assert_eq!(
+            (failure.class, failure.reason.as_str()),
+            (FailureClass::User, "SshKeyInvalid")
+        );
+        assert!(!failure.message.contains("hunter22"));
+    }
+}
