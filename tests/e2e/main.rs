@@ -15,6 +15,7 @@ mod crashes;
 mod deletion;
 mod drift;
 mod examples;
+mod git;
 mod inputs;
 mod interrupts;
 mod locks;

@@ -29,6 +29,18 @@ impl Scene {
             .to_owned()
     }
 
+    /// Runs git on the bare repository of the scene that is called `name`; what it says.
+    pub async fn git(&self, name: &str, arguments: &[&str]) -> String {
+        let folder = self.cluster.folder.join("git").join(&self.namespace);
+        let folder = folder.join(format!("{name}.git"));
+        let git = ["-c", "safe.directory=*", "-c", "user.name=e2e"];
+        let git = [&git[..], &["-c", "user.email=e2e@alustan.test", "-C"]].concat();
+        let folder = folder.to_str().expect("a path");
+        let arguments = [&git[..], &[folder], arguments].concat();
+        let said = self.cluster.run("git", &arguments).await;
+        said.trim().to_owned()
+    }
+
     /// The https URL of the scene's repository `name`.
     pub fn https(&self, name: &str) -> String {
         format!("https://git.alustan.test/{}/{name}", self.namespace)
@@ -151,6 +163,29 @@ impl Scene {
             .and_then(|it| it.split_once('@'))
             .expect("a context");
         digest.to_owned()
+    }
+
+    /// Everything in the layers of the scene's image `name` that were built upon its base, as text.
+    pub async fn image_text(&self, name: &str, digest: &str) -> String {
+        let url = format!("{REGISTRY}/{}/{name}", self.namespace);
+        let kinds = "Accept: application/vnd.oci.image.manifest.v1+json, \
+                     application/vnd.docker.distribution.manifest.v2+json";
+        let manifest = self
+            .curl(&["-H", kinds, &format!("{url}/manifests/{digest}")])
+            .await;
+        let manifest: serde_json::Value = serde_json::from_str(&manifest).expect("a manifest");
+        let layers = manifest["layers"].as_array().expect("layers");
+        let own = layers
+            .iter()
+            .filter(|layer| layer["size"].as_u64().is_some_and(|size| size < 1 << 20));
+        let mut text = String::new();
+        for layer in own {
+            let digest = layer["digest"].as_str().expect("a digest");
+            let unpack = "curl -sS --fail -L \"$1\" | gzip -dc | tr -d '\\000'";
+            let blob = format!("{url}/blobs/{digest}");
+            text.push_str(&self.cluster.run("sh", &["-c", unpack, "sh", &blob]).await);
+        }
+        text
     }
 
     async fn put_blob(&self, upload: &str, text: &str) -> String {

@@ -178,10 +178,15 @@ impl Scene {
 
     /// A new ssh key: its private and its public half.
     pub async fn new_ssh_key(&self) -> (String, String) {
+        self.ssh_key(&["-t", "ed25519", "-N", ""]).await
+    }
+
+    /// A new ssh key as `ssh-keygen` makes it with `how`: its private and its public half.
+    pub async fn ssh_key(&self, how: &[&str]) -> (String, String) {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("key");
         let path = file.to_str().expect("a path");
-        let arguments = ["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path];
+        let arguments = [&["-q", "-C", "", "-f", path], how].concat();
         self.cluster.run("ssh-keygen", &arguments).await;
         let read = |file| std::fs::read_to_string(file).expect("a key");
         (read(file.clone()), read(file.with_extension("pub")))
