@@ -11,6 +11,8 @@ mod closure;
 mod context;
 mod credentials;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod git;
 mod known_hosts;
 mod module;

@@ -1,0 +1,28 @@
+//! Entrances for `fuzz/` to what is private.
+
+use crate::{closure::Closure, error::Error, tree::Tree};
+
+/// A repository as `git ls-tree` lists it, around the file that is given.
+const AROUND: &str =
+    "100644 blob b 1\tb/main.tf\x00120000 blob l 1\tlink\x00160000 commit s -\tsub\0";
+
+/// Reads `text` as the file `name` (`main.tf`, `a.tf.json`) of a module in the folder `a`, and follows what it calls.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
+    let listing = format!("100644 blob a 1\ta/{name}\0{AROUND}");
+    let mut tree = Tree::read(listing.as_bytes()).unwrap_or_default();
+    tree.set_link("link".to_owned(), "b".to_owned());
+    let mut closure = Closure::new(&tree, "c0ffee", true);
+    closure.start("a", &["b".to_owned()])?;
+    loop {
+        let wanted = closure.wanted();
+        if wanted.is_empty() {
+            return Ok(closure.finish()?.entries.len());
+        }
+        wanted
+            .iter()
+            .try_for_each(|file| closure.supply(file, text))?;
+    }
+}

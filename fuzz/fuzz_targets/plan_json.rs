@@ -1,0 +1,10 @@
+//! Plans as the engine shows them.
+#![no_main]
+
+use alustan_runner::changes::summary;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(summary) = summary(bytes, b"key") {
+        assert_eq!(summary.set.digest.len(), 64);
+    }
+});
