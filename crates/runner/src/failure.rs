@@ -96,7 +96,7 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     } else {
         format!("{what}: {said}")
     };
-    if reason == MODULES_UNAVAILABLE && class != FailureClass::World {
+    if reason == MODULES_UNAVAILABLE {
         message = format!(
             "{}; {PRIVATE_MODULES}",
             cut(&message, MAX_TEXT - PRIVATE_MODULES.len() - 2)
@@ -123,15 +123,10 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
             FailureClass::User
         };
         (class, "ProvidersUnavailable")
-    } else if step == Step::Init && says(NO_MODULE) {
-        let class = if says(WORLD) {
-            FailureClass::World
-        } else {
-            FailureClass::Module
-        };
-        (class, MODULES_UNAVAILABLE)
     } else if says(WORLD) {
         (FailureClass::World, step.reason())
+    } else if step == Step::Init && says(NO_MODULE) {
+        (FailureClass::Module, MODULES_UNAVAILABLE)
     } else if matches!(step, Step::Script(_)) && matches!(code, 126 | 127) {
         (FailureClass::User, step.reason())
     } else {

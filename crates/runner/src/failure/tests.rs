@@ -248,7 +248,7 @@ fn a_module_that_cannot_be_fetched_says_where_credentials_come_from() {
     let away = classify(Step::Init, 1, &said("Could not resolve host: host"));
     assert_eq!(
         (away.class, away.reason.as_str()),
-        (FailureClass::World, "ModulesUnavailable")
+        (FailureClass::World, "InitFailed")
     );
     assert!(!away.message.contains("sshKeySecret"));
 }
