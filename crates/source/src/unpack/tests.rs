@@ -229,7 +229,9 @@ fn inner_links_and_folders_are_made() {
 fn outside(temp: &std::path::Path) -> Vec<String> {
     let entries = std::fs::read_dir(temp).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
-    names.filter(|name| name != "in" && name != "secret").collect()
+    names
+        .filter(|name| name != "in" && name != "secret")
+        .collect()
 }
 
 const NAMES: [&str; 12] = [
