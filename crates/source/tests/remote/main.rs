@@ -6,6 +6,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod access;
 mod cache;
 mod contexts;
 mod https;
