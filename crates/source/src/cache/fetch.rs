@@ -57,7 +57,7 @@ impl Call<'_> {
         let revision = self.revision;
         match self.fetch_what(revision.commit.as_str()).await {
             Err(Error::Git {
-                failure: GitFailure::CommitRefused,
+                failure: GitFailure::CommitRefused | GitFailure::ReferenceMissing,
                 ..
             }) => {
                 tracing::debug!(
@@ -103,7 +103,19 @@ impl Call<'_> {
     async fn fetch_everything(&self) -> Result<(), Error> {
         let specs = ["heads", "tags"].map(|kind| format!("+refs/{kind}/*:refs/alustan/{kind}/*"));
         let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
-        self.fetch_specs(&[WHOLE, "--prune"], &specs).await
+        match self.fetch_specs(&[WHOLE, "--prune"], &specs).await {
+            // Where there is no branch and no tag, git fails; some versions without a word.
+            Err(Error::Git {
+                failure: GitFailure::ReferenceMissing,
+                ..
+            }) => Ok(()),
+            Err(Error::Git {
+                failure: GitFailure::Other,
+                detail,
+                ..
+            }) if detail.is_empty() => Ok(()),
+            other => other,
+        }
     }
 
     async fn fetch_specs(&self, how: &[&str], specs: &[&str]) -> Result<(), Error> {

@@ -64,7 +64,10 @@ const WORDS: &[(GitFailure, &[&str])] = &[
             "does not allow request",
         ],
     ),
-    (GitFailure::ReferenceMissing, &["couldn't find remote ref"]),
+    (
+        GitFailure::ReferenceMissing,
+        &["couldn't find remote ref", "no matching remote head"],
+    ),
     (
         GitFailure::Tls,
         &[

@@ -172,6 +172,21 @@ async fn a_commit_that_never_was_is_told() {
 }
 
 #[tokio::test]
+async fn a_commit_of_a_repository_without_branches_is_told() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    origin.git(&["-C", "r.git", "update-ref", "-d", "refs/heads/main"]);
+    let commit = Reference::commit(&"a".repeat(40)).unwrap();
+    for old in [false, true] {
+        let server = serve(&origin, old).await;
+        let error = TestCache::new()
+            .context_at(&server.url(), &commit, &Credentials::default())
+            .await
+            .unwrap_err();
+        told(&error, "CommitNotFound", false, &["no branch and no tag"]);
+    }
+}
+
+#[tokio::test]
 async fn a_part_of_a_commit_id_is_refused_with_what_to_write() {
     let error = Reference::commit("c0ffee1").unwrap_err();
     told(
