@@ -112,7 +112,11 @@ async fn git_ssh_keys_of_every_kind_open_a_repository_and_a_passphrase_is_told()
         assert!(message.contains("passphrase"), "{message}");
         let text = std::fs::read_to_string(&file).unwrap();
         let others = text.lines();
-        let others = others.filter(|line| !guests.iter().any(|guest| guest.trim_end() == *line));
+        let others = others.filter(|line| {
+            !guests
+                .iter()
+                .any(|guest| guest.trim_end() == line.trim_end())
+        });
         let others: Vec<&str> = others.collect();
         std::fs::write(&file, others.join("\n") + "\n").unwrap();
     })
