@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use alustan_api::run::{
-    ApprovalInputs, BackendInputs, History, ManagedState, Output, Outputs, Pin, PinnedImage,
-    RunInputs, RunKind, RunRecord, RunSpec, ScriptTexts, TimeLimits, Trigger,
+    ApprovalInputs, BackendInputs, History, ManagedState, Output, Outputs, PROTOCOL, Pin,
+    PinnedImage, RunInputs, RunKind, RunRecord, RunSpec, ScriptTexts, TimeLimits, Trigger,
 };
 use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
@@ -34,6 +34,7 @@ fn settings() -> Settings {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     Settings {
         base_image: "registry.test/base:1".to_owned(),
+        engines: Vec::new(),
         builder_image: KANIKO.to_owned(),
         builder_args: Vec::new(),
         builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),
@@ -74,6 +75,8 @@ fn run_inputs(name: &str) -> RunInputs {
         },
         approval: ApprovalInputs::default(),
         adopt: false,
+        migrate: None,
+        engine_before: None,
         applied_before: false,
         plan_secret: None,
         environment: BTreeMap::new(),
@@ -107,6 +110,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 found: BTreeMap::new(),
                 judged_by: String::new(),
                 destroys: false,
+                engine: None,
                 started_at: Timestamp::UNIX_EPOCH,
             };
             let pull = [names::pull_secret(&name)];
@@ -133,6 +137,9 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
         let base = PinnedImage {
             reference: reference.to_owned(),
             resolved: format!("{reference}@{DIGEST}"),
+            asked: None,
+            engine: None,
+            protocol: PROTOCOL,
         };
         let image = image::plan(tf, &source, &base, "namespace-uid", &settings());
         let build = Build {

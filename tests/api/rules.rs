@@ -116,11 +116,33 @@ async fn an_approval_has_sensible_values() {
 }
 
 #[tokio::test]
+async fn an_engine_has_a_name_and_a_version() {
+    let space = Space::new().await;
+    let good = [
+        json!({}),
+        json!({"name": "opentofu"}),
+        json!({"name": "terraform", "version": "1", "allowSwitch": true}),
+        json!({"version": "1.12"}),
+        json!({"version": "1.12.6"}),
+        json!({"version": "1.13.0-rc1"}),
+    ];
+    accepts(&space, "/engine", &good).await;
+    let name = "supported values: \"terraform\", \"opentofu\"";
+    refuses(&space, "/engine/name", name, &[json!("tofu"), json!("")]).await;
+    let version = "must be a version such as 1.12.6, or its first numbers, such as 1.12";
+    let bad = [
+        "", "v1.12.6", "1.12.", "~> 1.12", "1.12.x", "1.12.6.1", "1.12-rc1", "latest",
+    ];
+    refuses(&space, "/engine/version", version, &bad.map(|it| json!(it))).await;
+}
+
+#[tokio::test]
 async fn a_backend_has_the_fields_of_its_provider() {
     let space = Space::new().await;
     let good = [
         json!({"provider": "managed"}),
         json!({"adopt": true}),
+        json!({"migrate": true}),
         json!({}),
         json!({"provider": "managed", "adopt": true}),
         json!({"provider": "aws", "s3": "store", "region": "us-east-1", "adopt": true}),

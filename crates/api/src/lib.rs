@@ -7,6 +7,7 @@
 )]
 
 pub mod conditions;
+pub mod engine;
 pub mod labels;
 pub mod names;
 pub mod paths;
@@ -16,6 +17,7 @@ pub mod spec;
 pub mod stack;
 pub mod status;
 
+pub use engine::{Engine, EngineName};
 pub use spec::*;
 pub use stack::*;
 pub use status::*;

@@ -3,6 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::engine::Engine;
 use crate::run::{RunKind, StateLock};
 
 /// How many characters of the engine's own text a report carries. The copy of a report in the
@@ -43,6 +44,12 @@ pub struct RunReport {
     pub failure: Option<Failure>,
     /// Where the state lives, as the engine resolved it.
     pub state_address: Option<String>,
+    /// Where it was copied from.
+    #[serde(default)]
+    pub moved_from: Option<String>,
+    /// The engine that it ran with.
+    #[serde(default)]
+    pub engine: Option<Engine>,
     /// When the runner began.
     pub started_at: Timestamp,
     /// When it was done.

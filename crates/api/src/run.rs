@@ -15,11 +15,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ApprovalRule;
+use crate::engine::Engine;
 use crate::report::{Failure, RunReport};
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
 /// new one rebuilds images when the operator is upgraded.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Keys of the Secret's data.
 pub mod key {
@@ -204,12 +205,34 @@ pub struct RunRecord {
     pub lineage: Lineage,
     /// Where the state of `lineage` is, as the engine resolved it; written with it, and kept.
     pub state_address: Option<String>,
+    /// The backend of the module itself that this is, where nobody else knows it; written with it,
+    /// and kept: from there the state is copied when the backend changes.
+    pub own_backend: Option<OwnBackend>,
     /// Number of the last run that came to [`RunPhase::Applying`], a destroy included; kept. It is
     /// part of a plan's id, so that an approval is good once.
     pub begun: i64,
     /// Pods of the last runs, newest first. They are proven to have ended, so a lock that one of
     /// them left behind may be released (rule 9).
     pub earlier_pods: Vec<String>,
+}
+
+/// A `backend` block of a module, as the engine resolved it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnBackend {
+    /// Its type.
+    pub kind: String,
+    /// Its configuration.
+    pub config: BTreeMap<String, Value>,
+}
+
+impl fmt::Debug for OwnBackend {
+    /// Modules may have passwords in there.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnBackend")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What is known of the lineage of a resource's state (rule 11).
@@ -267,6 +290,9 @@ pub struct RunSpec {
     /// Whether it is about destroying everything: a destroy, or the plan of one.
     #[serde(default)]
     pub destroys: bool,
+    /// The engine in the image, where the operator's catalogue tells.
+    #[serde(default)]
+    pub engine: Option<Engine>,
     /// When it was started.
     pub started_at: Timestamp,
 }
@@ -324,6 +350,12 @@ pub struct RunInputs {
     /// Whether a state of another lineage is taken over; its first plan then asks.
     #[serde(default)]
     pub adopt: bool,
+    /// Where the state was with the last apply, if it may be copied from there.
+    #[serde(default)]
+    pub migrate: Option<BackendInputs>,
+    /// The engine that what exists was applied with; none, if any other may be used.
+    #[serde(default)]
+    pub engine_before: Option<Engine>,
     /// Whether it is proven, without the record, that something of this resource was applied: with
     /// [`Lineage::Lost`] the state is ours then.
     #[serde(default)]
@@ -449,6 +481,8 @@ pub struct History {
     pub build_failures: Failures,
     /// The base image as it was resolved, so that a moved tag rebuilds nothing.
     pub base: Option<PinnedImage>,
+    /// The engine that what exists was applied with.
+    pub engine: Option<Engine>,
     /// The last image that could not be pulled: where the pin has it, the registry is asked again.
     pub lost_image: Option<String>,
     /// Runs for values that are found elsewhere and changed, when they follow each other closely.
@@ -606,6 +640,15 @@ pub struct PinnedImage {
     pub reference: String,
     /// By digest.
     pub resolved: String,
+    /// What `spec.engine` asked for when it was found in the operator's catalogue.
+    #[serde(default)]
+    pub asked: Option<String>,
+    /// The engine in it, where the operator's catalogue tells.
+    #[serde(default)]
+    pub engine: Option<Engine>,
+    /// [`PROTOCOL`] of the operator that found it.
+    #[serde(default)]
+    pub protocol: u32,
 }
 
 /// The pin: what destroy needs, kept since before the first apply.

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::engine::EngineName;
 use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, VariablesFrom};
 use crate::status::TerraformStatus;
 
@@ -24,6 +25,8 @@ pub(crate) const OBJECT_HELP: &str =
 pub(crate) const NOT_OURS: &str =
     "!self.matches('-(run|pin|plan|state|state-slot-[0-9]+|registry)$')";
 pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -pin, -plan, -state, -state-slot-N or -registry, as the operator's own Secrets do";
+const VERSION: &str = r"self.matches('^[0-9]{1,9}(\\.[0-9]{1,9}){0,2}$') || self.matches('^([0-9]{1,9}\\.){2}[0-9]{1,9}-[0-9A-Za-z.-]+$')";
+const VERSION_HELP: &str = "must be a version such as 1.12.6, or its first numbers, such as 1.12";
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
 const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
 
@@ -106,6 +109,10 @@ pub struct TerraformSpec {
 
     /// The registry that the runner image of this resource is pushed to.
     pub container_registry: ContainerRegistry,
+
+    /// The engine, and its version. Absent: the operator's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineSpec>,
 
     /// Who says whether a plan is applied. Default: every plan is.
     #[serde(default)]
@@ -240,6 +247,11 @@ pub struct BackendSpec {
     /// (`StateNotOurs`).
     #[serde(default)]
     pub adopt: bool,
+    /// Whether the state moves along when this backend, or that of the module, names another place
+    /// than that of the last apply: it is copied there, and the copy at the old place is left as it
+    /// was. Default: false, which applies nothing then (`BackendChanged`).
+    #[serde(default)]
+    pub migrate: bool,
 }
 
 /// Scripts in place of the engine's own commands.
@@ -343,8 +355,8 @@ pub struct ContainerRegistry {
     /// `key` if the Secret has it, else `.dockerconfigjson`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<KeyRef>,
-    /// The image that the runner image is built from, with the engine in it. Default: the
-    /// operator's.
+    /// The image that the runner image is built from, with the engine in it. It goes before
+    /// `spec.engine`. Default: the operator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_image: Option<String>,
     /// A Dockerfile in the repository, from which the runner image is built instead of from the base
@@ -448,6 +460,27 @@ pub struct Prune {
     #[serde(default = "one_week")]
     #[x_kube(validation = Rule::new(AGE).message(AGE_HELP))]
     pub older_than: Duration,
+}
+
+/// The engine, and its version.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct EngineSpec {
+    /// `terraform` or `opentofu`. Default: terraform.
+    #[serde(default)]
+    pub name: EngineName,
+    /// A version that the operator has: `1.12.6`, or `1.12` for the newest that begins so. It is
+    /// looked up once, and again when this field or `name` changes: a newer one in the operator's
+    /// catalogue changes nothing. Default: the newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    #[x_kube(validation = Rule::new(VERSION).message(VERSION_HELP))]
+    pub version: Option<String>,
+    /// Whether what exists may be applied with another engine, or with an older version, than it was
+    /// the last time. Their states differ, and there may be no way back. Default: false
+    /// (`EngineSwitch`).
+    #[serde(default)]
+    pub allow_switch: bool,
 }
 
 /// Who says whether a plan is applied.

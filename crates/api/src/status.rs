@@ -5,6 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::engine::Engine;
 use crate::run::RunKind;
 use crate::stack::BlockedBy;
 
@@ -57,6 +58,9 @@ pub struct TerraformStatus {
     /// The runner image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageStatus>,
+    /// The engine in it: as the operator's catalogue says, else as the last apply told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
     /// The last plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanStatus>,

@@ -3,8 +3,10 @@
 
 mod aws;
 mod managed;
+mod place;
 
 pub use aws::default_key;
+pub use place::{Move, place, step};
 use std::collections::BTreeMap;
 
 use alustan_api::run::{BackendInputs, ManagedState};
@@ -153,6 +155,7 @@ mod tests {
             key: None,
             secret_ref: None,
             adopt: false,
+            migrate: false,
         }
     }
 
@@ -191,6 +194,7 @@ mod tests {
             key: None,
             secret_ref: None,
             adopt: true,
+            migrate: false,
         };
         for module in [None, Some("gcs"), Some("s3")] {
             let (given, none) = (resolve(Some(&spec), module), resolve(None, module));

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
-use anyhow::{Context as _, Result, ensure};
+use alustan_api::{Engine, EngineName, engine};
+use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings};
+use alustan_registry::ImageRef;
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -30,6 +32,10 @@ pub(crate) struct Config {
     /// Base image of runner images: an engine, git and the runner.
     #[arg(long, env = "ALUSTAN_BASE_IMAGE")]
     pub(crate) base_image: String,
+    /// A base image for `spec.engine`, as opentofu:1.12.6=registry.example.com/opentofu:1.12.6; may be
+    /// repeated.
+    #[arg(long = "engine", env = "ALUSTAN_ENGINES", value_delimiter = ',')]
+    pub(crate) engines: Vec<String>,
     /// This operator's own image; the runner in it goes into images built from other bases.
     #[arg(long, env = "ALUSTAN_OPERATOR_IMAGE")]
     pub(crate) operator_image: String,
@@ -113,8 +119,23 @@ impl Config {
         Ok(())
     }
 
+    /// The base images for `spec.engine`.
+    fn catalogue(&self) -> Result<Vec<EngineImage>> {
+        let given = self.engines.iter().map(|it| it.trim());
+        let engines = given
+            .filter(|it| !it.is_empty())
+            .map(engine_image)
+            .collect::<Result<Vec<_>>>()
+            .context("--engine")?;
+        if let Some(twice) = given_twice(&engines) {
+            bail!("--engine: {twice} is given twice; a version has one image");
+        }
+        Ok(engines)
+    }
+
     /// What behaviour depends on.
     pub(crate) fn settings(&self) -> Result<Settings> {
+        let engines = self.catalogue()?;
         let ca_bundle = self
             .ca_file
             .as_ref()
@@ -137,6 +158,7 @@ impl Config {
             .collect();
         Ok(Settings {
             base_image: self.base_image.clone(),
+            engines,
             builder_image: self.builder_image.clone(),
             builder_args: self.builder_args.clone(),
             builder_capabilities: self.builder_capabilities.clone(),
@@ -147,5 +169,70 @@ impl Config {
             dockerfiles: self.allow_dockerfiles,
             cross_namespace_refs: self.allow_cross_namespace_refs,
         })
+    }
+}
+
+/// Reads `NAME:VERSION=IMAGE`.
+fn engine_image(text: &str) -> Result<EngineImage> {
+    let wrong = || {
+        format!(
+            "{text:?} is not of the form NAME:VERSION=IMAGE with the name terraform or opentofu and \
+             a whole version, such as opentofu:1.12.6=registry.example.com/opentofu:1.12.6"
+        )
+    };
+    let (engine, image) = text.split_once('=').with_context(wrong)?;
+    let (name, version) = engine.split_once(':').with_context(wrong)?;
+    let name = EngineName::parse(name).with_context(wrong)?;
+    ensure!(engine::is_version(version), wrong());
+    ImageRef::parse(image).with_context(|| format!("{text:?}: {image:?} is no image"))?;
+    Ok(EngineImage {
+        engine: Engine {
+            name,
+            version: version.to_owned(),
+        },
+        image: image.to_owned(),
+    })
+}
+
+/// The first engine that is in `engines` twice.
+fn given_twice(engines: &[EngineImage]) -> Option<&Engine> {
+    let mut all = engines.iter().enumerate();
+    let twice = all.find(|(index, one)| {
+        let mut before = engines.iter().take(*index);
+        before.any(|other| other.engine == one.engine)
+    });
+    twice.map(|(_, it)| &it.engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_has_a_name_a_version_and_an_image() {
+        let read = engine_image("opentofu:1.12.6=registry.test:5000/opentofu:1.12.6").unwrap();
+        assert_eq!(read.engine.to_string(), "opentofu 1.12.6");
+        assert_eq!(read.image, "registry.test:5000/opentofu:1.12.6");
+        for wrong in [
+            "",
+            "opentofu=x",
+            "opentofu:1.12.6",
+            "opentofu:1.12=x",
+            "tofu:1.12.6=x",
+            "opentofu:1.12.6=",
+            "opentofu:1.12.6=Not An Image",
+        ] {
+            assert!(engine_image(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_engine_is_given_once() {
+        let engine = |text| engine_image(text).unwrap();
+        let one = engine("terraform:1.11.4=a.test/x:1");
+        let other = engine("terraform:1.11.5=a.test/x:1");
+        assert_eq!(given_twice(&[one.clone(), other.clone()]), None);
+        let twice = [one.clone(), other, one.clone()];
+        assert_eq!(given_twice(&twice), Some(&one.engine));
     }
 }

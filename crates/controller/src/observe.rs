@@ -25,6 +25,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{HandedOn, Pin, PinnedImage};
 use alustan_api::{Terraform, names};
 use alustan_core::absorb::open_run;
+use alustan_core::base_image::base_image;
 use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
@@ -287,29 +288,32 @@ impl<'a> Session<'a> {
 
     /// The base image: as pinned, or asked for once.
     fn base(&self, record: Option<&RecordSeen>, inputs: &Inputs) -> Answer<PinnedImage> {
-        let wanted = image::base(self.tf, &self.cx.settings);
         let pinned = record.and_then(|record| record.history.base.as_ref());
-        if let Some(pinned) = pinned.filter(|pinned| pinned.reference == wanted) {
-            return Answer::Known(pinned.clone());
-        }
+        let wanted = match base_image(self.tf, &self.cx.settings, pinned) {
+            Ok(Ok(pinned)) => return Answer::Known(pinned),
+            Ok(Err(wanted)) => wanted,
+            Err(failure) => return failed(failure),
+        };
         let docker = match &inputs.docker {
             Ok(docker) => docker.as_ref(),
             Err(failure) => return failed(failure.clone()),
         };
-        let digest = match self.digest(wanted, None, docker) {
+        let digest = match self.digest(&wanted.reference, None, docker) {
             Ok(digest) => digest,
             Err(failure) => return failed(failure),
         };
         match digest {
-            Answer::Known(Some(digest)) => Answer::Known(PinnedImage {
-                reference: wanted.to_owned(),
-                resolved: questions::by_digest(wanted, &digest),
-            }),
+            Answer::Known(Some(digest)) => {
+                let resolved = questions::by_digest(&wanted.reference, &digest);
+                Answer::Known(wanted.pinned(resolved))
+            }
             Answer::Known(None) => failed(Failure {
                 class: FailureClass::User,
                 reason: "BaseImageNotFound".to_owned(),
                 message: format!(
-                    "spec.containerRegistry.baseImage: the registry has no image {wanted}"
+                    "{}: the registry has no {}",
+                    wanted.named_by(self.tf),
+                    wanted.reference
                 ),
             }),
             Answer::Pending => Answer::Pending,

@@ -68,7 +68,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         forget(&cx, &who);
         return Ok(Action::await_change());
     }
-    let seen = match session.observe().await {
+    let seen = match Box::pin(session.observe()).await {
         Ok(seen) => seen,
         Err(error) => {
             let status = tf.status.clone().unwrap_or_default();

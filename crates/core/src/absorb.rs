@@ -155,6 +155,8 @@ fn lost(
         lock: None,
         failure,
         state_address: None,
+        moved_from: None,
+        engine: None,
         started_at: run.started_at,
         finished_at: now,
     })
@@ -207,6 +209,10 @@ fn fold(
     now: Timestamp,
 ) -> History {
     let mut next = history.clone();
+    let engine = report.engine.as_ref().or(run.engine.as_ref());
+    if (half_way && !run.destroys) || (applies(run) && is_done(report.result)) {
+        next.engine = engine.cloned().or(next.engine);
+    }
     let unpulled = report.failure.as_ref().filter(|it| it.reason == IMAGE_PULL);
     if unpulled.is_some() {
         next.lost_image = Some(run.image.clone());

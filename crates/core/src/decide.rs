@@ -180,6 +180,9 @@ impl Case<'_> {
                 last: None,
             } => return Err(build::unanswered(failure, *retry_at, self.now)),
         };
+        if let Some(refused) = self.refuses_engine(&base) {
+            return Err(refused);
+        }
         let plan = image::plan(
             self.tf,
             &source,
@@ -189,12 +192,13 @@ impl Case<'_> {
         );
         let variables = &self.seen.stack.variables;
         let slots = self.current.slots_wanted;
-        let inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
+        let mut inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
             .map_err(|conflict| Situation::stalled("BackendConflict", conflict.to_string()))?;
         let config = inputs::config(self.tf, &self.record.key, &plan.tag, &inputs, self.seen);
         if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);
         }
+        self.give_leave(&mut inputs)?;
         let missing = variables
             .missing
             .as_ref()

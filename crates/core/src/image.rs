@@ -5,6 +5,7 @@ use alustan_api::run::{PROTOCOL, PinnedImage};
 use alustan_api::{Terraform, paths};
 use serde_json::json;
 
+use crate::base_image;
 use crate::digest;
 use crate::seen::SourceSeen;
 use crate::settings::Settings;
@@ -31,15 +32,6 @@ pub struct ImagePlan {
     pub before: Option<String>,
 }
 
-/// The base image that a resource is built from, as configured.
-pub fn base<'a>(tf: &'a Terraform, settings: &'a Settings) -> &'a str {
-    tf.spec
-        .container_registry
-        .base_image
-        .as_deref()
-        .unwrap_or(&settings.base_image)
-}
-
 /// Why the image of `tf` may not be built as it says.
 pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
@@ -63,7 +55,7 @@ pub fn plan(
     settings: &Settings,
 ) -> ImagePlan {
     let before = tf.spec.container_registry.dockerfile.clone();
-    let inject = before.is_some() || base.reference != settings.base_image;
+    let inject = before.is_some() || base_image::may_lack_runner(base, settings);
     let from = before.is_none().then_some(base.resolved.as_str());
     let dockerfile = dockerfile(from, inject);
     let managed = alustan_backends::is_managed(tf.spec.backend.as_ref(), source.backend.as_deref());

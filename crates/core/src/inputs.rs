@@ -41,6 +41,8 @@ pub fn run_inputs(
         timeouts: time_limits(tf),
         approval: approval::inputs(tf, false),
         adopt: tf.spec.backend.as_ref().is_some_and(|it| it.adopt),
+        migrate: None,
+        engine_before: None,
         applied_before: delete::says_applied(tf),
         plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),

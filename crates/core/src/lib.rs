@@ -4,6 +4,7 @@
 
 pub mod absorb;
 pub mod approval;
+pub mod base_image;
 pub mod build;
 pub mod decide;
 pub mod delete;
@@ -13,6 +14,7 @@ mod flapping;
 mod hand_on;
 pub mod image;
 pub mod inputs;
+mod leave;
 pub mod objects;
 mod ongoing;
 pub mod references;

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use alustan_api::Engine;
+
 /// The operator's configuration, as far as behaviour depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The base image of resources that name none; it carries the runner.
     pub base_image: String,
+    /// Base images by engine; they carry the runner, too.
+    pub engines: Vec<EngineImage>,
     /// The image of the builder: kaniko, or one that takes the same arguments.
     pub builder_image: String,
     /// Further arguments of the builder.
@@ -25,6 +29,15 @@ pub struct Settings {
     pub dockerfiles: bool,
     /// Whether resources may refer to objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
+}
+
+/// A base image with an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineImage {
+    /// The engine in it.
+    pub engine: Engine,
+    /// The image.
+    pub image: String,
 }
 
 /// The kaniko that is used when nothing else is configured.

@@ -13,6 +13,7 @@ use crate::decide::Case;
 use crate::digest;
 use crate::flapping;
 use crate::inputs::{Config, managed_state};
+use crate::leave;
 use crate::objects::run_job::{self, Parts};
 use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
 use crate::schedule::Class;
@@ -89,6 +90,7 @@ impl Plan {
             found: self.config.found.clone(),
             judged_by: approval::judged_by(tf, self.inputs.approval.destroy),
             destroys: self.inputs.approval.destroy,
+            engine: history.base.as_ref().and_then(|base| base.engine.clone()),
             started_at: *now,
         };
         let next = RunRecord {
@@ -100,6 +102,7 @@ impl Plan {
             slots_wanted: previous.slots_wanted,
             lineage: previous.lineage.clone(),
             state_address: previous.state_address.clone(),
+            own_backend: previous.own_backend.clone(),
             begun: previous.begun,
             earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
@@ -109,6 +112,7 @@ impl Plan {
         history.waiting = None;
         match self.trigger {
             Trigger::Requested => history.failures = Failures::default(),
+            _ if leave::is_given(tf, &history.failures) => history.failures = Failures::default(),
             Trigger::Input { .. } => history.input_runs = flapping::next(&history.input_runs, *now),
             _ => {}
         }
@@ -170,7 +174,11 @@ fn pin(
         tag: run.tag.clone(),
         revision: run.revision.clone(),
         context: run.context.clone(),
-        inputs: inputs.clone(),
+        inputs: RunInputs {
+            // Who has copied the state needs the old place no more.
+            migrate: None,
+            ..inputs.clone()
+        },
         before: before.map(|pin| {
             Box::new(Pin {
                 before: None,

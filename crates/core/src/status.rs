@@ -4,8 +4,8 @@ use alustan_api::conditions::{self, Kind, Verdict};
 use alustan_api::report::{ChangeSet, RunReport, RunResult};
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{
-    AppliedStatus, DriftStatus, ImageStatus, LockStatus, OutputsStatus, PlanStatus, RetryStatus,
-    RunStatus, SourceStatus, State, Terraform, TerraformStatus,
+    AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus,
+    RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -189,6 +189,7 @@ impl View<'_> {
                 context: Some(source.context.clone()),
             }),
             image: self.image(),
+            engine: self.engine(),
             plan: self.plan(situation),
             last_applied: self.last_applied(),
             drift: self.drift(),
@@ -326,6 +327,13 @@ impl View<'_> {
                 Verdict::new(kind, false, &failure.reason, &failure.message)
             }
         }
+    }
+
+    /// The engine: of the catalogue, else as the last apply told.
+    fn engine(&self) -> Option<Engine> {
+        let base = self.history.base.as_ref();
+        let known = base.and_then(|base| base.engine.clone());
+        known.or_else(|| self.history.engine.clone())
     }
 
     /// The image of the plan; where there is none, that of the last run.

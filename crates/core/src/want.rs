@@ -11,7 +11,7 @@ use crate::inputs::Config;
 use crate::objects::outputs;
 use crate::seen::{SourceSeen, Whose};
 use crate::status::{AWAITING, NOT_CONVERGING, Situation, differences, drifted};
-use crate::{approval, build, digest, hand_on, retry, start};
+use crate::{approval, build, digest, hand_on, leave, retry, start};
 
 /// How many corrections in a row may be undone before there is no further one.
 const CORRECTIONS: u32 = 2;
@@ -42,7 +42,9 @@ impl Case<'_> {
         }
         let applied = self.applied(hash);
         let ignores = self.tf.spec.drift_detection.mode == DriftMode::Ignore;
-        let failed = self.has_failed(hash) && !(applied.is_some() && ignores);
+        let forgiven =
+            (applied.is_some() && ignores) || leave::is_given(self.tf, &self.history.failures);
+        let failed = self.has_failed(hash) && !forgiven;
         if failed && let Some(waits) = self.after_failure(hash) {
             return waits;
         }
@@ -204,7 +206,9 @@ impl Case<'_> {
             return sick;
         }
         let Some(changes) = drifted(&self.history) else {
-            return Situation::ready(State::Success, "Applied", "Terraform applied successfully");
+            let moved = self.moved_from();
+            let message = format!("Terraform applied successfully{moved}");
+            return Situation::ready(State::Success, "Applied", message);
         };
         let found = differences(changes);
         if self.never_ends() {
@@ -212,6 +216,15 @@ impl Case<'_> {
         }
         let message = format!("the real objects differ from the configuration: {found}");
         Situation::ready(State::Drifted, "Drifted", message)
+    }
+
+    /// Where the last run copied the state from, as the end of a message.
+    fn moved_from(&self) -> String {
+        let last = self.history.reports.first();
+        let from = last.and_then(|report| report.moved_from.as_ref());
+        from.map_or_else(String::new, |from| {
+            format!("; the state was copied from {from}, and what is there is left as it was")
+        })
     }
 
     fn endless(&self, found: &str) -> String {

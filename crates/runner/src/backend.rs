@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use alustan_api::run::BackendInputs;
+use alustan_api::run::{BackendInputs, OwnBackend};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -103,15 +103,7 @@ const PLACES: &[(&str, &[&str])] = &[
 
 /// Where the state lives, as the engine resolved it.
 pub fn address(directory: &Path) -> Option<String> {
-    let bytes = fs::read(directory.join(RESOLVED)).ok()?;
-    let resolved: Value = serde_json::from_slice(&bytes).ok()?;
-    let backend = resolved.get("backend")?;
-    let kind = backend.get("type")?.as_str()?;
-    let empty = Map::new();
-    let config = backend
-        .get("config")
-        .and_then(Value::as_object)
-        .unwrap_or(&empty);
+    let OwnBackend { kind, config } = resolved(directory)?;
     let names = PLACES
         .iter()
         .find(|(name, _)| *name == kind)
@@ -121,6 +113,46 @@ pub fn address(directory: &Path) -> Option<String> {
         .filter_map(|name| config.get(*name)?.as_str())
         .collect();
     Some(format!("{kind}://{}", place.join("/")))
+}
+
+/// The backend as the engine resolved it, without what is not set.
+pub fn resolved(directory: &Path) -> Option<OwnBackend> {
+    let bytes = fs::read(directory.join(RESOLVED)).ok()?;
+    let resolved: Value = serde_json::from_slice(&bytes).ok()?;
+    let backend = resolved.get("backend")?;
+    let config = backend.get("config").and_then(Value::as_object);
+    let config = config.into_iter().flatten();
+    let set = config.filter(|(_, value)| !value.is_null());
+    Some(OwnBackend {
+        kind: backend.get("type")?.as_str()?.to_owned(),
+        config: set
+            .map(|(name, value)| (name.clone(), without_nulls(value)))
+            .collect(),
+    })
+}
+
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let set = fields.iter().filter(|(_, value)| !value.is_null());
+            set.map(|(name, value)| (name.clone(), without_nulls(value)))
+                .collect::<Map<_, _>>()
+                .into()
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Writes a module that has nothing but `backend`.
+pub fn write_bare_module(directory: &Path, backend: &OwnBackend) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let block = json!({ "terraform": { "backend": { (&backend.kind): backend.config } } });
+    write_private(
+        &directory.join(BLOCK_FILE),
+        &crate::record::to_json(&block),
+        0o600,
+    )
 }
 
 #[cfg(test)]
@@ -152,5 +184,7 @@ mod tests {
             address(directory.path()).as_deref(),
             Some("s3://b/team/web.tfstate")
         );
+        let config = super::resolved(directory.path()).unwrap().config;
+        assert!(!config.contains_key("region"), "it is not set");
     }
 }

@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alustan_api::EngineName;
+
 use crate::layout::{Layout, Vars};
 
 /// The engine in the image.
@@ -31,10 +33,41 @@ impl Engine {
         Some(Self { program, opentofu })
     }
 
+    /// Which one it is, as in `spec.engine.name`.
+    pub fn kind(&self) -> EngineName {
+        if self.opentofu {
+            EngineName::Opentofu
+        } else {
+            EngineName::Terraform
+        }
+    }
+
     /// What people call it.
     pub fn name(&self) -> &'static str {
         if self.opentofu { "tofu" } else { "terraform" }
     }
+}
+
+/// Says in a prepared module which engine did it.
+const TOLD: &str = ".terraform/engine.json";
+
+/// The engine that prepared the module in `directory`.
+pub fn told(directory: &Path) -> Option<alustan_api::Engine> {
+    let bytes = fs::read(directory.join(TOLD)).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Notes it.
+pub fn tell(directory: &Path, engine: &alustan_api::Engine) -> io::Result<()> {
+    let file = directory.join(TOLD);
+    fs::create_dir_all(file.parent().unwrap_or(directory))?;
+    fs::write(file, crate::record::to_json(engine))
+}
+
+/// The version in what the engine says of itself in JSON.
+pub fn version(said: &[u8]) -> Option<String> {
+    let said: serde_json::Value = serde_json::from_slice(said).ok()?;
+    Some(said.get("terraform_version")?.as_str()?.to_owned())
 }
 
 /// A folder with unpacked providers.

@@ -1,18 +1,20 @@
 //! What a claimed run does, by its kind.
 
 mod approval;
+mod moving;
 mod ownership;
 mod planning;
 mod results;
 
 use std::time::{Duration, Instant};
 
+use alustan_api::Engine;
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
-use alustan_api::run::{Outputs, RunKind, RunPhase, RunRecord, StateLock};
+use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunRecord, StateLock};
 
 use crate::backend;
 use crate::command::Ending;
-use crate::failure::{Step, world};
+use crate::failure::{Step, user, world};
 use crate::record::{RecordError, Update};
 use crate::redact::Redactor;
 use crate::retry::Patience;
@@ -77,6 +79,11 @@ pub(crate) struct Findings {
     pub(crate) lock: Option<StateLock>,
     pub(crate) outputs: Option<Outputs>,
     pub(crate) state_address: Option<String>,
+    /// Where the state was copied from.
+    pub(crate) moved_from: Option<String>,
+    /// The module's own backend, with the state.
+    pub(crate) own_backend: Option<OwnBackend>,
+    pub(crate) engine: Option<Engine>,
     pub(crate) abandoned_lock: Option<String>,
 }
 
@@ -96,8 +103,12 @@ impl Session {
         kind: RunKind,
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
+        findings.engine.clone_from(&self.told_engine);
+        self.refuse_engine()?;
         self.init().await?;
         findings.state_address = self.state_address();
+        findings.own_backend = self.own_backend();
+        findings.moved_from = self.move_state().await?;
         self.push_leftover().await?;
         let mut state = self.look_at_state().await?;
         let done = match kind {
@@ -114,6 +125,11 @@ impl Session {
             RunKind::Destroy => self.destroy(&mut state, findings).await,
         };
         let result = done.as_ref().ok().copied();
+        let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
+        if findings.moved_from.is_some() && !findings.began && !is_done {
+            // The old place is still the one that counts.
+            return done;
+        }
         findings.lineage = self.lineage_of_ours(&state, result).await;
         if findings.lineage.is_none() {
             self.look_at_what_was_made(&state, findings).await;
@@ -123,12 +139,35 @@ impl Session {
 
     fn state_address(&self) -> Option<String> {
         match &self.inputs.backend.managed {
-            Some(managed) => {
-                let namespace = &self.record.identity().namespace;
-                Some(format!("secret://{namespace}/{}", managed.pointer))
-            }
+            Some(managed) => Some(self.secret_address(&managed.pointer)),
             None => backend::address(&self.directory),
         }
+    }
+
+    fn secret_address(&self, pointer: &str) -> String {
+        format!("secret://{}/{pointer}", self.record.identity().namespace)
+    }
+
+    /// Leaves alone what was applied with another engine, or a newer one.
+    fn refuse_engine(&self) -> Result<(), Failure> {
+        let engines = self
+            .inputs
+            .engine_before
+            .as_ref()
+            .zip(self.told_engine.as_ref());
+        let Some(why) = engines.and_then(|(before, now)| before.refusal(now)) else {
+            return Ok(());
+        };
+        let identity = self.record.identity();
+        let (name, namespace) = (identity.resource(), &identity.namespace);
+        Err(user(
+            "EngineSwitch",
+            format!(
+                "{why}. Nothing was changed. Take another image, or allow it: kubectl patch tf {name} \
+                 -n {namespace} --type merge -p \
+                 '{{\"spec\":{{\"engine\":{{\"allowSwitch\":true}}}}}}'"
+            ),
+        ))
     }
 
     /// Plans, and changes nothing.
@@ -226,6 +265,7 @@ impl Session {
             record.begun = record.number;
             record.lineage = lineage.clone();
             record.state_address.clone_from(&address);
+            record.own_backend.clone_from(&findings.own_backend);
             let kind = record.run.as_ref().map(|run| run.kind);
             if kind == Some(RunKind::Apply) {
                 record.attempted = record.number;

@@ -24,6 +24,8 @@ pub enum Step {
     Unlock,
     /// `state push` of what an earlier run could not save.
     Push,
+    /// The copy of a state from its old place to its new one.
+    Migrate,
     /// The user's script of this name.
     Script(&'static str),
 }
@@ -40,6 +42,7 @@ impl Step {
             Self::Pull => "StateUnavailable",
             Self::Unlock => "StateLocked",
             Self::Push => "StateNotRecovered",
+            Self::Migrate => "MigrationFailed",
             Self::Script(_) => "ScriptFailed",
         }
     }
@@ -55,6 +58,7 @@ impl Step {
             Self::Pull => "state pull".to_owned(),
             Self::Unlock => "force-unlock".to_owned(),
             Self::Push => "state push".to_owned(),
+            Self::Migrate => "the copy of the state to its new place".to_owned(),
             Self::Script(name) => format!("scripts.{name}"),
         }
     }

@@ -28,6 +28,69 @@ pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     }
 }
 
+/// What becomes of a state whose place changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// It is copied to its new place.
+    Copy,
+    /// Its new place has it already, or a later version of it.
+    Done,
+    /// There is none.
+    Nothing,
+    /// What is at the old place is not ours.
+    NotOurs,
+    /// There is another one at the new place.
+    Occupied,
+    /// It is at neither place.
+    Lost,
+}
+
+/// What becomes of the state at the `old` place, where the `new` one has what it has; the rest as of
+/// [`owner`].
+pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead) -> Transfer {
+    let ours = match known {
+        Lineage::Of(lineage) => Some(lineage),
+        Lineage::New | Lineage::Lost | Lineage::Unknown => old.lineage.as_ref(),
+    };
+    let old_is_ours = old.lineage.is_some() && old.lineage.as_ref() == ours;
+    if ours.is_some() && new.lineage.as_ref() == ours {
+        let later = old_is_ours && old.serial > new.serial;
+        return if later {
+            Transfer::Copy
+        } else {
+            Transfer::Done
+        };
+    }
+    match (new.things > 0, owner(known, proven, old), known) {
+        (true, ..) => Transfer::Occupied,
+        (false, Owner::Others, _) => Transfer::NotOurs,
+        (false, Owner::Us, _) => Transfer::Copy,
+        (false, Owner::Nobody, _) if old_is_ours => Transfer::Copy,
+        (false, Owner::Nobody, Lineage::Of(_)) => Transfer::Lost,
+        (false, Owner::Nobody, Lineage::New | Lineage::Lost | Lineage::Unknown) => {
+            Transfer::Nothing
+        }
+    }
+}
+
+/// `state` with another serial number. The rest stays as it is to the byte, since its numbers may
+/// be larger than any that is read here.
+pub fn with_serial(state: &[u8], serial: u64) -> Option<Vec<u8>> {
+    const NAME: &str = "\"serial\":";
+    let text = std::str::from_utf8(state).ok()?;
+    let start = text.find(NAME)? + NAME.len();
+    let (before, after) = text.split_at_checked(start)?;
+    let number = after.trim_start();
+    let rest = number.trim_start_matches(|it: char| it.is_ascii_digit());
+    let edited = format!("{before} {serial}{rest}").into_bytes();
+    let (was, is) = (StateHead::read(state).ok()?, StateHead::read(&edited).ok()?);
+    let wanted = StateHead {
+        serial: Some(serial),
+        ..was
+    };
+    (is == wanted).then_some(edited)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +139,80 @@ mod tests {
         #[case] wanted: Owner,
     ) {
         assert_eq!(owner(&known, proven, &state), wanted);
+    }
+
+    #[test]
+    fn a_serial_is_changed_and_nothing_else() {
+        let state = |serial: &str| {
+            format!(
+                "{{\n  \"version\": 4,\n  \"serial\": {serial},\n  \"lineage\": \"l\",\n  \"outputs\": \
+                 {{\"serial\": {{\"value\": 123456789012345678901234567890.5}}}}\n}}"
+            )
+        };
+        let edited = with_serial(state("12").as_bytes(), 3).unwrap();
+        assert_eq!(String::from_utf8(edited).unwrap(), state("3"));
+        for odd in [
+            "",
+            "{}",
+            r#"{"outputs": {"serial": {"value": 1}}, "serial": 3}"#,
+        ] {
+            assert_eq!(with_serial(odd.as_bytes(), 3), None, "{odd}");
+        }
+    }
+
+    fn at(lineage: Option<&str>, serial: u64, things: usize) -> StateHead {
+        StateHead {
+            serial: lineage.map(|_| serial),
+            ..head(lineage, things)
+        }
+    }
+
+    #[rstest]
+    #[case::ours(of("l"), at(Some("l"), 3, 1), at(None, 0, 0), Transfer::Copy)]
+    #[case::ours_that_was_emptied(of("l"), at(Some("l"), 3, 0), at(None, 0, 0), Transfer::Copy)]
+    #[case::what_our_first_run_made(
+        Lineage::New,
+        at(Some("l"), 3, 1),
+        at(None, 0, 0),
+        Transfer::Copy
+    )]
+    #[case::nothing_was_made(Lineage::New, at(None, 0, 0), at(None, 0, 0), Transfer::Nothing)]
+    #[case::copied_before(of("l"), at(Some("l"), 3, 1), at(Some("l"), 3, 1), Transfer::Done)]
+    #[case::changed_since_at_the_new_place(
+        of("l"),
+        at(Some("l"), 3, 1),
+        at(Some("l"), 5, 1),
+        Transfer::Done
+    )]
+    #[case::changed_since_at_the_old_place(
+        of("l"),
+        at(Some("l"), 5, 1),
+        at(Some("l"), 3, 1),
+        Transfer::Copy
+    )]
+    #[case::moved_by_hand(of("l"), at(None, 0, 0), at(Some("l"), 3, 1), Transfer::Done)]
+    #[case::there_is_another(of("l"), at(Some("l"), 3, 1), at(Some("m"), 3, 1), Transfer::Occupied)]
+    #[case::one_that_was_emptied_is_there(
+        of("l"),
+        at(Some("l"), 3, 1),
+        at(Some("m"), 3, 0),
+        Transfer::Copy
+    )]
+    #[case::the_old_one_is_another(of("l"), at(Some("m"), 3, 1), at(None, 0, 0), Transfer::NotOurs)]
+    #[case::nobody_knows_whose(
+        Lineage::Unknown,
+        at(Some("m"), 3, 1),
+        at(None, 0, 0),
+        Transfer::NotOurs
+    )]
+    #[case::it_is_nowhere(of("l"), at(None, 0, 0), at(None, 0, 0), Transfer::Lost)]
+    #[case::another_empty_one(of("l"), at(Some("m"), 3, 0), at(None, 0, 0), Transfer::Lost)]
+    fn a_state_is_copied_where_it_is_ours_and_nothing_is_in_the_way(
+        #[case] known: Lineage,
+        #[case] old: StateHead,
+        #[case] new: StateHead,
+        #[case] wanted: Transfer,
+    ) {
+        assert_eq!(transfer(&known, false, &old, &new), wanted);
     }
 }

@@ -25,7 +25,7 @@ use crate::backend::{self, Prepared};
 use crate::cache;
 use crate::certificates;
 use crate::command::{Commands, Ending, Show, Task};
-use crate::engine::{Engine, Mirror, cli_config};
+use crate::engine::{self, Engine, Mirror, cli_config};
 use crate::failure::{Step, chain, classify, failure, module, user, world};
 use crate::layout::{Layout, Vars};
 use crate::record::to_json;
@@ -286,7 +286,8 @@ async fn initialise(
             environment.extend(empty_state::serve().await.map_err(unwritten)?);
         }
     }
-    run_init(commands, &engine, arguments, environment, directory).await?;
+    run_init(commands, &engine, arguments, environment.clone(), directory).await?;
+    tell_engine(commands, &engine, environment, directory).await?;
     match backend {
         Some(kind) => mark(directory, kind, &engine).map_err(unwritten),
         None => Ok(()),
@@ -321,6 +322,35 @@ async fn run_init(
         (_, Some(_)) => Err(world("Interrupted", "init was stopped before it was done")),
         (code, None) => Err(classify(Step::Init, code.unwrap_or(-1), &finished.stderr)),
     }
+}
+
+/// Tells the runs of this image which engine is in it, without an engine to be asked each time.
+async fn tell_engine(
+    commands: &Commands,
+    engine: &Engine,
+    environment: Vars,
+    directory: &Path,
+) -> Result<(), Failure> {
+    let task = Task {
+        program: engine.program.clone(),
+        arguments: vec!["version".into(), "-json".into()],
+        directory: directory.to_owned(),
+        environment,
+        ending: Ending::Quick,
+        deadline: Instant::now() + PATIENCE,
+        show: Show::Caller,
+    };
+    let said = commands.run(task).await.ok();
+    let version = said.and_then(|finished| engine::version(&finished.stdout));
+    let Some(version) = version else {
+        crate::say!("{} does not tell its version", engine.name());
+        return Ok(());
+    };
+    let told = alustan_api::Engine {
+        name: engine.kind(),
+        version,
+    };
+    engine::tell(directory, &told).map_err(unwritten)
 }
 
 /// Tells the runs of this image that they need no `init`.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use alustan_api::report::{Failure, RunReport, RunResult};
-use alustan_api::run::{Lineage, Outputs, RunPhase, RunRecord, key};
+use alustan_api::run::{Lineage, Outputs, OwnBackend, RunPhase, RunRecord, key};
 use serde::Serialize;
 
 use crate::failure::{cut, world};
@@ -26,6 +26,8 @@ pub struct Closing<'a> {
     pub refused: Option<&'a RunRecord>,
     /// Whether there is no state of ours: one that is there later is somebody else's.
     pub stateless: bool,
+    /// The module's own backend, with the state.
+    pub own_backend: Option<&'a OwnBackend>,
 }
 
 impl Closing<'_> {
@@ -35,6 +37,7 @@ impl Closing<'_> {
             found.begun = before.begun;
             found.lineage = before.lineage.clone();
             found.state_address.clone_from(&before.state_address);
+            found.own_backend.clone_from(&before.own_backend);
         }
         if self.stateless && found.lineage == Lineage::New {
             found.lineage = Lineage::Unknown;
@@ -42,6 +45,7 @@ impl Closing<'_> {
         if let Some(lineage) = &report.lineage {
             found.lineage = Lineage::Of(lineage.clone());
             found.state_address.clone_from(&report.state_address);
+            found.own_backend = self.own_backend.cloned();
         }
         let id = found.lock.as_ref().map(|lock| lock.id.as_str());
         if id.is_some() && id == self.unlock {
@@ -220,6 +224,8 @@ mod tests {
                 message: "\u{1F600}".repeat(MAX_TEXT),
             }),
             state_address: None,
+            moved_from: None,
+            engine: None,
             started_at: Timestamp::UNIX_EPOCH,
             finished_at: Timestamp::UNIX_EPOCH,
         };

@@ -81,6 +81,8 @@ pub async fn run(context: Context) -> ExitCode {
         lock: findings.lock.take(),
         failure,
         state_address: findings.state_address.take(),
+        moved_from: findings.moved_from.take(),
+        engine: findings.engine.take(),
         started_at,
         finished_at: Timestamp::now(),
     };
@@ -159,6 +161,7 @@ async fn finish(
         unlock: findings.abandoned_lock.as_deref(),
         refused: findings.refused.as_ref(),
         stateless: findings.stateless,
+        own_backend: findings.own_backend.as_ref(),
     };
     let recorded = match report::record(record, report, closing, patience).await {
         Ok(recorded) => recorded,

@@ -33,7 +33,10 @@ pub fn of_run(
     values: &variables::Values,
     declared: &BTreeMap<String, Declared>,
 ) -> Vec<String> {
-    let mut secrets: Vec<String> = inputs.backend.environment.values().cloned().collect();
+    let backends = std::iter::once(&inputs.backend).chain(&inputs.migrate);
+    let mut secrets: Vec<String> = backends
+        .flat_map(|backend| backend.environment.values().cloned())
+        .collect();
     secrets.extend(server.get("TF_HTTP_PASSWORD").cloned());
     secrets.extend(of_environment(container, &inputs.secret_environment));
     let given = inputs.environment.keys().cloned().collect();

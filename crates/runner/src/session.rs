@@ -3,6 +3,7 @@
 mod ending;
 mod files;
 mod lock;
+mod old_place;
 mod state;
 
 use std::ffi::OsString;
@@ -19,7 +20,7 @@ use crate::cache;
 use crate::certificates;
 use crate::claim::Claimed;
 use crate::command::{Commands, Ending, Finished, Show, Task};
-use crate::engine::{Engine, environment};
+use crate::engine::{self, Engine, environment};
 use crate::failure::{Step, module, user};
 use crate::layout::{Layout, Vars};
 use crate::lock_file;
@@ -78,8 +79,12 @@ pub struct Session {
     pub server: Option<StateServer>,
     /// The user's scripts.
     pub scripts: Scripts,
+    /// The engine as the build of the image found it.
+    pub told_engine: Option<alustan_api::Engine>,
     engine: Engine,
     environment: Vars,
+    /// That of commands that have nothing to do with this backend.
+    bare_environment: Vars,
     script_environment: Vars,
     backend_config: Option<PathBuf>,
     started: Instant,
@@ -148,6 +153,7 @@ impl Session {
         environment.extend(trusted(&vars, &layout)?);
         environment.remove(certificates::BUNDLE);
         environment.extend(variables::environment(&values));
+        let bare_environment = environment.clone();
         environment.extend(inputs.backend.environment.clone());
         environment.extend(server_vars);
         let mut script_environment = environment.clone();
@@ -168,12 +174,14 @@ impl Session {
             inputs,
             key: claimed.key,
             leftover: claimed.leftover,
-            directory,
             commands,
             server,
             scripts,
+            told_engine: engine::told(&directory),
+            directory,
             engine,
             environment,
+            bare_environment,
             script_environment,
             backend_config,
             started,

@@ -32,6 +32,7 @@ fn done(number: i64) -> Value {
         found: std::collections::BTreeMap::new(),
         judged_by: String::new(),
         destroys: false,
+        engine: None,
         started_at: Timestamp::now(),
     };
     let record = RunRecord {
@@ -53,6 +54,8 @@ fn done(number: i64) -> Value {
         lock: None,
         failure: None,
         state_address: None,
+        moved_from: None,
+        engine: None,
         started_at: Timestamp::now(),
         finished_at: Timestamp::now(),
     };

@@ -121,6 +121,8 @@ fn judged(case: &Case<'_>, inputs: &mut RunInputs) {
     inputs.approval = approval::inputs(case.tf, true);
     inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
     inputs.adopt = false;
+    inputs.migrate = None;
+    inputs.engine_before = None;
     inputs.applied_before = super::says_applied(case.tf);
 }
 

@@ -23,7 +23,8 @@ pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
     let name = tf.name_any();
     let mut secrets = vec![names::record(&name)];
     secrets.extend(inputs.plan_secret.clone());
-    if let Some(state) = &inputs.backend.managed {
+    let before = inputs.migrate.as_ref().and_then(|it| it.managed.as_ref());
+    if let Some(state) = inputs.backend.managed.as_ref().or(before) {
         secrets.push(state.pointer.clone());
         secrets.extend(state.slots.iter().cloned());
     }

@@ -21,6 +21,7 @@ pub(crate) fn at(second: i64) -> Timestamp {
 pub(crate) fn settings() -> Settings {
     Settings {
         base_image: "registry.test/base:1".to_owned(),
+        engines: Vec::new(),
         builder_image: KANIKO.to_owned(),
         builder_args: Vec::new(),
         builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),

@@ -44,6 +44,9 @@ impl Session {
         // Nobody else can reach a managed state.
         let proven = self.inputs.applied_before || self.server.is_some();
         let owner = owner(&self.claimed.lineage, proven, &head);
+        if owner == Owner::Nobody && self.has_left(&head) {
+            return Err(self.moved_away());
+        }
         let refused = self.destroys() || !self.inputs.adopt;
         if owner == Owner::Others && refused {
             return Err(self.not_ours(&head));
@@ -53,7 +56,7 @@ impl Session {
     }
 
     /// Whether the run is about destroying everything.
-    fn destroys(&self) -> bool {
+    pub(super) fn destroys(&self) -> bool {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
     }
@@ -108,7 +111,7 @@ impl Session {
         }
     }
 
-    async fn pull(&self) -> Result<StateHead, Failure> {
+    pub(super) async fn pull(&self) -> Result<StateHead, Failure> {
         let arguments = vec!["state".into(), "pull".into()];
         let state = self
             .engine_output(Step::Pull, arguments, Instant::now() + LOOK)
@@ -260,7 +263,7 @@ fn head_of(version: Version) -> StateHead {
     }
 }
 
-fn read(state: &[u8]) -> Result<StateHead, Failure> {
+pub(super) fn read(state: &[u8]) -> Result<StateHead, Failure> {
     StateHead::read(state).map_err(|error| {
         let place = place_in_json(&error);
         module("StateUnreadable", format!("read the state: {place}"))

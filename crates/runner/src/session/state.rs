@@ -20,19 +20,31 @@ pub(super) async fn start_server(
     secrets: &Arc<dyn Secrets>,
     record: &Record,
 ) -> Result<Option<StateServer>, Failure> {
-    let Some(managed) = &inputs.backend.managed else {
+    let Some(store) = open_store(inputs, secrets, record).await? else {
         return Ok(None);
     };
-    let more = Arc::new(SlotsOfRecord(record.clone()));
-    let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
-    let store = StateStore::open(secrets.clone(), pointer, slots, more)
-        .await
-        .map_err(|error| unreadable(&error, record))?;
     let server = StateServer::start(Arc::new(store), record.clone(), password());
     let server = server
         .await
         .map_err(|error| world("StateUnavailable", format!("state server: {error}")))?;
     Ok(Some(server))
+}
+
+/// The managed state of `inputs`, if it is managed.
+pub(super) async fn open_store(
+    inputs: &RunInputs,
+    secrets: &Arc<dyn Secrets>,
+    record: &Record,
+) -> Result<Option<StateStore>, Failure> {
+    let Some(managed) = &inputs.backend.managed else {
+        return Ok(None);
+    };
+    let more = Arc::new(SlotsOfRecord(record.clone()));
+    let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
+    StateStore::open(secrets.clone(), pointer, slots, more)
+        .await
+        .map(Some)
+        .map_err(|error| unreadable(&error, record))
 }
 
 fn unreadable(error: &StateError, record: &Record) -> Failure {

@@ -57,6 +57,11 @@ impl Bucket {
         self.objects.lock().unwrap().remove(key);
     }
 
+    pub(crate) fn get(&self, key: &str) -> Option<Value> {
+        let objects = self.objects.lock().unwrap();
+        Some(serde_json::from_slice(objects.get(key)?).unwrap())
+    }
+
     pub(crate) fn has(&self, key: &str) -> bool {
         self.objects.lock().unwrap().contains_key(key)
     }

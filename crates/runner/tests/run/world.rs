@@ -94,6 +94,8 @@ impl World {
             },
             approval: ApprovalInputs::default(),
             adopt: false,
+            migrate: None,
+            engine_before: None,
             applied_before: false,
             plan_secret: None,
             environment: BTreeMap::new(),
@@ -229,6 +231,7 @@ impl World {
             found: BTreeMap::new(),
             judged_by: String::new(),
             destroys: false,
+            engine: None,
             started_at: Timestamp::now(),
         };
         let record = RunRecord {
@@ -238,6 +241,7 @@ impl World {
             begun: before.begun,
             lineage: before.lineage,
             state_address: before.state_address,
+            own_backend: before.own_backend,
             earlier_pods: self.earlier_pods.clone(),
             ..RunRecord::default()
         };

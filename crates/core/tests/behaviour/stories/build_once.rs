@@ -2,7 +2,7 @@
 
 use alustan_api::Terraform;
 use alustan_api::names;
-use alustan_api::run::PinnedImage;
+use alustan_api::run::{PROTOCOL, PinnedImage};
 use alustan_core::image::{ImagePlan, plan};
 use alustan_core::seen::SourceSeen;
 use rstest::rstest;
@@ -25,6 +25,9 @@ fn base() -> PinnedImage {
     PinnedImage {
         reference: "registry.test/base:1".to_owned(),
         resolved: "registry.test/base@sha256:1".to_owned(),
+        asked: None,
+        engine: None,
+        protocol: PROTOCOL,
     }
 }
 

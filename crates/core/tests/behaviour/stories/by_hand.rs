@@ -94,7 +94,10 @@ fn destroy_uses_the_backend_of_the_last_good_apply() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
     world.settle();
     assert!(world.is_ready());
-    world.edit(|tf| tf.with("/backend", s3("new")));
+    world.edit(|tf| {
+        tf.with("/backend", s3("new"))
+            .with("/backend/migrate", true)
+    });
     // The user has moved the state: a plan finds no changes.
     world.run_to(Stage::Planning);
     world.real.config = Some(world.wanted_now());
@@ -253,7 +256,7 @@ fn a_record_made_anew_does_not_believe_in_a_state_that_never_was() {
     world.ledger.forget_runs();
     world.settle();
     assert!(world.is_ready());
-    world.edit(|tf| tf.with("/backend", json!(null)));
+    world.edit(|tf| tf.with("/backend", json!({ "migrate": true })));
     world.run_to(Stage::Created);
     assert!(
         world.objects.contains("web-state"),

@@ -113,9 +113,15 @@ fn no_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {
     assert!(is_quiet(&world.look_once()));
 }
 
+fn moved() -> serde_json::Value {
+    let mut backend = aws();
+    backend["migrate"] = json!(true);
+    backend
+}
+
 #[rstest]
 #[case::variable("/variables/size", json!(9))]
-#[case::backend("/backend", aws())]
+#[case::backend("/backend", moved())]
 #[case::script("/scripts/apply", json!({ "inline": "make apply" }))]
 #[case::repository("/containerRegistry/imageName", json!("registry.test/other/web"))]
 fn a_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {

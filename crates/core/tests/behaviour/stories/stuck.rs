@@ -260,7 +260,8 @@ fn the_first_run_with_the_managed_backend_makes_its_state() {
     ));
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
-    world.edit(|tf| tf.with("/backend", serde_json::Value::Null));
+    let managed = serde_json::json!({ "migrate": true });
+    world.edit(|tf| tf.with("/backend", managed));
     world.run_to(Stage::Created);
     assert!(world.objects.contains("web-state"));
 }

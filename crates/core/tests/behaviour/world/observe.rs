@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
-use alustan_api::{Script, names};
+use alustan_api::{BackendSpec, Script, names};
+use alustan_core::base_image::base_image;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::seen::{
@@ -124,22 +125,26 @@ impl World {
     }
 
     fn base(&mut self, record: Option<&RecordSeen>) -> Answer<PinnedImage> {
-        let reference = image::base(self.tf(), &self.settings).to_owned();
-        let pinned = record.and_then(|record| record.history.base.clone());
-        if let Some(pinned) = pinned.filter(|pinned| pinned.reference == reference) {
-            return Answer::Known(pinned);
-        }
-        if !self.memory.was_asked(format!("base {reference}")) {
+        let pinned = record.and_then(|record| record.history.base.as_ref());
+        let wanted = match base_image(self.tf(), &self.settings, pinned) {
+            Ok(Ok(pinned)) => return Answer::Known(pinned),
+            Ok(Err(wanted)) => wanted,
+            Err(failure) => {
+                return Answer::Failed {
+                    failure,
+                    last: None,
+                    retry_at: self.next_minute(),
+                };
+            }
+        };
+        if !self.memory.was_asked(format!("base {}", wanted.reference)) {
             return Answer::Pending;
         }
         if !self.registry_up {
             return self.registry_down(None);
         }
-        let resolved = format!("{reference}@sha256:base-{}", self.base_digest);
-        Answer::Known(PinnedImage {
-            reference,
-            resolved,
-        })
+        let resolved = format!("{}@sha256:base-{}", wanted.reference, self.base_digest);
+        Answer::Known(wanted.pinned(resolved))
     }
 
     fn image(&mut self, plan: &ImagePlan) -> Answer<Option<String>> {
@@ -351,6 +356,13 @@ impl World {
 
     fn config(&self, context: String, cloud: u32) -> Config {
         let spec = &self.tf().spec;
+        // Leave that is given changes nothing by itself.
+        let backend = spec.backend.clone().map(|backend| BackendSpec {
+            migrate: false,
+            ..backend
+        });
+        let engine = spec.engine.as_ref().map(|it| (it.name, &it.version));
+        let base = &spec.container_registry.base_image;
         Config {
             context,
             size: spec
@@ -360,7 +372,7 @@ impl World {
                 .unwrap_or_default(),
             cloud,
             image: spec.container_registry.image_name.clone(),
-            how: serde_json::json!([spec.backend, spec.scripts, self.found()]),
+            how: serde_json::json!([backend, spec.scripts, self.found(), engine, base]),
         }
     }
 

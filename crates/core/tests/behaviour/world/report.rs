@@ -39,6 +39,8 @@ impl World {
             lock: None,
             failure,
             state_address: None,
+            moved_from: None,
+            engine: None,
             started_at: self.now,
             finished_at: self.now,
         };

@@ -1,0 +1,237 @@
+//! Engines and their versions: which there are, which is newer, and which steps need leave.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A program that applies modules.
+#[derive(
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineName {
+    /// Terraform.
+    #[default]
+    Terraform,
+    /// OpenTofu.
+    Opentofu,
+}
+
+impl EngineName {
+    /// As in `spec.engine.name`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Terraform => "terraform",
+            Self::Opentofu => "opentofu",
+        }
+    }
+
+    /// Reads what [`Self::as_str`] gives.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Terraform, Self::Opentofu]
+            .into_iter()
+            .find(|name| name.as_str() == text)
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An engine of one version.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Engine {
+    /// Which one.
+    pub name: EngineName,
+    /// Its version, such as `1.11.4`.
+    pub version: String,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.version)
+    }
+}
+
+/// A step between two engines that a state may not survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// To another engine.
+    Engine,
+    /// To an older version of the same one.
+    Downgrade,
+}
+
+impl Engine {
+    /// What kind of switch the step from this one to `next` is, if it is one.
+    pub fn switch_to(&self, next: &Self) -> Option<Switch> {
+        if self.name != next.name {
+            return Some(Switch::Engine);
+        }
+        let older = is_version(&self.version)
+            && is_version(&next.version)
+            && order(&next.version, &self.version) == Ordering::Less;
+        older.then_some(Switch::Downgrade)
+    }
+
+    /// Why the step from this one to `next` needs leave, and how that is given.
+    pub fn refusal(&self, next: &Self) -> Option<String> {
+        let what = match self.switch_to(next)? {
+            Switch::Engine => "another engine may not read what this one wrote",
+            Switch::Downgrade => "an older version may not read what a newer one wrote",
+        };
+        Some(format!(
+            "what exists was applied with {self}, and would be with {next}: {what}"
+        ))
+    }
+}
+
+/// Whether `text` is a whole version: three numbers, and what follows a `-`.
+pub fn is_version(text: &str) -> bool {
+    let (numbers, before) = split(text);
+    let parts: Vec<_> = numbers.split('.').collect();
+    parts.len() == 3 && parts.iter().all(|it| is_number(it)) && before != Some("")
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 9 && text.bytes().all(|it| it.is_ascii_digit())
+}
+
+fn split(version: &str) -> (&str, Option<&str>) {
+    version
+        .split_once('-')
+        .map_or((version, None), |(numbers, before)| (numbers, Some(before)))
+}
+
+/// Which of two versions is newer; what is before a release (`1.12.0-rc1`) is older than it.
+pub fn order(one: &str, other: &str) -> Ordering {
+    let key = |version: &str| {
+        let (numbers, _) = split(version);
+        let numbers = numbers.split('.').map(|it| it.parse().unwrap_or_default());
+        numbers.collect::<Vec<u32>>()
+    };
+    let before = |version: &str| split(version).1.map(parts);
+    key(one)
+        .cmp(&key(other))
+        .then_with(|| match (before(one), before(other)) {
+            (None, None) => Ordering::Equal,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(_), None) => Ordering::Less,
+            (Some(one), Some(other)) => one.cmp(&other),
+        })
+}
+
+/// What is before a release, in parts that compare as people read them: `rc2` is before `rc10`.
+fn parts(before: &str) -> Vec<(String, u32)> {
+    let part = |text: &str| {
+        let word = text.trim_end_matches(|it: char| it.is_ascii_digit());
+        let number = text.strip_prefix(word).unwrap_or_default();
+        (word.to_owned(), number.parse().unwrap_or_default())
+    };
+    before.split('.').map(part).collect()
+}
+
+/// Whether `version` is what `wanted` asks for: that very version, or one that begins with its
+/// numbers. Nothing that is before a release is meant by fewer numbers.
+pub fn is_wanted(wanted: &str, version: &str) -> bool {
+    let within = || {
+        version
+            .strip_prefix(wanted)
+            .is_some_and(|rest| rest.starts_with('.') && !version.contains('-'))
+    };
+    version == wanted || within()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(name: EngineName, version: &str) -> Engine {
+        Engine {
+            name,
+            version: version.to_owned(),
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        let sorted = [
+            "1.2.0",
+            "1.9.8",
+            "1.12.0-alpha2",
+            "1.12.0-rc2",
+            "1.12.0-rc10",
+            "1.12.0",
+            "1.12.1",
+        ];
+        for (index, one) in sorted.iter().enumerate() {
+            for (other_index, other) in sorted.iter().enumerate() {
+                assert_eq!(order(one, other), index.cmp(&other_index), "{one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn fewer_numbers_mean_every_release_that_begins_with_them() {
+        let wanted = [
+            ("1.12", "1.12.6", true),
+            ("1", "1.12.6", true),
+            ("1.12.6", "1.12.6", true),
+            ("1.12.0-rc1", "1.12.0-rc1", true),
+            ("1.1", "1.12.6", false),
+            ("1.12", "1.12.0-rc1", false),
+            ("1.12.6", "1.12.60", false),
+        ];
+        for (wanted, version, answer) in wanted {
+            assert_eq!(is_wanted(wanted, version), answer, "{wanted} {version}");
+        }
+    }
+
+    #[test]
+    fn whole_versions_are_told_from_others() {
+        for (text, answer) in [
+            ("1.11.4", true),
+            ("1.12.0-rc1", true),
+            ("1.11", false),
+            ("v1.11.4", false),
+            ("1.11.x", false),
+            ("1.11.4-", false),
+            ("", false),
+        ] {
+            assert_eq!(is_version(text), answer, "{text}");
+        }
+    }
+
+    #[test]
+    fn another_engine_and_an_older_version_are_switches() {
+        let (terraform, tofu) = (EngineName::Terraform, EngineName::Opentofu);
+        let at = engine(terraform, "1.11.4");
+        for (next, wanted) in [
+            (engine(terraform, "1.11.4"), None),
+            (engine(terraform, "1.12.0"), None),
+            (engine(terraform, "1.11.3"), Some(Switch::Downgrade)),
+            (engine(terraform, "1.9.8"), Some(Switch::Downgrade)),
+            (engine(tofu, "1.12.6"), Some(Switch::Engine)),
+            (engine(terraform, "of our own"), None),
+        ] {
+            assert_eq!(at.switch_to(&next), wanted, "{next}");
+            assert_eq!(at.refusal(&next).is_some(), wanted.is_some(), "{next}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The base image, and with it the engine: by the resource, or by the operator's catalogue.
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::{PROTOCOL, PinnedImage};
+use alustan_api::{Engine, EngineSpec, Terraform, engine};
+
+use crate::settings::{EngineImage, Settings};
+
+/// A base image whose digest is to be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// As configured.
+    pub reference: String,
+    /// What `spec.engine` asks for, where it was found by that.
+    pub asked: Option<String>,
+    /// The engine in it, where the catalogue tells.
+    pub engine: Option<Engine>,
+}
+
+impl Wanted {
+    /// The same, once it is resolved.
+    pub fn pinned(self, resolved: String) -> PinnedImage {
+        PinnedImage {
+            reference: self.reference,
+            resolved,
+            asked: self.asked,
+            engine: self.engine,
+            protocol: PROTOCOL,
+        }
+    }
+
+    /// Who named it, as the beginning of a message.
+    pub fn named_by(&self, tf: &Terraform) -> String {
+        if let Some(asked) = &self.asked {
+            format!("spec.engine: the operator's catalogue has {asked} in an image")
+        } else if tf.spec.container_registry.base_image.is_some() {
+            "spec.containerRegistry.baseImage".to_owned()
+        } else {
+            "the operator's --base-image".to_owned()
+        }
+    }
+}
+
+/// The base image of `tf`: the one that is `pinned` as long as the same is asked for, else the one
+/// to ask for.
+pub fn base_image(
+    tf: &Terraform,
+    settings: &Settings,
+    pinned: Option<&PinnedImage>,
+) -> Result<Result<PinnedImage, Wanted>, Failure> {
+    let own = tf.spec.container_registry.base_image.as_ref();
+    if let Some(spec) = tf.spec.engine.as_ref().filter(|_| own.is_none()) {
+        let asked = asked(spec);
+        if let Some(pinned) = pinned.filter(|it| it.asked.as_ref() == Some(&asked)) {
+            return Ok(Ok(pinned.clone()));
+        }
+        return from_catalogue(spec, &asked, settings).map(Err);
+    }
+    let reference = own.unwrap_or(&settings.base_image);
+    if let Some(pinned) = pinned.filter(|it| it.asked.is_none() && it.reference == *reference) {
+        return Ok(Ok(pinned.clone()));
+    }
+    let known = settings.engines.iter().find(|it| it.image == *reference);
+    Ok(Err(Wanted {
+        reference: reference.clone(),
+        asked: None,
+        engine: known.map(|it| it.engine.clone()),
+    }))
+}
+
+/// What `spec` asks for, in words: `opentofu 1.12`.
+fn asked(spec: &EngineSpec) -> String {
+    let version = spec.version.as_deref();
+    version.map_or_else(
+        || spec.name.to_string(),
+        |version| format!("{} {version}", spec.name),
+    )
+}
+
+fn from_catalogue(spec: &EngineSpec, asked: &str, settings: &Settings) -> Result<Wanted, Failure> {
+    let wanted = |it: &&EngineImage| {
+        let version = spec.version.as_deref();
+        it.engine.name == spec.name
+            && version.map_or_else(
+                || !it.engine.version.contains('-'),
+                |version| engine::is_wanted(version, &it.engine.version),
+            )
+    };
+    let newest = settings
+        .engines
+        .iter()
+        .filter(wanted)
+        .max_by(|one, other| engine::order(&one.engine.version, &other.engine.version));
+    newest
+        .map(|it| Wanted {
+            reference: it.image.clone(),
+            asked: Some(asked.to_owned()),
+            engine: Some(it.engine.clone()),
+        })
+        .ok_or_else(|| unknown(asked, settings))
+}
+
+fn unknown(asked: &str, settings: &Settings) -> Failure {
+    let mut there: Vec<_> = settings.engines.iter().map(|it| &it.engine).collect();
+    there.sort_by(|one, other| {
+        let by_name = one.name.cmp(&other.name);
+        by_name.then_with(|| engine::order(&other.version, &one.version))
+    });
+    let there: Vec<String> = there.into_iter().map(ToString::to_string).collect();
+    let there = if there.is_empty() {
+        "its catalogue is empty: who runs it gives it images with --engine".to_owned()
+    } else {
+        format!("it has {}", there.join(", "))
+    };
+    Failure {
+        class: FailureClass::User,
+        reason: "EngineUnknown".to_owned(),
+        message: format!(
+            "spec.engine: the operator has no {asked}; {there}; or name an image of your own in \
+             spec.containerRegistry.baseImage"
+        ),
+    }
+}
+
+/// Whether `base` may lack the runner, or have one that does not understand this operator: the
+/// build brings it then.
+pub(crate) fn may_lack_runner(base: &PinnedImage, settings: &Settings) -> bool {
+    let is_foreign =
+        base.asked.is_none() && base.reference != settings.base_image && base.engine.is_none();
+    is_foreign || base.protocol != PROTOCOL
+}

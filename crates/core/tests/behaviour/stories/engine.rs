@@ -1,0 +1,240 @@
+//! `spec.engine`: found in the operator's catalogue once, pinned, and never switched in silence.
+
+use alustan_api::report::FailureClass;
+use alustan_api::{Engine, EngineName, Terraform};
+use alustan_core::base_image::base_image;
+use alustan_core::settings::{EngineImage, Settings};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::fixtures::{Edit as _, settings, terraform};
+use crate::world::{Act, Stage, World};
+
+const CATALOGUE: [&str; 6] = [
+    "terraform 1.11.4",
+    "terraform 1.9.8",
+    "opentofu 1.12.6",
+    "opentofu 1.12.10",
+    "opentofu 1.11.2",
+    "opentofu 1.13.0-rc1",
+];
+
+fn image(engine: &str) -> EngineImage {
+    let (name, version) = engine.split_once(' ').unwrap();
+    EngineImage {
+        engine: Engine {
+            name: EngineName::parse(name).unwrap(),
+            version: version.to_owned(),
+        },
+        image: format!("registry.test/{name}:{version}"),
+    }
+}
+
+fn with_catalogue() -> Settings {
+    Settings {
+        engines: CATALOGUE.map(image).to_vec(),
+        ..settings()
+    }
+}
+
+fn of(engine: Value) -> Terraform {
+    terraform().with("/engine", engine)
+}
+
+fn world(engine: Value) -> World {
+    let mut world = World::with(of(engine));
+    world.settings = with_catalogue();
+    world.settle();
+    world
+}
+
+fn engine(world: &World) -> Option<String> {
+    world.status().engine.map(|it| it.to_string())
+}
+
+#[rstest]
+#[case::by_version(json!({"name": "opentofu", "version": "1.11.2"}), "opentofu 1.11.2")]
+#[case::the_newest_of_a_series(json!({"name": "opentofu", "version": "1.12"}), "opentofu 1.12.10")]
+#[case::the_newest(json!({"name": "opentofu"}), "opentofu 1.12.10")]
+#[case::terraform_unless_named(json!({"version": "1.9"}), "terraform 1.9.8")]
+#[case::before_a_release_by_its_whole_name(
+    json!({"name": "opentofu", "version": "1.13.0-rc1"}), "opentofu 1.13.0-rc1")]
+fn the_catalogue_has_what_is_asked_for(#[case] asked: Value, #[case] wanted: &str) {
+    let found = base_image(&of(asked), &with_catalogue(), None)
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(found.engine.unwrap().to_string(), wanted);
+    assert_eq!(found.reference, image(wanted).image);
+}
+
+#[test]
+fn a_version_that_nobody_has_is_told_with_those_that_there_are() {
+    let world = world(json!({"name": "opentofu", "version": "1.10"}));
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("EngineUnknown", true)
+    );
+    let message = world.status().message;
+    let there = "opentofu 1.10; it has terraform 1.11.4, terraform 1.9.8, opentofu 1.13.0-rc1, \
+                 opentofu 1.12.10, opentofu 1.12.6, opentofu 1.11.2";
+    assert!(message.contains(there), "{message}");
+    assert!(world.jobs.is_empty() && world.builds.is_empty());
+    let failure = base_image(&of(json!({})), &settings(), None).unwrap_err();
+    assert!(
+        failure.message.contains("its catalogue is empty"),
+        "{}",
+        failure.message
+    );
+}
+
+#[test]
+fn an_engine_is_found_once_and_stays() {
+    let mut world = world(json!({"name": "opentofu", "version": "1.12"}));
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(engine(&world).as_deref(), Some("opentofu 1.12.10"));
+    // Neither a newer one nor one that is no longer there changes anything.
+    for catalogue in [vec![image("opentofu 1.12.11")], Vec::new()] {
+        world.settings.engines = catalogue;
+        world.restart().settle();
+        assert!(world.is_ready(), "{:?}", world.status());
+        assert_eq!((world.builds.len(), world.run_number()), (1, 1));
+        assert_eq!(engine(&world).as_deref(), Some("opentofu 1.12.10"));
+    }
+    world.settings.engines = vec![image("opentofu 1.12.11")];
+    world
+        .edit(|tf| tf.with("/engine/version", "1.12.11"))
+        .settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!((world.builds.len(), world.run_number()), (2, 2));
+    assert_eq!(engine(&world).as_deref(), Some("opentofu 1.12.11"));
+}
+
+#[rstest]
+#[case::to_another_engine(json!({"name": "opentofu", "version": "1.12.6"}))]
+#[case::to_an_older_version(json!({"name": "terraform", "version": "1.9.8"}))]
+fn a_switch_needs_leave(#[case] next: Value) {
+    let mut world = world(json!({"version": "1.11.4"}));
+    assert!(world.is_ready(), "{:?}", world.status());
+    world.edit(|tf| tf.with("/engine", next)).settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("EngineSwitch", true)
+    );
+    let message = world.status().message;
+    for part in [
+        "was applied with terraform 1.11.4",
+        r#"{"spec":{"engine":{"allowSwitch":true}}}"#,
+        r#"{"spec":{"engine":{"name":"terraform","version":"1.11.4"}}}"#,
+    ] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert_eq!((world.builds.len(), world.run_number()), (1, 1));
+    world
+        .edit(|tf| tf.with("/engine/allowSwitch", true))
+        .settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!((world.builds.len(), world.run_number()), (2, 2));
+    assert_ne!(engine(&world).as_deref(), Some("terraform 1.11.4"));
+}
+
+#[test]
+fn a_newer_version_needs_no_leave_and_nothing_does_before_the_first_apply() {
+    let mut newer = world(json!({"version": "1.9.8"}));
+    newer
+        .edit(|tf| tf.with("/engine/version", "1.11.4"))
+        .settle();
+    assert!(newer.is_ready(), "{:?}", newer.status());
+
+    let mut first = World::with(of(json!({"version": "1.11.4"})));
+    first.settings = with_catalogue();
+    first.run_to(Stage::Planning);
+    first.act(0, Act::Fail(FailureClass::User));
+    first
+        .edit(|tf| tf.with("/engine/version", "1.9.8"))
+        .settle();
+    assert!(first.is_ready(), "{:?}", first.status());
+    assert_eq!(engine(&first).as_deref(), Some("terraform 1.9.8"));
+}
+
+#[test]
+fn an_apply_that_fails_half_way_counts() {
+    let mut world = World::with(of(json!({"version": "1.11.4"})));
+    world.settings = with_catalogue();
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Fail(FailureClass::User));
+    world.settle();
+    world
+        .edit(|tf| tf.with("/engine/version", "1.9.8"))
+        .settle();
+    assert_eq!(world.reason(), "EngineSwitch");
+}
+
+#[test]
+fn what_was_refused_is_destroyed_with_the_engine_that_made_it() {
+    let mut world = world(json!({"version": "1.11.4"}));
+    let made_in = world.pin.as_ref().unwrap().image.clone();
+    world
+        .edit(|tf| tf.with("/engine", json!({"name": "opentofu"})))
+        .settle();
+    assert_eq!(world.reason(), "EngineSwitch");
+    world.delete();
+    world.run_to(Stage::Applying);
+    assert_eq!(world.pods.last().unwrap().image, made_in);
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn a_base_image_of_ones_own_goes_before_the_catalogue() {
+    let tf = of(json!({"name": "opentofu"})).with("/containerRegistry/baseImage", "mine.test/x:1");
+    let found = base_image(&tf, &with_catalogue(), None)
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(
+        (found.reference.as_str(), found.engine),
+        ("mine.test/x:1", None)
+    );
+    // It may be one of the catalogue all the same.
+    let listed = image("opentofu 1.12.6").image;
+    let tf = terraform().with("/containerRegistry/baseImage", listed);
+    let found = base_image(&tf, &with_catalogue(), None)
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(found.engine.unwrap().to_string(), "opentofu 1.12.6");
+}
+
+/// What the catalogue does not know the runner finds out, and refuses by itself.
+#[test]
+fn the_runner_is_told_what_to_compare_its_engine_with() {
+    let mut world = world(json!({"version": "1.11.4"}));
+    let own = "mine.test/x:1";
+    world.edit(|tf| tf.with("/containerRegistry/baseImage", own));
+    let before = |world: &mut World| {
+        world.run_to(Stage::Planning);
+        let inputs = world.record.as_ref().unwrap().inputs.clone().unwrap();
+        inputs.engine_before.map(|it| it.to_string())
+    };
+    assert_eq!(before(&mut world).as_deref(), Some("terraform 1.11.4"));
+    world.act(0, Act::Fail(FailureClass::User));
+    world
+        .record
+        .as_mut()
+        .unwrap()
+        .report
+        .as_mut()
+        .unwrap()
+        .failure
+        .as_mut()
+        .unwrap()
+        .reason = "EngineSwitch".to_owned();
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("EngineSwitch", true)
+    );
+    world.edit(|tf| tf.with("/engine/allowSwitch", true));
+    world.ledger.new_budget();
+    assert_eq!(before(&mut world), None);
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+}

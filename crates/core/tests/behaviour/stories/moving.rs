@@ -1,0 +1,192 @@
+//! Rule 11: a state moves when a person says so, and until it has, the old place is what counts.
+
+use alustan_api::Terraform;
+use alustan_api::report::FailureClass;
+use alustan_api::run::RunInputs;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::{Act, Stage, World};
+
+fn s3(key: &str) -> Value {
+    json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1", "key": key })
+}
+
+fn managed() -> Value {
+    json!({ "provider": "managed" })
+}
+
+fn applied(backend: &Value) -> World {
+    let mut world = World::with(terraform().with("/backend", backend.clone()));
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world
+}
+
+fn to(backend: &Value, migrate: bool) -> impl Fn(Terraform) -> Terraform {
+    let backend = backend.clone();
+    move |tf| {
+        tf.with("/backend", backend.clone())
+            .with("/backend/migrate", migrate)
+    }
+}
+
+fn inputs(world: &World) -> &RunInputs {
+    world.record.as_ref().unwrap().inputs.as_ref().unwrap()
+}
+
+/// Where a run works, in words.
+fn place(inputs: &RunInputs) -> String {
+    alustan_backends::place(&inputs.backend)
+}
+
+#[rstest]
+#[case::out_of_secrets(managed(), s3("a"), "Secret web-state", "s3://bucket/a")]
+#[case::into_secrets(s3("a"), managed(), "s3://bucket/a", "Secret web-state")]
+#[case::to_another_key(s3("a"), s3("b"), "s3://bucket/a", "s3://bucket/b")]
+fn another_place_of_the_state_needs_leave(
+    #[case] from: Value,
+    #[case] next: Value,
+    #[case] old: &str,
+    #[case] new: &str,
+) {
+    let mut world = applied(&from);
+    world.edit(to(&next, false)).settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("BackendChanged", true)
+    );
+    let message = world.status().message;
+    let leave = r#"-p '{"spec":{"backend":{"migrate":true}}}'"#;
+    for part in [old, new, leave] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert_eq!(world.run_number(), 1);
+
+    world.edit(to(&next, true)).run_to(Stage::Planning);
+    assert_eq!(place(inputs(&world)), new);
+    let before = inputs(&world).migrate.as_ref().unwrap();
+    assert_eq!(alustan_backends::place(before), old);
+    world.run_to(Stage::Reported);
+    let report = world.record.as_mut().unwrap().report.as_mut();
+    report.unwrap().moved_from = Some(old.to_owned());
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    let said = format!("the state was copied from {old}, and what is there is left as it was");
+    let message = world.status().message;
+    assert!(message.contains(&said), "{message}");
+    let pin = world.pin.clone().unwrap();
+    assert_eq!(place(&pin.inputs), new);
+    assert!(
+        pin.inputs.migrate.is_none(),
+        "the old place is not needed any more"
+    );
+    world.commit(1).run_to(Stage::Planning);
+    assert!(inputs(&world).migrate.is_none(), "it was moved already");
+}
+
+#[test]
+fn who_goes_back_before_anything_was_done_has_lost_nothing() {
+    let mut world = applied(&managed());
+    world.edit(to(&s3("a"), false)).settle();
+    world.edit(to(&managed(), false)).settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.run_number(), 1);
+}
+
+#[test]
+fn another_place_needs_no_leave_before_anything_is_applied() {
+    let mut world = World::with(terraform().with("/backend", s3("a")));
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::User));
+    world.edit(to(&s3("b"), false)).settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(place(&world.pin.clone().unwrap().inputs), "s3://bucket/b");
+}
+
+#[test]
+fn another_lock_of_the_same_state_is_no_move() {
+    let mut world = applied(&s3("a"));
+    let locked = s3("a");
+    world
+        .edit(to(&locked, false))
+        .edit(|tf| tf.with("/backend/dynamoDB", "locks"))
+        .settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.run_number(), 2);
+}
+
+/// A run that copied the state may end before it changed anything: the old place still has all.
+#[rstest]
+#[case::before_it_changes_anything(Stage::Planning, "Secret web-state")]
+#[case::half_way(Stage::Applying, "s3://bucket/a")]
+fn a_destroy_after_a_crash_works_where_the_state_is(#[case] stage: Stage, #[case] wanted: &str) {
+    let mut world = applied(&managed());
+    world.edit(to(&s3("a"), true)).run_to(stage);
+    world.act(0, Act::Kill);
+    world.delete().run_to(Stage::Planning);
+    assert_eq!(place(inputs(&world)), wanted);
+    assert!(inputs(&world).migrate.is_none(), "a destroy copies nothing");
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn a_move_that_fails_is_tried_again_from_the_old_place() {
+    let mut world = applied(&managed());
+    world.edit(to(&s3("a"), true)).run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::World));
+    world.settle();
+    world.pass(3600).run_to(Stage::Planning);
+    let before = inputs(&world).migrate.as_ref().unwrap();
+    assert_eq!(alustan_backends::place(before), "Secret web-state");
+}
+
+/// The runner may read both: its Role names the Secrets of a managed state on either side.
+#[rstest]
+#[case(managed(), s3("a"))]
+#[case(s3("a"), managed())]
+fn the_runner_may_reach_the_managed_state(#[case] from: Value, #[case] next: Value) {
+    let mut world = applied(&from);
+    world.edit(to(&next, true)).run_to(Stage::Planning);
+    let role = alustan_core::objects::rbac::role(world.tf(), inputs(&world));
+    let rules = role.rules.unwrap();
+    let names = rules[0].resource_names.clone().unwrap();
+    for name in ["web-state", "web-state-slot-0", "web-state-slot-2"] {
+        assert!(names.iter().any(|it| it == name), "no {name} in {names:?}");
+    }
+}
+
+/// What is in the module's own block only the engine knows: the runner judges.
+#[test]
+fn the_runner_judges_where_the_module_has_a_backend_of_its_own() {
+    let mut world = World::with(terraform());
+    world.module_backend = Some("gcs".to_owned());
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world.commit(1).run_to(Stage::Planning);
+    assert!(inputs(&world).migrate.is_none());
+    world.settle();
+    world.edit(|tf| tf.with("/backend/migrate", true));
+    world.commit(2).run_to(Stage::Planning);
+    assert!(inputs(&world).migrate.is_some());
+}
+
+#[test]
+fn a_move_that_the_runner_refused_is_tried_once_there_is_leave() {
+    let mut world = World::with(terraform());
+    world.module_backend = Some("gcs".to_owned());
+    world.settle();
+    world.commit(1).run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::User));
+    let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
+    report.failure.as_mut().unwrap().reason = "BackendChanged".to_owned();
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("BackendChanged", true)
+    );
+    world.edit(|tf| tf.with("/backend/migrate", true)).settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+}

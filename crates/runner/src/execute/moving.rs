@@ -1,0 +1,217 @@
+//! A state whose place changes: copied from the old one before anything else is done (rule 11).
+
+use std::fs;
+use std::time::Instant;
+
+use alustan_api::report::Failure;
+use alustan_api::run::{BackendInputs, Lineage, OwnBackend};
+use serde_json::json;
+
+use super::{Ended, LOOK};
+use crate::backend;
+use crate::command::Ending;
+use crate::failure::{Step, module, user, world};
+use crate::lineage::{StateHead, Transfer, transfer, with_serial};
+use crate::record::to_json;
+use crate::session::Session;
+use crate::workspace::write_private;
+
+use super::ownership::read;
+
+/// Where the copy is on its way to its new place.
+const COPY: &str = "moved.tfstate";
+
+impl Session {
+    /// Copies the state to where the backend now is, if it may move. Gives the place where it was.
+    /// Nothing is taken away there, and until this run changes things, that place is what counts.
+    pub(super) async fn move_state(&self) -> Result<Option<String>, Ended> {
+        let Some(old) = &self.inputs.migrate else {
+            return Ok(None);
+        };
+        let here = self.state_address();
+        if here.is_some() && self.claimed.state_address == here {
+            return Ok(None);
+        }
+        let from = self.old_place(old);
+        let state = self.state_at(old).await?;
+        let (there, here) = (read(&state)?, self.head_here().await?);
+        let proven = self.inputs.applied_before || old.managed.is_some();
+        match transfer(&self.claimed.lineage, proven, &there, &here) {
+            Transfer::Copy => {
+                self.copy(&state, &there, &here).await?;
+                self.say_moved(&from, &there);
+                Ok(Some(from))
+            }
+            Transfer::Done => {
+                crate::say!("the state was copied from {from} before");
+                Ok(Some(from))
+            }
+            Transfer::Nothing => Ok(None),
+            Transfer::NotOurs => Err(not_ours_at(&from, &there).into()),
+            Transfer::Occupied => Err(self.occupied(&from, &here).into()),
+            Transfer::Lost => Err(self.lost(&from).into()),
+        }
+    }
+
+    /// Where the state was, for people.
+    fn old_place(&self, old: &BackendInputs) -> String {
+        let managed = old.managed.as_ref();
+        let managed = managed.map(|it| self.secret_address(&it.pointer));
+        managed
+            .or_else(|| self.claimed.state_address.clone())
+            .unwrap_or_else(|| "its old place".to_owned())
+    }
+
+    async fn head_here(&self) -> Result<StateHead, Failure> {
+        match &self.server {
+            Some(server) => {
+                let state = server.store().get().await;
+                read(state.as_deref().map_or(&[], Vec::as_slice))
+            }
+            None => self.pull().await,
+        }
+    }
+
+    /// Pushes `state`, of which the head is `there`, to where the backend is, which has `here`: an
+    /// older version of it, or nothing. The serial number stays, so that it still tells which of the
+    /// two is newer, should this run end before the new one counts.
+    async fn copy(&self, state: &[u8], there: &StateHead, here: &StateHead) -> Result<(), Failure> {
+        // To a place without a state engines write one of a new lineage, whatever is pushed: there
+        // must be one, and an empty one is no other's, should this run end in between.
+        if here.lineage.is_none() {
+            let seed = json!({"version": 4, "serial": 0, "lineage": there.lineage,
+                "outputs": {}, "resources": []});
+            self.push_copy(&to_json(&seed), false).await?;
+        }
+        // The engine counts up when it pushes.
+        let serial = there.serial.unwrap_or_default().saturating_sub(1);
+        let counted = with_serial(state, serial).ok_or_else(|| {
+            let message = "the state is not as engines write it; nothing was changed";
+            module("MigrationFailed", message)
+        })?;
+        self.push_copy(&counted, true).await?;
+        let copied = self.head_here().await?;
+        if copied.lineage == there.lineage && copied.serial <= there.serial {
+            return Ok(());
+        }
+        Err(module(
+            "MigrationFailed",
+            "the state was copied, but the copy has another lineage or serial number; nothing was \
+             changed",
+        ))
+    }
+
+    async fn push_copy(&self, state: &[u8], force: bool) -> Result<(), Failure> {
+        let file = self.layout.work.join(COPY);
+        write_private(&file, state, 0o600).map_err(|error| {
+            let message = format!("write {}: {error}", file.display());
+            world("WorkspaceFailed", message)
+        })?;
+        let mut arguments = vec!["state".into(), "push".into()];
+        arguments.extend(force.then(|| "-force".into()));
+        arguments.push((&file).into());
+        let deadline = Instant::now() + LOOK;
+        let pushed = self.engine(Step::Migrate, arguments, Ending::Persistent, deadline, &[0]);
+        let pushed = pushed.await;
+        let _ = fs::remove_file(&file);
+        pushed.map(drop)
+    }
+
+    fn say_moved(&self, from: &str, state: &StateHead) {
+        let to = self.state_address().unwrap_or_default();
+        crate::say!(
+            "copied the state from {from} to {to}: lineage {}, serial {}, {} resources and outputs; \
+             what is at the old place is left as it was",
+            state.lineage.as_deref().unwrap_or_default(),
+            state.serial.unwrap_or_default(),
+            state.things,
+        );
+    }
+
+    /// The module's own backend, where nobody else knows what it is.
+    pub(super) fn own_backend(&self) -> Option<OwnBackend> {
+        let backend = &self.inputs.backend;
+        let told = backend.managed.is_some() || backend.write_block;
+        (!told)
+            .then(|| backend::resolved(&self.directory))
+            .flatten()
+    }
+
+    /// Whether the state that was noted is at another place than this run looks at, which has
+    /// none, or another.
+    pub(super) fn has_left(&self, head: &StateHead) -> bool {
+        let Lineage::Of(ours) = &self.claimed.lineage else {
+            return false;
+        };
+        let (there, here) = (&self.claimed.state_address, self.state_address());
+        let elsewhere = there.is_some() && here.is_some() && *there != here;
+        elsewhere && head.lineage.as_ref() != Some(ours) && head.things == 0
+    }
+
+    /// Why nothing is done where the state is not.
+    pub(super) fn moved_away(&self) -> Failure {
+        let there = self.claimed.state_address.clone().unwrap_or_default();
+        let here = self.state_address().unwrap_or_default();
+        let way_out = if self.destroys() {
+            "Nothing was destroyed. Let the backend name the old place again".to_owned()
+        } else {
+            let identity = self.record.identity();
+            let (name, namespace) = (identity.resource(), &identity.namespace);
+            format!(
+                "Nothing was changed: everything would be made a second time. Let the backend name \
+                 the old place again, or have the state copied to the new one: kubectl patch tf \
+                 {name} -n {namespace} --type merge -p \
+                 '{{\"spec\":{{\"backend\":{{\"migrate\":true}}}}}}'"
+            )
+        };
+        user(
+            "BackendChanged",
+            format!(
+                "the state of this resource is at {there}, but its backend is now {here}, where there \
+                 is none. {way_out}"
+            ),
+        )
+    }
+
+    fn occupied(&self, from: &str, head: &StateHead) -> Failure {
+        let here = self.state_address().unwrap_or_default();
+        let lineage = head.lineage.as_deref().unwrap_or_default();
+        user(
+            "StateNotOurs",
+            format!(
+                "the state was to be copied from {from} to {here}, but there is another one with the \
+                 lineage {lineage}, with {} resources and outputs in it. Nothing was changed. Name \
+                 another place in spec.backend",
+                head.things
+            ),
+        )
+    }
+
+    fn lost(&self, from: &str) -> Failure {
+        let here = self.state_address().unwrap_or_default();
+        let Lineage::Of(lineage) = &self.claimed.lineage else {
+            return user("StateLost", "the state is gone");
+        };
+        user(
+            "StateLost",
+            format!(
+                "the state of this resource, with the lineage {lineage}, is neither at {from}, from \
+                 where it was to be copied, nor at {here}. Nothing was changed. Put it back from a \
+                 backup at one of them"
+            ),
+        )
+    }
+}
+
+fn not_ours_at(from: &str, head: &StateHead) -> Failure {
+    let lineage = head.lineage.as_deref().unwrap_or_default();
+    user(
+        "StateNotOurs",
+        format!(
+            "the state was to be copied from {from}, but the one there has the lineage {lineage}, \
+             with {} resources and outputs in it, and is not that of this resource. Nothing was \
+             changed. Put the right one back there, or at the new place",
+            head.things
+        ),
+    )
+}

@@ -1,0 +1,122 @@
+//! A state at the place that the backend named before: read there, with that backend's own
+//! environment, and left as it is.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use alustan_api::report::Failure;
+use alustan_api::run::{BackendInputs, OwnBackend, RunInputs};
+
+use super::ending::judge;
+use super::state::open_store;
+use super::{Session, Show};
+use crate::backend::{BLOCK_FILE, write_bare_module};
+use crate::command::{Ending, Task};
+use crate::failure::{Step, module, user, world};
+use crate::layout::Vars;
+
+/// Variables of the engine that are about the module of the run.
+const OF_THE_MODULE: [&str; 2] = ["TF_DATA_DIR", "TF_CLI_ARGS_init"];
+
+impl Session {
+    /// The state at the place of `old`; empty where there is none.
+    pub(crate) async fn state_at(&self, old: &BackendInputs) -> Result<Vec<u8>, Failure> {
+        if old.managed.is_some() {
+            let inputs = RunInputs {
+                backend: old.clone(),
+                ..self.inputs.clone()
+            };
+            let store = open_store(&inputs, &self.secrets, &self.record).await?;
+            let Some(store) = store else {
+                return Ok(Vec::new());
+            };
+            let state = store.get().await;
+            return Ok(state.map(|state| state.to_vec()).unwrap_or_default());
+        }
+        let block = self.block_of(old)?;
+        let directory = self.layout.work.join("old-place");
+        write_bare_module(&directory, &block).map_err(unwritten)?;
+        self.run_at(&directory, old, &["init", "-input=false"])
+            .await?;
+        // Without a block the state moves into a file: the engine locks it while it is copied.
+        fs::write(directory.join(BLOCK_FILE), "{}").map_err(unwritten)?;
+        let migrate = ["init", "-input=false", "-migrate-state", "-force-copy"];
+        self.run_at(&directory, old, &migrate).await?;
+        let state = match fs::read(self.copy_in(&directory)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other.map_err(unwritten),
+        };
+        fs::remove_dir_all(&directory).map_err(unwritten)?;
+        state
+    }
+
+    /// The `backend` block of `old`: that of the resource, or that of the module as the last run
+    /// noted it.
+    fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
+        let told = old.kind.clone().filter(|_| old.write_block);
+        let told = told.map(|kind| OwnBackend {
+            kind,
+            config: old.config.clone(),
+        });
+        told.or_else(|| self.claimed.own_backend.clone())
+            .ok_or_else(|| {
+                user(
+                    "BackendChanged",
+                    "the state was in a backend of the module itself, of which nothing more is \
+                     known. Nothing was changed. Move the state by hand, with `init -migrate-state` \
+                     and the module before and after the change",
+                )
+            })
+    }
+
+    /// The file that the engine copies the state to.
+    fn copy_in(&self, directory: &Path) -> PathBuf {
+        let workspace = self.bare_environment.get("TF_WORKSPACE");
+        let workspace = workspace.filter(|it| !it.is_empty() && *it != "default");
+        let folder = workspace.map(|it| Path::new("terraform.tfstate.d").join(it));
+        directory
+            .join(folder.unwrap_or_default())
+            .join("terraform.tfstate")
+    }
+
+    async fn run_at(
+        &self,
+        directory: &Path,
+        old: &BackendInputs,
+        arguments: &[&str],
+    ) -> Result<(), Failure> {
+        crate::say!(
+            "{} {} (at the old place of the state)",
+            self.engine.name(),
+            arguments.join(" ")
+        );
+        let mut environment: Vars = self.bare_environment.clone();
+        for name in OF_THE_MODULE {
+            environment.remove(name);
+        }
+        environment.extend(old.environment.clone());
+        let task = Task {
+            program: self.engine.program.clone(),
+            arguments: arguments.iter().map(OsString::from).collect(),
+            directory: directory.to_owned(),
+            environment,
+            ending: Ending::Quick,
+            deadline: self.plan_deadline(),
+            show: Show::Log,
+        };
+        let finished = self.commands.run(task).await.map_err(|error| {
+            let name = self.engine.name();
+            module("EngineNotStarted", format!("{name} did not start: {error}"))
+        })?;
+        judge(Step::Migrate, &finished, &[0])?;
+        Ok(())
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+fn unwritten(error: io::Error) -> Failure {
+    let message = format!("the workspace could not be written: {error}");
+    world("WorkspaceFailed", message)
+}

@@ -1,0 +1,59 @@
+//! What exists is not applied with another engine, or an older one, unless a person allows it.
+
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::RunKind;
+use alustan_api::{Engine, EngineName};
+
+use crate::world::World;
+
+const MODULE: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\n";
+
+fn engine(name: EngineName, version: &str) -> Engine {
+    Engine {
+        name,
+        version: version.into(),
+    }
+}
+
+/// A module that was prepared by `engine`.
+fn prepared_by(engine: &Engine) -> World {
+    let world = World::new(MODULE);
+    let told = serde_json::to_string(engine).unwrap();
+    world.write_module(".terraform/engine.json", &told);
+    world
+}
+
+#[test]
+fn an_older_or_another_engine_is_refused_until_it_is_allowed() {
+    let (terraform, tofu) = (EngineName::Terraform, EngineName::Opentofu);
+    let here = engine(terraform, "1.11.4");
+    for before in [engine(tofu, "1.6.0"), engine(terraform, "1.11.5")] {
+        let mut world = prepared_by(&here);
+        world.inputs.engine_before = Some(before.clone());
+        for kind in [RunKind::Plan, RunKind::Apply, RunKind::Drift] {
+            let ran = world.run(kind);
+            let message = ran.expect_failure(FailureClass::User, "EngineSwitch");
+            for part in [
+                before.to_string(),
+                here.to_string(),
+                "\"allowSwitch\":true".to_owned(),
+            ] {
+                assert!(message.contains(&part), "no {part:?} in {message}");
+            }
+            assert!(!ran.stdout.contains("Plan:"), "{}", ran.logs());
+        }
+        world.inputs.engine_before = None;
+        let report = world.run(RunKind::Apply).expect(RunResult::Done).clone();
+        assert_eq!(report.engine.as_ref(), Some(&here));
+    }
+}
+
+#[test]
+fn the_same_or_a_newer_engine_needs_no_leave() {
+    let here = engine(EngineName::Terraform, "1.11.4");
+    for before in ["1.11.4", "1.9.8"] {
+        let mut world = prepared_by(&here);
+        world.inputs.engine_before = Some(engine(EngineName::Terraform, before));
+        world.run(RunKind::Apply).expect(RunResult::Done);
+    }
+}

@@ -1,0 +1,317 @@
+//! A state whose place changes: it is copied when a person says so, and stays where it was, too.
+
+use std::fs;
+
+use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::run::{BackendInputs, Lineage, RunKind};
+use serde_json::{Value, json};
+
+use crate::s3::Bucket;
+use crate::world::World;
+
+const MODULE: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\n";
+const CHANGED: &str = "resource \"terraform_data\" \"a\" { input = \"y\" }\n";
+
+fn managed() -> BackendInputs {
+    World::new(MODULE).inputs.backend
+}
+
+fn told(kind: &str, config: Value) -> BackendInputs {
+    BackendInputs {
+        kind: Some(kind.into()),
+        managed: None,
+        config: serde_json::from_value(config).unwrap(),
+        ..managed()
+    }
+}
+
+fn local(world: &World, name: &str) -> BackendInputs {
+    let path = world.path(name).display().to_string();
+    told("local", json!({ "path": path }))
+}
+
+fn s3(bucket: &Bucket, key: &str) -> BackendInputs {
+    let mut config = bucket.config();
+    config.insert("key".into(), key.into());
+    told("s3", serde_json::to_value(config).unwrap())
+}
+
+/// The state at the place of `backend`, whole.
+fn state(world: &World, bucket: &Bucket, backend: &BackendInputs) -> Option<Value> {
+    let text = |name: &str| backend.config.get(name).and_then(Value::as_str);
+    match backend.kind.as_deref() {
+        Some("http") => {
+            let current = serde_json::to_value(world.pointer().current).unwrap();
+            (!current.is_null()).then_some(current)
+        }
+        Some("s3") => bucket.get(text("key")?),
+        _ => {
+            let read = fs::read(text("path")?).ok()?;
+            serde_json::from_slice(&read).ok()
+        }
+    }
+}
+
+/// The resource's backend is `next` from now on, and it may move there.
+fn moves(world: &mut World, next: &BackendInputs) {
+    world.inputs.migrate = Some(world.inputs.backend.clone());
+    world.inputs.backend = next.clone();
+}
+
+#[test]
+fn a_state_is_copied_with_its_lineage_and_stays_where_it_was() {
+    let bucket = Bucket::serve();
+    let shape = World::new("");
+    let pairs = [
+        (managed(), s3(&bucket, "a")),
+        (s3(&bucket, "b"), managed()),
+        (s3(&bucket, "c"), s3(&bucket, "d")),
+        (local(&shape, "e"), s3(&bucket, "f")),
+    ];
+    for (from, to) in pairs {
+        let mut world = World::new(MODULE);
+        world.inputs.backend = from.clone();
+        let first = world.run(RunKind::Apply).expect(RunResult::Done).clone();
+        let before = state(&world, &bucket, &from).unwrap();
+        moves(&mut world, &to);
+        let ran = world.run(RunKind::Apply);
+        let report = ran.expect(RunResult::NoChanges);
+        assert_eq!(report.lineage, first.lineage);
+        assert_eq!(report.moved_from, first.state_address);
+        assert_ne!(report.state_address, first.state_address);
+        assert!(ran.stderr.contains("left as it was"), "{}", ran.logs());
+        let record = world.record();
+        assert_eq!(record.state_address, report.state_address);
+        assert_eq!(record.lineage, Lineage::Of(first.lineage.unwrap()));
+        assert_eq!(state(&world, &bucket, &from).unwrap(), before);
+        let copy = state(&world, &bucket, &to).unwrap();
+        assert_eq!(copy["lineage"], before["lineage"]);
+        assert_eq!(copy["serial"], before["serial"]);
+
+        // From now on that one counts, also where it may still move.
+        world.write_module("main.tf", CHANGED);
+        let report = world.run(RunKind::Apply).expect(RunResult::Done).clone();
+        assert_eq!(
+            (report.changes.unwrap().change, report.moved_from),
+            (1, None)
+        );
+        assert_eq!(state(&world, &bucket, &from).unwrap(), before);
+        world.inputs.migrate = None;
+        world.run(RunKind::Destroy).expect(RunResult::Done);
+        assert_eq!(state(&world, &bucket, &from).unwrap(), before);
+    }
+}
+
+#[test]
+fn without_leave_nothing_is_made_where_the_state_is_not() {
+    let bucket = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.inputs.backend = s3(&bucket, "a");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.inputs.backend = s3(&bucket, "b");
+    for kind in [
+        RunKind::Apply,
+        RunKind::Plan,
+        RunKind::Drift,
+        RunKind::Destroy,
+    ] {
+        let ran = world.run(kind);
+        let message = ran.expect_failure(FailureClass::User, "BackendChanged");
+        let way_out = match kind {
+            RunKind::Destroy => "Nothing was destroyed",
+            _ => "{\"spec\":{\"backend\":{\"migrate\":true}}}",
+        };
+        for part in ["s3://store/a", "s3://store/b", way_out] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+    }
+    assert!(bucket.get("b").is_none());
+    assert_eq!(
+        world.record().state_address.as_deref(),
+        Some("s3://store/a")
+    );
+}
+
+/// A run that ends between the copy and the first change has moved nothing: both places have the
+/// same state, and the old one is that of the record.
+#[test]
+fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
+    let bucket = Bucket::serve();
+    let half_way = || {
+        let mut world = World::new(MODULE);
+        world.run(RunKind::Apply).expect(RunResult::Done);
+        bucket.remove("a");
+        moves(&mut world, &s3(&bucket, "a"));
+        world.before_engine("plan", "exit 1");
+        let ran = world.run(RunKind::Apply);
+        ran.expect_failure(FailureClass::Module, "PlanFailed");
+        assert!(bucket.has("a"), "{}", ran.logs());
+        let noted = world.record().state_address.unwrap();
+        assert!(noted.starts_with("secret://"), "{noted}");
+        world.before_engine("never", "true");
+        world
+    };
+    // It goes on where it was.
+    let mut world = half_way();
+    let report = world
+        .run(RunKind::Apply)
+        .expect(RunResult::NoChanges)
+        .clone();
+    assert_eq!(report.state_address.as_deref(), Some("s3://store/a"));
+
+    // Or the person changes their mind, goes on at the old place, and moves later.
+    let mut world = half_way();
+    let old = world.inputs.migrate.take().unwrap();
+    let new = std::mem::replace(&mut world.inputs.backend, old);
+    world.write_module("main.tf", CHANGED);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    moves(&mut world, &new);
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+
+    // Or everything is destroyed, by what the pin still has.
+    let mut world = half_way();
+    world.inputs.backend = world.inputs.migrate.take().unwrap();
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+}
+
+#[test]
+fn a_copy_that_fails_changes_nothing() {
+    let bucket = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    moves(&mut world, &s3(&bucket, "a"));
+    world.before_engine("state", "if [ $2 = push ]; then exit 1; fi");
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::Module, "MigrationFailed");
+    assert!(!bucket.has("a"));
+    assert_eq!(world.record().attempted, 1);
+}
+
+#[test]
+fn a_plan_for_people_is_made_of_the_copied_state() {
+    let bucket = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    moves(&mut world, &s3(&bucket, "a"));
+    world.write_module("main.tf", CHANGED);
+    world.inputs.approval.manual = true;
+    let report = world.run(RunKind::Plan).expect(RunResult::Changes).clone();
+    let changes = report.changes.as_ref().unwrap();
+    assert_eq!((changes.add, changes.change, changes.destroy), (0, 1, 0));
+    world.approve(&report);
+    let done = world.run(RunKind::Apply).expect(RunResult::Done).clone();
+    assert_eq!(done.state_address.as_deref(), Some("s3://store/a"));
+    assert_eq!(
+        bucket.get("a").unwrap()["lineage"],
+        json!(done.lineage.unwrap())
+    );
+}
+
+#[test]
+fn another_state_at_the_new_place_is_left_alone() {
+    let bucket = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let other = json!({"version": 4, "serial": 9, "lineage": "of-others",
+        "outputs": {"x": {"value": 1, "type": "number"}}, "resources": []});
+    bucket.put("a", &other);
+    moves(&mut world, &s3(&bucket, "a"));
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
+    for part in ["secret://team/web-state to s3://store/a", "of-others"] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert_eq!(bucket.get("a"), Some(other));
+}
+
+#[test]
+fn a_state_that_is_at_neither_place_is_lost_and_not_new() {
+    let bucket = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.inputs.backend = s3(&bucket, "a");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    bucket.remove("a");
+    moves(&mut world, &s3(&bucket, "b"));
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "StateLost");
+    assert!(message.contains("neither at s3://store/a"), "{message}");
+    assert!(!bucket.has("b"));
+}
+
+#[test]
+fn who_works_on_the_old_place_is_waited_for() {
+    let bucket = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.inputs.backend = s3(&bucket, "a");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let lock = json!({"ID": "0c1d6e8f-5a31-4a5b-9a5e-3c9d2b1f7a60", "Operation": "OperationTypeApply",
+        "Info": "", "Who": "ann@laptop", "Version": "1.11.4", "Path": "store/a",
+        "Created": "2026-11-20T08:15:00.5Z"});
+    bucket.put("a.tflock", &lock);
+    moves(&mut world, &s3(&bucket, "b"));
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::World, "StateLocked");
+    assert!(message.contains("ann@laptop"), "{message}");
+    assert!(!bucket.has("b"));
+    bucket.remove("a.tflock");
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+}
+
+/// What only the module says of its backend is noted while it is used.
+#[test]
+fn a_state_moves_out_of_a_backend_of_the_module_itself() {
+    let mut world = World::new("");
+    let module = |world: &World, name: &str| {
+        let path = world.path(name).display().to_string();
+        format!("terraform {{\n  backend \"local\" {{ path = \"{path}\" }}\n}}\n{MODULE}")
+    };
+    let own = BackendInputs {
+        kind: None,
+        write_block: false,
+        managed: None,
+        ..managed()
+    };
+    let managed = std::mem::replace(&mut world.inputs.backend, own.clone());
+    world.write_module("main.tf", &module(&world, "a"));
+    let first = world.run(RunKind::Apply).expect(RunResult::Done).clone();
+    world.write_module("main.tf", &module(&world, "b"));
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::User, "BackendChanged");
+    moves(&mut world, &own);
+    let moved = world
+        .run(RunKind::Apply)
+        .expect(RunResult::NoChanges)
+        .clone();
+    assert_eq!(
+        (moved.lineage, moved.moved_from),
+        (first.lineage.clone(), first.state_address)
+    );
+    // And on into Secrets.
+    world.write_module("main.tf", MODULE);
+    moves(&mut world, &managed);
+    let moved = world
+        .run(RunKind::Apply)
+        .expect(RunResult::NoChanges)
+        .clone();
+    assert_eq!(moved.lineage, first.lineage);
+    assert_eq!(
+        moved.state_address.as_deref(),
+        Some("secret://team/web-state")
+    );
+    assert!(world.record().own_backend.is_none());
+}
+
+#[test]
+fn the_credentials_of_the_old_place_are_not_printed_and_not_used_at_the_new_one() {
+    let mut world = World::new(MODULE);
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let new = local(&world, "b");
+    moves(&mut world, &new);
+    let old = world.inputs.migrate.as_mut().unwrap();
+    old.environment = [("OLD_TOKEN".to_owned(), "not-for-others".to_owned())].into();
+    world.before_engine("plan", "echo token=$OLD_TOKEN; echo not-for-others");
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::NoChanges);
+    assert!(ran.stdout.contains("token=\n"), "{}", ran.logs());
+    assert!(!ran.logs().contains("not-for-others"), "{}", ran.logs());
+}
