@@ -122,6 +122,16 @@ impl Cluster {
         self.run("hack/cluster/up", &[]).await;
     }
 
+    /// Cuts pods off from everything but the API server, until what is given back is dropped: no new
+    /// connection to the node, the host or another pod.
+    pub async fn cut_pods_off(&self) -> Cut {
+        let cut = Cut;
+        for rule in Cut::RULES {
+            self.run("bash", &["-c", &Cut::change("-I", rule)]).await;
+        }
+        cut
+    }
+
     /// How many copies of the installed operator there are to be: none, or one.
     pub async fn scale_operator(&self, copies: usize) {
         let operator = ["-n", "alustan-system", "deployment/alustan-controller"];
@@ -149,5 +159,36 @@ impl Cluster {
         self.start().await;
         self.run("kubectl", &["uncordon", "node1"]).await;
         self.scale_operator(1).await;
+    }
+}
+
+/// Pods are cut off as long as this is there.
+pub struct Cut;
+
+impl Cut {
+    /// What is refused on the node, and beyond it.
+    const RULES: [&str; 3] = ["INPUT -p tcp ! --dport 6443", "INPUT -p udp", "FORWARD"];
+
+    /// A command that adds (`-I`) or removes (`-D`) `rule`.
+    fn change(how: &str, rule: &str) -> String {
+        format!(
+            ". hack/lib/common.sh && . hack/cluster/parts/names.sh && hack/cluster/in iptables {how} {rule} \
+             -s $POD_CIDR -m conntrack --ctstate NEW -j REJECT"
+        )
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        for rule in Self::RULES {
+            let command = Self::change("-D", rule);
+            let removed = std::process::Command::new("bash")
+                .args(["-c", &command])
+                .current_dir(Cluster::root())
+                .status();
+            if !removed.is_ok_and(|status| status.success()) {
+                println!("the pods may still be cut off: {command}");
+            }
+        }
     }
 }

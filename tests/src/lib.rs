@@ -17,7 +17,7 @@ mod immutable;
 mod operator;
 mod scene;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, Cut};
 pub use counter::Counter;
 pub use gate::Gate;
 pub use immutable::ImmutableRegistry;

@@ -1,0 +1,216 @@
+//! Engines: from the operator's catalogue, pinned, and switched only with leave; and a run without
+//! a network.
+
+use alustan_api::{Engine, EngineName};
+use alustan_tests::{Counter, Scene, condition, scene, scene_alone};
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+fn module(counter: &Counter) -> String {
+    format!("output \"v\" {{ value = 1 }}\n{}", counter.life("a"))
+}
+
+fn on(scene: &Scene, name: &str, engine: &Value) -> Value {
+    let mut resource = scene.resource(name);
+    resource["spec"]["engine"] = engine.clone();
+    resource
+}
+
+/// The lineage of a managed state.
+async fn lineage(scene: &Scene, name: &str) -> String {
+    let pointer = &scene.data(&format!("{name}-state")).await["pointer"];
+    let pointer: Value = serde_json::from_str(pointer).unwrap();
+    pointer["current"]["lineage"].as_str().unwrap().to_owned()
+}
+
+async fn engine(scene: &Scene, name: &str) -> Engine {
+    let status = scene.ready(name).await.status.unwrap();
+    status.engine.unwrap()
+}
+
+#[tokio::test]
+async fn engine_of_the_catalogue_runs_and_an_unknown_version_is_refused() {
+    scene("engine", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        let tofu = json!({"name": "opentofu", "version": "1"});
+        scene.apply(&on(&scene, "web", &tofu)).await;
+        let found = engine(&scene, "web").await;
+        assert_eq!(found.name, EngineName::Opentofu);
+        assert!(found.version.starts_with("1."), "{found}");
+        let log = scene.log("web-apply-1", "Apply complete").await;
+        assert!(log.contains("OpenTofu"), "{log}");
+        let status = scene.ready("web").await.status.unwrap();
+        let base = status.image.unwrap().base;
+        assert!(base.contains("/opentofu@sha256:"), "{base}");
+
+        // The whole version is another wish, and the same image: nothing is built or applied anew.
+        let whole = json!({"name": "opentofu", "version": found.version});
+        scene.apply(&on(&scene, "web", &whole)).await;
+        assert_eq!(engine(&scene, "web").await, found);
+        assert_eq!(scene.run_number("web").await, 1);
+        assert_eq!(scene.jobs("build").await.len(), 1);
+
+        let nobodys = json!({"name": "opentofu", "version": "0.1.0"});
+        scene.apply(&on(&scene, "web", &nobodys)).await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "EngineUnknown", "{message}");
+        assert!(message.contains(&found.to_string()), "{message}");
+        assert_eq!(counter.lives(), (1, 0));
+        // Which does not keep it from being destroyed.
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 1));
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn engine_switch_is_refused_and_then_allowed_with_the_state_intact() {
+    scene("switch", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        let first = json!({"name": "terraform"});
+        let next = json!({"name": "opentofu"});
+        scene.apply(&on(&scene, "web", &first)).await;
+        assert_eq!(engine(&scene, "web").await.name, EngineName::Terraform);
+        let made = lineage(&scene, "web").await;
+        scene.apply(&on(&scene, "web", &next)).await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "EngineSwitch", "{message}");
+        assert!(
+            message.contains("was applied with terraform 1."),
+            "{message}"
+        );
+        assert_eq!(scene.run_number("web").await, 1);
+
+        let mut allowed = next.clone();
+        allowed["allowSwitch"] = json!(true);
+        scene.apply(&on(&scene, "web", &allowed)).await;
+        scene.ready_after_run("web", 2).await;
+        assert_eq!(engine(&scene, "web").await.name, EngineName::Opentofu);
+        assert_eq!(lineage(&scene, "web").await, made);
+        assert_eq!(counter.lives(), (1, 0));
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 1));
+    })
+    .await;
+}
+
+/// What the catalogue does not know the runner tells, and refuses.
+#[tokio::test]
+async fn engine_of_an_image_of_ones_own_is_found_by_the_runner() {
+    scene("own", |scene| async move {
+        let counter = Counter::start().await;
+        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        let with = |base: &str| {
+            let mut resource = scene.resource("web");
+            let base = format!("registry.alustan.test:5000/alustan/{base}:dev");
+            resource["spec"]["containerRegistry"]["baseImage"] = json!(base);
+            resource
+        };
+        scene.apply(&with("opentofu")).await;
+        let found = engine(&scene, "web").await;
+        assert_eq!(found.name, EngineName::Opentofu);
+        scene
+            .apply(&on(&scene, "web", &json!({"name": "terraform"})))
+            .await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "EngineSwitch", "{message}");
+        assert!(
+            message.contains(&format!("was applied with {found}")),
+            "{message}"
+        );
+        assert_eq!(counter.lives(), (1, 0));
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 1));
+    })
+    .await;
+}
+
+/// A module with a provider, a module from another repository, and a test of the network each time
+/// that something is made or destroyed: `value` is whether there is to be one.
+fn far_module(scene: &Scene) -> String {
+    let url = scene.https("part");
+    format!(
+        r#"
+terraform {{
+  required_providers {{
+    time = {{ source = "hashicorp/time" }}
+  }}
+}}
+variable "network" {{}}
+module "part" {{
+  source = "git::{url}?ref=main"
+  value  = var.network
+}}
+resource "time_static" "now" {{
+  triggers = {{ network = var.network }}
+}}
+resource "terraform_data" "proof" {{
+  input            = var.network
+  triggers_replace = var.network
+  provisioner "local-exec" {{
+    interpreter = ["bash", "-c"]
+    command     = "{probe}"
+  }}
+  provisioner "local-exec" {{
+    when        = destroy
+    interpreter = ["bash", "-c"]
+    command     = "{probe}"
+  }}
+}}
+output "v" {{ value = module.part.value }}
+"#,
+        probe = "found=false; timeout 5 git ls-remote URL >/dev/null 2>&1 && found=true; \
+                 timeout 5 bash -c 'exec 3<>/dev/tcp/10.99.1.2/53' 2>/dev/null && found=true; \
+                 echo network: $found; [ $found = true ] || [ ${self.input} != true ]; \
+                 [ $found = false ] || [ ${self.input} != false ]"
+            .replace("URL", &url)
+    )
+}
+
+#[tokio::test]
+async fn engine_works_offline_since_everything_is_in_the_image() {
+    scene_alone("offline", |scene| async move {
+        let part =
+            "variable \"value\" {}\noutput \"value\" { value = \"from afar: ${var.value}\" }\n";
+        scene.commit("part", &[("main.tf", part)]).await;
+        scene
+            .commit("web", &[("main.tf", &far_module(&scene))])
+            .await;
+        let with = |network: &str| {
+            let mut resource = scene.resource("web");
+            resource["spec"]["variables"] = json!({"network": network});
+            resource
+        };
+        // With a network the probe finds one: it is a probe.
+        scene.apply(&with("true")).await;
+        scene.ready("web").await;
+        assert_eq!(scene.data("web-outputs").await["v"], "from afar: true");
+        scene.log("web-apply-1", "network: true").await;
+        // What is made next destroys what was made with a network, and is not to judge that.
+        scene.apply(&with("either")).await;
+        scene.ready_after_run("web", 2).await;
+
+        scene.cluster.stop(&["registry"]).await;
+        let cut = scene.cluster.cut_pods_off().await;
+        scene.apply(&with("false")).await;
+        scene.ready_after_run("web", 3).await;
+        assert_eq!(scene.data("web-outputs").await["v"], "from afar: false");
+        scene.log("web-apply-3", "network: false").await;
+        scene
+            .wait("web", "the repository to be missed", |tf| {
+                condition(tf, "SourceReady").is_some_and(|it| it.status == "False")
+            })
+            .await;
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::foreground())
+            .await;
+        scene.log("web-destroy-4", "network: false").await;
+        scene.deleted("web", &uid).await;
+        scene.nothing_left().await;
+        drop(cut);
+    })
+    .await;
+}
