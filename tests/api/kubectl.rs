@@ -36,7 +36,10 @@ async fn explain_tells_what_fields_are_for() {
             "tf.spec.variables",
             vec!["any JSON value by name", "TF_VAR_"],
         ),
-        ("tf.spec.backend.provider", vec!["ENUM: managed aws"]),
+        (
+            "tf.spec.backend.provider",
+            vec!["ENUM: managed aws gcp azure kubernetes pg http local generic"],
+        ),
         ("tf.spec.driftDetection.interval", vec!["Default: 1h"]),
         (
             "tf.status.state",

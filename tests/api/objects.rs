@@ -66,6 +66,8 @@ fn run_inputs(name: &str) -> RunInputs {
             write_block: true,
             config: BTreeMap::new(),
             environment: BTreeMap::new(),
+            secret_config: BTreeMap::new(),
+            bootstrap: None,
             managed: Some(state(name)),
         },
         timeouts: TimeLimits {

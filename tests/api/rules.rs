@@ -173,26 +173,118 @@ async fn a_backend_has_the_fields_of_its_provider() {
     ] {
         refuses(&space, "/backend", message, &[backend]).await;
     }
-    let message = "s3, dynamoDB, region, key and secretRef belong to provider aws";
+    let message = "s3, dynamoDB, lockFile, region, endpoint and bootstrap belong to provider aws";
     let bad = [
         json!({"provider": "managed", "s3": "store"}),
         json!({"provider": "managed", "dynamoDB": "locks"}),
         json!({"provider": "managed", "region": "us-east-1"}),
-        json!({"provider": "managed", "key": "x"}),
-        json!({"provider": "managed", "secretRef": {"name": "aws"}}),
+        json!({"provider": "pg", "bootstrap": true}),
+        json!({"provider": "gcp", "gcs": "b", "endpoint": "https://h"}),
         json!({"adopt": true, "s3": "store"}),
-        json!({"key": "x"}),
+        json!({"lockFile": true}),
+    ];
+    refuses(&space, "/backend", message, &bad).await;
+    let message = "secretRef belongs to a provider, other than managed and local";
+    let bad = [
+        json!({"provider": "managed", "secretRef": {"name": "aws"}}),
+        json!({"provider": "local", "secretRef": {"name": "x"}}),
+        json!({"secretRef": {"name": "x"}}),
     ];
     refuses(&space, "/backend", message, &bad).await;
     refuses(
         &space,
         "/backend/provider",
-        "supported values: \"managed\", \"aws\"",
+        "supported values: \"managed\", \"aws\", \"gcp\", \"azure\"",
         &[json!("Aws"), Value::Null],
     )
     .await;
     let null = json!({"provider": "managed", "s3": null, "secretRef": null});
     accepts(&space, "/backend", &[null]).await;
+}
+
+#[tokio::test]
+async fn every_backend_has_its_own_fields() {
+    let space = Space::new().await;
+    let address = "https://states.example.com/web";
+    let good = [
+        json!({
+            "provider": "aws", "s3": "b", "region": "any", "endpoint": "http://minio:9000",
+            "lockFile": true, "bootstrap": true, "config": {"kms_key_id": "k", "more": {"a": [1]}},
+        }),
+        json!({"provider": "gcp", "gcs": "b", "prefix": "p", "secretRef": {"name": "gcp"}}),
+        json!({"provider": "azure", "storageAccount": "a", "container": "c", "key": "k"}),
+        json!({"provider": "kubernetes", "secretSuffix": "web-state"}),
+        json!({"provider": "pg", "schemaName": "team_web"}),
+        json!({"provider": "http", "address": address, "lockAddress": address}),
+        json!({"provider": "local"}),
+        json!({"provider": "generic", "type": "oss", "config": {"bucket": "b"}}),
+    ];
+    accepts(&space, "/backend", &good).await;
+    for (backend, message) in [
+        (json!({"provider": "gcp"}), "provider gcp needs gcs"),
+        (
+            json!({"provider": "pg", "prefix": "p"}),
+            "gcs and prefix belong to provider gcp",
+        ),
+        (
+            json!({"provider": "azure", "container": "c"}),
+            "provider azure needs storageAccount",
+        ),
+        (
+            json!({"container": "c"}),
+            "storageAccount, container and resourceGroup belong",
+        ),
+        (
+            json!({"provider": "gcp", "gcs": "b", "key": "k"}),
+            "key belongs to providers aws and azure",
+        ),
+        (
+            json!({"provider": "pg", "secretSuffix": "x"}),
+            "secretSuffix belongs to provider kubernetes",
+        ),
+        (
+            json!({"provider": "kubernetes", "secretSuffix": "web-1"}),
+            "must not end in a number",
+        ),
+        (
+            json!({"provider": "http", "schemaName": "x"}),
+            "schemaName belongs to provider pg",
+        ),
+        (json!({"provider": "http"}), "provider http needs address"),
+        (
+            json!({"provider": "http", "address": "https://u:p@h/x"}),
+            "credentials go into the Secret",
+        ),
+        (
+            json!({"address": address}),
+            "address, lockAddress and unlockAddress belong to provider http",
+        ),
+        (
+            json!({"provider": "generic"}),
+            "provider generic needs type",
+        ),
+        (
+            json!({"provider": "aws", "s3": "b", "region": "r", "type": "s3"}),
+            "provider generic needs type",
+        ),
+        (
+            json!({"provider": "generic", "type": "Oss"}),
+            "the type of a backend as the engine names it",
+        ),
+    ] {
+        refuses(&space, "/backend", message, &[backend]).await;
+    }
+    let local = with(
+        resource("web"),
+        "/backend",
+        Some(json!({"provider": "local"})),
+    );
+    let without = with(local, "/cache", Some(json!({"enabled": false})));
+    let refused = space.apply(&without).await.unwrap_err();
+    assert!(
+        refused.contains("provider local needs cache.enabled"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

@@ -418,8 +418,39 @@ pub struct BackendInputs {
     pub config: BTreeMap<String, Value>,
     /// Environment of the engine with the backend's credentials.
     pub environment: BTreeMap<String, String>,
+    /// Partial configuration that is secret, passed in the same file.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secret_config: BTreeMap<String, String>,
+    /// What is made before the first run, where it is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
     /// The managed backend: names of the Secrets that hold the state.
     pub managed: Option<ManagedState>,
+}
+
+impl BackendInputs {
+    /// The partial configuration with what of it is secret.
+    pub fn whole_config(&self) -> BTreeMap<String, Value> {
+        let secret = self.secret_config.iter();
+        let secret = secret.map(|(name, value)| (name.clone(), value.as_str().into()));
+        self.config.clone().into_iter().chain(secret).collect()
+    }
+}
+
+/// A place for states in S3 (`spec.backend.bootstrap`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bootstrap {
+    /// The bucket.
+    pub bucket: String,
+    /// Its region.
+    pub region: String,
+    /// The table with the locks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    /// The server, where it is not that of AWS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
 }
 
 /// Secrets of the managed backend (rule 12).

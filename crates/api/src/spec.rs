@@ -59,6 +59,7 @@ const COMMIT_HELP: &str = "must be a full commit id, all 40 (or 64) hexadecimal 
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.mode) && self.approval.mode == 'Manual' && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.mode Manual with scripts.apply needs scripts.plan: what is approved must be a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.rules) && self.approval.rules.size() > 0 && has(self.scripts) && has(self.scripts.apply)) || has(self.scripts.plan)").message("approval.rules with scripts.apply need scripts.plan: they judge a plan"))]
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual does not go with scripts.destroy: nobody can tell beforehand what a script destroys"))]
+#[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && has(self.cache.enabled) && !self.cache.enabled)").message("backend.provider local needs cache.enabled: the state is on the cache volume"))]
 pub struct TerraformSpec {
     /// Values of the module's variables: any JSON value by name, for example `region: us-east-1`
     /// or `zones: [a, b]`. Scripts see them in their environment as `TF_VAR_name`, and by the
@@ -204,23 +205,54 @@ pub struct NameRef {
     pub name: String,
 }
 
-/// Who keeps the state: `managed`, Secrets in this namespace; `aws`, an S3 bucket. Absent: the
-/// module's own backend if it has one, else `managed`.
+/// Who keeps the state. Absent: the module's own backend if it has one, else `managed`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendProvider {
     /// Secrets in the resource's namespace, kept by the operator; needs no cloud.
     Managed,
-    /// An S3 bucket, with locks in a DynamoDB table or in the bucket.
+    /// An S3 bucket, of AWS or of anything that speaks S3, with locks in a `DynamoDB` table or in
+    /// the bucket (the engine's `s3`).
     Aws,
+    /// A bucket of Google Cloud Storage (`gcs`).
+    Gcp,
+    /// A container of Azure Blob Storage (`azurerm`).
+    Azure,
+    /// A Secret, written by the engine itself (`kubernetes`). It must be allowed to read every Secret
+    /// of the namespace: `managed` needs no such right.
+    Kubernetes,
+    /// A `PostgreSQL` database (`pg`).
+    Pg,
+    /// A server that speaks the engine's own protocol (`http`).
+    Http,
+    /// A file on the cache volume (`local`): the state is lost with the volume.
+    Local,
+    /// Any other, by `type` and `config`.
+    Generic,
 }
 
+const HTTP_URL: &str = "self.matches('^https?://[^@ ]+$')";
+const HTTP_URL_HELP: &str = "must be a URL with https:// or http:// and without a user: credentials go into the Secret of secretRef";
+const NO_NUMBER: &str = "!self.matches('(^|-)[0-9]+$')";
+const NO_NUMBER_HELP: &str = "must not end in a number, which the engine takes for that of a part";
+
 /// Where the state lives.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.s3) && self.s3 != '')").message("provider aws needs s3: the name of the bucket"))]
 #[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.region) && self.region != '')").message("provider aws needs region, for example us-east-1"))]
-#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'aws') || !(has(self.s3) || has(self.dynamoDB) || has(self.region) || has(self.key) || has(self.secretRef))").message("s3, dynamoDB, region, key and secretRef belong to provider aws"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'aws') || !(has(self.s3) || has(self.dynamoDB) || has(self.lockFile) || has(self.region) || has(self.endpoint) || (has(self.bootstrap) && self.bootstrap))").message("s3, dynamoDB, lockFile, region, endpoint and bootstrap belong to provider aws"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'gcp') || (has(self.gcs) && self.gcs != '')").message("provider gcp needs gcs: the name of the bucket"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'gcp') || !(has(self.gcs) || has(self.prefix))").message("gcs and prefix belong to provider gcp"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'azure') || (has(self.storageAccount) && self.storageAccount != '' && has(self.container) && self.container != '')").message("provider azure needs storageAccount and container"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'azure') || !(has(self.storageAccount) || has(self.container) || has(self.resourceGroup))").message("storageAccount, container and resourceGroup belong to provider azure"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider in ['aws', 'azure']) || !has(self.key)").message("key belongs to providers aws and azure"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'kubernetes') || !has(self.secretSuffix)").message("secretSuffix belongs to provider kubernetes"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'pg') || !has(self.schemaName)").message("schemaName belongs to provider pg"))]
+#[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'http') || has(self.address)").message("provider http needs address: the URL of the state"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'http') || !(has(self.address) || has(self.lockAddress) || has(self.unlockAddress))").message("address, lockAddress and unlockAddress belong to provider http"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'generic') == has(self.type)").message("provider generic needs type, for example oss, and no other has it"))]
+#[x_kube(validation = Rule::new("(has(self.provider) && !(self.provider in ['managed', 'local'])) || !has(self.secretRef)").message("secretRef belongs to a provider, other than managed and local"))]
 pub struct BackendSpec {
     /// Who keeps the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,20 +260,88 @@ pub struct BackendSpec {
     /// aws: name of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<String>,
-    /// aws: name of the DynamoDB table with the locks. Absent: a lock file in the bucket.
+    /// aws: name of the `DynamoDB` table with the locks. Absent: a lock file in the bucket.
     #[serde(default, rename = "dynamoDB", skip_serializing_if = "Option::is_none")]
     pub dynamo_db: Option<String>,
+    /// aws: whether there is a lock file in the bucket, which needs Terraform or `OpenTofu` 1.10.
+    /// Default: only where there is no `dynamoDB`. With both, both locks are taken: to move from
+    /// one to the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock_file: Option<bool>,
     /// aws: region of the bucket, for example `us-east-1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// aws: key of the state in the bucket. Default: `<namespace>/<name>.tfstate`.
+    /// aws: URL of a server other than AWS that speaks S3, for example `https://minio.example.com`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2000))]
+    #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
+    pub endpoint: Option<String>,
+    /// aws, azure: key of the state in the bucket or container. Default:
+    /// `<namespace>/<name>.tfstate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// aws: a Secret whose keys become the backend's environment: `AWS_ACCESS_KEY_ID`,
-    /// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_ENDPOINT_URL_S3`, … Absent: what the
-    /// runner's pod has.
+    /// gcp: name of the bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gcs: Option<String>,
+    /// gcp: folder of the state in the bucket, where it is `default.tfstate`. Default:
+    /// `<namespace>/<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// azure: name of the storage account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_account: Option<String>,
+    /// azure: name of the container in the storage account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// azure: the resource group of the storage account, where the engine is to look up its access
+    /// key there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_group: Option<String>,
+    /// kubernetes: the state is in Secret `tfstate-default-<secretSuffix>`. Default: `<name>-state`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
+    #[x_kube(validation = Rule::new(NO_NUMBER).message(NO_NUMBER_HELP))]
+    pub secret_suffix: Option<String>,
+    /// pg: schema of the state in the database, which the engine makes. Default: `<namespace>_<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub schema_name: Option<String>,
+    /// http: URL of the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2000))]
+    #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
+    pub address: Option<String>,
+    /// http: URL that locks the state. Absent: nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2000))]
+    #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
+    pub lock_address: Option<String>,
+    /// http: URL that releases the lock. Default: `lockAddress`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2000))]
+    #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
+    pub unlock_address: Option<String>,
+    /// generic: the engine's type of backend, for example `oss` or `consul`.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z][a-z0-9_]*$')").message("must be the type of a backend as the engine names it, for example oss"))]
+    pub kind: Option<String>,
+    /// More of the engine's backend block, by its own names, for example `{kms_key_id: alias/state}`.
+    /// Not for secrets: those go into the Secret of `secretRef`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub config: BTreeMap<String, Anything>,
+    /// A Secret with the backend's credentials. Its keys become environment of the engine:
+    /// `AWS_ACCESS_KEY_ID`, `GOOGLE_CREDENTIALS`, `ARM_ACCESS_KEY`, `PG_CONN_STR`, …; those in lower
+    /// case, such as `conn_str`, become part of the backend block, in a file that only the runner
+    /// can read. Absent: what the runner's pod has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<NameRef>,
+    /// aws: whether the bucket (versioned, encrypted, closed to the public) and the table are made
+    /// before the first run, where they are not there. What is there is never changed. Default:
+    /// false.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub bootstrap: bool,
     /// Whether a state that is there already, and was not made by this resource, is taken over. Its
     /// first plan then waits for approval. Default: false, which refuses such a state
     /// (`StateNotOurs`).
@@ -660,8 +760,8 @@ pub struct RunnerSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CacheSpec {
-    /// Whether there is one. It holds only what can be made again: losing it, or having none,
-    /// costs time. Default: true.
+    /// Whether there is one. It holds only what can be made again, unless `backend.provider` is
+    /// `local`: losing it, or having none, costs time. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
     /// Its size. Default: 5Gi.
@@ -687,6 +787,11 @@ impl Default for CacheSpec {
 
 fn yes() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn five() -> i32 {

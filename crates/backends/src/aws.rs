@@ -1,40 +1,94 @@
-//! State in an S3 bucket
+//! State in an S3 bucket, of AWS or of anything that speaks S3
 //! (<https://developer.hashicorp.com/terraform/language/backend/s3>).
 
-use std::collections::BTreeMap;
-
 use alustan_api::BackendSpec;
+use alustan_api::run::Bootstrap;
 use serde_json::{Value, json};
 
-use crate::{Backend, Owner};
+use crate::{Backend, Config, Environment, Invalid, Owner, text};
 
 pub(crate) struct Aws;
 
-/// The key of the state in the bucket, where none is given.
-pub fn default_key(owner: Owner<'_>) -> String {
-    format!("{}/{}.tfstate", owner.namespace, owner.name)
-}
+/// What of the engine's checks and headers only AWS understands.
+const ONLY_AWS: &[&str] = &[
+    "use_path_style",
+    "skip_credentials_validation",
+    "skip_metadata_api_check",
+    "skip_region_validation",
+    "skip_requesting_account_id",
+    "skip_s3_checksum",
+];
 
 impl Backend for Aws {
-    fn kind(&self) -> &'static str {
+    fn name(&self) -> &'static str {
+        "aws"
+    }
+
+    fn kind<'a>(&self, _: &'a BackendSpec) -> &'a str {
         "s3"
     }
 
-    fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> BTreeMap<String, Value> {
-        let key = spec.key.clone().unwrap_or_else(|| default_key(owner));
-        let lock = spec.dynamo_db.as_ref().map_or_else(
-            || ("use_lockfile", json!(true)),
-            |table| ("dynamodb_table", json!(table)),
-        );
-        [
-            ("bucket", json!(spec.s3)),
-            ("region", json!(spec.region)),
-            ("key", json!(key)),
-            ("encrypt", json!(true)),
-            lock,
+    fn fields(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("bucket", "s3"),
+            ("dynamodb_table", "dynamoDB"),
+            ("use_lockfile", "lockFile"),
+            ("region", "region"),
+            ("key", "key"),
         ]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+    }
+
+    fn validate(&self, spec: &BackendSpec, _: Owner<'_>) -> Result<(), Invalid> {
+        if spec.dynamo_db.is_none() && spec.lock_file == Some(false) {
+            let why = "false without dynamoDB: two runs at once would spoil the state";
+            return Err(Invalid::new("lockFile", why));
+        }
+        Ok(())
+    }
+
+    fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config {
+        let mut config = Config::from([
+            ("bucket".to_owned(), json!(spec.s3)),
+            ("region".to_owned(), json!(spec.region)),
+            ("key".to_owned(), json!(owner.key(spec))),
+            ("encrypt".to_owned(), json!(true)),
+        ]);
+        let mut set = |name: &str, value: Value| config.insert(name.to_owned(), value);
+        if let Some(table) = &spec.dynamo_db {
+            set("dynamodb_table", json!(table));
+        }
+        if spec.lock_file.unwrap_or_else(|| spec.dynamo_db.is_none()) {
+            set("use_lockfile", json!(true));
+        }
+        if let Some(endpoint) = &spec.endpoint {
+            set("endpoints", json!({ "s3": endpoint }));
+            for name in ONLY_AWS {
+                set(name, json!(true));
+            }
+        }
+        config
+    }
+
+    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+        let place = format!("{}/{}", text(config, "bucket")?, text(config, "key")?);
+        let endpoint = config.get("endpoints").and_then(|it| it.get("s3"));
+        let host = endpoint.and_then(Value::as_str).and_then(crate::http::host);
+        Some(match host {
+            Some(host) => format!("{host}/{place}"),
+            None => place,
+        })
+    }
+
+    fn place_field(&self) -> &'static str {
+        "key"
+    }
+
+    fn bootstrap(&self, spec: &BackendSpec) -> Option<Bootstrap> {
+        spec.bootstrap.then(|| Bootstrap {
+            bucket: spec.s3.clone().unwrap_or_default(),
+            region: spec.region.clone().unwrap_or_default(),
+            table: spec.dynamo_db.clone(),
+            endpoint: spec.endpoint.clone(),
+        })
     }
 }

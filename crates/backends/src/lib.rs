@@ -2,17 +2,30 @@
 //! it says what the engine is told, the runner tells it.
 
 mod aws;
+mod azure;
+mod gcp;
+mod generic;
+mod http;
+mod kubernetes;
+mod local;
 mod managed;
+mod pg;
 mod place;
+mod secrets;
 
-pub use aws::default_key;
 pub use place::{Move, place, step};
+
 use std::collections::BTreeMap;
 
-use alustan_api::run::{BackendInputs, ManagedState};
-use alustan_api::{BackendProvider, BackendSpec};
+use alustan_api::run::{BackendInputs, Bootstrap, ManagedState};
+use alustan_api::{BackendProvider, BackendSpec, paths};
 use serde_json::Value;
 use thiserror::Error;
+
+/// Part of a backend block, by the engine's names.
+pub type Config = BTreeMap<String, Value>;
+/// Environment variables by name.
+pub type Environment = BTreeMap<String, String>;
 
 /// The resource that a state belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -23,13 +36,59 @@ pub struct Owner<'a> {
     pub name: &'a str,
 }
 
-/// One kind of backend.
-trait Backend: Sync {
-    /// The type of the engine's `backend` block.
-    fn kind(&self) -> &'static str;
+impl Owner<'_> {
+    /// What tells its state from those of others in one place.
+    fn path(self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 
-    /// The partial configuration that goes with the block; nothing secret.
-    fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> BTreeMap<String, Value>;
+    /// The key of its state, where none is given.
+    fn key(self, spec: &BackendSpec) -> String {
+        let own = spec.key.clone();
+        own.unwrap_or_else(|| format!("{}.tfstate", self.path()))
+    }
+}
+
+/// One kind of backend. Only the first three are needed.
+trait Backend: Sync {
+    /// The provider's name in `spec.backend.provider`.
+    fn name(&self) -> &'static str;
+
+    /// The type of the engine's `backend` block.
+    fn kind<'a>(&self, spec: &'a BackendSpec) -> &'a str;
+
+    /// The partial configuration that goes with the block, without `spec.config`; nothing secret.
+    fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config;
+
+    /// Names of the block that fields of the spec stand for: `spec.config` may not give them.
+    fn fields(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// What is wrong with `spec`, beyond what the API server refuses.
+    fn validate(&self, _: &BackendSpec, _: Owner<'_>) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    /// What is to be made before the first run.
+    fn bootstrap(&self, _: &BackendSpec) -> Option<Bootstrap> {
+        None
+    }
+
+    /// Where a block with `config` has its state, if that is known; nothing secret.
+    fn place(&self, _: &Config, _: &Environment) -> Option<String> {
+        None
+    }
+
+    /// The field of the spec that names another place.
+    fn place_field(&self) -> &'static str {
+        "config"
+    }
+
+    /// Whether `place` is the same for everybody.
+    fn is_shared(&self, place: &str) -> bool {
+        !place.is_empty()
+    }
 
     /// Whether the state is kept in Secrets by the runner's own server.
     fn managed(&self) -> bool {
@@ -41,22 +100,85 @@ fn of(provider: BackendProvider) -> &'static dyn Backend {
     match provider {
         BackendProvider::Managed => &managed::Managed,
         BackendProvider::Aws => &aws::Aws,
+        BackendProvider::Gcp => &gcp::Gcp,
+        BackendProvider::Azure => &azure::Azure,
+        BackendProvider::Kubernetes => &kubernetes::Kubernetes,
+        BackendProvider::Pg => &pg::Pg,
+        BackendProvider::Http => &http::Http,
+        BackendProvider::Local => &local::Local,
+        BackendProvider::Generic => &generic::Generic,
     }
 }
 
-/// The module has a backend of one type, the resource asks for another (rule 11).
+/// The backend of the engine's type `kind`, where there is a provider for it.
+fn of_kind(kind: &str) -> Option<&'static dyn Backend> {
+    let provider = match kind {
+        "s3" => BackendProvider::Aws,
+        "gcs" => BackendProvider::Gcp,
+        "azurerm" => BackendProvider::Azure,
+        "kubernetes" => BackendProvider::Kubernetes,
+        "pg" => BackendProvider::Pg,
+        "http" => BackendProvider::Http,
+        "local" => BackendProvider::Local,
+        _ => return None,
+    };
+    Some(of(provider))
+}
+
+/// Why a backend cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error(
-    "spec.backend.provider: the module has a `backend \"{module}\"` block, but provider {provider} \
-     is a `{wanted}` backend; remove one of them"
-)]
-pub struct Conflict {
-    /// The type of the module's block.
-    pub module: String,
-    /// What the resource asks for.
-    pub provider: &'static str,
-    /// The type that goes with it.
-    pub wanted: &'static str,
+pub enum Error {
+    /// The module has a backend of one type, the resource asks for another (rule 11).
+    #[error(
+        "spec.backend.provider: the module has a `backend \"{module}\"` block, but provider \
+         {provider} is a `{wanted}` backend; remove one of them"
+    )]
+    Conflict {
+        /// The type of the module's block.
+        module: String,
+        /// What the resource asks for.
+        provider: &'static str,
+        /// The type that goes with it.
+        wanted: String,
+    },
+    /// The module's own `local` backend: its state would end with the pod.
+    #[error(
+        "the module has a `backend \"local\"` block, whose state would be gone with the pod of each \
+         run; set spec.backend.provider: local to keep it on the cache volume, or remove the block"
+    )]
+    Lost,
+    /// A field says what cannot be.
+    #[error("spec.backend.{0}")]
+    Invalid(#[from] Invalid),
+}
+
+impl Error {
+    /// The stable reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Conflict { .. } => "BackendConflict",
+            Self::Lost | Self::Invalid(_) => "InvalidBackend",
+        }
+    }
+}
+
+/// A field says what cannot be.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{field}: {why}")]
+pub struct Invalid {
+    /// Its path below `spec.backend`.
+    pub field: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+impl Invalid {
+    fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            why: why.into(),
+        }
+    }
 }
 
 /// The type of the backend that a run will use: of the resource, of the module, or managed.
@@ -86,161 +208,133 @@ pub fn is_managed(spec: Option<&BackendSpec>, module: Option<&str>) -> bool {
     }
 }
 
+/// Whether the state at `address` is on the cache volume (rule 2).
+pub fn is_on_the_volume(address: &str) -> bool {
+    let path = address.strip_prefix("local://");
+    path.is_some_and(|path| path.starts_with(paths::CACHE))
+}
+
 /// What the runner is told about the backend. `module` is the type of the module's own block,
-/// `environment` the data of `spec.backend.secretRef`, `secrets` the Secrets of a managed state.
+/// `secret` the data of `spec.backend.secretRef`, `secrets` the Secrets of a managed state.
+///
+/// # Errors
+/// Why it cannot be used.
 pub fn inputs(
     spec: Option<&BackendSpec>,
     module: Option<&str>,
     owner: Owner<'_>,
-    environment: BTreeMap<String, String>,
+    secret: Environment,
     secrets: &ManagedState,
-) -> Result<BackendInputs, Conflict> {
+) -> Result<BackendInputs, Error> {
+    let (environment, secret_config) = secrets::split(secret);
+    if let Some(spec) = spec.filter(|spec| !spec.config.is_empty()) {
+        takes_more(spec)?;
+    }
     let BackendProviderOrOwn::Provider(provider) = kind(spec, module) else {
-        return Ok(BackendInputs {
-            kind: None,
-            write_block: false,
-            config: BTreeMap::new(),
-            environment,
-            managed: None,
-        });
+        return match module {
+            Some("local") => Err(Error::Lost),
+            Some(_) | None => Ok(BackendInputs {
+                kind: None,
+                write_block: false,
+                config: Config::new(),
+                environment,
+                secret_config,
+                bootstrap: None,
+                managed: None,
+            }),
+        };
     };
-    let backend = of(provider);
-    if let Some(module) = module.filter(|module| *module != backend.kind()) {
-        return Err(Conflict {
+    let (backend, none) = (of(provider), BackendSpec::default());
+    let spec = spec.unwrap_or(&none);
+    let kind = backend.kind(spec);
+    if let Some(module) = module.filter(|module| *module != kind) {
+        return Err(Error::Conflict {
             module: module.to_owned(),
-            provider: provider_name(provider),
-            wanted: backend.kind(),
+            provider: backend.name(),
+            wanted: kind.to_owned(),
         });
     }
+    backend.validate(spec, owner)?;
+    secrets::validate(backend, spec)?;
     Ok(BackendInputs {
-        kind: Some(backend.kind().to_owned()),
+        kind: Some(kind.to_owned()),
         write_block: module.is_none(),
-        config: spec
-            .map(|spec| backend.config(spec, owner))
-            .unwrap_or_default(),
+        config: config(backend, spec, owner),
         environment,
+        secret_config,
+        bootstrap: backend.bootstrap(spec),
         managed: backend.managed().then(|| secrets.clone()),
     })
 }
 
-const fn provider_name(provider: BackendProvider) -> &'static str {
-    match provider {
-        BackendProvider::Managed => "managed",
-        BackendProvider::Aws => "aws",
+/// The schema cannot say it, since it knows nothing of what is in `config`.
+fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
+    match spec.provider {
+        None | Some(BackendProvider::Managed | BackendProvider::Local) => {
+            let why = "belongs to a provider, other than managed and local";
+            Err(Invalid::new("config", why))
+        }
+        Some(_) => Ok(()),
     }
+}
+
+fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>) -> Config {
+    let mut config = backend.config(spec, owner);
+    let own = spec.config.iter();
+    config.extend(own.map(|(name, value)| (name.clone(), value.0.clone())));
+    config
+}
+
+/// Where the state of a block of the type `kind` lives, such as `s3://bucket/key`, as far as that
+/// is known from its `config` and the engine's `environment`.
+pub fn address(kind: &str, config: &Config, environment: &Environment) -> String {
+    let place = match of_kind(kind) {
+        Some(backend) => backend.place(config, environment),
+        None => generic::place(kind, config),
+    };
+    format!("{kind}://{}", place.unwrap_or_default())
+}
+
+/// The same of what a run was told.
+pub fn address_of(inputs: &BackendInputs) -> Option<String> {
+    let kind = inputs
+        .kind
+        .as_deref()
+        .filter(|_| inputs.managed.is_none())?;
+    Some(address(kind, &inputs.whole_config(), &inputs.environment))
+}
+
+/// The same, where `spec` alone tells.
+pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
+    let backend = of(spec.provider?);
+    if backend.managed() {
+        return None;
+    }
+    let (kind, config) = (backend.kind(spec), config(backend, spec, owner));
+    let address = address(kind, &config, &Environment::new());
+    (!address.ends_with("://")).then_some(address)
+}
+
+/// The field of `spec` that gives the state another place.
+pub fn place_field(spec: &BackendSpec) -> Option<&'static str> {
+    spec.provider.map(|provider| of(provider).place_field())
+}
+
+/// Whether an [`address`] names one place for everybody.
+pub fn is_shared(address: &str) -> bool {
+    let Some((kind, place)) = address.split_once("://") else {
+        return false;
+    };
+    match of_kind(kind) {
+        Some(backend) => backend.is_shared(place),
+        None => generic::is_shared(kind) && !place.is_empty(),
+    }
+}
+
+fn text<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
+    let text = config.get(name).and_then(Value::as_str);
+    text.filter(|it| !it.is_empty())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWNER: Owner<'_> = Owner {
-        namespace: "team",
-        name: "web",
-    };
-
-    fn secrets() -> ManagedState {
-        ManagedState {
-            pointer: "web-state".to_owned(),
-            slots: vec!["web-state-slot-0".to_owned()],
-        }
-    }
-
-    fn aws() -> BackendSpec {
-        BackendSpec {
-            provider: Some(BackendProvider::Aws),
-            s3: Some("s3-store".to_owned()),
-            dynamo_db: Some("db-table".to_owned()),
-            region: Some("us-east-1".to_owned()),
-            key: None,
-            secret_ref: None,
-            adopt: false,
-            migrate: false,
-        }
-    }
-
-    fn resolve(
-        spec: Option<&BackendSpec>,
-        module: Option<&str>,
-    ) -> Result<BackendInputs, Conflict> {
-        inputs(spec, module, OWNER, BTreeMap::new(), &secrets())
-    }
-
-    #[test]
-    fn without_a_word_the_state_is_managed() {
-        let inputs = resolve(None, None).unwrap();
-        assert_eq!(inputs.kind.as_deref(), Some("http"));
-        assert!(inputs.write_block);
-        assert_eq!(inputs.managed, Some(secrets()));
-    }
-
-    #[test]
-    fn the_modules_own_backend_is_left_alone() {
-        let inputs = resolve(None, Some("gcs")).unwrap();
-        assert_eq!(
-            (inputs.kind, inputs.write_block, inputs.managed),
-            (None, false, None)
-        );
-        assert!(inputs.config.is_empty());
-    }
-
-    #[test]
-    fn a_backend_without_a_provider_is_as_good_as_none() {
-        let spec = BackendSpec {
-            provider: None,
-            s3: None,
-            dynamo_db: None,
-            region: None,
-            key: None,
-            secret_ref: None,
-            adopt: true,
-            migrate: false,
-        };
-        for module in [None, Some("gcs"), Some("s3")] {
-            let (given, none) = (resolve(Some(&spec), module), resolve(None, module));
-            assert!(given.unwrap() == none.unwrap(), "{module:?}");
-            assert_eq!(is_managed(Some(&spec), module), is_managed(None, module));
-        }
-    }
-
-    #[test]
-    fn the_seeds_aws_form_is_an_s3_backend() {
-        let inputs = resolve(Some(&aws()), None).unwrap();
-        assert_eq!(inputs.kind.as_deref(), Some("s3"));
-        assert!(inputs.write_block);
-        assert_eq!(
-            serde_json::to_value(inputs.config).unwrap(),
-            serde_json::json!({
-                "bucket": "s3-store", "key": "team/web.tfstate", "region": "us-east-1",
-                "dynamodb_table": "db-table", "encrypt": true,
-            })
-        );
-    }
-
-    #[test]
-    fn a_block_of_the_same_type_gets_only_partial_configuration() {
-        let inputs = resolve(Some(&aws()), Some("s3")).unwrap();
-        assert!(!inputs.write_block);
-        assert_eq!(inputs.config["bucket"], "s3-store");
-    }
-
-    #[test]
-    fn a_block_of_another_type_is_a_conflict() {
-        let conflict = resolve(Some(&aws()), Some("gcs")).err().unwrap();
-        assert_eq!(conflict.module, "gcs");
-        assert!(conflict.to_string().contains("`backend \"gcs\"` block"));
-    }
-
-    #[test]
-    fn without_a_table_the_lock_is_a_file_in_the_bucket() {
-        let spec = BackendSpec {
-            dynamo_db: None,
-            key: Some("a/b".to_owned()),
-            ..aws()
-        };
-        let inputs = resolve(Some(&spec), None).unwrap();
-        assert_eq!(inputs.config["use_lockfile"], true);
-        assert_eq!(inputs.config["key"], "a/b");
-        assert!(!inputs.config.contains_key("dynamodb_table"));
-    }
-}
+mod tests;

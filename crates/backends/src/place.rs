@@ -1,30 +1,8 @@
 //! Where a state is, as far as it can be told from what the runner is told: whether it moves.
 
 use alustan_api::run::BackendInputs;
-use serde_json::Value;
 
-/// Which values of a backend's configuration say where its state is; none of them is secret.
-const PLACES: &[(&str, &[&str])] = &[
-    ("s3", &["bucket", "key"]),
-    ("gcs", &["bucket", "prefix"]),
-    (
-        "azurerm",
-        &["storage_account_name", "container_name", "key"],
-    ),
-    ("kubernetes", &["namespace", "secret_suffix"]),
-    ("local", &["path"]),
-    ("consul", &["path"]),
-    ("pg", &["schema_name"]),
-    ("cos", &["bucket", "prefix", "key"]),
-    ("oss", &["bucket", "prefix", "key"]),
-];
-
-/// Which values of the configuration of a backend of type `kind` say where its state is; none
-/// where that is unknown.
-pub(crate) fn names(kind: &str) -> &'static [&'static str] {
-    let found = PLACES.iter().find(|(name, _)| *name == kind);
-    found.map_or(&[], |(_, names)| names)
-}
+use crate::{Config, Environment, address_of};
 
 /// Whether a state moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,50 +22,40 @@ pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
         (Some(from), Some(to)) => from.pointer != to.pointer,
         (Some(_), None) | (None, Some(_)) => true,
         (None, None) if !is_told(from) || !is_told(to) => return Move::Unknown,
-        (None, None) => from.kind != to.kind || values(from) != values(to),
+        (None, None) => whereabouts(from) != whereabouts(to),
     };
     if moves { Move::Yes } else { Move::No }
 }
 
-/// What tells the place of a state: of kinds that nobody knows, everything may.
-fn values(backend: &BackendInputs) -> Vec<(&str, &Value)> {
-    let names = names(backend.kind.as_deref().unwrap_or_default());
-    let all = backend
-        .config
-        .iter()
-        .map(|(name, value)| (name.as_str(), value));
-    all.filter(|(name, _)| names.is_empty() || names.contains(name))
-        .collect()
+/// The address of a state; where nobody knows it, everything may tell of it.
+fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config, &Environment)> {
+    let known = address_of(backend).filter(|address| !address.ends_with("://"));
+    let kind = backend.kind.as_deref();
+    known.ok_or((kind, &backend.config, &backend.secret_config))
 }
 
 /// The place of a state as people read it: `s3://bucket/key`.
 pub fn place(backend: &BackendInputs) -> String {
-    if let Some(managed) = &backend.managed {
-        return format!("Secret {}", managed.pointer);
+    match &backend.managed {
+        Some(managed) => format!("Secret {}", managed.pointer),
+        None => address_of(backend).unwrap_or_else(|| "the module's own backend".to_owned()),
     }
-    let Some(kind) = backend.kind.as_deref() else {
-        return "the module's own backend".to_owned();
-    };
-    let values = names(kind).iter();
-    let values: Vec<_> = values
-        .filter_map(|name| backend.config.get(*name)?.as_str())
-        .collect();
-    format!("{kind}://{}", values.join("/"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use alustan_api::run::ManagedState;
-    use serde_json::json;
-    use std::collections::BTreeMap;
+    use serde_json::{Value, json};
 
     fn told(kind: &str, config: &Value) -> BackendInputs {
         BackendInputs {
             kind: Some(kind.to_owned()),
             write_block: true,
             config: serde_json::from_value(config.clone()).unwrap(),
-            environment: BTreeMap::new(),
+            environment: Environment::new(),
+            secret_config: Environment::new(),
+            bootstrap: None,
             managed: None,
         }
     }

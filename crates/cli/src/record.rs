@@ -54,7 +54,7 @@ impl Record {
         let provider = tf.spec.backend.as_ref().and_then(|it| it.provider);
         match provider {
             Some(BackendProvider::Managed) => Ok(true),
-            Some(BackendProvider::Aws) => Ok(false),
+            Some(_) => Ok(false),
             None => Ok(self.read().await?.0.state_made),
         }
     }

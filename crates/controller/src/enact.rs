@@ -130,7 +130,7 @@ impl<'a> Pass<'a> {
                 self.delete_outputs::<ConfigMap>(name).await
             }
             Step::DeleteClaim => self.delete_claim().await,
-            Step::CleanUp { state } => self.clean_up(*state).await,
+            Step::CleanUp { state, volume } => self.clean_up(*state, *volume).await,
         }
     }
 

@@ -193,7 +193,10 @@ impl Case<'_> {
         let variables = &self.seen.stack.variables;
         let slots = self.current.slots_wanted;
         let mut inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
-            .map_err(|conflict| Situation::stalled("BackendConflict", conflict.to_string()))?;
+            .map_err(|error| Situation::stalled(error.reason(), error.to_string()))?;
+        if let Some(lost) = self.volume_lost(&inputs.backend) {
+            return Err(lost);
+        }
         let config = inputs::config(self.tf, &self.record.key, &plan.tag, &inputs, self.seen);
         if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);

@@ -18,6 +18,7 @@ use crate::image::ImagePlan;
 use crate::retry;
 use crate::seen::Answer;
 use crate::start::{self, Plan};
+use crate::state_volume;
 use crate::status::{AWAITING, HALF_APPLIED, Situation};
 use crate::step::{Decision, Step, Swap};
 pub use gaps::docker_config;
@@ -30,7 +31,8 @@ pub use restore::restored;
 fn let_go(case: &mut Case<'_>, state: bool) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
-    case.steps.push(Step::CleanUp { state });
+    let volume = state || !state_volume::may_hold_state(case.tf, case.seen);
+    case.steps.push(Step::CleanUp { state, volume });
     case.steps.push(Step::RemoveFinalizer);
 }
 
@@ -170,6 +172,9 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
 
 /// Runs `run`, unless it has failed too often or too lately, or a person has to approve its plan.
 fn attempt(case: Case<'_>, mut run: Plan, image: Option<(ImagePlan, String)>) -> Decision {
+    if let Some(lost) = case.volume_lost(&run.inputs.backend) {
+        return case.done(&lost, None, None);
+    }
     let (tf, history) = (case.tf, &case.history);
     let of = approval::subject(&run.config.hash, &approval::judged_by(tf, true));
     run.trigger = plan::trigger(&case, &of);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::run::{BackendInputs, ManagedState, RunInputs, TimeLimits, Trigger};
 use alustan_api::{Terraform, names};
-use alustan_backends::{Conflict, Owner};
+use alustan_backends::{Error, Owner};
 use kube::ResourceExt;
 use kube::core::Duration;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub fn run_inputs(
     seen: &InputsSeen,
     found: &VariablesSeen,
     slots_wanted: u32,
-) -> Result<RunInputs, Conflict> {
+) -> Result<RunInputs, Error> {
     let found = effective(tf, found);
     Ok(RunInputs {
         path: source.path.clone(),
@@ -66,7 +66,7 @@ pub(crate) fn backend(
     module: Option<&str>,
     seen: &InputsSeen,
     slots_wanted: u32,
-) -> Result<BackendInputs, Conflict> {
+) -> Result<BackendInputs, Error> {
     let name = tf.name_any();
     let namespace = tf.namespace().unwrap_or_default();
     alustan_backends::inputs(
@@ -186,6 +186,14 @@ pub fn config(tf: &Terraform, key: &[u8], tag: &str, inputs: &RunInputs, seen: &
     let effective = effective(tf, &seen.stack.variables);
     let mut own_variables = inputs.variables.clone();
     own_variables.retain(|name, _| !effective.contains_key(name.as_str()));
+    let mut place = vec![
+        json!(backend.kind),
+        json!(backend.write_block),
+        json!(backend.config),
+        json!(backend.environment),
+    ];
+    place.extend((!backend.secret_config.is_empty()).then(|| json!(backend.secret_config)));
+    place.extend(backend.bootstrap.as_ref().map(|it| json!(it)));
     let own = digest::keyed(
         key,
         &json!({
@@ -193,7 +201,7 @@ pub fn config(tf: &Terraform, key: &[u8], tag: &str, inputs: &RunInputs, seen: &
             "path": inputs.path,
             "variables": own_variables,
             "scripts": inputs.scripts,
-            "backend": [json!(backend.kind), json!(backend.write_block), json!(backend.config), json!(backend.environment)],
+            "backend": place,
             "runner": seen.found().runner,
         }),
     );

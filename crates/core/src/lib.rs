@@ -25,6 +25,7 @@ pub mod settings;
 pub mod stack;
 pub mod start;
 pub mod state_address;
+mod state_volume;
 pub mod status;
 pub mod step;
 mod unrecorded;

@@ -19,6 +19,7 @@ use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
 use crate::schedule::Class;
 use crate::seen::{CacheSeen, JobSeen, RecordSeen, Seen};
 use crate::settings::Settings;
+use crate::state_volume;
 use crate::step::{Keep, Object, Step, Swap};
 
 /// How many pods of earlier runs are remembered.
@@ -262,11 +263,14 @@ fn surroundings(
 }
 
 /// The claim of the cache volume. One whose volume is gone is replaced: it held nothing that
-/// cannot be made again (rule 2).
+/// cannot be made again (rule 2), unless the state was there.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     match (claim, seen.cache) {
         (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
+        (Some(_), CacheSeen::Absent | CacheSeen::Lost) if state_volume::holds_state(seen) => {
+            Vec::new()
+        }
         (Some(claim), CacheSeen::Absent) => vec![ensure(claim)],
         (Some(claim), CacheSeen::Lost) => vec![Step::DeleteClaim, ensure(claim)],
     }
@@ -294,6 +298,7 @@ fn job(
     let first = run.kind == RunKind::Apply && run.trigger == Trigger::Created;
     let waits = !first && !run.destroys;
     let cache = tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound);
+    let cache = cache || state_volume::is_used_by(&inputs.backend);
     let docker = docker_secret(tf, seen);
     let parts = Parts {
         number,

@@ -1,15 +1,11 @@
 //! Two resources on one state (rule 11): it belongs to the one that applied something, else to the
 //! older.
 
+use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::Pin;
-use alustan_api::{BackendProvider, Terraform};
-use alustan_backends::{Owner, default_key};
+use alustan_backends::{Owner, is_shared};
 use kube::ResourceExt;
-use serde_json::Value;
-
-/// Kinds of addresses that name one place for everybody; `local` and `http`, for one, do not.
-const SHARED: [&str; 6] = ["azurerm", "cos", "gcs", "kubernetes", "oss", "s3"];
 
 /// Where the state of `tf` lives, such as `s3://bucket/key`: as its backend says, else as its last
 /// run told. `None` where nobody else can have the same place.
@@ -26,18 +22,10 @@ fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
     if backend.managed.is_some() {
         return None;
     }
-    let text = |name: &str| backend.config.get(name).and_then(Value::as_str);
-    let in_s3 = text("bucket").zip(text("key"));
-    in_s3
-        .filter(|_| backend.kind.as_deref() == Some("s3"))
-        .map(|(bucket, key)| format!("s3://{bucket}/{key}"))
+    alustan_backends::address_of(backend)
+        .filter(|it| is_shared(it))
         .or_else(|| told(tf))
         .filter(|it| is_shared(it))
-}
-
-fn is_shared(address: &str) -> bool {
-    let parts = address.split_once("://");
-    parts.is_some_and(|(kind, place)| SHARED.contains(&kind) && !place.is_empty())
 }
 
 /// As the last run told.
@@ -46,19 +34,12 @@ fn told(tf: &Terraform) -> Option<String> {
 }
 
 fn described(tf: &Terraform) -> Option<String> {
-    let backend = tf.spec.backend.as_ref()?;
-    let bucket = backend.s3.as_ref()?;
-    if backend.provider != Some(BackendProvider::Aws) {
-        return None;
-    }
     let (namespace, name) = (tf.namespace().unwrap_or_default(), tf.name_any());
     let owner = Owner {
         namespace: &namespace,
         name: &name,
     };
-    let key = backend.key.clone();
-    let key = key.unwrap_or_else(|| default_key(owner));
-    Some(format!("s3://{bucket}/{key}"))
+    alustan_backends::described(tf.spec.backend.as_ref()?, owner)
 }
 
 /// The address of the state that matters for `tf`: of a deleted one, that of `pin`, which is of what
@@ -89,12 +70,16 @@ pub fn conflict<'a>(
     } else {
         "a resource in another namespace".to_owned()
     };
-    let advice = if deleted {
-        "nothing is destroyed as long as that is so"
-    } else if is_told(tf) {
-        "name another place in the module's backend block or in spec.backend, or delete one of the two"
-    } else {
-        "set spec.backend.key to another place, or delete one of the two"
+    let field = tf.spec.backend.as_ref();
+    let field = field.and_then(alustan_backends::place_field);
+    let advice = match field {
+        _ if deleted => "nothing is destroyed as long as that is so".to_owned(),
+        Some(field) => {
+            format!("set spec.backend.{field} to another place, or delete one of the two")
+        }
+        None => "name another place in the module's backend block or in spec.backend, or delete \
+                 one of the two"
+            .to_owned(),
     };
     Some(Failure {
         class: FailureClass::User,

@@ -43,6 +43,8 @@ pub enum Step {
     CleanUp {
         /// Whether the state goes, too.
         state: bool,
+        /// Whether the cache volume goes: it stays where it holds a state that stays.
+        volume: bool,
     },
     /// Let the resource go.
     RemoveFinalizer,

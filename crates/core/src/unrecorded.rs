@@ -12,6 +12,7 @@ use crate::delete::{self, leaves_everything};
 use crate::objects::secrets;
 use crate::seen::{NothingLeft, OwnJob, Seen};
 use crate::start;
+use crate::state_volume;
 use crate::status::{ImageView, Situation, View};
 use crate::step::{Decision, Step};
 
@@ -160,7 +161,9 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
     } else {
         "nothing is applied"
     };
-    let steps = vec![Step::CleanUp { state: !abandoned }, Step::RemoveFinalizer];
+    let state = !abandoned;
+    let volume = state || !state_volume::may_hold_state(tf, seen);
+    let steps = vec![Step::CleanUp { state, volume }, Step::RemoveFinalizer];
     let gone = Situation::busy(State::Destroying, "Destroyed", message);
     decision(tf, seen, steps, &gone, now)
 }

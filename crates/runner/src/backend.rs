@@ -4,10 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use alustan_api::report::Failure;
 use alustan_api::run::{BackendInputs, OwnBackend};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::layout::Vars;
 use crate::module_files::{Content, json_blocks, read_module_files};
 use crate::workspace::write_private;
 
@@ -44,11 +46,12 @@ pub fn write_block(directory: &Path, kind: Option<&str>) -> io::Result<()> {
 
 /// Writes the partial configuration, if there is any, to a file for `-backend-config`.
 pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<PathBuf>> {
-    if inputs.config.is_empty() {
+    let config = inputs.whole_config();
+    if config.is_empty() {
         return Ok(None);
     }
     let file = work.join("backend-config.json");
-    write_private(&file, &crate::record::to_json(&inputs.config), 0o600)?;
+    write_private(&file, &crate::record::to_json(&config), 0o600)?;
     Ok(Some(file))
 }
 
@@ -85,34 +88,32 @@ fn has_block(content: &Content) -> bool {
     }
 }
 
-/// Which values of a backend's configuration say where its state is; none of them is secret.
-const PLACES: &[(&str, &[&str])] = &[
-    ("s3", &["bucket", "key"]),
-    ("gcs", &["bucket", "prefix"]),
-    (
-        "azurerm",
-        &["storage_account_name", "container_name", "key"],
-    ),
-    ("kubernetes", &["namespace", "secret_suffix"]),
-    ("local", &["path"]),
-    ("consul", &["path"]),
-    ("pg", &["schema_name"]),
-    ("cos", &["bucket", "prefix", "key"]),
-    ("oss", &["bucket", "prefix", "key"]),
-];
+/// `failure` with what to do about a backend that is not there, or that the engine is too old for.
+pub fn with_advice(failure: Failure, inputs: &BackendInputs) -> Failure {
+    let is_s3 = inputs.kind.as_deref() == Some("s3");
+    let too_old = failure.message.contains("\"use_lockfile\"");
+    let advice = match (failure.reason.as_str(), &inputs.bootstrap) {
+        ("BackendMissing", None) if is_s3 => {
+            "Make it, or set spec.backend.bootstrap: true to have bucket and table made"
+        }
+        ("BackendMissing", Some(_)) => {
+            "It is not made anew, since the state of this resource was there: restore it"
+        }
+        ("BackendMissing", None) => "Make it",
+        ("InitFailed", _) if is_s3 && too_old => {
+            "Locks in the bucket need Terraform or OpenTofu 1.10: use a newer engine, or set \
+             spec.backend.dynamoDB"
+        }
+        _ => return failure,
+    };
+    let message = format!("{advice}. {}", failure.message);
+    crate::failure::failure(failure.class, &failure.reason, message)
+}
 
 /// Where the state lives, as the engine resolved it.
-pub fn address(directory: &Path) -> Option<String> {
+pub fn address(directory: &Path, environment: &Vars) -> Option<String> {
     let OwnBackend { kind, config } = resolved(directory)?;
-    let names = PLACES
-        .iter()
-        .find(|(name, _)| *name == kind)
-        .map_or(&[][..], |(_, names)| names);
-    let place: Vec<&str> = names
-        .iter()
-        .filter_map(|name| config.get(*name)?.as_str())
-        .collect();
-    Some(format!("{kind}://{}", place.join("/")))
+    Some(alustan_backends::address(&kind, &config, environment))
 }
 
 /// The backend as the engine resolved it, without what is not set.
@@ -159,6 +160,7 @@ pub fn write_bare_module(directory: &Path, backend: &OwnBackend) -> io::Result<(
 mod tests {
     use super::*;
     use rstest::rstest;
+    use std::collections::BTreeMap;
 
     #[rstest]
     #[case("main.tf", "terraform {\n  backend \"s3\" {}\n}", true)]
@@ -173,6 +175,46 @@ mod tests {
         assert_eq!(has_own_block(directory.path()), own);
     }
 
+    fn s3(bootstrap: bool) -> BackendInputs {
+        let bootstrap = bootstrap.then(|| alustan_api::run::Bootstrap {
+            bucket: "b".into(),
+            region: "r".into(),
+            table: None,
+            endpoint: None,
+        });
+        BackendInputs {
+            kind: Some("s3".into()),
+            write_block: true,
+            config: BTreeMap::new(),
+            environment: BTreeMap::new(),
+            secret_config: BTreeMap::new(),
+            bootstrap,
+            managed: None,
+        }
+    }
+
+    #[rstest]
+    #[case(false, "BackendMissing", "gone", "set spec.backend.bootstrap: true")]
+    #[case(true, "BackendMissing", "gone", "restore it")]
+    #[case(
+        false,
+        "InitFailed",
+        "No argument or block type is named \"use_lockfile\"",
+        "spec.backend.dynamoDB"
+    )]
+    fn a_failure_of_the_backend_says_what_to_do(
+        #[case] bootstrap: bool,
+        #[case] reason: &str,
+        #[case] message: &str,
+        #[case] advice: &str,
+    ) {
+        let failure = crate::failure::user(reason, message);
+        let told = with_advice(failure, &s3(bootstrap)).message;
+        assert!(told.contains(advice) && told.contains(message), "{told}");
+        let failure = crate::failure::user("PlanFailed", message);
+        assert_eq!(with_advice(failure.clone(), &s3(bootstrap)), failure);
+    }
+
     #[test]
     fn the_address_names_the_place_and_no_secret() {
         let directory = tempfile::tempdir().unwrap();
@@ -181,7 +223,7 @@ mod tests {
             {"bucket": "b", "key": "team/web.tfstate", "secret_key": "hidden", "region": null}}});
         fs::write(directory.path().join(RESOLVED), resolved.to_string()).unwrap();
         assert_eq!(
-            address(directory.path()).as_deref(),
+            address(directory.path(), &Vars::new()).as_deref(),
             Some("s3://b/team/web.tfstate")
         );
         let config = super::resolved(directory.path()).unwrap().config;

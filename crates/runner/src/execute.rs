@@ -140,7 +140,7 @@ impl Session {
     fn state_address(&self) -> Option<String> {
         match &self.inputs.backend.managed {
             Some(managed) => Some(self.secret_address(&managed.pointer)),
-            None => backend::address(&self.directory),
+            None => backend::address(&self.directory, &self.inputs.backend.environment),
         }
     }
 

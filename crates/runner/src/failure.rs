@@ -6,6 +6,8 @@ pub use alustan_state::error_text::{chain, place_in_json};
 /// What was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Making the place of the state.
+    Bootstrap,
     /// `init`.
     Init,
     /// `plan`.
@@ -33,6 +35,7 @@ pub enum Step {
 impl Step {
     fn reason(self) -> &'static str {
         match self {
+            Self::Bootstrap => "BootstrapFailed",
             Self::Init => "InitFailed",
             Self::Plan => "PlanFailed",
             Self::Apply => "ApplyFailed",
@@ -49,6 +52,7 @@ impl Step {
 
     fn name(self) -> String {
         match self {
+            Self::Bootstrap => "backend.bootstrap".to_owned(),
             Self::Init => "init".to_owned(),
             Self::Plan => "plan".to_owned(),
             Self::Apply => "apply".to_owned(),
@@ -112,7 +116,9 @@ pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
 fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
     let lower = words.to_lowercase();
     let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
-    if says(LOCKED) {
+    if says(NO_BACKEND) || says(LOCKED) && says(NO_TABLE) {
+        (FailureClass::User, "BackendMissing")
+    } else if says(LOCKED) {
         (FailureClass::World, "StateLocked")
     } else if says(STALE) {
         (FailureClass::World, "PlanStale")
@@ -153,9 +159,25 @@ const PRIVATE_MODULES: &str = "private modules are fetched with what spec.gitRep
 /// A module from elsewhere cannot be fetched.
 const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];
 
+/// There is no place for the state, which nobody but a person makes.
+const NO_BACKEND: &[&str] = &[
+    "error: failed to get existing workspaces: s3 bucket",
+    "querying cloud storage failed: storage: bucket doesn't exist",
+];
+
+/// The same of the place for locks.
+const NO_TABLE: &[&str] = &["resourcenotfoundexception"];
+
 const LOCKED: &[&str] = &[
     "error acquiring the state lock",
     "state blob is already locked",
+    // A state that is not there yet is made by whoever looks at it first, with a lock.
+    "failed to lock azure state",
+    "failed to lock cos state",
+    "failed to lock oss state",
+    "failed to lock s3 state",
+    "failed to lock state in",
+    ".tflock\" failed: googleapi: error 412",
 ];
 
 /// The state has moved since the plan was made: another plan is due.

@@ -34,6 +34,8 @@ pub struct Layout {
     pub build: PathBuf,
     /// Where kubelet reads the termination message.
     pub termination_log: PathBuf,
+    /// This program.
+    pub runner: PathBuf,
 }
 
 impl Layout {
@@ -53,6 +55,7 @@ impl Layout {
             work: path("ALUSTAN_WORK_DIR", paths::WORK),
             build: path("ALUSTAN_BUILD_DIR", paths::BUILD),
             termination_log: path("ALUSTAN_TERMINATION_LOG", "/dev/termination-log"),
+            runner: std::env::current_exe().unwrap_or_else(|_| paths::RUNNER.into()),
         }
     }
 

@@ -2,6 +2,7 @@
 //! managed state, and reports; in build pods it prepares the context.
 
 pub mod backend;
+pub mod bootstrap;
 pub mod cache;
 pub mod certificates;
 pub mod changes;

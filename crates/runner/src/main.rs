@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::run::PROTOCOL;
+use alustan_runner::bootstrap::bootstrap;
 use alustan_runner::command::Commands;
 use alustan_runner::layout::{Layout, Vars, process_vars};
 use alustan_runner::prepare::prepare;
@@ -34,6 +35,15 @@ enum Command {
     Run,
     /// Prepares the context of a build.
     Prepare,
+    /// Makes the place of a state, with the credentials that the environment has.
+    #[command(hide = true)]
+    Bootstrap {
+        /// What is wanted, as JSON.
+        place: String,
+        /// Whether the bucket is left as it is, there or not.
+        #[arg(long)]
+        only_table: bool,
+    },
     /// Prints the version of the program and of its protocol.
     Version,
 }
@@ -51,6 +61,9 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Run => runtime.block_on(start_run()),
         Command::Prepare => runtime.block_on(start_prepare()),
+        Command::Bootstrap { place, only_table } => {
+            runtime.block_on(start_bootstrap(&place, only_table))
+        }
         Command::Version => print_version(),
     };
     // What is still being written to the log must not keep the pod.
@@ -96,6 +109,11 @@ async fn start_prepare() -> Done {
     let vars = process_vars();
     let commands = commands(&vars)?;
     Ok(prepare(&Layout::from_vars(&vars), &vars, commands).await)
+}
+
+async fn start_bootstrap(place: &str, only_table: bool) -> Done {
+    bootstrap(&serde_json::from_str(place)?, only_table).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn commands(vars: &Vars) -> std::io::Result<Commands> {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::RunInputs;
+use alustan_api::run::{BackendInputs, RunInputs};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -34,9 +34,7 @@ pub fn of_run(
     declared: &BTreeMap<String, Declared>,
 ) -> Vec<String> {
     let backends = std::iter::once(&inputs.backend).chain(&inputs.migrate);
-    let mut secrets: Vec<String> = backends
-        .flat_map(|backend| backend.environment.values().cloned())
-        .collect();
+    let mut secrets: Vec<String> = backends.flat_map(of_backend).collect();
     secrets.extend(server.get("TF_HTTP_PASSWORD").cloned());
     secrets.extend(of_environment(container, &inputs.secret_environment));
     let given = inputs.environment.keys().cloned().collect();
@@ -48,6 +46,14 @@ pub fn of_run(
     };
     secrets.extend(variables::texts(values, secret));
     secrets
+}
+
+/// What a backend is told in secret, and the users of its URLs.
+fn of_backend(backend: &BackendInputs) -> Vec<String> {
+    let (environment, config) = (&backend.environment, &backend.secret_config);
+    let told = environment.values().chain(config.values());
+    told.flat_map(|value| std::iter::once(value.clone()).chain(of_urls("", value)))
+        .collect()
 }
 
 /// What is secret in the environment of a container: the values of the variables in `from_secrets`,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
-use alustan_api::run::{RunInputs, RunRecord, StateLock};
+use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, StateLock};
 
 use crate::backend;
 use crate::cache;
@@ -21,7 +21,7 @@ use crate::certificates;
 use crate::claim::Claimed;
 use crate::command::{Commands, Ending, Finished, Show, Task};
 use crate::engine::{self, Engine, environment};
-use crate::failure::{Step, module, user};
+use crate::failure::{Step, module, user, world};
 use crate::layout::{Layout, Vars};
 use crate::lock_file;
 use crate::processes::Scope;
@@ -199,6 +199,7 @@ impl Session {
     /// Runs `init`, unless the image was prepared for this backend.
     pub async fn init(&self) -> Result<(), Failure> {
         let deadline = self.plan_deadline();
+        self.bootstrap(deadline).await?;
         if let Some(script) = &self.scripts.init {
             self.script("init", script, Ending::Quick, deadline, &[0])
                 .await?;
@@ -219,6 +220,40 @@ impl Session {
         if let Err(error) = lock_file::trust_image(&self.directory, &self.layout) {
             crate::say!("the checksums of the providers are compared each time: {error}");
         }
+    }
+
+    /// Makes the place of the state. Where there was one already, and only then a state, a new
+    /// one would be an empty one: everything would be made a second time.
+    async fn bootstrap(&self, deadline: Instant) -> Result<(), Failure> {
+        let kind = self.claimed.run.as_ref().map(|run| run.kind);
+        let wanted = matches!(kind, Some(RunKind::Plan | RunKind::Apply));
+        let Some(place) = self.inputs.backend.bootstrap.as_ref() else {
+            return Ok(());
+        };
+        let only_table = self.claimed.lineage != Lineage::Unknown;
+        let needless = only_table && place.table.is_none();
+        if needless || !wanted || self.inputs.approval.destroy {
+            return Ok(());
+        }
+        let place = serde_json::to_string(place)
+            .map_err(|error| user("BootstrapFailed", error.to_string()))?;
+        let mut arguments: Vec<OsString> = vec!["bootstrap".into(), place.into()];
+        arguments.extend(only_table.then(|| "--only-table".into()));
+        let task = Task {
+            program: self.layout.runner.clone(),
+            arguments,
+            directory: self.directory.clone(),
+            environment: self.environment.clone(),
+            ending: Ending::Quick,
+            deadline,
+            show: Show::Log,
+        };
+        let finished = self
+            .commands
+            .run(task)
+            .await
+            .map_err(|error| world("BootstrapFailed", format!("backend.bootstrap: {error}")))?;
+        self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
     }
 
     async fn run_init(&self, deadline: Instant) -> Result<(), Failure> {

@@ -77,7 +77,7 @@ impl Pass<'_> {
 
     /// Everything that carries our labels for this resource; the state last, and only if it is
     /// to go. Then the mark of the namespace, if this was the last that was applied in it.
-    pub(super) async fn clean_up(&self, state: bool) -> Result<(), Error> {
+    pub(super) async fn clean_up(&self, state: bool, volume: bool) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(
             "{}={},{}={uid}",
@@ -99,7 +99,9 @@ impl Pass<'_> {
         self.delete_all::<RoleBinding>(&ours).await?;
         self.delete_all::<Role>(&ours).await?;
         self.delete_all::<ServiceAccount>(&ours).await?;
-        self.delete_all::<PersistentVolumeClaim>(&ours).await?;
+        if volume {
+            self.delete_all::<PersistentVolumeClaim>(&ours).await?;
+        }
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&secrets).await?;
         namespaces::unmark(&self.cx.client, &self.namespace()).await?;

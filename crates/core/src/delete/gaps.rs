@@ -26,7 +26,9 @@ fn fill(tf: &Terraform, mut found: InputsSeen, pin: &Pin) -> InputsSeen {
     fill_registry(tf, &mut found, pin);
     let backend = tf.spec.backend.as_ref();
     if found.backend.is_empty() && backend.is_some_and(|backend| backend.secret_ref.is_some()) {
-        found.backend.clone_from(&pin.inputs.backend.environment);
+        let pinned = &pin.inputs.backend;
+        found.backend.clone_from(&pinned.environment);
+        found.backend.extend(pinned.secret_config.clone());
     }
     for secret in tf.spec.runner.iter().flat_map(|it| &it.env_from_secrets) {
         let name = &secret.name;

@@ -1,10 +1,11 @@
 //! What stands against a destroy, because a person wants it so.
 
-use alustan_api::{ABANDON, DeletionPolicy, Terraform};
+use alustan_api::{ABANDON, DeletionPolicy, Terraform, names};
 use kube::ResourceExt;
 use serde_json::json;
 
 use crate::decide::Case;
+use crate::state_volume;
 use crate::status::{Situation, patch};
 
 /// Why the spec says that nothing is destroyed.
@@ -106,8 +107,12 @@ pub(crate) fn suspended(tf: &Terraform) -> Situation {
 
 /// What stays where nothing is destroyed.
 pub(crate) fn left(case: &Case<'_>) -> String {
-    let state = managed_state(case).map(|state| format!(" {state}"));
-    let state = state.unwrap_or_default();
+    let state = managed_state(case).or_else(|| {
+        let volume = state_volume::may_hold_state(case.tf, case.seen);
+        let claim = names::cache(&case.tf.name_any());
+        volume.then(|| format!("on the cache volume: PersistentVolumeClaim {claim}"))
+    });
+    let state = state.map(|state| format!(" {state}")).unwrap_or_default();
     format!("what it manages is left as it is, and so is its state{state}")
 }
 

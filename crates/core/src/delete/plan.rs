@@ -107,8 +107,9 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
     inputs.secret_environment.extend(secret.cloned());
     inputs.environment = gaps::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
-    if is_same_backend(case, seen, &inputs.backend) {
-        inputs.backend.environment.clone_from(&seen.backend);
+    if let Some(live) = same_backend(case, seen, &inputs.backend) {
+        inputs.backend.environment = live.environment;
+        inputs.backend.secret_config = live.secret_config;
     }
     inputs.timeouts = inputs::time_limits(case.tf);
     judged(case, &mut inputs);
@@ -126,13 +127,18 @@ fn judged(case: &Case<'_>, inputs: &mut RunInputs) {
     inputs.applied_before = super::says_applied(case.tf);
 }
 
-/// Whether the resource still names the backend of the pin: only then are its credentials those of
-/// the state.
-fn is_same_backend(case: &Case<'_>, seen: &InputsSeen, pinned: &BackendInputs) -> bool {
+/// The backend as the resource has it, if that is still the one of the pin: only then are its
+/// credentials those of the state.
+fn same_backend(
+    case: &Case<'_>,
+    seen: &InputsSeen,
+    pinned: &BackendInputs,
+) -> Option<BackendInputs> {
     let own = pinned.kind.as_deref().unwrap_or("of the module's own");
     let module = (!pinned.write_block).then_some(own);
     let live = inputs::backend(case.tf, module, seen, case.current.slots_wanted);
-    live.is_ok_and(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
+    live.ok()
+        .filter(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
 }
 
 /// The state may have grown since the pin was written.

@@ -19,6 +19,7 @@ mod idle;
 mod image_gone;
 mod inputs;
 mod kept;
+mod local;
 mod moving;
 mod not_converging;
 mod nothing_left;
@@ -62,8 +63,9 @@ fn word(step: &Step) -> String {
         Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
-        Step::CleanUp { state: true } => "CleanUp with state".to_owned(),
-        Step::CleanUp { state: false } => "CleanUp".to_owned(),
+        Step::CleanUp { state: true, .. } => "CleanUp with state".to_owned(),
+        Step::CleanUp { volume: false, .. } => "CleanUp but the volume".to_owned(),
+        Step::CleanUp { .. } => "CleanUp".to_owned(),
         Step::RemoveFinalizer => "RemoveFinalizer".to_owned(),
     }
 }

@@ -42,6 +42,41 @@ Errors: 3 errors occurred:
 \t* retrieving caller identity from STS: operation error STS: GetCallerIdentity, https response error StatusCode: 0, RequestID: , request send failed, Post \"https://sts.us-east-1.amazonaws.com/\": dial tcp: lookup sts.us-east-1.amazonaws.com on 10.96.0.10:53: no such host
 ";
 
+const NO_BUCKET: &str = "
+Error: Failed to get existing workspaces: S3 bucket \"states\" does not exist.
+
+The referenced S3 bucket must have been previously created. If the S3 bucket
+was created within the last minute, please wait for a minute or two and try
+again.
+
+Error: operation error S3: ListObjectsV2, https response error StatusCode: 404, RequestID: 1, HostID: 2, NoSuchBucket: 
+";
+
+const NO_LOCK_TABLE: &str = "
+Error: Error acquiring the state lock
+
+Error message: operation error DynamoDB: PutItem, https response error
+StatusCode: 400, RequestID: 1, ResourceNotFoundException: Requested resource not found
+Unable to retrieve item from DynamoDB table \"locks\": operation error
+DynamoDB: GetItem, https response error StatusCode: 400, RequestID: 2,
+ResourceNotFoundException: Requested resource not found
+";
+
+const NO_GOOGLE_BUCKET: &str = "
+Error: Failed to get existing workspaces: querying Cloud Storage failed: storage: bucket doesn't exist
+";
+
+const NEW_IN_GOOGLE_LOCKED: &str = "
+Error: Error loading state: writing \"gs://there/hold/default.tflock\" failed: googleapi: Error 412: Precondition failed, conditionNotMet
+storage: object doesn't exist
+";
+
+const NEW_IN_KUBERNETES_LOCKED: &str = "
+Error: Error loading state: failed to lock state in Kubernetes: the state is already locked by another terraform client
+Lock Info:
+  ID:        a0e7c192-6237-3f73-1fe1-15c56121e435
+";
+
 const GIT_MODULE: &str = "
 Error: Failed to download module
 
@@ -135,6 +170,16 @@ Error: Unsupported Terraform Core version
 #[case(Step::Init, VERSION, FailureClass::User, "ModuleInvalid")]
 #[case(Step::Plan, NO_VALUE, FailureClass::User, "VariablesInvalid")]
 #[case(Step::Init, S3, FailureClass::World, "InitFailed")]
+#[case(Step::Init, NO_BUCKET, FailureClass::User, "BackendMissing")]
+#[case(Step::Init, NO_GOOGLE_BUCKET, FailureClass::User, "BackendMissing")]
+#[case(Step::Apply, NO_LOCK_TABLE, FailureClass::User, "BackendMissing")]
+#[case(Step::Plan, NEW_IN_GOOGLE_LOCKED, FailureClass::World, "StateLocked")]
+#[case(
+    Step::Pull,
+    NEW_IN_KUBERNETES_LOCKED,
+    FailureClass::World,
+    "StateLocked"
+)]
 #[case(Step::Init, GIT_MODULE, FailureClass::World, "InitFailed")]
 #[case(Step::Init, NOT_IN_MIRROR, FailureClass::User, "ProvidersUnavailable")]
 #[case(Step::Init, REGISTRY_DOWN, FailureClass::World, "ProvidersUnavailable")]

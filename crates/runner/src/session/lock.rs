@@ -11,6 +11,7 @@ use alustan_api::run::StateLock;
 
 use super::ending::judge;
 use super::{Session, StateServer};
+use crate::backend;
 use crate::command::{Ending, Finished, Show};
 use crate::failure::{Step, is_refused, tidy};
 use crate::lock_info::{host, host_of_pod, is_id, read};
@@ -36,7 +37,7 @@ impl Session {
             if let Some(lock) = self.lock_told(&failure, finished) {
                 *self.lock_seen() = Some(lock);
             }
-            self.with_holder(failure)
+            backend::with_advice(self.with_holder(failure), &self.inputs.backend)
         })
     }
 

@@ -58,7 +58,7 @@ impl Session {
         let told = old.kind.clone().filter(|_| old.write_block);
         let told = told.map(|kind| OwnBackend {
             kind,
-            config: old.config.clone(),
+            config: old.whole_config(),
         });
         told.or_else(|| self.claimed.own_backend.clone())
             .ok_or_else(|| {

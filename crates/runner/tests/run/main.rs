@@ -10,6 +10,7 @@
 mod api;
 mod apply;
 mod approval;
+mod backends;
 mod claim;
 mod destroy;
 mod engine;

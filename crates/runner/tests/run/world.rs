@@ -82,6 +82,8 @@ impl World {
                 write_block: true,
                 config: BTreeMap::new(),
                 environment: BTreeMap::new(),
+                secret_config: BTreeMap::new(),
+                bootstrap: None,
                 managed: Some(ManagedState {
                     pointer: "web-state".into(),
                     slots,

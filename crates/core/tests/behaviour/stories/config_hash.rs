@@ -49,6 +49,12 @@ fn aws() -> serde_json::Value {
 #[case::the_type_of_a_variable(inputs(&terraform().with_variable("size", "0"), &InputsSeen::default()))]
 #[case::a_backend(inputs(&terraform().with("/backend", aws()), &InputsSeen::default()))]
 #[case::the_path(RunInputs { path: "other".to_owned(), ..usual() })]
+#[case::a_secret_part_of_the_backend(RunInputs {
+    backend: BackendInputs {
+        secret_config: [("conn_str".to_owned(), "x".to_owned())].into(), ..usual().backend
+    },
+    ..usual()
+})]
 #[case::credentials_of_the_backend(RunInputs {
     backend: BackendInputs {
         environment: [("AWS_ACCESS_KEY_ID".to_owned(), "x".to_owned())].into(), ..usual().backend

@@ -195,14 +195,8 @@ fn a_selector_finds_the_others_in_the_order_of_their_names() {
     let gone = labelled("d").deleted(at(0));
     let mut elsewhere = labelled("e");
     elsewhere.metadata.namespace = Some("other".to_owned());
-    let all = [
-        labelled("b"),
-        labelled("a"),
-        terraform().named("c"),
-        gone,
-        elsewhere,
-        web.clone(),
-    ];
+    let mut all = Vec::from([labelled("b"), labelled("a"), terraform().named("c")]);
+    all.extend([gone, elsewhere, web.clone()]);
     let of = web.spec.variables_from[0].terraform_ref.clone().unwrap();
     let found: Vec<_> = selected(&web, &of, &all)
         .unwrap()

@@ -99,7 +99,7 @@ impl World {
     }
 
     fn enact(&mut self, step: &Step, seen: &Seen, pass: &mut Pass) -> Result<(), Ended> {
-        if let Step::CleanUp { state } = step {
+        if let Step::CleanUp { state, .. } = step {
             return self.clean_up(*state, pass);
         }
         pass.count()?;

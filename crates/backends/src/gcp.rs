@@ -1,0 +1,43 @@
+//! State in a bucket of Google Cloud Storage
+//! (<https://developer.hashicorp.com/terraform/language/backend/gcs>).
+
+use alustan_api::BackendSpec;
+use serde_json::json;
+
+use crate::{Backend, Config, Environment, Owner, text};
+
+pub(crate) struct Gcp;
+
+impl Backend for Gcp {
+    fn name(&self) -> &'static str {
+        "gcp"
+    }
+
+    fn kind<'a>(&self, _: &'a BackendSpec) -> &'a str {
+        "gcs"
+    }
+
+    fn fields(&self) -> &'static [(&'static str, &'static str)] {
+        &[("bucket", "gcs"), ("prefix", "prefix")]
+    }
+
+    fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config {
+        let prefix = spec.prefix.clone().unwrap_or_else(|| owner.path());
+        Config::from([
+            ("bucket".to_owned(), json!(spec.gcs)),
+            ("prefix".to_owned(), json!(prefix)),
+        ])
+    }
+
+    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+        let bucket = text(config, "bucket")?;
+        Some(match text(config, "prefix") {
+            Some(prefix) => format!("{bucket}/{prefix}"),
+            None => bucket.to_owned(),
+        })
+    }
+
+    fn place_field(&self) -> &'static str {
+        "prefix"
+    }
+}

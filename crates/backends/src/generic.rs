@@ -1,0 +1,59 @@
+//! Any backend that the engine knows, by its type and configuration.
+
+use alustan_api::BackendSpec;
+
+use crate::{Backend, Config, Invalid, Owner};
+
+pub(crate) struct Generic;
+
+/// Types that there is a provider for, which knows more of them.
+const KNOWN: &[(&str, &str)] = &[
+    ("s3", "aws"),
+    ("gcs", "gcp"),
+    ("azurerm", "azure"),
+    ("kubernetes", "kubernetes"),
+    ("pg", "pg"),
+    ("http", "http"),
+    ("local", "local"),
+];
+
+/// Which values of other types say where the state is; none of them is secret.
+const PLACES: &[(&str, &[&str])] = &[
+    ("consul", &["path"]),
+    ("cos", &["bucket", "prefix", "key"]),
+    ("oss", &["bucket", "prefix", "key"]),
+];
+
+impl Backend for Generic {
+    fn name(&self) -> &'static str {
+        "generic"
+    }
+
+    fn kind<'a>(&self, spec: &'a BackendSpec) -> &'a str {
+        spec.kind.as_deref().unwrap_or_default()
+    }
+
+    fn validate(&self, spec: &BackendSpec, _: Owner<'_>) -> Result<(), Invalid> {
+        let kind = self.kind(spec);
+        match KNOWN.iter().find(|(known, _)| *known == kind) {
+            Some((_, provider)) => Err(Invalid::new("type", format!("say provider: {provider}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn config(&self, _: &BackendSpec, _: Owner<'_>) -> Config {
+        Config::new()
+    }
+}
+
+/// Where a state of the type `kind` is, where that is known.
+pub(crate) fn place(kind: &str, config: &Config) -> Option<String> {
+    let (_, names) = PLACES.iter().find(|(known, _)| *known == kind)?;
+    let values = names.iter().filter_map(|name| crate::text(config, name));
+    Some(values.collect::<Vec<_>>().join("/"))
+}
+
+/// Whether a place in a state of the type `kind` is the same for everybody.
+pub(crate) fn is_shared(kind: &str) -> bool {
+    matches!(kind, "cos" | "oss")
+}

@@ -1,0 +1,67 @@
+//! State on a server that speaks the engine's own protocol
+//! (<https://developer.hashicorp.com/terraform/language/backend/http>).
+
+use alustan_api::BackendSpec;
+use serde_json::json;
+
+use crate::{Backend, Config, Environment, Owner, text};
+
+pub(crate) struct Http;
+
+impl Backend for Http {
+    fn name(&self) -> &'static str {
+        "http"
+    }
+
+    fn kind<'a>(&self, _: &'a BackendSpec) -> &'a str {
+        "http"
+    }
+
+    fn fields(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("address", "address"),
+            ("lock_address", "lockAddress"),
+            ("unlock_address", "unlockAddress"),
+        ]
+    }
+
+    fn config(&self, spec: &BackendSpec, _: Owner<'_>) -> Config {
+        let mut config = Config::from([("address".to_owned(), json!(spec.address))]);
+        if let Some(lock) = &spec.lock_address {
+            let unlock = spec.unlock_address.as_ref().unwrap_or(lock);
+            config.insert("lock_address".to_owned(), json!(lock));
+            config.insert("unlock_address".to_owned(), json!(unlock));
+        }
+        config
+    }
+
+    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+        path(text(config, "address")?)
+    }
+
+    fn place_field(&self) -> &'static str {
+        "address"
+    }
+
+    /// A server in the pod itself is not that of anybody else.
+    fn is_shared(&self, place: &str) -> bool {
+        let host = place.split(['/', ':']).next().unwrap_or_default();
+        !matches!(host, "" | "localhost" | "127.0.0.1" | "[")
+    }
+}
+
+/// Host, port and path of a URL, without user and query: nothing of it is secret.
+pub(crate) fn path(url: &str) -> Option<String> {
+    let (_, rest) = url.split_once("://")?;
+    let rest = rest.split(['?', '#']).next()?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
+    let path = format!("{host}/{path}");
+    Some(path.trim_end_matches('/').to_owned())
+}
+
+/// Host and port of a URL.
+pub(crate) fn host(url: &str) -> Option<String> {
+    let path = path(url)?;
+    path.split('/').next().map(str::to_owned)
+}

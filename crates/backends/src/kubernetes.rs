@@ -1,0 +1,46 @@
+//! State in a Secret that the engine itself writes
+//! (<https://developer.hashicorp.com/terraform/language/backend/kubernetes>). It lists the Secrets
+//! of the namespace, which no right to single ones allows.
+
+use alustan_api::BackendSpec;
+use serde_json::json;
+
+use crate::{Backend, Config, Environment, Owner, text};
+
+pub(crate) struct Kubernetes;
+
+impl Backend for Kubernetes {
+    fn name(&self) -> &'static str {
+        "kubernetes"
+    }
+
+    fn kind<'a>(&self, _: &'a BackendSpec) -> &'a str {
+        "kubernetes"
+    }
+
+    fn fields(&self) -> &'static [(&'static str, &'static str)] {
+        &[("secret_suffix", "secretSuffix")]
+    }
+
+    /// A suffix that ends in a number would be taken for that of a part
+    /// (<https://github.com/hashicorp/terraform/issues/33995>).
+    fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config {
+        let suffix = spec.secret_suffix.clone();
+        let suffix = suffix.unwrap_or_else(|| format!("{}-state", owner.name));
+        Config::from([
+            ("namespace".to_owned(), json!(owner.namespace)),
+            ("secret_suffix".to_owned(), json!(suffix)),
+            ("in_cluster_config".to_owned(), json!(true)),
+        ])
+    }
+
+    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+        let suffix = text(config, "secret_suffix")?;
+        let namespace = text(config, "namespace").unwrap_or("default");
+        Some(format!("{namespace}/{suffix}"))
+    }
+
+    fn place_field(&self) -> &'static str {
+        "secretSuffix"
+    }
+}

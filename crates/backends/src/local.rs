@@ -1,0 +1,36 @@
+//! State in a file on the cache volume, by explicit choice (rule 2): it is lost with the volume.
+
+use alustan_api::{BackendSpec, paths};
+use serde_json::json;
+
+use crate::{Backend, Config, Environment, Owner, text};
+
+pub(crate) struct Local;
+
+/// The file.
+fn file() -> String {
+    format!("{}/state/terraform.tfstate", paths::CACHE)
+}
+
+impl Backend for Local {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn kind<'a>(&self, _: &'a BackendSpec) -> &'a str {
+        "local"
+    }
+
+    fn config(&self, _: &BackendSpec, _: Owner<'_>) -> Config {
+        Config::from([("path".to_owned(), json!(file()))])
+    }
+
+    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+        text(config, "path").map(str::to_owned)
+    }
+
+    /// Each resource has a volume of its own.
+    fn is_shared(&self, _: &str) -> bool {
+        false
+    }
+}

@@ -1,0 +1,254 @@
+use super::*;
+use rstest::rstest;
+use serde_json::json;
+
+const OWNER: Owner<'_> = Owner {
+    namespace: "team",
+    name: "web",
+};
+
+fn managed_secrets() -> ManagedState {
+    ManagedState {
+        pointer: "web-state".to_owned(),
+        slots: vec!["web-state-slot-0".to_owned()],
+    }
+}
+
+fn spec(fields: Value) -> BackendSpec {
+    serde_json::from_value(fields).unwrap()
+}
+
+/// The form of the first resources that were ever written.
+fn seed() -> Value {
+    json!({ "provider": "aws", "s3": "s3-store", "dynamoDB": "db-table", "region": "us-east-1" })
+}
+
+fn resolve(spec: Option<&BackendSpec>, module: Option<&str>) -> Result<BackendInputs, Error> {
+    inputs(spec, module, OWNER, Environment::new(), &managed_secrets())
+}
+
+#[test]
+fn without_a_word_the_state_is_managed() {
+    let inputs = resolve(None, None).unwrap();
+    assert_eq!(inputs.kind.as_deref(), Some("http"));
+    assert!(inputs.write_block);
+    assert_eq!(inputs.managed, Some(managed_secrets()));
+    assert_eq!(address_of(&inputs), None);
+}
+
+#[test]
+fn the_modules_own_backend_is_left_alone() {
+    let inputs = resolve(None, Some("gcs")).unwrap();
+    assert_eq!(
+        (inputs.kind, inputs.write_block, inputs.managed),
+        (None, false, None)
+    );
+    assert!(inputs.config.is_empty());
+}
+
+#[test]
+fn a_backend_without_a_provider_is_as_good_as_none() {
+    let spec = spec(json!({ "adopt": true }));
+    for module in [None, Some("gcs"), Some("s3"), Some("local")] {
+        let (given, none) = (resolve(Some(&spec), module), resolve(None, module));
+        assert!(given.ok() == none.ok(), "{module:?}");
+        assert_eq!(is_managed(Some(&spec), module), is_managed(None, module));
+    }
+}
+
+#[test]
+fn a_file_beside_the_module_is_no_place_for_a_state() {
+    let error = resolve(None, Some("local")).err().unwrap();
+    assert_eq!((error.reason(), &error), ("InvalidBackend", &Error::Lost));
+    let local = spec(json!({ "provider": "local" }));
+    assert!(!resolve(Some(&local), Some("local")).unwrap().write_block);
+}
+
+#[rstest]
+#[case::seed(seed(), "s3", json!({
+    "bucket": "s3-store", "key": "team/web.tfstate", "region": "us-east-1",
+    "dynamodb_table": "db-table", "encrypt": true,
+}), "s3://s3-store/team/web.tfstate")]
+#[case::lock_file(json!({"provider": "aws", "s3": "b", "region": "r", "key": "a/b"}), "s3", json!({
+    "bucket": "b", "key": "a/b", "region": "r", "use_lockfile": true, "encrypt": true,
+}), "s3://b/a/b")]
+#[case::both_locks(
+    json!({"provider": "aws", "s3": "b", "region": "r", "key": "k", "dynamoDB": "t", "lockFile": true}),
+    "s3",
+    json!({
+        "bucket": "b", "key": "k", "region": "r", "dynamodb_table": "t", "use_lockfile": true,
+        "encrypt": true,
+    }),
+    "s3://b/k"
+)]
+#[case::not_amazon(
+    json!({
+        "provider": "aws", "s3": "b", "region": "r", "key": "k", "endpoint": "https://minio:9000/",
+        "config": {"encrypt": false, "workspace_key_prefix": "w"},
+    }),
+    "s3",
+    json!({
+        "bucket": "b", "key": "k", "region": "r", "use_lockfile": true, "encrypt": false,
+        "endpoints": {"s3": "https://minio:9000/"}, "workspace_key_prefix": "w",
+        "use_path_style": true, "skip_credentials_validation": true,
+        "skip_metadata_api_check": true, "skip_region_validation": true,
+        "skip_requesting_account_id": true, "skip_s3_checksum": true,
+    }),
+    "s3://minio:9000/b/k"
+)]
+#[case::gcp(json!({"provider": "gcp", "gcs": "b"}), "gcs", json!({"bucket": "b", "prefix": "team/web"}), "gcs://b/team/web")]
+#[case::azure(
+    json!({"provider": "azure", "storageAccount": "a", "container": "c", "resourceGroup": "g"}),
+    "azurerm",
+    json!({
+        "storage_account_name": "a", "container_name": "c", "resource_group_name": "g",
+        "key": "team/web.tfstate",
+    }),
+    "azurerm://a/c/team/web.tfstate"
+)]
+#[case::kubernetes(json!({"provider": "kubernetes"}), "kubernetes", json!({
+    "namespace": "team", "secret_suffix": "web-state", "in_cluster_config": true,
+}), "kubernetes://team/web-state")]
+#[case::pg(json!({"provider": "pg"}), "pg", json!({"schema_name": "team_web"}), "pg://")]
+#[case::http(
+    json!({"provider": "http", "address": "https://h/x", "lockAddress": "https://h/x/lock"}),
+    "http",
+    json!({"address": "https://h/x", "lock_address": "https://h/x/lock", "unlock_address": "https://h/x/lock"}),
+    "http://h/x"
+)]
+#[case::local(json!({"provider": "local"}), "local", json!({
+    "path": "/var/lib/alustan/state/terraform.tfstate",
+}), "local:///var/lib/alustan/state/terraform.tfstate")]
+#[case::generic(
+    json!({"provider": "generic", "type": "oss", "config": {"bucket": "b", "key": "k"}}),
+    "oss",
+    json!({"bucket": "b", "key": "k"}),
+    "oss://b/k"
+)]
+fn each_provider_is_a_backend_of_the_engine(
+    #[case] fields: Value,
+    #[case] kind: &str,
+    #[case] config: Value,
+    #[case] address: &str,
+) {
+    let spec = spec(fields);
+    let inputs = resolve(Some(&spec), None).unwrap();
+    assert_eq!(
+        (inputs.kind.as_deref(), inputs.write_block),
+        (Some(kind), true)
+    );
+    assert_eq!(serde_json::to_value(&inputs.config).unwrap(), config);
+    assert_eq!(address_of(&inputs).as_deref(), Some(address));
+    let told = Some(address.to_owned()).filter(|it| !it.ends_with("://"));
+    assert_eq!(described(&spec, OWNER), told);
+    // A module with a block of that type gets the rest of it.
+    let partial = resolve(Some(&spec), Some(kind)).unwrap();
+    assert!(!partial.write_block && partial.config == inputs.config);
+    let conflict = resolve(Some(&spec), Some("consul")).err().unwrap();
+    assert_eq!(conflict.reason(), "BackendConflict");
+    assert!(conflict.to_string().contains("`backend \"consul\"` block"));
+}
+
+#[rstest]
+#[case::twice(json!({"provider": "aws", "s3": "b", "config": {"bucket": "c"}}), "config.bucket", "set that")]
+#[case::no_provider(json!({"config": {"a": 1}}), "config", "belongs to a provider")]
+#[case::of_the_volume(json!({"provider": "local", "config": {"path": "/x"}}), "config", "other than managed and local")]
+#[case::elsewhere(json!({"provider": "generic", "type": "s3"}), "type", "say provider: aws")]
+#[case::no_lock(json!({"provider": "aws", "s3": "b", "lockFile": false}), "lockFile", "two runs")]
+#[case::long(json!({"provider": "pg", "schemaName": "é".repeat(32)}), "schemaName", "63 bytes")]
+#[case::no_argument(json!({"provider": "gcp", "gcs": "b", "config": {"a-b": 1}}), "config.a-b", "lower case")]
+#[case::a_password(json!({"provider": "generic", "type": "x", "config": {"password": "p"}}), "config.password", "secretRef")]
+#[case::a_key(json!({"provider": "aws", "s3": "b", "config": {"secret_key": "k"}}), "config.secret_key", "secretRef")]
+#[case::within(
+    json!({"provider": "azure", "config": {"a": [{"client_secret": "k"}]}}),
+    "config.a.client_secret",
+    "secretRef"
+)]
+#[case::in_a_url(json!({"provider": "generic", "type": "consul", "config": {"address": "http://u:p@h"}}), "config.address", "secretRef")]
+fn what_cannot_be_is_refused_with_its_field(
+    #[case] fields: Value,
+    #[case] field: &str,
+    #[case] why: &str,
+) {
+    let error = resolve(Some(&spec(fields)), None).err().unwrap();
+    let text = error.to_string();
+    assert_eq!(error.reason(), "InvalidBackend");
+    assert!(
+        text.starts_with(&format!("spec.backend.{field}: ")),
+        "{text}"
+    );
+    assert!(text.contains(why), "{text}");
+}
+
+#[test]
+fn what_only_sounds_like_a_secret_may_be_said() {
+    let config = json!({
+        "skip_credentials_validation": true, "shared_credentials_files": ["/x"], "kms_key_id": "k", "kms_encryption_key": "projects/p/k",
+        "assume_role_with_web_identity": {"web_identity_token_file": "/t"}, "endpoint_url": "https://h",
+    });
+    let spec = spec(json!({"provider": "aws", "s3": "b", "region": "r", "config": config}));
+    assert!(resolve(Some(&spec), None).is_ok());
+}
+
+#[test]
+fn a_secret_is_environment_or_part_of_the_block() {
+    let data = ["AWS_ACCESS_KEY_ID", "conn_str", "https_proxy", "no-name"];
+    let data = data.map(|name| (name.to_owned(), "x".to_owned())).into();
+    let inputs = inputs(None, None, OWNER, data, &managed_secrets()).unwrap();
+    let names: Vec<_> = inputs.environment.into_keys().collect();
+    assert_eq!(names, ["AWS_ACCESS_KEY_ID", "https_proxy", "no-name"]);
+    assert_eq!(
+        inputs.secret_config.into_keys().collect::<Vec<_>>(),
+        ["conn_str"]
+    );
+}
+
+#[test]
+fn a_database_has_its_state_where_its_url_says() {
+    let spec = spec(json!({"provider": "pg"}));
+    let url = "postgres://user:hidden@db:5432/states?sslmode=require".to_owned();
+    for name in ["conn_str", "PG_CONN_STR"] {
+        let data = Environment::from([(name.to_owned(), url.clone())]);
+        let inputs = inputs(Some(&spec), None, OWNER, data, &managed_secrets()).unwrap();
+        let address = address_of(&inputs);
+        assert_eq!(address.as_deref(), Some("pg://db:5432/states/team_web"));
+    }
+}
+
+#[rstest]
+#[case::a_bucket("s3://b/k", true)]
+#[case::a_database("pg://db/states/team_web", true)]
+#[case::some_database("pg://", false)]
+#[case::a_server("http://h/x", true)]
+#[case::a_server_in_the_pod("http://localhost:8080/x", false)]
+#[case::a_volume("local:///var/lib/alustan/state/terraform.tfstate", false)]
+#[case::a_path_in_some_consul("consul://x", false)]
+#[case::secrets_of_its_own("secret://team/web-state", false)]
+#[case::nothing("", false)]
+fn not_every_address_is_the_same_for_everybody(#[case] address: &str, #[case] shared: bool) {
+    assert_eq!(is_shared(address), shared);
+}
+
+#[test]
+fn only_a_bucket_that_is_asked_for_is_made() {
+    assert_eq!(resolve(Some(&spec(seed())), None).unwrap().bootstrap, None);
+    let mut asked = seed();
+    asked["bootstrap"] = json!(true);
+    let bootstrap = resolve(Some(&spec(asked)), None)
+        .unwrap()
+        .bootstrap
+        .unwrap();
+    assert_eq!(
+        (bootstrap.bucket.as_str(), bootstrap.table.as_deref()),
+        ("s3-store", Some("db-table"))
+    );
+}
+
+#[test]
+fn only_the_local_backend_is_on_the_volume() {
+    assert!(is_on_the_volume(
+        "local:///var/lib/alustan/state/terraform.tfstate"
+    ));
+    assert!(!is_on_the_volume("local://terraform.tfstate"));
+    assert!(!is_on_the_volume("s3://var/lib/alustan"));
+}

@@ -1,0 +1,62 @@
+//! A state on the cache volume, by explicit choice (rule 2): that volume holds what cannot be made
+//! again.
+
+use alustan_api::run::{BackendInputs, Pin, RunRecord};
+use alustan_api::{BackendProvider, Terraform, names};
+use alustan_backends::{address_of, is_on_the_volume};
+use kube::ResourceExt;
+
+use crate::decide::Case;
+use crate::seen::{CacheSeen, Seen};
+use crate::status::Situation;
+
+/// Whether a run with `inputs` has its state there.
+pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {
+    address_of(inputs).is_some_and(|address| is_on_the_volume(&address))
+}
+
+/// Whether what exists has its state there, as far as anything tells.
+pub(crate) fn holds_state(seen: &Seen) -> bool {
+    let record = seen.record.as_ref().map(|it| &it.record);
+    is_told(record) || is_pinned(record, seen.pin.as_ref())
+}
+
+fn is_told(record: Option<&RunRecord>) -> bool {
+    let address = record.and_then(|record| record.state_address.as_deref());
+    address.is_some_and(is_on_the_volume)
+}
+
+fn is_pinned(record: Option<&RunRecord>, pin: Option<&Pin>) -> bool {
+    let attempted = record.map_or(i64::MAX, |record| record.attempted);
+    let exists = pin.filter(|_| attempted > 0);
+    exists.is_some_and(|pin| is_used_by(&pin.of_what_exists(attempted).inputs.backend))
+}
+
+/// Whether it may hold the state of `tf`: it stays where the state stays.
+pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
+    let backend = tf.spec.backend.as_ref();
+    let wanted = backend.and_then(|backend| backend.provider);
+    wanted == Some(BackendProvider::Local) || holds_state(seen)
+}
+
+impl Case<'_> {
+    /// That a run with `backend` would find nothing where the state was: everything would be made a
+    /// second time, and nothing be destroyed.
+    pub(crate) fn volume_lost(&self, backend: &BackendInputs) -> Option<Situation> {
+        let gone = matches!(self.seen.cache, CacheSeen::Absent | CacheSeen::Lost);
+        let lost = gone && is_used_by(backend) && holds_state(self.seen);
+        lost.then(|| {
+            let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
+            let claim = names::cache(&name);
+            let message = format!(
+                "the state was on the cache volume, and PersistentVolumeClaim {claim} or its volume \
+                 is gone; nothing was changed, and no new volume is made in its place. Restore the \
+                 claim, with its labels, from a backup. Or begin anew with nothing (what exists \
+                 stays, and is made a second time): kubectl annotate tf {name} -n {namespace} \
+                 {}=true, delete it, and create it again",
+                alustan_api::ABANDON
+            );
+            Situation::stalled("StateLost", message)
+        })
+    }
+}

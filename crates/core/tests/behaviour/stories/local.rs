@@ -1,0 +1,124 @@
+//! Rule 2: "Only `backend: local` puts state there, by explicit choice."
+
+use alustan_core::seen::CacheSeen;
+use rstest::rstest;
+use serde_json::json;
+
+use super::words;
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::{Stage, World};
+
+/// Everything is applied, and the state is on the volume.
+fn applied() -> World {
+    let mut world = World::with(terraform().with("/backend", json!({"provider": "local"})));
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world.cache = CacheSeen::Bound;
+    world
+}
+
+#[test]
+fn every_run_has_the_volume_with_the_state() {
+    let local = json!({"provider": "local"});
+    let mut world = World::with(terraform().with("/backend", local));
+    world.run_to(Stage::Created);
+    assert!(world.jobs["web-apply-1"].volume, "the first one, too");
+    world.settle();
+    world.cache = CacheSeen::Pending;
+    world.delete().look_once();
+    assert!(world.jobs["web-destroy-2"].volume);
+}
+
+#[rstest]
+#[case(CacheSeen::Lost)]
+#[case(CacheSeen::Absent)]
+fn a_volume_that_held_the_state_is_not_replaced(#[case] cache: CacheSeen) {
+    let mut world = applied();
+    world.cache = cache;
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("StateLost", true)
+    );
+    assert_eq!((world.run_number(), world.cache), (1, cache));
+    let message = world.status().message;
+    assert!(
+        message.contains("PersistentVolumeClaim web-cache"),
+        "{message}"
+    );
+    world.delete().settle();
+    assert_eq!(world.reason(), "StateLost");
+    assert!(!world.real.is_empty(), "destroy finds nothing to destroy");
+    // A backup brings it back.
+    world.cache = CacheSeen::Bound;
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+/// The pin may be lost, too.
+#[test]
+fn the_record_knows_that_the_volume_holds_the_state() {
+    let mut world = applied();
+    world.record.as_mut().unwrap().record.state_address =
+        Some("local:///var/lib/alustan/state/terraform.tfstate".to_owned());
+    (world.pin, world.cache) = (None, CacheSeen::Lost);
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert_eq!(world.reason(), "StateLost");
+}
+
+#[test]
+fn a_volume_is_replaced_before_anything_was_applied() {
+    let local = json!({"provider": "local"});
+    let mut world = World::with(terraform().with("/backend", local));
+    world.cache = CacheSeen::Lost;
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+}
+
+#[test]
+fn the_volume_stays_where_the_state_stays() {
+    let mut world = applied();
+    world.orphan(true);
+    let looked = world.delete().look_once();
+    let wanted = [
+        "SwapRecord Recorded",
+        "CleanUp but the volume",
+        "RemoveFinalizer",
+    ];
+    assert_eq!(words(&looked.decision.steps), wanted);
+    let message = &looked.decision.status.message;
+    assert!(message.contains("on the cache volume"), "{message}");
+    let mut world = applied();
+    world.delete().settle();
+    assert!(world.tf.is_none() && world.cache == CacheSeen::Absent);
+}
+
+#[test]
+fn what_is_destroyed_has_its_state_where_the_pin_says() {
+    let mut world = applied();
+    world.edit(|tf| {
+        tf.with("/backend", json!({"provider": "managed"}))
+            .with("/cache", json!({"enabled": false}))
+    });
+    world.delete().look_once();
+    assert!(world.jobs["web-destroy-2"].volume);
+}
+
+#[test]
+fn a_backend_that_cannot_be_is_told_with_its_field() {
+    let backend = json!({
+        "provider": "gcp", "gcs": "b", "config": {"encryption_key": "hidden"},
+    });
+    let mut world = World::with(terraform().with("/backend", backend));
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.is_stalled()),
+        ("InvalidBackend", true)
+    );
+    let message = world.status().message;
+    assert!(
+        message.contains("spec.backend.config.encryption_key"),
+        "{message}"
+    );
+    assert!(!message.contains("hidden"), "{message}");
+}

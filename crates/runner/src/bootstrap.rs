@@ -1,0 +1,254 @@
+//! Makes the bucket and the table that states are to be kept in (`spec.backend.bootstrap`).
+//!
+//! A program of its own, so that it has exactly the engine's environment: credentials, proxies,
+//! certificates. What is there already is never changed.
+
+use std::time::Duration;
+
+use alustan_api::run::Bootstrap;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableStatus,
+};
+use aws_sdk_s3::config::RuntimeComponents;
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::types::{
+    BucketLocationConstraint, BucketVersioningStatus, CreateBucketConfiguration,
+    PublicAccessBlockConfiguration, ServerSideEncryption, ServerSideEncryptionByDefault,
+    ServerSideEncryptionConfiguration, ServerSideEncryptionRule, VersioningConfiguration,
+};
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::Provider;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_http_client::{Builder, ConnectorBuilder};
+
+use crate::failure::chain;
+
+/// The attribute that the engine keeps its locks by.
+const LOCK: &str = "LockID";
+/// How often a new table is looked at, and how many times.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOKS: u32 = 300;
+/// The region whose buckets must not name it.
+const FIRST_REGION: &str = "us-east-1";
+
+/// What was tried, on what, and why it failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {why}")]
+pub struct Error {
+    what: String,
+    why: String,
+}
+
+fn failed<E>(what: &str) -> impl FnOnce(SdkError<E>) -> Error
+where
+    E: std::error::Error + 'static,
+{
+    let what = what.to_owned();
+    |error| Error {
+        what,
+        why: chain(&error),
+    }
+}
+
+/// Makes what is not there of `place`, or of its table alone.
+///
+/// # Errors
+/// What the cloud says against it.
+pub async fn bootstrap(place: &Bootstrap, only_table: bool) -> Result<(), Error> {
+    let config = config(place).await;
+    if !only_table {
+        bucket(&config, place).await?;
+    }
+    match &place.table {
+        Some(name) => table(&config, name).await,
+        None => Ok(()),
+    }
+}
+
+async fn config(place: &Bootstrap) -> SdkConfig {
+    let http = Builder::new().build_with_connector_fn(|settings, components| {
+        let mut builder = ConnectorBuilder::default()
+            .proxy_config(ProxyConfig::from_env())
+            .tls_provider(Provider::Rustls(CryptoMode::Ring));
+        if let Some(settings) = settings {
+            builder = builder.connector_settings(settings.clone());
+        }
+        builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
+        builder.build()
+    });
+    aws_config::defaults(BehaviorVersion::latest())
+        .region(Region::new(place.region.clone()))
+        .http_client(http)
+        .load()
+        .await
+}
+
+async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
+    let mut own = aws_sdk_s3::config::Builder::from(config);
+    if let Some(endpoint) = &place.endpoint {
+        own = own.endpoint_url(endpoint).force_path_style(true);
+    }
+    let s3 = aws_sdk_s3::Client::from_conf(own.build());
+    let name = &place.bucket;
+    match s3.head_bucket().bucket(name).send().await {
+        Ok(_) => return Ok(()),
+        Err(error) if is_absent(&error) => {}
+        Err(error) => return Err(failed(&format!("look for the bucket {name}"))(error)),
+    }
+    let region = place.region.as_str();
+    let elsewhere = (region != FIRST_REGION).then(|| {
+        CreateBucketConfiguration::builder()
+            .location_constraint(BucketLocationConstraint::from(region))
+            .build()
+    });
+    let make = s3.create_bucket().bucket(name);
+    match make.set_create_bucket_configuration(elsewhere).send().await {
+        Ok(_) => crate::say!("made the bucket {name} in {region}"),
+        // Somebody was faster.
+        Err(error) if error.code() == Some("BucketAlreadyOwnedByYou") => return Ok(()),
+        Err(error) => return Err(failed(&format!("make the bucket {name}"))(error)),
+    }
+    if let Err(error) = secure(&s3, place).await {
+        // One that is there is never changed: the next try must begin anew.
+        let _ = s3.delete_bucket().bucket(name).send().await;
+        return Err(error);
+    }
+    Ok(())
+}
+
+fn is_absent<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    let status = error.raw_response().map(|it| it.status().as_u16());
+    status == Some(404)
+}
+
+/// Of the bucket that was just made.
+async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error> {
+    let name = &place.bucket;
+    let versions = VersioningConfiguration::builder()
+        .status(BucketVersioningStatus::Enabled)
+        .build();
+    s3.put_bucket_versioning()
+        .bucket(name)
+        .versioning_configuration(versions)
+        .send()
+        .await
+        .map_err(failed(&format!("keep versions in the bucket {name}")))?;
+    let closed = PublicAccessBlockConfiguration::builder()
+        .block_public_acls(true)
+        .block_public_policy(true)
+        .ignore_public_acls(true)
+        .restrict_public_buckets(true)
+        .build();
+    let done = s3
+        .put_public_access_block()
+        .bucket(name)
+        .public_access_block_configuration(closed)
+        .send()
+        .await;
+    let what = format!("close the bucket {name} to the public");
+    where_possible(&what, place, done.map(drop))?;
+    let what = format!("encrypt the bucket {name}");
+    let by_default = ServerSideEncryptionByDefault::builder()
+        .sse_algorithm(ServerSideEncryption::Aes256)
+        .build()
+        .map_err(|error| unbuilt(&what, &error))?;
+    let rule = ServerSideEncryptionRule::builder()
+        .apply_server_side_encryption_by_default(by_default)
+        .build();
+    let encryption = ServerSideEncryptionConfiguration::builder()
+        .rules(rule)
+        .build()
+        .map_err(|error| unbuilt(&what, &error))?;
+    let done = s3
+        .put_bucket_encryption()
+        .bucket(name)
+        .server_side_encryption_configuration(encryption)
+        .send()
+        .await;
+    where_possible(&what, place, done.map(drop))
+}
+
+/// Servers that are not AWS need not know of everything.
+fn where_possible<E>(
+    what: &str,
+    place: &Bootstrap,
+    done: Result<(), SdkError<E>>,
+) -> Result<(), Error>
+where
+    E: std::error::Error + ProvideErrorMetadata + 'static,
+{
+    match done {
+        Err(error) if place.endpoint.is_some() && error.code() == Some("NotImplemented") => {
+            crate::say!("{what}: the server does not do that");
+            Ok(())
+        }
+        done => done.map_err(failed(what)),
+    }
+}
+
+async fn table(config: &SdkConfig, name: &str) -> Result<(), Error> {
+    let dynamo = aws_sdk_dynamodb::Client::new(config);
+    if status(&dynamo, name).await?.is_none() {
+        make_table(&dynamo, name).await?;
+    }
+    for _ in 0..LOOKS {
+        if status(&dynamo, name).await? == Some(TableStatus::Active) {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Err(Error {
+        what: format!("make the table {name}"),
+        why: format!("it is not active after {LOOKS} seconds"),
+    })
+}
+
+async fn status(
+    dynamo: &aws_sdk_dynamodb::Client,
+    name: &str,
+) -> Result<Option<TableStatus>, Error> {
+    match dynamo.describe_table().table_name(name).send().await {
+        Ok(found) => Ok(found.table.and_then(|it| it.table_status)),
+        Err(error) if error.code() == Some("ResourceNotFoundException") => Ok(None),
+        Err(error) => Err(failed(&format!("look for the table {name}"))(error)),
+    }
+}
+
+async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(), Error> {
+    let what = format!("make the table {name}");
+    let attribute = AttributeDefinition::builder()
+        .attribute_name(LOCK)
+        .attribute_type(ScalarAttributeType::S)
+        .build()
+        .map_err(|error| unbuilt(&what, &error))?;
+    let key = KeySchemaElement::builder()
+        .attribute_name(LOCK)
+        .key_type(KeyType::Hash)
+        .build()
+        .map_err(|error| unbuilt(&what, &error))?;
+    let made = dynamo
+        .create_table()
+        .table_name(name)
+        .attribute_definitions(attribute)
+        .key_schema(key)
+        .billing_mode(BillingMode::PayPerRequest)
+        .send()
+        .await;
+    match made {
+        Ok(_) => {
+            crate::say!("made the table {name}");
+            Ok(())
+        }
+        // Somebody was faster.
+        Err(error) if error.code() == Some("ResourceInUseException") => Ok(()),
+        Err(error) => Err(failed(&what)(error)),
+    }
+}
+
+fn unbuilt(what: &str, error: &dyn std::error::Error) -> Error {
+    Error {
+        what: what.to_owned(),
+        why: error.to_string(),
+    }
+}
