@@ -107,3 +107,32 @@ async fn the_operator_sets_one_label_of_a_namespace_and_nothing_else() {
     let removed = refusal(async || patch(json!({"labels": {other: null}})).await).await;
     assert!(removed.contains("and no other"), "{removed}");
 }
+
+#[tokio::test]
+async fn the_engines_own_backend_for_secrets_is_allowed_with_a_warning() {
+    let space = Space::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let create = |backend: Value| {
+        let mut tf = with(resource("web"), "/backend", Some(backend));
+        tf["metadata"]["namespace"] = json!(space.namespace);
+        let file = folder.path().join("web.json");
+        std::fs::write(&file, tf.to_string()).unwrap();
+        let file = file.to_str().unwrap().to_owned();
+        let create = ["create", "--dry-run=server", "--warnings-as-errors", "-f"];
+        space.server.kubectl(&[&create[..], &[&file]].concat())
+    };
+    let kubernetes = || create(json!({"provider": "kubernetes"}));
+    let warned = until("a warning", async || match kubernetes() {
+        Err(said) => Ok(said),
+        Ok(_) => Err("nothing is said".to_owned()),
+    })
+    .await;
+    assert!(warned.contains("every Secret of namespace"), "{warned}");
+    create(json!({"provider": "managed"})).unwrap();
+    let tf = with(
+        resource("web"),
+        "/backend",
+        Some(json!({"provider": "kubernetes"})),
+    );
+    space.apply(&tf).await.expect("it is allowed");
+}
