@@ -8,6 +8,7 @@
 )]
 
 mod approval;
+mod backend;
 mod bad_input;
 mod cache;
 mod commits;

@@ -16,10 +16,12 @@ mod gate;
 mod immutable;
 mod operator;
 mod scene;
+mod state_server;
 
 pub use cluster::{Cluster, Cut};
 pub use counter::Counter;
 pub use gate::Gate;
 pub use immutable::ImmutableRegistry;
 pub use operator::{Operator, Operators};
-pub use scene::{AWS, Disk, Scene, around, condition, scene, scene_alone};
+pub use scene::{AWS, Disk, GCS, PG, Scene, around, condition, scene, scene_alone};
+pub use state_server::StateServer;

@@ -4,6 +4,7 @@ mod aws;
 mod cluster_view;
 mod repositories;
 mod resources;
+mod stores;
 mod volumes;
 mod waits;
 
@@ -24,6 +25,7 @@ use tokio::sync::RwLock;
 use crate::Cluster;
 pub use aws::AWS;
 pub use cluster_view::around;
+pub use stores::{GCS, PG};
 pub use volumes::Disk;
 pub use waits::condition;
 pub(crate) use waits::until;

@@ -11,6 +11,16 @@ use serde_json::json;
 use crate::Scene;
 
 impl Scene {
+    /// The folder of the volume of a claim, on the node.
+    pub async fn volume_of(&self, claim: &str) -> PathBuf {
+        let claims = self.api::<PersistentVolumeClaim>();
+        let bound = claims.get(claim).await.expect("a claim");
+        let volume = bound.spec.and_then(|spec| spec.volume_name);
+        let volume = volume.expect("a volume");
+        let folder = format!("{volume}_{}_{claim}", self.namespace);
+        self.cluster.folder.join("volumes").join(folder)
+    }
+
     /// Takes the volume of a claim away for good, as a lost disk would.
     pub async fn lose_volume(&self, claim: &str) {
         let claims = self.api::<PersistentVolumeClaim>();

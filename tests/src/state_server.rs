@@ -1,0 +1,93 @@
+//! A server outside the cluster that keeps states as the engine's `http` backend wants it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use k8s_openapi::ByteString;
+use tokio::net::TcpListener;
+
+use crate::counter::HOST;
+
+/// Keeps states and their locks in memory, for one user.
+#[derive(Clone)]
+pub struct StateServer {
+    /// `host:port` as pods reach it.
+    pub address: String,
+    shelf: Arc<Mutex<Shelf>>,
+    authorization: Arc<String>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    states: BTreeMap<String, Bytes>,
+    locks: BTreeMap<String, Bytes>,
+}
+
+impl StateServer {
+    /// Starts an empty one.
+    pub async fn start(user: &str, password: &str) -> Self {
+        let listener = TcpListener::bind((HOST, 0))
+            .await
+            .expect("an address of the dev cluster's link");
+        let login = ByteString(format!("{user}:{password}").into_bytes());
+        let login = serde_json::to_value(login).expect("base64");
+        let server = Self {
+            address: listener.local_addr().expect("an address").to_string(),
+            shelf: Arc::default(),
+            authorization: Arc::new(format!("Basic {}", login.as_str().unwrap_or_default())),
+        };
+        let router = Router::new()
+            .route("/{name}", any(serve))
+            .with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        server
+    }
+
+    /// The state `name`.
+    pub fn state(&self, name: &str) -> Option<String> {
+        let state = self.shelf.lock().unwrap().states.get(name).cloned()?;
+        Some(String::from_utf8_lossy(&state).into_owned())
+    }
+}
+
+async fn serve(
+    State(server): State<StateServer>,
+    Path(name): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let given = headers.get(header::AUTHORIZATION);
+    if given.is_none_or(|it| it != server.authorization.as_str()) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let mut shelf = server.shelf.lock().unwrap();
+    match method.as_str() {
+        "GET" => shelf.states.get(&name).cloned().map_or_else(
+            || StatusCode::NOT_FOUND.into_response(),
+            IntoResponse::into_response,
+        ),
+        "POST" => {
+            shelf.states.insert(name, body);
+            StatusCode::OK.into_response()
+        }
+        "LOCK" => {
+            if let Some(held) = shelf.locks.get(&name).cloned() {
+                return (StatusCode::LOCKED, held).into_response();
+            }
+            shelf.locks.insert(name, body);
+            StatusCode::OK.into_response()
+        }
+        "UNLOCK" => {
+            shelf.locks.remove(&name);
+            StatusCode::OK.into_response()
+        }
+        _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
+    }
+}
