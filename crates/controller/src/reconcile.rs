@@ -94,7 +94,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
 /// The resource that cannot be read, if it is deleted.
 async fn deleted(cx: &Context, invalid: &InvalidObject) -> Result<Option<Terraform>, Error> {
     match &invalid.metadata.deletion_timestamp {
-        Some(_) => unreadable::read(cx, invalid).await,
+        Some(_) => Box::pin(unreadable::read(cx, invalid)).await,
         None => Ok(None),
     }
 }
