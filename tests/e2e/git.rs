@@ -289,13 +289,7 @@ async fn git_rewritten_and_deleted_branches_and_empty_repositories() {
             .git("web", &["log", "--format=%P", "-1", &second])
             .await;
         assert_eq!(parents, "", "no common history");
-        let applied = scene
-            .wait("web", "the rewritten branch", |tf| {
-                let ready = condition(tf, "Ready").is_some_and(|ready| ready.status == "True");
-                let source = tf.status.as_ref().and_then(|status| status.source.as_ref());
-                ready && source.is_some_and(|source| source.revision == second)
-            })
-            .await;
+        let applied = scene.ready_at("web", &second).await;
         assert_eq!(version(&scene, "web").await, "new");
         let run = applied.status.unwrap().run;
 

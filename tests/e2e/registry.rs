@@ -203,15 +203,15 @@ async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
         other["spec"]["suspend"] = json!(true);
         scene.apply(&other).await;
 
-        scene.commit("web", &[("main.tf", &version(2))]).await;
+        let commit = async |number| scene.commit("web", &[("main.tf", &version(number))]).await;
+        let second = commit(2).await;
         let mut web = scene.resource("web");
         web["spec"]["containerRegistry"]["prune"] = json!({"keep": 2, "olderThan": "1h"});
         scene.apply(&web).await;
-        let unused = tag(scene.ready("web").await);
-        scene.commit("web", &[("main.tf", &version(3))]).await;
-        scene.ready_after_run("web", 2).await;
-        scene.commit("web", &[("main.tf", &version(4))]).await;
-        let current = tag(scene.ready_after_run("web", 3).await);
+        let unused = tag(scene.ready_at("web", &second).await);
+        scene.ready_at("web", &commit(3).await).await;
+        let current = tag(scene.ready_at("web", &commit(4).await).await);
+        assert!(unused != pinned && unused != current);
         let contexts = [
             scene.age_image("web", &pinned).await,
             scene.age_image("web", &unused).await,

@@ -59,6 +59,15 @@ impl Scene {
         .await
     }
 
+    /// Waits until the resource `name` is Ready and `revision` is the last commit that is known.
+    pub async fn ready_at(&self, name: &str, revision: &str) -> Terraform {
+        self.wait(name, &format!("Ready at {revision}"), |tf| {
+            let source = tf.status.as_ref().and_then(|it| it.source.as_ref());
+            is_ready(tf) && source.is_some_and(|source| source.revision == revision)
+        })
+        .await
+    }
+
     /// The number of the run that the status of the resource `name` tells of.
     pub async fn run_number(&self, name: &str) -> i64 {
         let api: Api<Terraform> = self.api();

@@ -121,14 +121,14 @@ fn without_leave_nothing_is_made_where_the_state_is_not() {
             RunKind::Destroy => "Nothing was destroyed",
             _ => "{\"spec\":{\"backend\":{\"migrate\":true}}}",
         };
-        for part in ["s3://store/a", "s3://store/b", way_out] {
+        for part in [&bucket.place("a"), &bucket.place("b"), way_out] {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
     }
     assert!(bucket.get("b").is_none());
     assert_eq!(
         world.record().state_address.as_deref(),
-        Some("s3://store/a")
+        Some(bucket.place("a").as_str())
     );
 }
 
@@ -157,7 +157,10 @@ fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
         .run(RunKind::Apply)
         .expect(RunResult::NoChanges)
         .clone();
-    assert_eq!(report.state_address.as_deref(), Some("s3://store/a"));
+    assert_eq!(
+        report.state_address.as_deref(),
+        Some(bucket.place("a").as_str())
+    );
 
     // Or the person changes their mind, goes on at the old place, and moves later.
     let mut world = half_way();
@@ -200,7 +203,10 @@ fn a_plan_for_people_is_made_of_the_copied_state() {
     assert_eq!((changes.add, changes.change, changes.destroy), (0, 1, 0));
     world.approve(&report);
     let done = world.run(RunKind::Apply).expect(RunResult::Done).clone();
-    assert_eq!(done.state_address.as_deref(), Some("s3://store/a"));
+    assert_eq!(
+        done.state_address.as_deref(),
+        Some(bucket.place("a").as_str())
+    );
     assert_eq!(
         bucket.get("a").unwrap()["lineage"],
         json!(done.lineage.unwrap())
@@ -218,7 +224,8 @@ fn another_state_at_the_new_place_is_left_alone() {
     moves(&mut world, &s3(&bucket, "a"));
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
-    for part in ["secret://team/web-state to s3://store/a", "of-others"] {
+    let way = format!("secret://team/web-state to {}", bucket.place("a"));
+    for part in [way.as_str(), "of-others"] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert_eq!(bucket.get("a"), Some(other));
@@ -234,7 +241,10 @@ fn a_state_that_is_at_neither_place_is_lost_and_not_new() {
     moves(&mut world, &s3(&bucket, "b"));
     let ran = world.run(RunKind::Apply);
     let message = ran.expect_failure(FailureClass::User, "StateLost");
-    assert!(message.contains("neither at s3://store/a"), "{message}");
+    assert!(
+        message.contains(&format!("neither at {}", bucket.place("a"))),
+        "{message}"
+    );
     assert!(!bucket.has("b"));
 }
 

@@ -48,6 +48,11 @@ impl Bucket {
         serde_json::from_value(config).unwrap()
     }
 
+    /// Where the state with this key is.
+    pub(crate) fn place(&self, key: &str) -> String {
+        format!("s3://{}/store/{key}", self.address)
+    }
+
     pub(crate) fn put(&self, key: &str, value: &Value) {
         let value = value.to_string().into_bytes();
         self.objects.lock().unwrap().insert(key.into(), value);
