@@ -43,6 +43,7 @@ fn settings() -> Settings {
         ca_bundle: Some("-----BEGIN CERTIFICATE-----\n".to_owned()),
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
         dockerfiles: false,
+        identity_registries: Vec::new(),
         cross_namespace_refs: false,
     }
 }

@@ -113,6 +113,11 @@ pub struct ResourceChange {
     pub action: String,
 }
 
+/// The reason where another engine than that of the last apply is refused.
+pub const ENGINE_SWITCH: &str = "EngineSwitch";
+/// The reason where another place of the state than that of the last apply is refused.
+pub const BACKEND_CHANGED: &str = "BackendChanged";
+
 /// Why something failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -467,7 +467,7 @@ pub struct ContainerRegistry {
     pub dockerfile: Option<String>,
     /// Whose registry it is. With `aws` (ECR), `gcp` (Artifact Registry) and `azure` (ACR) operator and
     /// build pod sign in by the identity that the cloud gives to their service accounts, and need no
-    /// Secret. Default: generic.
+    /// Secret; only where the operator allows it (`--identity-registry`). Default: generic.
     #[serde(default)]
     pub provider: RegistryProvider,
     /// The ServiceAccount of the build pod: with `provider`, the one whose identity may push. No token
@@ -510,16 +510,6 @@ impl RegistryProvider {
             Self::Aws => Some("docker-credential-ecr-login"),
             Self::Gcp => Some("docker-credential-gcr"),
             Self::Azure => Some("docker-credential-acr-env"),
-        }
-    }
-
-    /// Whether `host` is one of its registries.
-    pub fn has(self, host: &str) -> bool {
-        match self {
-            Self::Generic => false,
-            Self::Aws => host == "public.ecr.aws" || host.contains(".dkr.ecr"),
-            Self::Gcp => host.ends_with(".pkg.dev") || host.ends_with("gcr.io"),
-            Self::Azure => host.ends_with(".azurecr.io"),
         }
     }
 }

@@ -19,6 +19,12 @@ const ONLY_AWS: &[&str] = &[
     "skip_s3_checksum",
 ];
 
+/// What has the engine act as somebody else than the environment says.
+const OF_ANOTHER: &[&str] = &["assume_role", "profile", "shared_"];
+
+/// Variables that name another server, the first that is there.
+const ENDPOINTS: &[&str] = &["AWS_ENDPOINT_URL_S3", "AWS_S3_ENDPOINT", "AWS_ENDPOINT_URL"];
+
 impl Backend for Aws {
     fn name(&self) -> &'static str {
         "aws"
@@ -35,6 +41,8 @@ impl Backend for Aws {
             ("use_lockfile", "lockFile"),
             ("region", "region"),
             ("key", "key"),
+            ("endpoints", "endpoint"),
+            ("endpoint", "endpoint"),
         ]
     }
 
@@ -43,7 +51,15 @@ impl Backend for Aws {
             let why = "false without dynamoDB: two runs at once would spoil the state";
             return Err(Invalid::new("lockFile", why));
         }
-        Ok(())
+        let mut others = spec.config.keys().filter(|_| spec.bootstrap);
+        match others.find(|name| OF_ANOTHER.iter().any(|start| name.starts_with(start))) {
+            Some(name) => Err(Invalid::new(
+                format!("config.{name}"),
+                "does not go with bootstrap, which makes the bucket with the credentials of the run: \
+                 make it yourself, or leave one of the two out",
+            )),
+            None => Ok(()),
+        }
     }
 
     fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config {
@@ -69,10 +85,15 @@ impl Backend for Aws {
         config
     }
 
-    fn place(&self, config: &Config, _: &Environment) -> Option<String> {
+    fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
         let place = format!("{}/{}", text(config, "bucket")?, text(config, "key")?);
-        let endpoint = config.get("endpoints").and_then(|it| it.get("s3"));
-        let host = endpoint.and_then(Value::as_str).and_then(crate::http::host);
+        let own = config.get("endpoints").and_then(|it| it.get("s3"));
+        let own = own
+            .and_then(Value::as_str)
+            .or_else(|| text(config, "endpoint"));
+        let mut variables = ENDPOINTS.iter().filter_map(|name| environment.get(*name));
+        let endpoint = own.or_else(|| variables.next().map(String::as_str));
+        let host = endpoint.and_then(crate::http::host);
         Some(match host {
             Some(host) => format!("{host}/{place}"),
             None => place,

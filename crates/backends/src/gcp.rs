@@ -30,11 +30,14 @@ impl Backend for Gcp {
     }
 
     fn place(&self, config: &Config, _: &Environment) -> Option<String> {
-        let bucket = text(config, "bucket")?;
-        Some(match text(config, "prefix") {
-            Some(prefix) => format!("{bucket}/{prefix}"),
-            None => bucket.to_owned(),
-        })
+        let endpoint = text(config, "storage_custom_endpoint").and_then(crate::http::host);
+        let parts = [
+            endpoint.as_deref(),
+            Some(text(config, "bucket")?),
+            text(config, "prefix"),
+        ];
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        Some(parts.join("/"))
     }
 
     fn place_field(&self) -> &'static str {

@@ -2,24 +2,13 @@
 
 use alustan_api::BackendSpec;
 
-use crate::{Backend, Config, Invalid, Owner};
+use crate::{Backend, Config, Invalid, Owner, of_kind};
 
 pub(crate) struct Generic;
 
-/// Types that there is a provider for, which knows more of them.
-const KNOWN: &[(&str, &str)] = &[
-    ("s3", "aws"),
-    ("gcs", "gcp"),
-    ("azurerm", "azure"),
-    ("kubernetes", "kubernetes"),
-    ("pg", "pg"),
-    ("http", "http"),
-    ("local", "local"),
-];
-
 /// Which values of other types say where the state is; none of them is secret.
 const PLACES: &[(&str, &[&str])] = &[
-    ("consul", &["path"]),
+    ("consul", &["address", "path"]),
     ("cos", &["bucket", "prefix", "key"]),
     ("oss", &["bucket", "prefix", "key"]),
 ];
@@ -35,8 +24,11 @@ impl Backend for Generic {
 
     fn validate(&self, spec: &BackendSpec, _: Owner<'_>) -> Result<(), Invalid> {
         let kind = self.kind(spec);
-        match KNOWN.iter().find(|(known, _)| *known == kind) {
-            Some((_, provider)) => Err(Invalid::new("type", format!("say provider: {provider}"))),
+        match of_kind(kind) {
+            Some(known) => Err(Invalid::new(
+                "type",
+                format!("say provider: {}", known.name()),
+            )),
             None => Ok(()),
         }
     }

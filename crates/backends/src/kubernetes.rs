@@ -37,7 +37,10 @@ impl Backend for Kubernetes {
     fn place(&self, config: &Config, _: &Environment) -> Option<String> {
         let suffix = text(config, "secret_suffix")?;
         let namespace = text(config, "namespace").unwrap_or("default");
-        Some(format!("{namespace}/{suffix}"))
+        let host = text(config, "host");
+        let host = host.map(|host| crate::http::host(host).unwrap_or_else(|| host.to_owned()));
+        let parts = [host.as_deref(), Some(namespace), Some(suffix)];
+        Some(parts.into_iter().flatten().collect::<Vec<_>>().join("/"))
     }
 
     fn place_field(&self) -> &'static str {

@@ -13,7 +13,7 @@ mod pg;
 mod place;
 mod secrets;
 
-pub use place::{Move, place, step};
+pub use place::{Move, is_known, place, step};
 
 use std::collections::BTreeMap;
 
@@ -256,6 +256,7 @@ pub fn inputs(
     }
     backend.validate(spec, owner)?;
     secrets::validate(backend, spec)?;
+    secrets::validate_keys(backend, spec, &secret_config)?;
     Ok(BackendInputs {
         kind: Some(kind.to_owned()),
         write_block: module.is_none(),
@@ -312,7 +313,7 @@ pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
     }
     let (kind, config) = (backend.kind(spec), config(backend, spec, owner));
     let address = address(kind, &config, &Environment::new());
-    (!address.ends_with("://")).then_some(address)
+    is_known(&address).then_some(address)
 }
 
 /// The field of `spec` that gives the state another place.

@@ -41,16 +41,37 @@ impl Backend for Pg {
     fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
         let schema = text(config, "schema_name").unwrap_or("terraform_remote_state");
         let own = text(config, "conn_str");
-        let url = own.or_else(|| environment.get("PG_CONN_STR").map(String::as_str))?;
-        let (kind, _) = url.split_once("://")?;
-        let database = crate::http::path(url)?;
-        let is_url = matches!(kind, "postgres" | "postgresql");
-        is_url.then(|| format!("{database}/{schema}"))
+        let told = own.or_else(|| environment.get("PG_CONN_STR").map(String::as_str));
+        let database = match told.map(|told| (told, told.split_once("://"))) {
+            Some((url, Some(("postgres" | "postgresql", _)))) => crate::http::path(url)?,
+            Some((_, Some(_))) => return None,
+            Some((pairs, None)) => server(|name, variable| {
+                let value = setting(pairs, name).map(str::to_owned);
+                value.or_else(|| environment.get(variable).cloned())
+            })?,
+            None => server(|_, variable| environment.get(variable).cloned())?,
+        };
+        Some(format!("{database}/{schema}"))
     }
 
     fn place_field(&self) -> &'static str {
         "schemaName"
     }
+}
+
+/// Server and database by the names that libpq has for them.
+fn server(value: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
+    let host = value("host", "PGHOST")?;
+    let port = value("port", "PGPORT").map(|port| format!(":{port}"));
+    let database = value("dbname", "PGDATABASE").unwrap_or_default();
+    Some(format!("{host}{}/{database}", port.unwrap_or_default()))
+}
+
+/// The value of `name` in a connection string of `name=value` pairs.
+fn setting<'a>(pairs: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = pairs.split_ascii_whitespace();
+    let value = pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+    Some(value.trim_matches('\''))
 }
 
 fn schema(spec: &BackendSpec, owner: Owner<'_>) -> String {

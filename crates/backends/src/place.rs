@@ -2,7 +2,7 @@
 
 use alustan_api::run::BackendInputs;
 
-use crate::{Config, Environment, address_of};
+use crate::{Config, address_of};
 
 /// Whether a state moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,15 @@ pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
     if moves { Move::Yes } else { Move::No }
 }
 
-/// The address of a state; where nobody knows it, everything may tell of it.
-fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config, &Environment)> {
-    let known = address_of(backend).filter(|address| !address.ends_with("://"));
-    let kind = backend.kind.as_deref();
-    known.ok_or((kind, &backend.config, &backend.secret_config))
+/// The address of a state; where nobody knows it, everything that is not secret may tell of it.
+fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
+    let known = address_of(backend).filter(|address| is_known(address));
+    known.ok_or((backend.kind.as_deref(), &backend.config))
+}
+
+/// Whether an [`address`](crate::address) names a place.
+pub fn is_known(address: &str) -> bool {
+    !address.ends_with("://")
 }
 
 /// The place of a state as people read it: `s3://bucket/key`.
@@ -45,6 +49,7 @@ pub fn place(backend: &BackendInputs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Environment;
     use alustan_api::run::ManagedState;
     use serde_json::{Value, json};
 

@@ -10,6 +10,7 @@ use crate::{Backend, Environment, Invalid};
 /// Parts of names that give a secret away.
 const SECRET: &[&str] = &[
     "access_key",
+    "client_key",
     "conn_str",
     "credential",
     "customer_key",
@@ -56,6 +57,29 @@ pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), 
             return Err(Invalid::new(path, why));
         }
         refuse_secrets(&path, name, &value.0)?;
+    }
+    Ok(())
+}
+
+/// Refuses keys of the Secret that stand for something else already: what is in the resource would
+/// not be what counts.
+pub(crate) fn validate_keys(
+    backend: &dyn Backend,
+    spec: &BackendSpec,
+    secret: &BTreeMap<String, String>,
+) -> Result<(), Invalid> {
+    for name in secret.keys() {
+        let field = backend.fields().iter().find(|(field, _)| field == name);
+        let field = field.map(|(_, field)| (*field).to_owned());
+        let own = || {
+            spec.config
+                .contains_key(name)
+                .then(|| format!("config.{name}"))
+        };
+        if let Some(field) = field.or_else(own) {
+            let why = format!("its key {name} is what spec.backend.{field} is for: leave one out");
+            return Err(Invalid::new("secretRef", why));
+        }
     }
     Ok(())
 }

@@ -164,6 +164,13 @@ fn each_provider_is_a_backend_of_the_engine(
     "config.a.client_secret",
     "secretRef"
 )]
+#[case::a_certificates_key(json!({"provider": "kubernetes", "config": {"client_key": "k"}}), "config.client_key", "secretRef")]
+#[case::another_server(json!({"provider": "aws", "s3": "b", "config": {"endpoints": {"s3": "https://h"}}}), "config.endpoints", "spec.backend.endpoint")]
+#[case::made_by_another(
+    json!({"provider": "aws", "s3": "b", "bootstrap": true, "config": {"assume_role": {"role_arn": "r"}}}),
+    "config.assume_role",
+    "does not go with bootstrap"
+)]
 #[case::in_a_url(json!({"provider": "generic", "type": "consul", "config": {"address": "http://u:p@h"}}), "config.address", "secretRef")]
 fn what_cannot_be_is_refused_with_its_field(
     #[case] fields: Value,
@@ -178,6 +185,42 @@ fn what_cannot_be_is_refused_with_its_field(
         "{text}"
     );
     assert!(text.contains(why), "{text}");
+}
+
+#[rstest]
+#[case(json!({"provider": "aws", "s3": "b"}), "key", "spec.backend.key")]
+#[case(json!({"provider": "pg", "config": {"table_name": "t"}}), "table_name", "spec.backend.config.table_name")]
+fn what_the_resource_says_is_not_said_otherwise_by_the_secret(
+    #[case] fields: Value,
+    #[case] key: &str,
+    #[case] field: &str,
+) {
+    let data = Environment::from([(key.to_owned(), "x".to_owned())]);
+    let refused = inputs(Some(&spec(fields)), None, OWNER, data, &managed_secrets());
+    let text = refused.err().unwrap().to_string();
+    assert!(text.starts_with("spec.backend.secretRef: "), "{text}");
+    assert!(text.contains(key) && text.contains(field), "{text}");
+}
+
+#[rstest]
+#[case::another_server_of_s3("s3", json!({"bucket": "b", "key": "k"}), &[("AWS_ENDPOINT_URL_S3", "http://h:1")], "s3://h:1/b/k")]
+#[case::another_cloud_storage("gcs", json!({"bucket": "b", "storage_custom_endpoint": "https://h/v1/b"}), &[], "gcs://h/b")]
+#[case::another_cluster("kubernetes", json!({"secret_suffix": "s", "host": "https://h"}), &[], "kubernetes://h/default/s")]
+#[case::another_consul("consul", json!({"path": "p", "address": "h:1"}), &[], "consul://h:1/p")]
+#[case::a_database_by_pairs("pg", json!({"conn_str": "user=u password='p' host=h port=1 dbname=d", "schema_name": "s"}), &[], "pg://h:1/d/s")]
+#[case::a_database_by_both("pg", json!({"conn_str": "dbname=d", "schema_name": "s"}), &[("PGHOST", "h")], "pg://h/d/s")]
+#[case::a_database_of_the_environment("pg", json!({"schema_name": "s"}), &[("PGHOST", "h"), ("PGDATABASE", "d")], "pg://h/d/s")]
+#[case::what_nobody_knows("remote", json!({"organization": "o"}), &[], "remote://")]
+fn a_place_has_its_server(
+    #[case] kind: &str,
+    #[case] config: Value,
+    #[case] environment: &[(&str, &str)],
+    #[case] wanted: &str,
+) {
+    let config = serde_json::from_value(config).unwrap();
+    let environment = environment.iter();
+    let environment = environment.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    assert_eq!(address(kind, &config, &environment.collect()), wanted);
 }
 
 #[test]

@@ -67,6 +67,14 @@ pub(crate) struct Config {
     /// its commands run as root in the build pod, beside the credentials that push.
     #[arg(long, env = "ALUSTAN_ALLOW_DOCKERFILES")]
     pub(crate) allow_dockerfiles: bool,
+    /// A registry, or a part of its repositories (`registry.example.com/team`), that resources may use
+    /// by the operator's own identity in a cloud (`containerRegistry.provider`); may be repeated.
+    #[arg(
+        long = "identity-registry",
+        env = "ALUSTAN_IDENTITY_REGISTRIES",
+        value_delimiter = ','
+    )]
+    pub(crate) identity_registries: Vec<String>,
     /// Where repositories and contexts are cached.
     #[arg(long, env = "ALUSTAN_CACHE_DIR", default_value = "/var/cache/alustan")]
     pub(crate) cache_dir: PathBuf,
@@ -167,6 +175,7 @@ impl Config {
             ca_bundle,
             environment,
             dockerfiles: self.allow_dockerfiles,
+            identity_registries: self.identity_registries.clone(),
             cross_namespace_refs: self.allow_cross_namespace_refs,
         })
     }

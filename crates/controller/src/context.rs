@@ -30,7 +30,7 @@ pub(crate) struct Context {
     /// The name of this pod.
     pub(crate) instance: String,
     pub(crate) dispatcher: Dispatcher,
-    pub(crate) mirrors: Mirrors,
+    pub(crate) mirrors: Arc<Mirrors>,
     /// All resources.
     pub(crate) resources: Store<Guarded>,
     pub(crate) registry: alustan_registry::Registry,
@@ -40,7 +40,7 @@ pub(crate) struct Context {
     /// Objects of any kind that resources name.
     pub(crate) objects: Objects,
     pub(crate) looks: Looks,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) fail_point: FailPoint,
 }
 
@@ -111,7 +111,7 @@ struct Remembered {
     status: Option<TerraformStatus>,
     source: Option<(String, SourceSeen)>,
     failures: u32,
-    told: HashSet<String>,
+    told: HashMap<String, String>,
 }
 
 impl Memory {
@@ -180,9 +180,11 @@ impl Memory {
         wait.min(Duration::from_mins(5))
     }
 
-    /// Whether `what` was never told of `who` before.
-    pub(crate) fn is_news(&self, who: &Ref, what: &str) -> bool {
-        self.with(who, |memory| memory.told.insert(what.to_owned()))
+    /// Whether the last thing told of `who` with `reason` was not about `what`.
+    pub(crate) fn is_news(&self, who: &Ref, reason: &str, what: &str) -> bool {
+        let told = (reason.to_owned(), what.to_owned());
+        self.with(who, |memory| memory.told.insert(told.0, told.1))
+            .is_none_or(|before| before != what)
     }
 
     /// A pass went well.

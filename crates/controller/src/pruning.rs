@@ -19,6 +19,7 @@ use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::context::{Memory, Mirrors};
 use crate::lookups::Ask;
 use crate::observe::Session;
 use crate::questions::{access, identity, image_name, registry};
@@ -78,29 +79,16 @@ impl Session<'_> {
     ) -> Result<Question, Failure> {
         let (cx, tf) = (self.cx, self.tf);
         let name = image_name(tf)?;
-        let access = access(tf, &name, docker)?;
-        let kept = cx.mirrors.secrets.filter(|secret| {
-            let component = secret.labels().get(COMPONENT).map(String::as_str);
-            [Component::Pin, Component::Record]
-                .map(Component::as_str)
-                .map(Some)
-                .contains(&component)
-        });
+        let access = access(cx, tf, &name, docker)?;
         let policy = Policy {
             keep: usize::try_from(prune.keep).unwrap_or(usize::MAX),
             older_than: prune.older_than.into(),
         };
-        let mut used = used(&kept, plan)?;
-        // What is being built is in no image yet.
-        let building = cx.memory.artifacts();
-        used.digests.extend(
-            building
-                .iter()
-                .filter_map(|digest| Digest::parse(digest).ok()),
-        );
         let work = Work {
             registry: cx.registry.clone(),
-            used,
+            mirrors: cx.mirrors.clone(),
+            memory: cx.memory.clone(),
+            plan: plan.clone(),
             namespace: namespace.to_owned(),
             policy,
             text: format!(
@@ -114,9 +102,9 @@ impl Session<'_> {
         };
         let text = work.text.clone();
         let work = Arc::new(work);
+        // What is needed is known for now only: it is not asked again by itself.
         let ask: Ask<Pruned> = Box::new(move || {
             let work = work.clone();
-            // What is needed is known for now only: it is not asked again by itself.
             Box::pin(async move { Ok(work.run(Timestamp::now()).await) })
         });
         Ok(Question { text, ask })
@@ -135,7 +123,7 @@ impl Session<'_> {
                 )
             }
         };
-        if self.cx.memory.is_news(self.who, &format!("{reason} {of}")) {
+        if self.cx.memory.is_news(self.who, &reason, of) {
             let event = Event {
                 warning,
                 reason,
@@ -156,7 +144,9 @@ struct Work {
     registry: Registry,
     name: ImageName,
     access: Access,
-    used: Used,
+    mirrors: Arc<Mirrors>,
+    memory: Arc<Memory>,
+    plan: ImagePlan,
     namespace: String,
     policy: Policy,
     text: String,
@@ -166,25 +156,38 @@ impl Work {
     async fn run(&self, now: Timestamp) -> Pruned {
         let mut removed = 0;
         let trouble = self.remove(now, &mut removed).await.err();
-        Pruned {
-            removed,
-            trouble: trouble.map(|error| registry(FIELD, &error)),
-        }
+        Pruned { removed, trouble }
     }
 
-    async fn remove(
-        &self,
-        now: Timestamp,
-        removed: &mut usize,
-    ) -> Result<(), alustan_registry::Error> {
-        let found = self.registry.inventory(&self.name, &self.access).await?;
-        for digest in choose(&found, &self.namespace, &self.used, self.policy, now) {
-            self.registry
-                .delete(&self.name, &digest, &self.access)
-                .await?;
+    async fn remove(&self, now: Timestamp, removed: &mut usize) -> Result<(), Failure> {
+        let refused = |error| registry(FIELD, &error);
+        let found = self.registry.inventory(&self.name, &self.access).await;
+        let found = found.map_err(refused)?;
+        // A large repository takes a while: what is needed is asked for after it.
+        let used = self.needed()?;
+        for digest in choose(&found, &self.namespace, &used, self.policy, now) {
+            let deleted = self.registry.delete(&self.name, &digest, &self.access);
+            deleted.await.map_err(refused)?;
             *removed += 1;
         }
         Ok(())
+    }
+
+    /// What resources need now.
+    fn needed(&self) -> Result<Used, Failure> {
+        let kept = self.mirrors.secrets.filter(|secret| {
+            let component = secret.labels().get(COMPONENT).map(String::as_str);
+            [Component::Pin, Component::Record]
+                .map(Component::as_str)
+                .map(Some)
+                .contains(&component)
+        });
+        let mut used = used(&kept, &self.plan)?;
+        // What is being built is in no image yet.
+        let building = self.memory.artifacts().into_iter();
+        let building = building.filter_map(|digest| Digest::parse(&digest).ok());
+        used.digests.extend(building);
+        Ok(used)
     }
 }
 

@@ -217,7 +217,7 @@ pub(crate) fn digest(
         class: FailureClass::User,
         ..registry("spec.containerRegistry.baseImage", &error)
     })?;
-    let access = access(tf, image.name(), docker)?;
+    let access = access(cx, tf, image.name(), docker)?;
     let text = format!(
         "digest of {reference} {pushed_by:?} as {}",
         identity(&access, docker)
@@ -258,6 +258,7 @@ pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
 
 /// The way to the registry of `tf`.
 pub(crate) fn access(
+    cx: &Context,
     tf: &Terraform,
     name: &ImageName,
     docker: Option<&DockerConfig>,
@@ -265,7 +266,7 @@ pub(crate) fn access(
     let own = &tf.spec.container_registry;
     let same = ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
     let helper = own.provider.helper();
-    let helper = helper.filter(|_| same || own.provider.has(name.registry()));
+    let helper = helper.filter(|_| cx.settings.lends_identity_to(&name.to_string()));
     let opened = docker.map(|docker| docker.open(name)).transpose();
     let opened = match opened {
         Err(error) if same && helper.is_none() => {
@@ -303,7 +304,7 @@ pub(crate) fn push(
     docker: Option<&DockerConfig>,
 ) -> Result<Push, Failure> {
     let name = image_name(tf)?;
-    let access = access(tf, &name, docker)?;
+    let access = access(cx, tf, &name, docker)?;
     let question = format!(
         "push of {} to {name} as {}",
         seen.context,

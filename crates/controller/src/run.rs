@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
 use crate::config::Config;
-use crate::context::{Answers, Context, Memory, Mirrors};
+use crate::context::{Answers, Context, Mirrors};
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::error::with_causes;
@@ -235,7 +235,7 @@ fn context(
         settings,
         registry,
         dispatcher: Dispatcher::new(config.max_concurrent_runs, wake.clone()),
-        mirrors,
+        mirrors: Arc::new(mirrors),
         resources,
         git: Arc::new(git),
         contexts: Arc::new(contexts),
@@ -250,7 +250,7 @@ fn context(
         },
         objects: Objects::new(client, wake.clone()),
         looks: Looks::new(wake),
-        memory: Memory::default(),
+        memory: Arc::default(),
         fail_point: FailPoint::from_environment()?,
     })
 }

@@ -34,6 +34,25 @@ pub struct ImagePlan {
 
 /// Why the image of `tf` may not be built as it says.
 pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+    unlent(tf, settings).or_else(|| forbidden(tf, settings))
+}
+
+/// The operator's identity opens registries of others as well.
+fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+    let registry = &tf.spec.container_registry;
+    let (helper, name) = (registry.provider.helper(), &registry.image_name);
+    (helper.is_some() && !settings.lends_identity_to(name)).then(|| Failure {
+        class: FailureClass::User,
+        reason: "RegistryIdentityNotAllowed".to_owned(),
+        message: format!(
+            "spec.containerRegistry.provider: this operator does not use its own identity for {name}; name a \
+             Secret in secretRef instead, or start the operator with --identity-registry and the registry, or the \
+             part of it that resources may use"
+        ),
+    })
+}
+
+fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
     (!settings.dockerfiles).then(|| Failure {
         class: FailureClass::User,

@@ -2,6 +2,7 @@
 //! engine or an older one, to another place of the state (rule 11).
 
 use alustan_api::Terraform;
+use alustan_api::report::{BACKEND_CHANGED, ENGINE_SWITCH};
 use alustan_api::run::{BackendInputs, Failures, PinnedImage, RunInputs};
 use alustan_backends::{Move, step};
 use serde_json::json;
@@ -9,11 +10,6 @@ use serde_json::json;
 use crate::decide::Case;
 use crate::inputs::managed_state;
 use crate::status::{Situation, patch};
-
-/// The reason where another engine is refused; the runner has the same.
-const SWITCH: &str = "EngineSwitch";
-/// The reason where another place of the state is refused; the runner has the same.
-const MOVED: &str = "BackendChanged";
 
 fn may_switch(tf: &Terraform) -> bool {
     tf.spec.engine.as_ref().is_some_and(|it| it.allow_switch)
@@ -26,8 +22,8 @@ fn may_migrate(tf: &Terraform) -> bool {
 /// Whether the last of `failures` asked for leave that `tf` gives by now.
 pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
     match failures.reason.as_str() {
-        SWITCH => may_switch(tf),
-        MOVED => may_migrate(tf),
+        ENGINE_SWITCH => may_switch(tf),
+        BACKEND_CHANGED => may_migrate(tf),
         _ => false,
     }
 }
@@ -43,7 +39,7 @@ impl Case<'_> {
         let message = format!(
             "spec.engine: {why}; nothing is applied; to allow it: {allow}; to stay: {stay}"
         );
-        Some(Situation::stalled(SWITCH, message))
+        Some(Situation::stalled(ENGINE_SWITCH, message))
     }
 
     /// Gives `inputs` what the runner needs to judge by itself, or says what it would refuse.
@@ -87,6 +83,6 @@ impl Case<'_> {
             place(from),
             place(to),
         );
-        Situation::stalled(MOVED, message)
+        Situation::stalled(BACKEND_CHANGED, message)
     }
 }

@@ -27,8 +27,22 @@ pub struct Settings {
     pub environment: BTreeMap<String, String>,
     /// Whether an image may be built from a Dockerfile of its repository.
     pub dockerfiles: bool,
+    /// Repositories that resources may use by the operator's own identity in a cloud; each is a
+    /// registry, or a part of its repositories: `registry.example.com/team`.
+    pub identity_registries: Vec<String>,
     /// Whether resources may refer to objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
+}
+
+impl Settings {
+    /// Whether the operator's own identity may be used for `repository`, named without a tag.
+    pub fn lends_identity_to(&self, repository: &str) -> bool {
+        let mut allowed = self.identity_registries.iter();
+        allowed.any(|allowed| {
+            let rest = repository.strip_prefix(allowed.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    }
 }
 
 /// A base image with an engine.

@@ -67,11 +67,12 @@ pub fn choose(
         .iter()
         .filter_map(|found| Some((found, found.ours.as_ref()?)))
         .filter(|(found, ours)| is_image_tag(&found.tag) && ours.namespace == namespace)
+        .filter(|(_, ours)| ours.created.as_second() >= FIRST)
         .collect();
     own.sort_by_key(|(found, ours)| (std::cmp::Reverse(ours.created), &found.tag));
     let too_old = |created: Timestamp| {
         let age = Duration::try_from(now.duration_since(created));
-        created.as_second() >= FIRST && age.is_ok_and(|age| age >= policy.older_than)
+        age.is_ok_and(|age| age >= policy.older_than)
     };
     let going: BTreeSet<&str> = own
         .iter()

@@ -9,7 +9,7 @@ mod results;
 use std::time::{Duration, Instant};
 
 use alustan_api::Engine;
-use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
+use alustan_api::report::{ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult};
 use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunRecord, StateLock};
 
 use crate::backend;
@@ -161,7 +161,7 @@ impl Session {
         let identity = self.record.identity();
         let (name, namespace) = (identity.resource(), &identity.namespace);
         Err(user(
-            "EngineSwitch",
+            ENGINE_SWITCH,
             format!(
                 "{why}. Nothing was changed. Take another image, or allow it: kubectl patch tf {name} \
                  -n {namespace} --type merge -p \

@@ -112,6 +112,12 @@ impl Session {
         )
     }
 
+    /// Whether an earlier run could not save the state where it is.
+    pub(crate) fn has_leftover(&self) -> bool {
+        let mut places = [Place::Record, Place::Cache].into_iter();
+        places.any(|place| self.leftover_in(place).is_some())
+    }
+
     /// Pushes what an earlier run could not save.
     pub(crate) async fn push_leftover(&self) -> Result<(), Ended> {
         for place in [Place::Record, Place::Cache] {

@@ -10,9 +10,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{BackendInputs, RunInputs};
+use alustan_api::run::{BackendInputs, OwnBackend, RunInputs};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
 
 use crate::layout::Vars;
 use crate::variables::{self, Declared};
@@ -46,6 +47,29 @@ pub fn of_run(
     };
     secrets.extend(variables::texts(values, secret));
     secrets
+}
+
+/// What of the module's own backend block is likely to be secret.
+pub fn of_own_backend(backend: &OwnBackend) -> Vec<String> {
+    let fields = backend.config.iter();
+    fields
+        .flat_map(|(name, value)| of_field(name, value))
+        .collect()
+}
+
+fn of_field(name: &str, value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => {
+            let whole = looks_secret(name, text).then(|| text.clone());
+            whole.into_iter().chain(of_urls("", text)).collect()
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(name, value)| of_field(name, value))
+            .collect(),
+        Value::Array(items) => items.iter().flat_map(|it| of_field(name, it)).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+    }
 }
 
 /// What a backend is told in secret, and the users of its URLs.

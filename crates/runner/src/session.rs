@@ -39,6 +39,13 @@ use ending::judge;
 pub(crate) use ending::stopped;
 use files::{backend_argument, for_scripts, trusted, write_files};
 
+/// Arguments of the engine's `s3` backend, and what the SDK of AWS knows them by.
+const AWS_CREDENTIALS: [(&str, &str); 3] = [
+    ("access_key", "AWS_ACCESS_KEY_ID"),
+    ("secret_key", "AWS_SECRET_ACCESS_KEY"),
+    ("token", "AWS_SESSION_TOKEN"),
+];
+
 /// What a session is made from.
 pub struct Parts {
     /// Where things are.
@@ -140,13 +147,10 @@ impl Session {
             .as_ref()
             .map(StateServer::environment)
             .unwrap_or_default();
-        commands.redactor = Redactor::new(secret_values::of_run(
-            &inputs,
-            &vars,
-            &server_vars,
-            &values,
-            &declared,
-        ));
+        let mut masked = secret_values::of_run(&inputs, &vars, &server_vars, &values, &declared);
+        let own_backend = claimed.record.own_backend.iter();
+        masked.extend(own_backend.flat_map(secret_values::of_own_backend));
+        commands.redactor = Redactor::new(masked);
         let (scripts, backend_config) =
             write_files(&layout, &directory, &inputs, &values, &declared)?;
         let mut environment = environment(&vars, &layout);
@@ -230,7 +234,9 @@ impl Session {
         let Some(place) = self.inputs.backend.bootstrap.as_ref() else {
             return Ok(());
         };
-        let only_table = self.claimed.lineage != Lineage::Unknown;
+        let here = alustan_backends::address_of(&self.inputs.backend);
+        let was_here = self.claimed.state_address == here;
+        let only_table = was_here && self.claimed.lineage != Lineage::Unknown;
         let needless = only_table && place.table.is_none();
         if needless || !wanted || self.inputs.approval.destroy {
             return Ok(());
@@ -243,7 +249,7 @@ impl Session {
             program: self.layout.runner.clone(),
             arguments,
             directory: self.directory.clone(),
-            environment: self.environment.clone(),
+            environment: self.bootstrap_environment(),
             ending: Ending::Quick,
             deadline,
             show: Show::Log,
@@ -254,6 +260,16 @@ impl Session {
             .await
             .map_err(|error| world("BootstrapFailed", format!("backend.bootstrap: {error}")))?;
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
+    }
+
+    /// The engine's, with the credentials that are part of its backend block.
+    fn bootstrap_environment(&self) -> Vars {
+        let mut environment = self.environment.clone();
+        for (argument, variable) in AWS_CREDENTIALS {
+            let value = self.inputs.backend.secret_config.get(argument);
+            environment.extend(value.map(|value| (variable.to_owned(), value.clone())));
+        }
+        environment
     }
 
     async fn run_init(&self, deadline: Instant) -> Result<(), Failure> {

@@ -136,8 +136,8 @@ impl Scene {
         self.cluster.run("curl", &code).await == "200"
     }
 
-    /// Makes the scene's image `name:tag` look as if it was built in 2020; the digest of its context.
-    pub async fn age_image(&self, name: &str, tag: &str) -> String {
+    /// Makes the scene's image `name:tag` look as if it was built in `year`; the digest of its context.
+    pub async fn age_image(&self, name: &str, tag: &str, year: u16) -> String {
         let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
         let kind = "application/vnd.oci.image.manifest.v1+json";
         let (url, accept) = (
@@ -151,7 +151,7 @@ impl Scene {
             .curl(&["-L", &format!("{upload}/blobs/{config}")])
             .await;
         let mut config: serde_json::Value = serde_json::from_str(&config).expect("a configuration");
-        config["created"] = "2020-01-01T00:00:00Z".into();
+        config["created"] = format!("{year}-01-01T00:00:00Z").into();
         let text = config.to_string();
         manifest["config"]["digest"] = self.put_blob(&upload, &text).await.into();
         manifest["config"]["size"] = text.len().into();

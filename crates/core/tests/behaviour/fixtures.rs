@@ -30,6 +30,7 @@ pub(crate) fn settings() -> Settings {
         ca_bundle: None,
         environment: BTreeMap::new(),
         dockerfiles: false,
+        identity_registries: vec!["registry.test/team".to_owned()],
         cross_namespace_refs: false,
     }
 }

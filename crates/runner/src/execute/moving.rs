@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use alustan_api::report::Failure;
+use alustan_api::report::{BACKEND_CHANGED, Failure};
 use alustan_api::run::{BackendInputs, Lineage, OwnBackend};
 use serde_json::json;
 
@@ -33,6 +33,9 @@ impl Session {
             return Ok(None);
         }
         let from = self.old_place(old);
+        if self.has_leftover() {
+            return Err(unsaved(&from).into());
+        }
         let state = self.state_at(old).await?;
         let (there, here) = (read(&state)?, self.head_here().await?);
         let proven = self.inputs.applied_before || old.managed.is_some();
@@ -165,7 +168,7 @@ impl Session {
             )
         };
         user(
-            "BackendChanged",
+            BACKEND_CHANGED,
             format!(
                 "the state of this resource is at {there}, but its backend is now {here}, where there \
                  is none. {way_out}"
@@ -201,6 +204,17 @@ impl Session {
             ),
         )
     }
+}
+
+fn unsaved(from: &str) -> Failure {
+    user(
+        "MigrationFailed",
+        format!(
+            "the last run could not save the state at {from}, and what is there is older than what \
+             exists. Nothing was changed. Let the backend name that place once more: the next run saves \
+             it, and then it can be moved"
+        ),
+    )
 }
 
 fn not_ours_at(from: &str, head: &StateHead) -> Failure {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::{Lineage, RunKind};
+use alustan_backends::is_known;
 
 use super::{Ended, Findings, LOOK};
 use crate::backend;
@@ -92,7 +93,7 @@ impl Session {
             let state = server.store().get().await;
             return read(state.as_deref().map_or(&[], Vec::as_slice)).map(Some);
         }
-        let here = self.state_address();
+        let here = self.state_address().filter(|it| is_known(it));
         let seen_here = known.is_some() && here.is_some() && self.claimed.state_address == here;
         if seen_here || !backend::has_resolved(&self.directory) {
             return Ok(None);

@@ -37,6 +37,8 @@ impl Session {
         }
         let block = self.block_of(old)?;
         let directory = self.layout.work.join("old-place");
+        // It has the credentials of the old place.
+        let _cleared = Cleared(&directory);
         write_bare_module(&directory, &block).map_err(unwritten)?;
         self.run_at(&directory, old, &["init", "-input=false"])
             .await?;
@@ -44,12 +46,10 @@ impl Session {
         fs::write(directory.join(BLOCK_FILE), "{}").map_err(unwritten)?;
         let migrate = ["init", "-input=false", "-migrate-state", "-force-copy"];
         self.run_at(&directory, old, &migrate).await?;
-        let state = match fs::read(self.copy_in(&directory)) {
+        match fs::read(self.copy_in(&directory)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             other => other.map_err(unwritten),
-        };
-        fs::remove_dir_all(&directory).map_err(unwritten)?;
-        state
+        }
     }
 
     /// The `backend` block of `old`: that of the resource, or that of the module as the last run
@@ -63,7 +63,7 @@ impl Session {
         told.or_else(|| self.claimed.own_backend.clone())
             .ok_or_else(|| {
                 user(
-                    "BackendChanged",
+                    "MigrationFailed",
                     "the state was in a backend of the module itself, of which nothing more is \
                      known. Nothing was changed. Move the state by hand, with `init -migrate-state` \
                      and the module before and after the change",
@@ -112,6 +112,21 @@ impl Session {
         })?;
         judge(Step::Migrate, &finished, &[0])?;
         Ok(())
+    }
+}
+
+/// A folder that is removed whatever happens.
+struct Cleared<'a>(&'a Path);
+
+impl Drop for Cleared<'_> {
+    fn drop(&mut self) {
+        let gone = fs::remove_dir_all(self.0);
+        if let Err(error) = gone.or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        }) {
+            crate::say!("{} stays until the pod is gone: {error}", self.0.display());
+        }
     }
 }
 

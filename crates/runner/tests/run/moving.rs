@@ -248,6 +248,31 @@ fn a_state_that_is_at_neither_place_is_lost_and_not_new() {
     assert!(!bucket.has("b"));
 }
 
+/// What an earlier run could not save belongs to the old place, which counts until things change.
+#[test]
+fn a_state_that_is_not_saved_yet_does_not_move() {
+    let bucket = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.inputs.backend = s3(&bucket, "a");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let mut unsaved = bucket.get("a").unwrap();
+    unsaved["serial"] = json!(9);
+    world.leave(&unsaved.to_string());
+    moves(&mut world, &s3(&bucket, "b"));
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "MigrationFailed");
+    assert!(message.contains(&bucket.place("a")), "{message}");
+    assert!(!bucket.has("b") && world.leftover().is_some());
+
+    world.inputs.backend = s3(&bucket, "a");
+    world.inputs.migrate = None;
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    assert!(bucket.get("a").unwrap()["serial"].as_u64() >= Some(9));
+    moves(&mut world, &s3(&bucket, "b"));
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    assert!(bucket.has("b"));
+}
+
 #[test]
 fn who_works_on_the_old_place_is_waited_for() {
     let bucket = Bucket::serve();

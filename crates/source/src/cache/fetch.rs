@@ -171,7 +171,7 @@ impl Call<'_> {
 
     /// Bounds of this repository, and of all together: those that were not used for longest go first.
     fn check_room(&self, most: u64) -> Result<(), Error> {
-        if self.repository.size() > most {
+        if self.repository.size() > most.min(self.options.cache_bytes) {
             return Err(self.too_large());
         }
         let limit = self.options.cache_bytes;
@@ -183,7 +183,9 @@ impl Call<'_> {
     }
 
     fn too_large(&self) -> Error {
-        let (remote, limit) = (self.url.remote().to_owned(), self.options.repository_bytes);
+        let options = &self.options;
+        let limit = options.repository_bytes.min(options.cache_bytes);
+        let remote = self.url.remote().to_owned();
         Error::RepositoryTooLarge { remote, limit }
     }
 }

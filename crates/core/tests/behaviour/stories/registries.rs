@@ -276,3 +276,26 @@ fn another_dockerfile_makes_another_image() {
     assert_ne!(tag(with_dockerfile()), tag(other));
     assert_eq!(tag(with_dockerfile()), tag(with_dockerfile()));
 }
+
+#[rstest]
+#[case("registry.test/team/web", true)]
+#[case("registry.test/team", true)]
+#[case("registry.test/teams/web", false)]
+#[case("registry.test.example/team/web", false)]
+#[case("elsewhere.test/team/web", false)]
+fn the_operators_identity_is_lent_to_the_repositories_that_it_is_told(
+    #[case] repository: &str,
+    #[case] lent: bool,
+) {
+    let tf = terraform()
+        .with("/containerRegistry/provider", "gcp")
+        .with("/containerRegistry/imageName", repository);
+    let mut world = World::with(tf);
+    world.settle();
+    assert_eq!(world.is_ready(), lent, "{:?}", world.status());
+    if !lent {
+        let status = world.status();
+        assert_eq!(status.conditions[0].reason, "RegistryIdentityNotAllowed");
+        assert!(world.builds.is_empty());
+    }
+}
