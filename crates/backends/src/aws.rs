@@ -5,7 +5,7 @@ use alustan_api::BackendSpec;
 use alustan_api::run::Bootstrap;
 use serde_json::{Value, json};
 
-use crate::{Backend, Config, Environment, Invalid, Owner, text};
+use crate::{Backend, Config, Environment, Invalid, Owner, Since, text};
 
 pub(crate) struct Aws;
 
@@ -83,6 +83,19 @@ impl Backend for Aws {
             }
         }
         config
+    }
+
+    fn since(&self, config: &Config) -> Option<Since> {
+        if config.get("use_lockfile") == Some(&json!(true)) {
+            return Some(Since {
+                version: "1.10.0",
+                why: "locks in the bucket; spec.backend.dynamoDB, without lockFile, does without them",
+            });
+        }
+        config.contains_key("endpoints").then_some(Since {
+            version: "1.6.0",
+            why: "spec.backend.endpoint",
+        })
     }
 
     fn place(&self, config: &Config, environment: &Environment) -> Option<String> {

@@ -70,6 +70,11 @@ trait Backend: Sync {
         Ok(())
     }
 
+    /// Since which version engines take a block with `config`, and what wants that.
+    fn since(&self, _: &Config) -> Option<Since> {
+        None
+    }
+
     /// What is to be made before the first run.
     fn bootstrap(&self, _: &BackendSpec) -> Option<Bootstrap> {
         None
@@ -123,6 +128,20 @@ fn of_kind(kind: &str) -> Option<&'static dyn Backend> {
         _ => return None,
     };
     Some(of(provider))
+}
+
+/// A version of Terraform and `OpenTofu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// The version.
+    pub version: &'static str,
+    /// What wants it, and what does without it.
+    pub why: &'static str,
+}
+
+/// Since which version engines take what they are told by `inputs`, where it is not all of them.
+pub fn since(inputs: &BackendInputs) -> Option<Since> {
+    of_kind(inputs.kind.as_deref()?)?.since(&inputs.config)
 }
 
 /// Why a backend cannot be used.

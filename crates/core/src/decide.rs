@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use crate::build::{self, Image};
 use crate::image::{self, ImagePlan};
 use crate::inputs::Config;
+use crate::leave::engine_too_old;
 use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
@@ -194,8 +195,11 @@ impl Case<'_> {
         let slots = self.current.slots_wanted;
         let mut inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
             .map_err(|error| Situation::stalled(error.reason(), error.to_string()))?;
-        if let Some(lost) = self.volume_lost(&inputs.backend) {
-            return Err(lost);
+        if let Some(refused) = self
+            .volume_lost(&inputs.backend)
+            .or_else(|| engine_too_old(&base, &inputs.backend))
+        {
+            return Err(refused);
         }
         let config = inputs::config(self.tf, &self.record.key, &plan.tag, &inputs, self.seen);
         if let Some(conflict) = self.conflict(&config.hash) {

@@ -1,10 +1,10 @@
 //! Steps that a state may not survive, and that a person gives leave for in the spec: to another
 //! engine or an older one, to another place of the state (rule 11).
 
-use alustan_api::Terraform;
 use alustan_api::report::{BACKEND_CHANGED, ENGINE_SWITCH};
 use alustan_api::run::{BackendInputs, Failures, PinnedImage, RunInputs};
-use alustan_backends::{Move, step};
+use alustan_api::{Terraform, engine};
+use alustan_backends::{Move, Since, step};
 use serde_json::json;
 
 use crate::decide::Case;
@@ -17,6 +17,19 @@ fn may_switch(tf: &Terraform) -> bool {
 
 fn may_migrate(tf: &Terraform) -> bool {
     tf.spec.backend.as_ref().is_some_and(|it| it.migrate)
+}
+
+/// That the engine in `base`, as far as it is known, does not take what `backend` tells it.
+pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Option<Situation> {
+    let (found, since) = (base.engine.as_ref()?, alustan_backends::since(backend)?);
+    let too_old = engine::order(&found.version, since.version).is_lt();
+    too_old.then(|| {
+        let Since { version, why } = since;
+        let message = format!(
+            "spec.engine: {found} is too old for spec.backend: since {version} engines have {why}"
+        );
+        Situation::stalled("EngineTooOld", message)
+    })
 }
 
 /// Whether the last of `failures` asked for leave that `tf` gives by now.

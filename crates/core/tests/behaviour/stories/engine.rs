@@ -238,3 +238,28 @@ fn the_runner_is_told_what_to_compare_its_engine_with() {
     world.settle();
     assert!(world.is_ready(), "{:?}", world.status());
 }
+
+#[rstest]
+#[case::locks_in_the_bucket("1.9.8", json!({"provider": "aws", "s3": "b", "region": "r"}), Some("dynamoDB"))]
+#[case::locks_in_a_table("1.9.8", json!({"provider": "aws", "s3": "b", "region": "r", "dynamoDB": "t"}), None)]
+#[case::both("1.9.8", json!({"provider": "aws", "s3": "b", "region": "r", "dynamoDB": "t", "lockFile": true}), Some("lockFile"))]
+#[case::new_enough("1.11.4", json!({"provider": "aws", "s3": "b", "region": "r"}), None)]
+fn a_backend_that_the_engine_is_too_old_for_is_told_before_anything_is_built(
+    #[case] version: &str,
+    #[case] backend: Value,
+    #[case] advice: Option<&str>,
+) {
+    let tf = of(json!({"version": version})).with("/backend", backend);
+    let mut world = World::with(tf);
+    world.settings = with_catalogue();
+    world.settle();
+    let status = world.status();
+    match advice {
+        Some(advice) => {
+            assert_eq!(status.conditions[0].reason, "EngineTooOld");
+            assert!(status.message.contains(advice) && status.message.contains("1.10.0"));
+            assert!(world.builds.is_empty());
+        }
+        None => assert!(world.is_ready(), "{status:?}"),
+    }
+}
