@@ -291,7 +291,8 @@ pub fn inputs(
 fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
     match spec.provider {
         None | Some(BackendProvider::Managed | BackendProvider::Local) => {
-            let why = "belongs to a provider, other than managed and local";
+            let why = "only providers other than managed and local take more of a block: remove it, or \
+                       name one";
             Err(Invalid::new("config", why))
         }
         Some(_) => Ok(()),

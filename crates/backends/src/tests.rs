@@ -151,7 +151,7 @@ fn each_provider_is_a_backend_of_the_engine(
 
 #[rstest]
 #[case::twice(json!({"provider": "aws", "s3": "b", "config": {"bucket": "c"}}), "config.bucket", "set that")]
-#[case::no_provider(json!({"config": {"a": 1}}), "config", "belongs to a provider")]
+#[case::no_provider(json!({"config": {"a": 1}}), "config", "name one")]
 #[case::of_the_volume(json!({"provider": "local", "config": {"path": "/x"}}), "config", "other than managed and local")]
 #[case::elsewhere(json!({"provider": "generic", "type": "s3"}), "type", "say provider: aws")]
 #[case::no_lock(json!({"provider": "aws", "s3": "b", "lockFile": false}), "lockFile", "two runs")]

@@ -47,11 +47,17 @@ impl Case<'_> {
         let (before, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
         let why = before.refusal(next).filter(|_| !may_switch(self.tf))?;
         let allow = patch(self.tf, &json!({ "engine": { "allowSwitch": true } }));
-        let stay = json!({ "engine": { "name": before.name, "version": before.version } });
+        let wish = json!({ "name": before.name, "version": before.version });
+        let (field, stay) = match self.tf.spec.container_registry.base_image {
+            Some(_) => (
+                "spec.containerRegistry.baseImage",
+                json!({ "engine": wish, "containerRegistry": { "baseImage": null } }),
+            ),
+            None => ("spec.engine", json!({ "engine": wish })),
+        };
         let stay = patch(self.tf, &stay);
-        let message = format!(
-            "spec.engine: {why}; nothing is applied; to allow it: {allow}; to stay: {stay}"
-        );
+        let message =
+            format!("{field}: {why}; nothing is applied; to allow it: {allow}; to stay: {stay}");
         Some(Situation::stalled(ENGINE_SWITCH, message))
     }
 

@@ -90,24 +90,75 @@ fn has_block(content: &Content) -> bool {
 
 /// `failure` with what to do about a backend that is not there, or that the engine is too old for.
 pub fn with_advice(failure: Failure, inputs: &BackendInputs) -> Failure {
-    let is_s3 = inputs.kind.as_deref() == Some("s3");
-    let too_old = failure.message.contains("\"use_lockfile\"");
-    let advice = match (failure.reason.as_str(), &inputs.bootstrap) {
-        ("BackendMissing", None) if is_s3 => {
-            "Make it, or set spec.backend.bootstrap: true to have bucket and table made"
-        }
-        ("BackendMissing", Some(_)) => {
-            "It is not made anew, since the state of this resource was there: restore it"
-        }
-        ("BackendMissing", None) => "Make it",
-        ("InitFailed", _) if is_s3 && too_old => {
-            "Locks in the bucket need Terraform or OpenTofu 1.10: use a newer engine, or set \
-             spec.backend.dynamoDB"
-        }
+    let kind = inputs.kind.as_deref().unwrap_or_default();
+    let advice = match failure.reason.as_str() {
+        "BackendMissing" => missing(kind, inputs),
+        "InitFailed" => match refused_argument(&failure.message) {
+            Some(argument) => unknown(kind, argument),
+            None => match unopened(kind, &failure.message) {
+                Some(advice) => advice.to_owned(),
+                None => return failure,
+            },
+        },
         _ => return failure,
     };
     let message = format!("{advice}. {}", failure.message);
     crate::failure::failure(failure.class, &failure.reason, message)
+}
+
+fn missing(kind: &str, inputs: &BackendInputs) -> String {
+    let bucket = inputs.config.get("bucket").and_then(Value::as_str);
+    let place = format!("spec.backend: bucket {}", bucket.unwrap_or_default());
+    match &inputs.bootstrap {
+        Some(_) => format!(
+            "{place} held the state of this resource and is gone. Restore it: a new one would be empty"
+        ),
+        None if kind == "s3" => format!(
+            "{place}, or its table, is not there. Make it, or set spec.backend.bootstrap: true to have \
+             bucket and table made"
+        ),
+        None => format!("{place} is not there. Make it"),
+    }
+}
+
+/// The argument that the engine does not know.
+fn refused_argument(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("No argument or block type is named \"")?;
+    Some(rest.split_once('"')?.0)
+}
+
+fn unknown(kind: &str, argument: &str) -> String {
+    match (kind, argument) {
+        ("s3", "use_lockfile") => {
+            "Locks in the bucket need Terraform or OpenTofu 1.10: use a newer engine, or set \
+             spec.backend.dynamoDB"
+                .to_owned()
+        }
+        ("s3", "endpoints") => {
+            "spec.backend.endpoint needs Terraform or OpenTofu 1.6: use a newer engine".to_owned()
+        }
+        _ => format!(
+            "spec.backend.config.{argument}, or key {argument} of spec.backend.secretRef: a backend of \
+             the type {kind} has no such argument"
+        ),
+    }
+}
+
+/// Where credentials may come from.
+fn unopened(kind: &str, message: &str) -> Option<&'static str> {
+    let nobody = message.contains("No valid credential sources");
+    let nowhere = message.contains("connection refused");
+    match kind {
+        "s3" if nobody => Some(
+            "spec.backend.secretRef names a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; \
+             without it, the pod needs an identity",
+        ),
+        "pg" if nowhere => Some(
+            "spec.backend.secretRef names a Secret with conn_str or PG_CONN_STR; without it, the \
+             database is looked for in the pod",
+        ),
+        _ => None,
+    }
 }
 
 /// Where the state lives, as the engine resolved it.
@@ -185,7 +236,7 @@ mod tests {
         BackendInputs {
             kind: Some("s3".into()),
             write_block: true,
-            config: BTreeMap::new(),
+            config: [("bucket".to_owned(), "b".into())].into(),
             environment: BTreeMap::new(),
             secret_config: BTreeMap::new(),
             bootstrap,
@@ -195,12 +246,24 @@ mod tests {
 
     #[rstest]
     #[case(false, "BackendMissing", "gone", "set spec.backend.bootstrap: true")]
-    #[case(true, "BackendMissing", "gone", "restore it")]
+    #[case(true, "BackendMissing", "gone", "bucket b held the state")]
     #[case(
         false,
         "InitFailed",
         "No argument or block type is named \"use_lockfile\"",
         "spec.backend.dynamoDB"
+    )]
+    #[case(
+        false,
+        "InitFailed",
+        "{\"use_lockfile\":true}: No argument or block type is named \"colour\"",
+        "spec.backend.config.colour"
+    )]
+    #[case(
+        false,
+        "InitFailed",
+        "No valid credential sources found",
+        "spec.backend.secretRef"
     )]
     fn a_failure_of_the_backend_says_what_to_do(
         #[case] bootstrap: bool,

@@ -109,12 +109,22 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
         Err(error) if error.code() == Some("BucketAlreadyOwnedByYou") => return Ok(()),
         Err(error) => return Err(failed(&format!("make the bucket {name}"))(error)),
     }
-    if let Err(error) = secure(&s3, place).await {
-        // One that is there is never changed: the next try must begin anew.
-        let _ = s3.delete_bucket().bucket(name).send().await;
-        return Err(error);
+    let Err(error) = secure(&s3, place).await else {
+        return Ok(());
+    };
+    // One that is there is never changed: the next try must begin anew.
+    match s3.delete_bucket().bucket(name).send().await {
+        Ok(_) => Err(error),
+        Err(stays) => Err(Error {
+            why: format!(
+                "{}; the new bucket stays as it is, since it could not be removed: remove it, or protect \
+                 it yourself ({})",
+                error.why,
+                chain(&stays)
+            ),
+            ..error
+        }),
     }
-    Ok(())
 }
 
 fn is_absent<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {

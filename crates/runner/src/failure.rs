@@ -118,6 +118,8 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
     let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
     if says(NO_BACKEND) || says(LOCKED) && says(NO_TABLE) {
         (FailureClass::User, "BackendMissing")
+    } else if says(NO_SUCH_BACKEND) {
+        (FailureClass::User, "InvalidBackend")
     } else if says(LOCKED) {
         (FailureClass::World, "StateLocked")
     } else if says(STALE) {
@@ -164,6 +166,9 @@ const NO_BACKEND: &[&str] = &[
     "error: failed to get existing workspaces: s3 bucket",
     "querying cloud storage failed: storage: bucket doesn't exist",
 ];
+
+/// The engine has no backend of the type of the block (`spec.backend.type`).
+const NO_SUCH_BACKEND: &[&str] = &["unsupported backend type"];
 
 /// The same of the place for locks.
 const NO_TABLE: &[&str] = &["resourcenotfoundexception"];

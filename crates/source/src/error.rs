@@ -52,9 +52,7 @@ pub enum Error {
         default: Option<String>,
     },
     /// The repository has no commit that its `HEAD` leads to.
-    #[error(
-        "{remote} is empty, or its default branch does not exist: push a first commit; once it is there, this goes on by itself"
-    )]
+    #[error("{remote} is empty, or its default branch does not exist: push a first commit")]
     RepositoryEmpty {
         /// The repository.
         remote: String,
@@ -183,7 +181,9 @@ pub enum Error {
         limit: u64,
     },
     /// The repository itself is larger than allowed.
-    #[error("{remote} is larger than the limit of {limit} bytes for one fetch")]
+    #[error(
+        "{remote} is larger than the limit of {limit} bytes for one fetch (at most `--git-cache-mib`)"
+    )]
     RepositoryTooLarge {
         /// The repository.
         remote: String,

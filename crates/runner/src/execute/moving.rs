@@ -156,7 +156,9 @@ impl Session {
         let there = self.claimed.state_address.clone().unwrap_or_default();
         let here = self.state_address().unwrap_or_default();
         let way_out = if self.destroys() {
-            "Nothing was destroyed. Let the backend name the old place again".to_owned()
+            "Nothing was destroyed. Let the backend name the old place again: spec.backend, its Secret, \
+             or the module"
+                .to_owned()
         } else {
             let identity = self.record.identity();
             let (name, namespace) = (identity.resource(), &identity.namespace);

@@ -18,6 +18,8 @@ pub enum GitFailure {
     NotFound,
     /// The host's certificate is not trusted.
     Tls,
+    /// The certificates to trust cannot be read.
+    AuthorityUnreadable,
     /// The host asks to slow down.
     RateLimited,
     /// The host cannot be reached, or the connection broke, or it has an error of its own.
@@ -69,6 +71,10 @@ const WORDS: &[(GitFailure, &[&str])] = &[
         &["couldn't find remote ref", "no matching remote head"],
     ),
     (
+        GitFailure::AuthorityUnreadable,
+        &["error setting certificate", "problem with the ssl ca cert"],
+    ),
+    (
         GitFailure::Tls,
         &[
             "ssl certificate problem",
@@ -76,8 +82,6 @@ const WORDS: &[(GitFailure, &[&str])] = &[
             "certificate subject name",
             "ssl: no alternative certificate",
             "does not match target host name",
-            "error setting certificate",
-            "problem with the ssl ca cert",
             "gnutls_handshake",
             "ssl routines",
         ],
@@ -156,6 +160,7 @@ impl GitFailure {
             Self::Authentication => "GitAuthenticationFailed",
             Self::NotFound => "RepositoryNotFound",
             Self::Tls => "GitTlsFailed",
+            Self::AuthorityUnreadable => "GitAuthorityUnreadable",
             Self::RateLimited => "GitRateLimited",
             Self::Unreachable => "RepositoryUnreachable",
             Self::CommitRefused => "RevisionMoved",
@@ -174,6 +179,7 @@ impl GitFailure {
             | Self::Authentication
             | Self::NotFound
             | Self::Tls
+            | Self::AuthorityUnreadable
             | Self::ReferenceMissing
             | Self::Other => false,
         }
@@ -200,6 +206,9 @@ impl GitFailure {
             Self::Tls => {
                 "check the host's certificate, or give its authority in `gitRepo.caBundle`, or under `ca.crt` of the Secret of `gitRepo.credentialsSecret`"
             }
+            Self::AuthorityUnreadable => {
+                "give whole certificates in PEM in `gitRepo.caBundle`, under `ca.crt` of the Secret of `gitRepo.credentialsSecret`, and in the operator's `--ca-file`"
+            }
             Self::RateLimited | Self::Unreachable => "it is tried again",
             Self::CommitRefused => "the reference is looked up again",
             Self::ReferenceMissing => "check `gitRepo.branch` or `gitRepo.tag`",
@@ -217,6 +226,7 @@ impl fmt::Display for GitFailure {
             Self::Authentication => "the host refuses the credentials",
             Self::NotFound => "the host has no such repository",
             Self::Tls => "the host's certificate is not trusted",
+            Self::AuthorityUnreadable => "the certificates to trust cannot be read",
             Self::RateLimited => "the host asks to slow down",
             Self::Unreachable => "the host cannot be reached",
             Self::CommitRefused => "the host does not hand out the commit",

@@ -125,7 +125,7 @@ async fn a_repository_that_does_not_fit_is_told_and_leaves_nothing() {
         .unwrap_err();
     assert_eq!(
         (error.reason(), error.is_transient()),
-        ("GitCacheFull", true),
+        ("RepositoryTooLarge", false),
         "{error}"
     );
     assert!(bytes_in(cache.root.path()) < 1 << 20);

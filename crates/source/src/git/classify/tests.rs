@@ -29,6 +29,10 @@ use rstest::rstest;
     "GitAuthenticationFailed"
 )]
 #[case(
+    "fatal: unable to access 'https://h/r/': Problem with the SSL CA cert (path? access rights?)",
+    "GitAuthorityUnreadable"
+)]
+#[case(
     "fatal: unable to access 'https://h/r/': The requested URL returned error: 403",
     "GitAuthenticationFailed"
 )]
