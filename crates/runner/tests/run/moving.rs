@@ -3,7 +3,7 @@
 use std::fs;
 
 use alustan_api::report::{FailureClass, RunResult};
-use alustan_api::run::{BackendInputs, Lineage, RunKind};
+use alustan_api::run::{BackendInputs, Bootstrap, Lineage, RunKind};
 use serde_json::{Value, json};
 
 use crate::s3::Bucket;
@@ -246,6 +246,50 @@ fn a_state_that_is_at_neither_place_is_lost_and_not_new() {
         "{message}"
     );
     assert!(!bucket.has("b"));
+}
+
+/// In `bucket`, which is made where it is not there.
+fn made(server: &Bucket, bucket: &str) -> BackendInputs {
+    let mut backend = s3(server, "a");
+    backend.config.insert("bucket".into(), bucket.into());
+    let credentials = [
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ];
+    let credentials = credentials.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    BackendInputs {
+        environment: credentials.into(),
+        bootstrap: Some(Bootstrap {
+            bucket: bucket.to_owned(),
+            region: "us-east-1".to_owned(),
+            table: None,
+            endpoint: Some(server.url()),
+        }),
+        ..backend
+    }
+}
+
+#[test]
+fn a_place_is_made_for_a_state_that_comes_and_not_anew_for_one_that_was_there() {
+    let server = Bucket::serve();
+    let mut world = World::new(MODULE);
+    world.inputs.backend = made(&server, "store");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(server.looked_for(), 1, "is it there?");
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    assert_eq!(server.looked_for(), 1, "it was there");
+
+    // This server has one bucket, and makes no other.
+    moves(&mut world, &made(&server, "elsewhere"));
+    let ran = world.run(RunKind::Apply);
+    let report = ran.report.as_ref().unwrap();
+    let failure = report.failure.as_ref().unwrap();
+    assert_eq!(failure.reason, "BootstrapFailed", "{}", ran.logs());
+    assert!(
+        failure.message.contains("make the bucket elsewhere"),
+        "{}",
+        failure.message
+    );
 }
 
 /// What an earlier run could not save belongs to the old place, which counts until things change.

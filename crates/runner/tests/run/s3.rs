@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -20,19 +21,30 @@ type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 pub(crate) struct Bucket {
     address: SocketAddr,
     objects: Objects,
+    looks: Arc<AtomicUsize>,
 }
 
 impl Bucket {
     /// Serves an empty bucket for as long as the test runs.
     pub(crate) fn serve() -> Self {
         let objects = Objects::default();
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counted = looks.clone();
+        let bucket = move |method: Method| {
+            counted.fetch_add(usize::from(method == Method::HEAD), Ordering::Relaxed);
+            list()
+        };
         let router = Router::new()
-            .route("/store", any(list))
-            .route("/store/", any(list))
+            .route("/store", any(bucket.clone()))
+            .route("/store/", any(bucket))
             .route("/store/{*key}", any(object))
             .with_state(objects.clone());
         let address = serve_router(router);
-        Self { address, objects }
+        Self {
+            address,
+            objects,
+            looks,
+        }
     }
 
     /// The partial configuration of the backend.
@@ -40,12 +52,22 @@ impl Bucket {
         let config = json!({
             "bucket": "store", "key": "team/web.tfstate", "region": "us-east-1",
             "access_key": "test", "secret_key": "test", "use_lockfile": true,
-            "use_path_style": true, "endpoints": {"s3": format!("http://{}", self.address)},
+            "use_path_style": true, "endpoints": {"s3": self.url()},
             "skip_credentials_validation": true, "skip_region_validation": true,
             "skip_requesting_account_id": true, "skip_metadata_api_check": true,
             "skip_s3_checksum": true,
         });
         serde_json::from_value(config).unwrap()
+    }
+
+    /// Where the server is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How often somebody asked whether the bucket is there.
+    pub(crate) fn looked_for(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
     }
 
     /// Where the state with this key is.
