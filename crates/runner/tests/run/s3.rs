@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 
 use crate::api::serve_router;
 
+/// The answer to a list of an empty bucket.
+const EMPTY: &str = "<ListBucketResult><Name>store</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>";
+
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 /// A bucket called `store`.
@@ -32,7 +35,7 @@ impl Bucket {
         let counted = looks.clone();
         let bucket = move |method: Method| {
             counted.fetch_add(usize::from(method == Method::HEAD), Ordering::Relaxed);
-            list()
+            std::future::ready(EMPTY)
         };
         let router = Router::new()
             .route("/store", any(bucket.clone()))
@@ -92,10 +95,6 @@ impl Bucket {
     pub(crate) fn has(&self, key: &str) -> bool {
         self.objects.lock().unwrap().contains_key(key)
     }
-}
-
-async fn list() -> &'static str {
-    "<ListBucketResult><Name>store</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
 }
 
 async fn object(
