@@ -21,6 +21,7 @@ use crate::lookups::Lookups;
 use crate::mirror::Mirror;
 use crate::objects::Objects;
 use crate::pruning::Pruned;
+use crate::references::References;
 use crate::{Guarded, Ref};
 
 /// Clients, mirrors of the cluster, answers of the world.
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     /// All resources.
     pub(crate) resources: Store<Guarded>,
     pub(crate) registry: alustan_registry::Registry,
+    /// What asks repositories for their references.
+    pub(crate) references: Arc<References>,
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) answers: Answers,

@@ -28,25 +28,56 @@ const FIRST: Duration = Duration::from_secs(2);
 /// The longest wait after a fault of the world. Far shorter than a run's: asking is cheap, and
 /// a repository that is back should be noticed.
 const LONGEST: Duration = Duration::from_mins(1);
+/// What the moments of different things are spread over.
+const DAY: Duration = Duration::from_hours(24);
+
+/// How often a question is asked anew. All questions about one thing fall due in the same moments,
+/// whenever each of them was asked first, so that they can be asked together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Every {
+    interval: Duration,
+    phase: Duration,
+}
+
+impl Every {
+    /// Once in each `interval`, for a question about `thing`.
+    pub(crate) fn new(interval: Duration, thing: &str) -> Self {
+        Self {
+            interval: interval.max(Duration::from_millis(1)),
+            phase: DAY.mul_f64(digest::fraction(thing)),
+        }
+    }
+
+    /// How long it is from `now` (counted from when the operator began) to the next moment: between
+    /// one and eleven tenths of the interval.
+    fn wait(self, now: Duration) -> Duration {
+        let millis = |time: Duration| i128::try_from(time.as_millis()).unwrap_or(i128::MAX);
+        let least = self.interval / 10;
+        let rest = (millis(self.phase) - millis(now + least)).rem_euclid(millis(self.interval));
+        least + Duration::from_millis(u64::try_from(rest).unwrap_or_default())
+    }
+}
 
 /// Answers by question.
 pub(crate) struct Lookups<V> {
     entries: Mutex<HashMap<String, Entry<V>>>,
+    began: Instant,
     wake: UnboundedSender<Ref>,
 }
 
 struct Entry<V> {
     answer: Answer<V>,
     /// Who wants to know, and how often anew.
-    users: HashMap<Ref, Option<Duration>>,
+    users: HashMap<Ref, Option<Every>>,
     /// The shortest of their intervals.
-    every: watch::Sender<Option<Duration>>,
+    every: watch::Sender<Option<Every>>,
     task: Option<AbortHandle>,
 }
 
 impl<V> Entry<V> {
     fn settle_interval(&self) {
-        let every = self.users.values().flatten().min().copied();
+        let all = self.users.values().flatten();
+        let every = all.min_by_key(|every| every.interval).copied();
         self.every
             .send_if_modified(|now| std::mem::replace(now, every) != every);
     }
@@ -65,6 +96,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
     pub(crate) fn new(wake: UnboundedSender<Ref>) -> Arc<Self> {
         Arc::new(Self {
             entries: Mutex::default(),
+            began: Instant::now(),
             wake,
         })
     }
@@ -75,7 +107,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         self: &Arc<Self>,
         question: &str,
         who: &Ref,
-        every: Option<Duration>,
+        every: Option<Every>,
         ask: Ask<V>,
     ) -> Answer<V> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,6 +120,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         let task = tokio::spawn(answer(
             Arc::downgrade(self),
             question.to_owned(),
+            self.began,
             receiver,
             ask,
         ));
@@ -167,7 +200,8 @@ fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
 async fn answer<V: Clone + PartialEq + Send + 'static>(
     lookups: Weak<Lookups<V>>,
     question: String,
-    mut every: watch::Receiver<Option<Duration>>,
+    began: Instant,
+    mut every: watch::Receiver<Option<Every>>,
     ask: Ask<V>,
 ) {
     let mut failures = 0_u32;
@@ -176,9 +210,12 @@ async fn answer<V: Clone + PartialEq + Send + 'static>(
         let result = ask().await;
         let failed = result.as_ref().err().map(|failure| failure.class);
         failures = failed.map_or(0, |_| failures + 1);
-        let wait = |every: Option<Duration>| match failed {
-            None => every.map(|every| jittered(every, &question)),
-            Some(class) => Some(pause(failures, class, every)),
+        let wait = |every: Option<Every>| {
+            let next = every.map(|every| every.wait(asked - began));
+            match failed {
+                None => next,
+                Some(class) => Some(pause(failures, class, next)),
+            }
         };
         let answer = match result {
             Ok(value) => Answer::Known(value),
@@ -206,8 +243,8 @@ fn after(wait: Option<Duration>) -> Timestamp {
 /// nobody wants to know any more.
 async fn until_due(
     asked: Instant,
-    every: &mut watch::Receiver<Option<Duration>>,
-    wait: impl Fn(Option<Duration>) -> Option<Duration>,
+    every: &mut watch::Receiver<Option<Every>>,
+    wait: impl Fn(Option<Every>) -> Option<Duration>,
 ) -> Option<()> {
     loop {
         let due = wait(*every.borrow_and_update()).map(|wait| asked + wait);
@@ -224,18 +261,13 @@ async fn until_due(
     }
 }
 
-fn pause(failures: u32, class: FailureClass, every: Option<Duration>) -> Duration {
+fn pause(failures: u32, class: FailureClass, next: Option<Duration>) -> Duration {
     match class {
         FailureClass::World => FIRST
             .saturating_mul(1 << failures.saturating_sub(1).min(16))
             .min(LONGEST),
-        FailureClass::Module | FailureClass::User => every.unwrap_or(LONGEST),
+        FailureClass::Module | FailureClass::User => next.unwrap_or(LONGEST),
     }
-}
-
-/// Between 90 and 110 percent: questions that were asked together drift apart.
-fn jittered(every: Duration, question: &str) -> Duration {
-    every.mul_f64(0.9 + 0.2 * digest::fraction(question))
 }
 
 #[cfg(test)]
@@ -307,7 +339,7 @@ mod tests {
         let lookups = Lookups::new(wake);
         let asked = Arc::new(AtomicUsize::new(0));
         let get = |name, minutes| {
-            let every = Some(Duration::from_mins(minutes));
+            let every = Some(Every::new(Duration::from_mins(minutes), "q"));
             lookups.get("q", &who(name), every, counting(&asked, 0))
         };
         get("a", 600);
@@ -322,12 +354,29 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
 
+    #[test]
+    fn questions_about_one_thing_fall_due_together() {
+        let every = |minutes| Every::new(Duration::from_mins(minutes), "a repository");
+        let first = every(5).wait(Duration::ZERO);
+        for seconds in [1, 7, 40, 200, 299, 3000] {
+            let now = Duration::from_secs(seconds);
+            let wait = every(5).wait(now);
+            let apart = (now + wait).abs_diff(first).as_millis();
+            assert_eq!(apart % Duration::from_mins(5).as_millis(), 0, "{wait:?}");
+            let range = Duration::from_secs(30)..=Duration::from_secs(330);
+            assert!(range.contains(&wait), "{wait:?}");
+        }
+        // Every moment of the longer interval is one of the shorter.
+        let apart = every(60).wait(first).as_millis();
+        assert_eq!(apart % Duration::from_mins(5).as_millis(), 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_question_that_nobody_has_any_more_is_not_asked_again() {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let lookups = Lookups::new(wake);
         let asked = Arc::new(AtomicUsize::new(0));
-        let minute = Some(Duration::from_mins(1));
+        let minute = Some(Every::new(Duration::from_mins(1), "q"));
         lookups.get("q", &who("a"), minute, counting(&asked, 0));
         woken.recv().await.unwrap();
         lookups.keep(&who("a"), &HashSet::new());

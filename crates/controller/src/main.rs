@@ -19,6 +19,7 @@ mod observe;
 mod pruning;
 mod questions;
 mod reconcile;
+mod references;
 mod report;
 mod run;
 mod unreadable;

@@ -224,8 +224,8 @@ impl<'a> Session<'a> {
         let question = repository.question();
         self.use_question(&question);
         let answers = &self.cx.answers;
-        let every = Some(self.tf.spec.git_repo.interval.into());
-        let ask = repository.ask_revision(self.cx.git.clone());
+        let every = Some(repository.every(self.tf.spec.git_repo.interval.into()));
+        let ask = repository.ask_revision(self.cx.references.clone());
         let (revision, trouble) = match answers.revisions.get(&question, self.who, every, ask) {
             Answer::Known(revision) => (revision, None),
             Answer::Failed {

@@ -1,6 +1,7 @@
 //! The questions that are asked of repositories, registries and pods.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
@@ -18,7 +19,8 @@ use crate::context::Context;
 use crate::contexts::Contexts;
 use crate::enact::call;
 use crate::error::{Error, with_causes};
-use crate::lookups::Ask;
+use crate::lookups::{Ask, Every};
+use crate::references::{References, Remote};
 
 /// When something that cannot be asked is looked at again: its Secret may have changed.
 pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
@@ -29,11 +31,9 @@ const LOG_LINES: i64 = 200;
 /// Where a module is, and how to get it.
 #[derive(Clone)]
 pub(crate) struct Repository {
-    url: RepositoryUrl,
+    remote: Remote,
     reference: Reference,
-    credentials: Credentials,
     spec: ContextSpec,
-    identity: String,
 }
 
 impl Repository {
@@ -61,28 +61,34 @@ impl Repository {
             include,
             submodules: repo.submodules,
         };
-        let identity = hash::plain(&(
+        let secrets = hash::plain(&(
             credentials.fingerprint(b"question"),
             &credentials.known_hosts,
             &credentials.ca_bundle,
         ));
-        Ok(Self {
+        let remote = Remote {
+            identity: format!("{} as {secrets}", url.remote()),
             url,
-            reference,
             credentials: credentials.clone(),
+        };
+        Ok(Self {
+            remote,
+            reference,
             spec,
-            identity,
         })
     }
 
     /// The repository and the reference in it; resources with the same credentials share it.
     pub(crate) fn question(&self) -> String {
         format!(
-            "revision of {:?} in {} as {}",
-            self.reference,
-            self.url.remote(),
-            self.identity
+            "revision of {:?} in {}",
+            self.reference, self.remote.identity
         )
+    }
+
+    /// How often it is asked where the reference points.
+    pub(crate) fn every(&self, interval: Duration) -> Every {
+        Every::new(interval, &self.remote.identity)
     }
 
     /// The place of the module, whatever the commit.
@@ -102,14 +108,13 @@ impl Repository {
     }
 
     /// Where the reference points.
-    pub(crate) fn ask_revision(&self, git: Arc<GitCache>) -> Ask<Revision> {
+    pub(crate) fn ask_revision(&self, references: Arc<References>) -> Ask<Revision> {
         let me = self.clone();
         Box::new(move || {
-            let (git, me) = (git.clone(), me.clone());
+            let (references, me) = (references.clone(), me.clone());
             Box::pin(async move {
-                git.resolve(&me.url, &me.reference, &me.credentials)
-                    .await
-                    .map_err(|error| source(&error))
+                let listing = references.list(&me.remote, &me.reference).await?;
+                listing.find(&me.reference).map_err(|error| source(&error))
             })
         })
     }
@@ -127,7 +132,7 @@ impl Repository {
                 (git.clone(), contexts.clone(), me.clone(), revision.clone());
             Box::pin(async move {
                 let context = git
-                    .fetch_context(&me.url, &revision, &me.spec, &me.credentials)
+                    .fetch_context(&me.remote.url, &revision, &me.spec, &me.remote.credentials)
                     .await
                     .map_err(|error| at_commit(&revision, &error))?;
                 contexts.put(context.digest.as_str(), &context.bytes);
@@ -156,7 +161,7 @@ fn class(transient: bool) -> FailureClass {
     }
 }
 
-fn source(error: &alustan_source::Error) -> Failure {
+pub(crate) fn source(error: &alustan_source::Error) -> Failure {
     Failure {
         class: class(error.is_transient()),
         reason: error.reason().to_owned(),
@@ -340,11 +345,16 @@ pub(crate) fn push(
 impl Repository {
     async fn fetch_again(&self, git: &GitCache, seen: &SourceSeen) -> Result<Vec<u8>, Failure> {
         let revision = git
-            .resolve(&self.url, &self.reference, &self.credentials)
+            .resolve(&self.remote.url, &self.reference, &self.remote.credentials)
             .await
             .map_err(|error| source(&error))?;
         let context = git
-            .fetch_context(&self.url, &revision, &self.spec, &self.credentials)
+            .fetch_context(
+                &self.remote.url,
+                &revision,
+                &self.spec,
+                &self.remote.credentials,
+            )
             .await
             .map_err(|error| source(&error))?;
         if context.digest.as_str() == seen.context {

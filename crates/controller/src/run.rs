@@ -31,6 +31,7 @@ use crate::mirror::Mirror;
 use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
 use crate::reconcile::{forget, reconcile, retry};
+use crate::references::References;
 use crate::watches::{Watches, to_ref};
 use crate::{Guarded, Ref, readable};
 
@@ -220,8 +221,8 @@ fn context(
         cache_bytes: config.git_cache_mib << 20,
         ..CacheOptions::default()
     };
-    let git = GitCache::with_options(config.cache_dir.join("repositories"), options)
-        .context("open the git cache")?;
+    let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
+    let git = Arc::new(git.context("open the git cache")?);
     let settings = config.settings()?;
     let registry = alustan_registry::Registry::new(alustan_registry::Options {
         insecure_hosts: settings.insecure_registries.clone(),
@@ -237,7 +238,8 @@ fn context(
         dispatcher: Dispatcher::new(config.max_concurrent_runs, wake.clone()),
         mirrors: Arc::new(mirrors),
         resources,
-        git: Arc::new(git),
+        references: References::new(git.clone()),
+        git,
         contexts: Arc::new(contexts),
         answers: Answers {
             namespaces: Lookups::new(wake.clone()),

@@ -7,10 +7,17 @@ mod refs;
 mod store;
 mod submodules;
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+pub use self::refs::Listing;
 use self::store::Store;
 use crate::{
     context::{Context, ContextSpec},
@@ -93,19 +100,36 @@ impl GitCache {
         })
     }
 
-    /// Asks the remote for the commit that `reference` is at now (`git ls-remote`). A commit is what it is, and
-    /// nobody is asked.
+    /// Asks the remote for the commit that `reference` is at now. A commit is what it is, and nobody is asked.
     ///
     /// # Errors
-    /// What the remote refuses or does not have, and everything that can happen on the way.
+    /// As [`references`](Self::references), and what the remote does not have.
     pub async fn resolve(
         &self,
         url: &RepositoryUrl,
         reference: &Reference,
         credentials: &Credentials,
     ) -> Result<Revision, Error> {
-        if let Reference::Commit(commit) = reference {
-            return Ok(Revision::of_commit(commit));
+        let wanted = BTreeSet::from([reference.clone()]);
+        self.references(url, &wanted, credentials)
+            .await?
+            .find(reference)
+    }
+
+    /// Asks the remote once for the commits that `wanted` are at now (`git ls-remote`); not at all if all of them
+    /// are commits.
+    ///
+    /// # Errors
+    /// What the remote refuses, and everything that can happen on the way.
+    pub async fn references(
+        &self,
+        url: &RepositoryUrl,
+        wanted: &BTreeSet<Reference>,
+        credentials: &Credentials,
+    ) -> Result<Listing, Error> {
+        let names: BTreeSet<String> = wanted.iter().flat_map(refs::names).collect();
+        if names.is_empty() {
+            return Ok(Listing::new(url.remote(), String::new()));
         }
         let _turn = self.turn().await;
         let session = self.session(url, credentials)?;
@@ -113,16 +137,14 @@ impl GitCache {
             time: self.options.resolve_timeout,
             stdout: LISTING,
         };
-        let names = refs::names(reference);
         let mut arguments = vec!["ls-remote", "--symref", "--", url.remote()];
         arguments.extend(names.iter().map(String::as_str));
         let action = "read the references of";
         let listing = session
             .git(self.store.calls(), action, &arguments, Vec::new(), bounds)
             .await?;
-        let listing = String::from_utf8_lossy(&listing);
-        refs::find(&listing, reference)
-            .ok_or_else(|| refs::not_found(&listing, reference, url.remote()))
+        let listing = String::from_utf8_lossy(&listing).into_owned();
+        Ok(Listing::new(url.remote(), listing))
     }
 
     fn session(&self, url: &RepositoryUrl, credentials: &Credentials) -> Result<Session, Error> {

@@ -24,7 +24,7 @@ mod tree;
 mod unpack;
 mod url;
 
-pub use cache::{CacheOptions, GitCache};
+pub use cache::{CacheOptions, GitCache, Listing};
 pub use context::{Context, ContextDigest, ContextSpec};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};

@@ -7,6 +7,30 @@ use crate::{
 
 const HEAD: &str = "HEAD";
 
+/// What a remote told of its references.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    remote: String,
+    text: String,
+}
+
+impl Listing {
+    pub(super) fn new(remote: &str, text: String) -> Self {
+        Self {
+            remote: remote.to_owned(),
+            text,
+        }
+    }
+
+    /// The commit that `reference`, one of those that were asked for, is at.
+    ///
+    /// # Errors
+    /// [`Error::ReferenceNotFound`], and [`Error::RepositoryEmpty`] where there is none at all.
+    pub fn find(&self, reference: &Reference) -> Result<Revision, Error> {
+        find(&self.text, reference).ok_or_else(|| not_found(&self.text, reference, &self.remote))
+    }
+}
+
 /// The names to ask for: the reference, first what an annotated tag points at; and `HEAD`, which tells an
 /// empty repository from one that lacks the reference. None for a commit: the host has nothing to say about it.
 pub(super) fn names(reference: &Reference) -> Vec<String> {
@@ -22,7 +46,7 @@ pub(super) fn names(reference: &Reference) -> Vec<String> {
 }
 
 /// The revision in the answer. Names match whole: git answers with everything that ends like what was asked.
-pub(super) fn find(listing: &str, reference: &Reference) -> Option<Revision> {
+fn find(listing: &str, reference: &Reference) -> Option<Revision> {
     if let Reference::Commit(commit) = reference {
         return Some(Revision::of_commit(commit));
     }
@@ -38,7 +62,7 @@ pub(super) fn find(listing: &str, reference: &Reference) -> Option<Revision> {
 }
 
 /// The default branch, or why the reference is not there.
-pub(super) fn not_found(listing: &str, reference: &Reference, remote: &str) -> Error {
+fn not_found(listing: &str, reference: &Reference, remote: &str) -> Error {
     let remote = remote.to_owned();
     if id_of(listing, HEAD).is_none() {
         return Error::RepositoryEmpty { remote };
