@@ -78,7 +78,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         30 => pod(Just(Act::Progress).boxed()),
         12 => pod(class().prop_map(Act::Fail).boxed()),
-        11 => pod(Just(Act::Kill).boxed()),
+        14 => pod(Just(Act::Kill).boxed()),
         8 => Just(Event::Builds(None)),
         5 => class().prop_map(|class| Event::Builds(Some(class))),
         1 => Just(Event::BuildsExpire),
@@ -95,7 +95,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Regcred),
         1 => any::<bool>().prop_map(Event::Git),
         2 => any::<bool>().prop_map(Event::Registry),
-        4 => any::<bool>().prop_map(Event::Room),
+        5 => any::<bool>().prop_map(Event::Room),
         2 => Just(Event::DeleteJobs),
         1 => Just(Event::FinalizerRemoved),
         1 => Just(Event::OutputsRemoved),
