@@ -146,12 +146,7 @@ async fn backend_aws() {
     scene("aws", |scene| async move {
         module(&scene).await;
         let (bucket, key) = (scene.namespace.clone(), "web.tfstate");
-        scene.aws(&bucket, "locks").await;
-        let credentials = [
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-        ];
-        scene.secret("aws", "Opaque", &credentials).await;
+        scene.aws_with_secret(&bucket, "locks").await;
         let backend = scene.s3_backend(&bucket, "locks", key);
         let config = [
             ("bucket", bucket.as_str()),
@@ -175,12 +170,7 @@ async fn backend_aws_is_made_where_it_is_wanted() {
     scene("boot", |scene| async move {
         module(&scene).await;
         let there = format!("{}-there", scene.namespace);
-        scene.aws(&there, "locks").await;
-        let credentials = [
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-        ];
-        scene.secret("aws", "Opaque", &credentials).await;
+        scene.aws_with_secret(&there, "locks").await;
         let (bucket, table) = (scene.namespace.clone(), format!("{}-t", scene.namespace));
         let mut web = resource(&scene, "web", &scene.s3_backend(&bucket, &table, "web"));
         scene.apply(&web).await;

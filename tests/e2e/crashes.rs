@@ -110,9 +110,7 @@ impl Lane {
     async fn open(scene: Arc<Scene>, number: usize) -> Self {
         let operators = Operators::of(&scene).await;
         let counter = Counter::start().await;
-        let object = counter.life("a");
-        let module = format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}");
-        scene.commit(NAME, &[("main.tf", &module)]).await;
+        scene.commit(NAME, &[("main.tf", &counter.module())]).await;
         Self {
             number,
             scene,

@@ -10,12 +10,7 @@ const TABLE: &str = "locks";
 
 /// A bucket of the scene's own, and credentials.
 async fn bucket(scene: &Scene) {
-    scene.aws(&scene.namespace, TABLE).await;
-    let aws = [
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-    ];
-    scene.secret("aws", "Opaque", &aws).await;
+    scene.aws_with_secret(&scene.namespace, TABLE).await;
 }
 
 fn in_bucket(scene: &Scene, name: &str, repository: &str, key: &str) -> Value {
@@ -87,10 +82,7 @@ async fn lock_or_not_a_state_belongs_to_one_resource_until_another_is_to_adopt_i
     scene("own", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;
-        let module = format!(
-            "variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{}",
-            counter.life("a")
-        );
+        let module = counter.module();
         scene.commit("web", &[("main.tf", &module)]).await;
         let of = |name: &str, key: &str, v: &str| {
             let mut resource = in_bucket(&scene, name, "web", key);

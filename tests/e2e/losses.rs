@@ -7,17 +7,11 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-/// A module with an object that is counted, and a variable that can be changed.
-fn module(counter: &Counter) -> String {
-    let object = counter.life("a");
-    format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}")
-}
-
 #[tokio::test]
 async fn an_image_that_is_gone_is_told_and_what_changes_does_not_wait_for_it() {
     scene("gone", |scene| async move {
         let counter = Counter::start().await;
-        let text = module(&counter);
+        let text = counter.module();
         scene.commit("web", &[("main.tf", &text)]).await;
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "one"});
@@ -57,7 +51,7 @@ async fn an_image_that_is_gone_is_told_and_what_changes_does_not_wait_for_it() {
 async fn a_state_that_is_gone_is_not_taken_for_an_empty_one() {
     scene("state", |scene| async move {
         let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        scene.commit("web", &[("main.tf", &counter.module())]).await;
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "one"});
         scene.apply(&web).await;
@@ -103,7 +97,7 @@ async fn no_run_begins_beside_one_whose_record_is_gone() {
     scene("record", |scene| async move {
         let counter = Counter::start().await;
         counter.hold("/made");
-        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        scene.commit("web", &[("main.tf", &counter.module())]).await;
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "one"});
         scene.apply(&web).await;
@@ -143,7 +137,7 @@ async fn no_run_begins_beside_one_whose_record_is_gone() {
 async fn outputs_that_were_removed_or_renamed_are_written_while_ready_stays() {
     scene("outputs", |scene| async move {
         let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        scene.commit("web", &[("main.tf", &counter.module())]).await;
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "one"});
         scene.apply(&web).await;

@@ -9,12 +9,7 @@ use crate::approval;
 const TABLE: &str = "locks";
 
 async fn bucket(scene: &Scene) {
-    scene.aws(&scene.namespace, TABLE).await;
-    let aws = [
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-    ];
-    scene.secret("aws", "Opaque", &aws).await;
+    scene.aws_with_secret(&scene.namespace, TABLE).await;
 }
 
 fn module(counter: &Counter) -> String {
@@ -126,10 +121,7 @@ async fn backend_migrate_copies_the_state_into_a_bucket_and_on() {
     scene("migrate", |scene| async move {
         let counter = Counter::start().await;
         bucket(&scene).await;
-        let module = format!(
-            "variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{}",
-            counter.life("a")
-        );
+        let module = counter.module();
         scene.commit("web", &[("main.tf", &module)]).await;
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "one"});

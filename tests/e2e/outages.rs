@@ -5,11 +5,6 @@ use alustan_tests::{Counter, Operators, Scene, condition, scene_alone};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-fn module(counter: &Counter, more: &str) -> String {
-    let object = counter.life("a");
-    format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}{more}")
-}
-
 /// A resource that has one try only for what is its own fault.
 fn resource(scene: &Scene, name: &str) -> Value {
     let mut resource = scene.resource(name);
@@ -31,9 +26,7 @@ async fn retry_outlasts_git_and_the_registry_without_a_loss_of_budget() {
     scene_alone("outage", |scene| async move {
         let counter = Counter::start().await;
         for name in ["rests", "runs", "comes"] {
-            scene
-                .commit(name, &[("main.tf", &module(&counter, ""))])
-                .await;
+            scene.commit(name, &[("main.tf", &counter.module())]).await;
         }
         scene.apply(&resource(&scene, "rests")).await;
         scene.ready("rests").await;
@@ -73,7 +66,7 @@ async fn retry_outlasts_git_and_the_registry_without_a_loss_of_budget() {
         assert_eq!(is(&tf, "Stalled").0, "False");
         let more = "output \"more\" { value = 1 }\n";
         scene
-            .commit("runs", &[("main.tf", &module(&counter, more))])
+            .commit("runs", &[("main.tf", &(counter.module() + more))])
             .await;
         scene.reason("runs", "RegistryUnreachable").await;
         scene.cluster.start().await;
@@ -96,9 +89,7 @@ async fn retry_outlasts_the_api_server_and_nothing_is_lost_or_done_twice() {
     scene_alone("api", |scene| async move {
         let counter = Counter::start().await;
         for name in ["makes", "goes"] {
-            scene
-                .commit(name, &[("main.tf", &module(&counter, ""))])
-                .await;
+            scene.commit(name, &[("main.tf", &counter.module())]).await;
         }
         scene.apply(&resource(&scene, "goes")).await;
         scene.ready("goes").await;

@@ -132,6 +132,12 @@ impl Counter {
         )
     }
 
+    /// A module with one object that is counted (see [`Self::life`]), and a variable `v` that it gives back.
+    pub fn module(&self) -> String {
+        let object = self.life("a");
+        format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}")
+    }
+
     /// HCL of a resource whose making asks for `/made`, and whose destruction for `/destroyed`.
     pub fn life(&self, name: &str) -> String {
         let destroyed = format!(

@@ -12,6 +12,16 @@ const S3: &str = "s3.us-east-1.amazonaws.com";
 const DYNAMO: &str = "dynamodb.us-east-1.amazonaws.com";
 
 impl Scene {
+    /// A bucket and a table in the stand-in, and the Secret `aws` with credentials for them.
+    pub async fn aws_with_secret(&self, bucket: &str, table: &str) {
+        self.aws(bucket, table).await;
+        let credentials = [
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+        ];
+        self.secret("aws", "Opaque", &credentials).await;
+    }
+
     /// A bucket and a table with locks, in the stand-in for AWS.
     pub async fn aws(&self, bucket: &str, table: &str) {
         self.cluster.run("hack/cluster/aws-up", &[]).await;

@@ -131,6 +131,19 @@ async fn a_registry_that_removes_nothing_is_told() {
     assert_eq!(Failure::Unsupported.reason(), error.reason());
 }
 
+/// Nothing in the repository is ours, and two questions tell so.
+async fn is_listed_in_two_questions(server: &Fake) {
+    let client = client(Options::default());
+    assert_eq!(
+        client
+            .inventory(&name(&server.host), &plain(None))
+            .await
+            .unwrap(),
+        []
+    );
+    assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
+}
+
 #[tokio::test]
 async fn lists_come_page_by_page() {
     let server = Fake::start(|_, seen| {
@@ -154,15 +167,7 @@ async fn lists_come_page_by_page() {
         }
     })
     .await;
-    let client = client(Options::default());
-    assert_eq!(
-        client
-            .inventory(&name(&server.host), &plain(None))
-            .await
-            .unwrap(),
-        []
-    );
-    assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
+    is_listed_in_two_questions(&server).await;
 }
 
 #[tokio::test]
@@ -173,15 +178,7 @@ async fn a_registry_that_knows_no_pages_is_asked_no_more_than_twice() {
         .collect();
     let list = json!({"name": "x", "tags": tags}).to_string();
     let server = Fake::start(move |_, _| (200, None, list.clone())).await;
-    let client = client(Options::default());
-    assert_eq!(
-        client
-            .inventory(&name(&server.host), &plain(None))
-            .await
-            .unwrap(),
-        []
-    );
-    assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
+    is_listed_in_two_questions(&server).await;
 }
 
 /// A registry in which a tag is for ever.

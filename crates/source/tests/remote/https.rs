@@ -4,22 +4,14 @@ use std::time::{Duration, Instant};
 
 use alustan_source::{CacheOptions, Credentials, Error, GitCache, Reference, RepositoryUrl};
 
-use crate::support::{HttpServer, Origin, Rules, TestCache, names};
+use crate::support::{self, HttpServer, Origin, Rules, TestCache, names};
 
 /// `me:p@ss/w:rd`
 const ME: &str = "bWU6cEBzcy93OnJk";
 const PASSWORD: &str = "p@ss/w:rd";
 
 fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(
-        (error.reason(), error.is_transient()),
-        (reason, transient),
-        "{text}"
-    );
-    for word in words {
-        assert!(text.contains(word), "`{word}` is not in: {text}");
-    }
+    let text = support::told(error, reason, transient, words);
     assert!(
         !text.contains(PASSWORD) && !text.contains("hunter2"),
         "{text}"

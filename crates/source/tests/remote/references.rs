@@ -1,8 +1,8 @@
 //! Branches, tags and commits, and what people do to them.
 
-use alustan_source::{Credentials, Error, Reference};
+use alustan_source::{Credentials, Reference};
 
-use crate::support::{HttpServer, Origin, Rules, TestCache, files};
+use crate::support::{HttpServer, Origin, Rules, TestCache, files, told};
 
 async fn serve(origin: &Origin, old: bool) -> HttpServer {
     let rules = Rules {
@@ -14,18 +14,6 @@ async fn serve(origin: &Origin, old: bool) -> HttpServer {
 
 fn main_tf(text: &str) -> Vec<(String, String)> {
     vec![("main.tf".to_owned(), text.to_owned())]
-}
-
-fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(
-        (error.reason(), error.is_transient()),
-        (reason, transient),
-        "{text}"
-    );
-    for word in words {
-        assert!(text.contains(word), "`{word}` is not in: {text}");
-    }
 }
 
 #[tokio::test]
@@ -157,33 +145,30 @@ async fn a_commit_that_no_branch_holds_is_had_while_the_host_hands_it_out() {
     );
 }
 
-#[tokio::test]
-async fn a_commit_that_never_was_is_told() {
-    let origin = Origin::with(&[("main.tf", "")]);
+/// A commit that `origin` does not have is missed, whatever git speaks there.
+async fn misses_a_commit(origin: &Origin, word: &str) {
     let commit = Reference::commit(&"a".repeat(40)).unwrap();
     for old in [false, true] {
-        let server = serve(&origin, old).await;
+        let server = serve(origin, old).await;
         let error = TestCache::new()
             .context_at(&server.url(), &commit, &Credentials::default())
             .await
             .unwrap_err();
-        told(&error, "CommitNotFound", false, &["aaaaaaaa"]);
+        told(&error, "CommitNotFound", false, &[word]);
     }
+}
+
+#[tokio::test]
+async fn a_commit_that_never_was_is_told() {
+    let origin = Origin::with(&[("main.tf", "")]);
+    misses_a_commit(&origin, "aaaaaaaa").await;
 }
 
 #[tokio::test]
 async fn a_commit_of_a_repository_without_branches_is_told() {
     let origin = Origin::with(&[("main.tf", "")]);
     origin.git(&["-C", "r.git", "update-ref", "-d", "refs/heads/main"]);
-    let commit = Reference::commit(&"a".repeat(40)).unwrap();
-    for old in [false, true] {
-        let server = serve(&origin, old).await;
-        let error = TestCache::new()
-            .context_at(&server.url(), &commit, &Credentials::default())
-            .await
-            .unwrap_err();
-        told(&error, "CommitNotFound", false, &["no branch and no tag"]);
-    }
+    misses_a_commit(&origin, "no branch and no tag").await;
 }
 
 #[tokio::test]

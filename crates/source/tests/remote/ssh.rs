@@ -2,18 +2,10 @@
 
 use alustan_source::{Credentials, Error, SecretBytes};
 
-use crate::support::{Origin, SshServer, TestCache, names};
+use crate::support::{self, Origin, SshServer, TestCache, names};
 
 fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) {
-    let text = error.to_string();
-    assert_eq!(
-        (error.reason(), error.is_transient()),
-        (reason, transient),
-        "{text}"
-    );
-    for word in words {
-        assert!(text.contains(word), "`{word}` is not in: {text}");
-    }
+    let text = support::told(error, reason, transient, words);
     assert!(!text.contains("PRIVATE KEY"), "{text}");
 }
 

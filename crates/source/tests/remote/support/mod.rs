@@ -176,6 +176,20 @@ impl Origin {
     }
 }
 
+/// Checks what an error says, and gives its text.
+pub(crate) fn told(error: &Error, reason: &str, transient: bool, words: &[&str]) -> String {
+    let text = error.to_string();
+    assert_eq!(
+        (error.reason(), error.is_transient()),
+        (reason, transient),
+        "{text}"
+    );
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+    text
+}
+
 /// The files of a context, unpacked, with their text.
 pub(crate) fn files(context: &Context) -> Vec<(String, String)> {
     let folder = tempfile::tempdir().unwrap();
