@@ -114,6 +114,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 judged_by: String::new(),
                 destroys: false,
                 engine: None,
+                trace_id: String::new(),
                 started_at: Timestamp::UNIX_EPOCH,
             };
             let pull = [names::pull_secret(&name)];

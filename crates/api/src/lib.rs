@@ -11,6 +11,7 @@ pub mod engine;
 pub mod labels;
 pub mod names;
 pub mod paths;
+pub mod reasons;
 pub mod report;
 pub mod run;
 pub mod spec;

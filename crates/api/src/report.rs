@@ -50,10 +50,29 @@ pub struct RunReport {
     /// The engine that it ran with.
     #[serde(default)]
     pub engine: Option<Engine>,
+    /// How long its steps took.
+    #[serde(default)]
+    pub took: StepTimes,
     /// When the runner began.
     pub started_at: Timestamp,
     /// When it was done.
     pub finished_at: Timestamp,
+}
+
+/// How long the steps of a run took, in milliseconds; none for a step that did not come up. What is
+/// done more than once is summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StepTimes {
+    /// `init`, where the image was not prepared for the backend, and `scripts.init`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<u64>,
+    /// `plan`, or the script in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<u64>,
+    /// `apply` or `destroy`, or the script in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub apply: Option<u64>,
 }
 
 /// How a run ended.
@@ -70,6 +89,19 @@ pub enum RunResult {
     Failed,
     /// It obeyed a cancellation before it changed anything.
     Cancelled,
+}
+
+impl RunResult {
+    /// The word used in `status` and in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoChanges => "NoChanges",
+            Self::Changes => "Changes",
+            Self::Done => "Done",
+            Self::Failed => "Failed",
+            Self::Cancelled => "Cancelled",
+        }
+    }
 }
 
 /// The changes of a plan, normalised: reads and no-ops left out, order fixed.

@@ -39,6 +39,20 @@ pub mod key {
     /// State that the engine could not save, compressed and sealed with [`KEY`]; written by the
     /// runner, and removed once a later run has pushed it. No other write may touch it.
     pub const LEFTOVER: &str = "leftover";
+
+    /// What the keys of logs begin with.
+    const LOG: &str = "log-";
+
+    /// The last 64 KiB that run `number` printed, gzipped, without what is known to be secret; of the
+    /// last few runs that failed. Written by the runner, read by people.
+    pub fn log(number: i64) -> String {
+        format!("{LOG}{number}")
+    }
+
+    /// The run whose log `key` has.
+    pub fn log_of(key: &str) -> Option<i64> {
+        key.strip_prefix(LOG)?.parse().ok()
+    }
 }
 
 /// What a run does.
@@ -293,6 +307,10 @@ pub struct RunSpec {
     /// The engine in the image, where the operator's catalogue tells.
     #[serde(default)]
     pub engine: Option<Engine>,
+    /// The same in the logs of the operator and of the run: 32 hexadecimal digits, as of W3C Trace
+    /// Context.
+    #[serde(default)]
+    pub trace_id: String,
     /// When it was started.
     pub started_at: Timestamp,
 }

@@ -1,7 +1,7 @@
 //! What becomes of the report of a run: the one place that writes the controller's memory.
 
 use alustan_api::Terraform;
-use alustan_api::report::{Failure, FailureClass, RunReport, RunResult};
+use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Applied, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunRecord, RunSpec, Undone,
 };
@@ -157,6 +157,7 @@ fn lost(
         state_address: None,
         moved_from: None,
         engine: None,
+        took: StepTimes::default(),
         started_at: run.started_at,
         finished_at: now,
     })

@@ -15,6 +15,7 @@ mod hand_on;
 pub mod image;
 pub mod inputs;
 mod leave;
+pub mod metrics;
 pub mod objects;
 mod ongoing;
 pub mod references;

@@ -5,6 +5,7 @@ use alustan_api::names;
 use alustan_api::run::{
     Failures, History, Pin, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
 };
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
 
@@ -92,6 +93,7 @@ impl Plan {
             judged_by: approval::judged_by(tf, self.inputs.approval.destroy),
             destroys: self.inputs.approval.destroy,
             engine: history.base.as_ref().and_then(|base| base.engine.clone()),
+            trace_id: trace_id(&record.key, tf, number, *now),
             started_at: *now,
         };
         let next = RunRecord {
@@ -134,6 +136,13 @@ impl Plan {
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
+}
+
+/// Found again in no other run, of this resource or of another.
+fn trace_id(key: &[u8], tf: &Terraform, number: i64, now: Timestamp) -> String {
+    let mut id = digest::keyed(key, &("trace", tf.uid(), number, now));
+    id.truncate(32);
+    id
 }
 
 /// Pods of the runs before the next one, which starts only once they have ended.

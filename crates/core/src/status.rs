@@ -1,7 +1,7 @@
 //! From what goes on to what `kubectl get` and `kubectl describe` show.
 
 use alustan_api::conditions::{self, Kind, Verdict};
-use alustan_api::report::{ChangeSet, RunReport, RunResult};
+use alustan_api::report::{ChangeSet, RunReport};
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{
     AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus,
@@ -469,14 +469,7 @@ fn run(report: &RunReport) -> RunStatus {
         number: report.number,
         kind: report.kind,
         trigger: report.trigger.clone(),
-        result: match report.result {
-            RunResult::NoChanges => "NoChanges",
-            RunResult::Changes => "Changes",
-            RunResult::Done => "Done",
-            RunResult::Failed => "Failed",
-            RunResult::Cancelled => "Cancelled",
-        }
-        .to_owned(),
+        result: report.result.as_str().to_owned(),
         plan: report.changes.as_ref().map(summary),
         reason: report
             .failure

@@ -1,6 +1,6 @@
 //! Outputs that a run reports, where nobody runs: the test is the runner.
 
-use alustan_api::report::{RunReport, RunResult};
+use alustan_api::report::{RunReport, RunResult, StepTimes};
 use alustan_api::run::{Output, Outputs, RunPhase, RunRecord, RunSpec, Trigger, key};
 use alustan_api::{ABANDON, RunStatus};
 use k8s_openapi::ByteString;
@@ -33,6 +33,7 @@ fn done(number: i64) -> Value {
         judged_by: String::new(),
         destroys: false,
         engine: None,
+        trace_id: String::new(),
         started_at: Timestamp::now(),
     };
     let record = RunRecord {
@@ -56,6 +57,7 @@ fn done(number: i64) -> Value {
         state_address: None,
         moved_from: None,
         engine: None,
+        took: StepTimes::default(),
         started_at: Timestamp::now(),
         finished_at: Timestamp::now(),
     };

@@ -1,6 +1,8 @@
 //! What runs report.
 
-use alustan_api::report::{ChangeSet, Failure, PlanAsks, ResourceChange, RunReport, RunResult};
+use alustan_api::report::{
+    ChangeSet, Failure, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
+};
 use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 
 use super::{Pod, Stage, World};
@@ -41,6 +43,7 @@ impl World {
             state_address: None,
             moved_from: None,
             engine: None,
+            took: StepTimes::default(),
             started_at: self.now,
             finished_at: self.now,
         };
