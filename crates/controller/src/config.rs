@@ -9,7 +9,6 @@ use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings}
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use tracing_subscriber::EnvFilter;
 
 /// Proxies reach the controller, the builder and the runner alike.
 const PROXIES: [&str; 6] = [
@@ -92,12 +91,16 @@ pub(crate) struct Config {
     /// How many runs may go on at once, over all resources.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
-    /// Where probes are answered.
+    /// Where probes, `/version` and `/metrics` are answered.
     #[arg(long, env = "ALUSTAN_LISTEN", default_value = "0.0.0.0:8080")]
     pub(crate) listen: SocketAddr,
     /// error, info or debug; or a filter such as `info,kube=debug`.
     #[arg(long, env = "ALUSTAN_LOG_LEVEL", default_value = "info")]
     pub(crate) log_level: String,
+    /// A file with another level, which is followed while the operator runs; where there is none, or
+    /// nothing in it, --log-level counts.
+    #[arg(long, env = "ALUSTAN_LOG_LEVEL_FILE")]
+    pub(crate) log_level_file: Option<PathBuf>,
     /// How log lines look on standard error.
     #[arg(long, env = "ALUSTAN_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
@@ -113,20 +116,6 @@ pub(crate) enum LogFormat {
 }
 
 impl Config {
-    /// Logs go to standard error.
-    pub(crate) fn start_logging(&self) -> Result<()> {
-        let filter = EnvFilter::try_new(&self.log_level)
-            .with_context(|| format!("--log-level {} is not understood", self.log_level))?;
-        let logs = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr);
-        match self.log_format {
-            LogFormat::Text => logs.with_ansi(false).init(),
-            LogFormat::Json => logs.json().init(),
-        }
-        Ok(())
-    }
-
     /// The base images for `spec.engine`.
     fn catalogue(&self) -> Result<Vec<EngineImage>> {
         let given = self.engines.iter().map(|it| it.trim());

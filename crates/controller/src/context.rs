@@ -16,8 +16,10 @@ use kube::runtime::reflector::Store;
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::fail_point::FailPoint;
+use crate::http::Health;
 use crate::looks::Looks;
 use crate::lookups::Lookups;
+use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use crate::objects::Objects;
 use crate::pruning::Pruned;
@@ -30,7 +32,7 @@ pub(crate) struct Context {
     pub(crate) settings: Settings,
     /// The name of this pod.
     pub(crate) instance: String,
-    pub(crate) dispatcher: Dispatcher,
+    pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) mirrors: Arc<Mirrors>,
     /// All resources.
     pub(crate) resources: Store<Guarded>,
@@ -45,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) looks: Looks,
     pub(crate) memory: Arc<Memory>,
     pub(crate) fail_point: FailPoint,
+    pub(crate) health: Health,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// What the watches brought.

@@ -1,11 +1,12 @@
 //! Admission of runs: `--max-concurrent-runs` places, given out by [`schedule`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
+use alustan_core::metrics;
 use alustan_core::references::Key;
 use alustan_core::schedule::{Class, Waiting, schedule};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Ref;
@@ -23,6 +24,17 @@ struct State {
     begun: bool,
     running: HashSet<Key>,
     queue: HashMap<Key, Waiting>,
+}
+
+/// How busy it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Runs that wait, by class.
+    pub(crate) waiting: BTreeMap<&'static str, i64>,
+    /// Runs that go on.
+    pub(crate) running: i64,
+    /// Runs that may go on at once.
+    pub(crate) places: i64,
 }
 
 impl Dispatcher {
@@ -43,11 +55,17 @@ impl Dispatcher {
         }
     }
 
-    /// A place for a run of `key`, or its position in the queue, from 1.
-    pub(crate) fn admit(&self, key: &Key, class: Class, now: Timestamp) -> Result<(), usize> {
+    /// A place for a run of `key`, and how long it waited for that; none if it had one already. Or its
+    /// position in the queue, from 1.
+    pub(crate) fn admit(
+        &self,
+        key: &Key,
+        class: Class,
+        now: Timestamp,
+    ) -> Result<Option<SignedDuration>, usize> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.running.contains(key) {
-            return Ok(());
+            return Ok(None);
         }
         let since = state.queue.get(key).map_or(now, |waiting| waiting.since);
         state.queue.insert(
@@ -67,9 +85,22 @@ impl Dispatcher {
         if place < free {
             state.queue.remove(key);
             state.running.insert(key.clone());
-            return Ok(());
+            return Ok(Some(now.duration_since(since)));
         }
         Err(place - free + 1)
+    }
+
+    /// How busy it is now.
+    pub(crate) fn load(&self) -> Load {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let classes = [Class::Change, Class::Plan, Class::Drift];
+        let of = |class| state.queue.values().filter(|it| it.class == class).count();
+        Load {
+            waiting: classes.map(|it| (metrics::class(it), count(of(it)))).into(),
+            running: count(state.running.len()),
+            places: count(self.limit),
+        }
     }
 
     /// A run of `key` goes on.
@@ -118,15 +149,22 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(1, wake);
-        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(()));
-        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(()));
+        let later = now + SignedDuration::from_secs(4);
+        let at_once = Ok(Some(SignedDuration::ZERO));
+        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), at_once);
+        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(None));
         assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(1));
         assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(2));
+        let load = dispatcher.load();
+        assert_eq!((load.running, load.places), (1, 1));
+        let waiting = [("change", 1), ("plan", 0), ("drift", 1)];
+        assert_eq!(load.waiting, BTreeMap::from(waiting));
         dispatcher.idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "c");
         assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
-        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Ok(()));
+        let waited = Ok(Some(SignedDuration::from_secs(4)));
+        assert_eq!(dispatcher.admit(&key("c"), Class::Change, later), waited);
     }
 
     #[test]
@@ -138,7 +176,7 @@ mod tests {
         dispatcher.begin(|| unreachable!("it began already"));
         assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(1));
         dispatcher.idle(&key("a"), now);
-        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Ok(()));
+        assert!(dispatcher.admit(&key("b"), Class::Change, now).is_ok());
     }
 
     #[test]

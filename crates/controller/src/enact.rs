@@ -5,12 +5,14 @@ mod deletions;
 mod finalizer;
 mod namespaces;
 
+use std::borrow::Cow;
 use std::future::Future;
 
 use alustan_api::labels;
 use alustan_api::run::{PROTOCOL, key};
 use alustan_api::{FIELD_MANAGER, FINALIZER, KEPT, Terraform};
-use alustan_core::seen::Seen;
+use alustan_core::metrics;
+use alustan_core::seen::{RecordSeen, Seen};
 use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
 use futures::future::try_join_all;
 use k8s_openapi::ByteString;
@@ -42,6 +44,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) session: &'a Session<'a>,
     /// The record's version: as seen, then as written by the last swap of this pass.
     version: Option<String>,
+    /// What it says, the same way.
+    record: Option<Cow<'a, RecordSeen>>,
 }
 
 /// A call of the API server, bounded in time.
@@ -64,14 +68,16 @@ impl<'a> Pass<'a> {
         cx: &'a Context,
         tf: &'a Terraform,
         session: &'a Session<'a>,
-        seen: &Seen,
+        seen: &'a Seen,
     ) -> Self {
-        let version = seen.record.as_ref().map(|record| record.version.clone());
+        let record = seen.record.as_ref();
+        let version = record.map(|record| record.version.clone());
         Self {
             cx,
             tf,
             session,
             version,
+            record: record.map(Cow::Borrowed),
         }
     }
 
@@ -236,6 +242,7 @@ impl<'a> Pass<'a> {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
                 self.cx.mirrors.secrets.wrote(written);
+                self.count(swap);
                 Ok(())
             }
             Err(Error::Call { source, .. })
@@ -250,6 +257,20 @@ impl<'a> Pass<'a> {
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Counts what ended with a swap that was written: only who wrote it does.
+    fn count(&mut self, swap: &Swap) {
+        let Some(before) = self.record.as_mut().map(Cow::to_mut) else {
+            return;
+        };
+        let report = before.report.as_ref();
+        let ended = metrics::ended(&before.record, &before.history, report, swap);
+        self.cx.metrics.ended(&ended);
+        before.record.clone_from(&swap.record);
+        if let Some(history) = &swap.history {
+            before.history.clone_from(history);
         }
     }
 

@@ -28,6 +28,15 @@ type Answer = (u16, Value);
 
 /// A client of a server that answers as `answer` says.
 pub(crate) async fn serve(answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Client, Log) {
+    let (url, seen) = address(answer).await;
+    let client = Client::try_from(Config::new(url.parse().unwrap())).unwrap();
+    (client, seen)
+}
+
+/// The address of such a server.
+pub(crate) async fn address(
+    answer: impl FnMut(&Asked) -> Answer + Send + 'static,
+) -> (String, Log) {
     let (log, answer) = (Log::default(), Arc::new(Mutex::new(answer)));
     let seen = log.clone();
     let app = Router::new().fallback(move |request: Request| {
@@ -46,8 +55,7 @@ pub(crate) async fn serve(answer: impl FnMut(&Asked) -> Answer + Send + 'static)
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, app).await });
-    let client = Client::try_from(Config::new(url.parse().unwrap())).unwrap();
-    (client, seen)
+    (url, seen)
 }
 
 async fn read(request: Request) -> Asked {

@@ -1,5 +1,6 @@
 //! The operator's HTTP server.
 
+mod metrics;
 mod probes;
 
 use std::net::SocketAddr;
@@ -8,20 +9,22 @@ use anyhow::{Context as _, Result};
 use axum::Router;
 use tokio::net::TcpListener;
 
+pub(crate) use metrics::Measured;
 pub(crate) use probes::Health;
 
 /// Serves until `stop` ends.
 pub(crate) async fn serve(
     listen: SocketAddr,
     health: Health,
+    measured: Measured,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("--listen {listen}: the address is taken or not ours"))?;
-    let router: Router = probes::router(health);
+    let router: Router = probes::router(health).merge(metrics::router(measured));
     axum::serve(listener, router)
         .with_graceful_shutdown(stop)
         .await
-        .context("serve probes")
+        .context("serve probes and metrics")
 }

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::Ref;
+use crate::metrics::{Asked, Metrics};
 
 /// Asks once; called again for each further try.
 pub(crate) type Ask<V> =
@@ -63,6 +64,8 @@ pub(crate) struct Lookups<V> {
     entries: Mutex<HashMap<String, Entry<V>>>,
     began: Instant,
     wake: UnboundedSender<Ref>,
+    metrics: Arc<Metrics>,
+    asked: Asked,
 }
 
 struct Entry<V> {
@@ -92,12 +95,19 @@ impl<V> Drop for Entry<V> {
 }
 
 impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
-    /// No answers yet; `wake` gets the resources whose answers changed.
-    pub(crate) fn new(wake: UnboundedSender<Ref>) -> Arc<Self> {
+    /// No answers yet; `wake` gets the resources whose answers changed, `metrics` counts the answers
+    /// to what is `asked`.
+    pub(crate) fn new(
+        wake: UnboundedSender<Ref>,
+        metrics: Arc<Metrics>,
+        asked: Asked,
+    ) -> Arc<Self> {
         Arc::new(Self {
             entries: Mutex::default(),
             began: Instant::now(),
             wake,
+            metrics,
+            asked,
         })
     }
 
@@ -208,7 +218,11 @@ async fn answer<V: Clone + PartialEq + Send + 'static>(
     loop {
         let asked = Instant::now();
         let result = ask().await;
-        let failed = result.as_ref().err().map(|failure| failure.class);
+        let failure = result.as_ref().err();
+        if let Some(lookups) = lookups.upgrade() {
+            lookups.metrics.answered(lookups.asked, failure);
+        }
+        let failed = failure.map(|failure| failure.class);
         failures = failed.map_or(0, |_| failures + 1);
         let wait = |every: Option<Every>| {
             let next = every.map(|every| every.wait(asked - began));
@@ -298,7 +312,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_question_of_many_is_asked_once_and_wakes_all() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = Lookups::new(wake);
+        let lookups = Lookups::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         for name in ["a", "b", "c"] {
             assert_eq!(
@@ -319,7 +333,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_told_and_asked_again_until_it_passes() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = Lookups::new(wake);
+        let lookups = Lookups::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let ask = || counting(&asked, 2);
         lookups.get("q", &who("a"), None, ask());
@@ -336,7 +350,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_shorter_interval_counts_at_once_and_the_shortest_for_all() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = Lookups::new(wake);
+        let lookups = Lookups::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let get = |name, minutes| {
             let every = Some(Every::new(Duration::from_mins(minutes), "q"));
@@ -374,7 +388,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_question_that_nobody_has_any_more_is_not_asked_again() {
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let lookups = Lookups::new(wake);
+        let lookups = Lookups::new(wake, Metrics::new(), Asked::Api);
         let asked = Arc::new(AtomicUsize::new(0));
         let minute = Some(Every::new(Duration::from_mins(1), "q"));
         lookups.get("q", &who("a"), minute, counting(&asked, 0));

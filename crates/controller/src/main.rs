@@ -11,8 +11,10 @@ mod fail_point;
 mod fake_api;
 mod followers;
 mod http;
+mod logging;
 mod looks;
 mod lookups;
+mod metrics;
 mod mirror;
 mod objects;
 mod observe;
@@ -23,6 +25,7 @@ mod references;
 mod report;
 mod run;
 mod unreadable;
+mod version;
 mod watches;
 
 use std::sync::Arc;
@@ -53,7 +56,8 @@ pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
 #[tokio::main]
 async fn main() -> Result<()> {
     let config = config::Config::parse();
-    config.start_logging()?;
+    let level = logging::start(&config)?;
+    tokio::spawn(level.follow());
     if rustls::crypto::ring::default_provider()
         .install_default()
         .is_err()

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
@@ -19,7 +19,8 @@ use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
-use tracing::{debug, error, info, warn};
+use tracing::field::Empty;
+use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
 use crate::context::Context;
 use crate::enact::Pass;
@@ -36,9 +37,8 @@ const QUEUED: SignedDuration = SignedDuration::from_secs(30);
 /// Looked at again after this, if nothing happened: no watch promises every event.
 const RESYNC: Duration = Duration::from_hours(1);
 
-/// One look at `object`.
+/// One look at `object`, measured.
 pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
-    let who = ObjectRef::from_obj(&*object);
     // What a mirror has not listed yet is not gone. The sender lives as long as the watches.
     let _ = cx
         .mirrors
@@ -46,13 +46,22 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         .clone()
         .wait_for(|lists| *lists >= MIRRORS)
         .await;
+    let who = ObjectRef::from_obj(&*object);
+    let (began, _looking) = (Instant::now(), cx.health.look(&who));
+    let span = info_span!("look", run = Empty, trace_id = Empty);
+    let result = Box::pin(look(&object, who, &cx)).instrument(span).await;
+    cx.metrics.looked(&result, began.elapsed());
+    result
+}
+
+async fn look(object: &Guarded, who: Ref, cx: &Context) -> Result<Action, Error> {
     let (mut tf, unreadable) = match &object.0 {
         Ok(tf) => (tf.clone(), None),
         Err(invalid) => {
-            let Some(tf) = deleted(&cx, invalid).await? else {
+            let Some(tf) = deleted(cx, invalid).await? else {
                 error!(resource = %who, error = invalid.error, "unreadable resource");
                 let event = unreadable::event(&invalid.error);
-                publish(&cx, &object.object_ref(&()), event).await;
+                publish(cx, &object.object_ref(&()), event).await;
                 cx.dispatcher.idle(&key(&who), Timestamp::now());
                 return Ok(Action::requeue(RESYNC));
             };
@@ -62,10 +71,10 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     if let Some(written) = cx.memory.status(&who) {
         tf.status = Some(written);
     }
-    cx.dispatcher.begin(|| running(&cx));
-    let session = Session::new(&cx, &tf, &who, unreadable);
+    cx.dispatcher.begin(|| running(cx));
+    let session = Session::new(cx, &tf, &who, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
-        forget(&cx, &who);
+        forget(cx, &who);
         return Ok(Action::await_change());
     }
     let seen = match Box::pin(session.observe()).await {
@@ -76,12 +85,16 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
             return Err(error);
         }
     };
+    note_run(&seen);
+    if let Some(build) = &seen.build {
+        cx.metrics.saw_build(build);
+    }
     let now = Timestamp::now();
     let decision = decide(&tf, &seen, &cx.settings, now);
     let requeue = decision
         .requeue_at
         .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
-    act(&cx, &who, &tf, &session, &seen, decision).await?;
+    act(cx, &who, &tf, &session, &seen, decision).await?;
     cx.memory.succeeded(&who);
     let wait = requeue.map_or(RESYNC, |at| {
         Duration::try_from(at.duration_since(now))
@@ -89,6 +102,17 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
             .clamp(SOONEST, RESYNC)
     });
     Ok(Action::requeue(wait))
+}
+
+/// The lines of this look tell which run goes on.
+fn note_run(seen: &Seen) {
+    let record = seen.record.as_ref().map(|record| &record.record);
+    let Some((record, run)) = record.and_then(|record| Some((record, open_run(record)?))) else {
+        return;
+    };
+    let span = Span::current();
+    span.record("run", record.number);
+    span.record("trace_id", &run.trace_id);
 }
 
 /// The resource that cannot be read, if it is deleted.
@@ -126,7 +150,10 @@ async fn act(
             steps,
             status: started,
         }) if done.is_ok() => match cx.dispatcher.admit(&key, class, Timestamp::now()) {
-            Ok(()) => {
+            Ok(waited) => {
+                if let Some(waited) = waited {
+                    cx.metrics.admitted(class, waited);
+                }
                 done = pass.enact(&steps).await;
                 status = started;
                 if done.is_ok() {

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
+use alustan_api::run::key;
 use alustan_core::references::followers;
 use alustan_source::{CacheOptions, GitCache};
 use anyhow::{Context as _, Result};
 use futures::StreamExt;
-use futures::stream;
+use futures::stream::{self, Stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::PartialObjectMeta;
+use kube::client::ClientBuilder;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -24,15 +26,16 @@ use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::error::with_causes;
 use crate::fail_point::FailPoint;
-use crate::http::{self, Health};
+use crate::http::{self, Health, Measured};
 use crate::looks::Looks;
 use crate::lookups::Lookups;
+use crate::metrics::{Asked, Counting, Metrics};
 use crate::mirror::Mirror;
 use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
-use crate::watches::{Watches, to_ref};
+use crate::watches::{Events, Watches, to_ref};
 use crate::{Guarded, Ref, readable};
 
 /// Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
@@ -48,7 +51,8 @@ const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
 
 /// Runs the operator until it is told to stop.
 pub(crate) async fn run(config: Config) -> Result<()> {
-    let client = Client::try_default()
+    let metrics = Metrics::new();
+    let client = connect(&metrics)
         .await
         .context("connect to the API server")?;
     let health = Health::new();
@@ -58,13 +62,44 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         info!("stopping: runs that go on are not touched");
         let _ = stop.send(true);
     });
+    let (wake, woken) = mpsc::unbounded_channel::<Ref>();
+    let watches = Watches::new(client.clone(), config.watch_namespace.clone(), wake.clone());
+    let dispatcher = Dispatcher::new(config.max_concurrent_runs, wake.clone());
+    let parts = Parts {
+        client,
+        wake,
+        health: health.clone(),
+        metrics: metrics.clone(),
+        dispatcher: Arc::new(dispatcher),
+    };
+    let measured = Measured {
+        metrics,
+        resources: watches.0.resources(),
+        dispatcher: parts.dispatcher.clone(),
+    };
     let server = tokio::spawn(http::serve(
         config.listen,
-        health.clone(),
+        health,
+        measured,
         until(stopped.clone()),
     ));
-    control(client, &config, health, until(stopped)).await?;
+    control(parts, &config, watches, woken, until(stopped)).await?;
     server.await.context("the HTTP server ended")?
+}
+
+/// What is made before anything is watched.
+struct Parts {
+    client: Client,
+    wake: mpsc::UnboundedSender<Ref>,
+    health: Health,
+    metrics: Arc<Metrics>,
+    dispatcher: Arc<Dispatcher>,
+}
+
+/// A client whose calls are counted.
+async fn connect(metrics: &Arc<Metrics>) -> Result<Client> {
+    let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
+    Ok(builder.with_layer(&Counting::new(metrics.clone())).build())
 }
 
 /// The first of SIGTERM and SIGINT.
@@ -87,12 +122,16 @@ async fn until(mut stopped: watch::Receiver<bool>) {
 }
 
 async fn control(
-    client: Client,
+    parts: Parts,
     config: &Config,
-    health: Health,
+    (watches, resource_events): (
+        Watches,
+        impl Stream<Item = Events<Guarded>> + Send + 'static,
+    ),
+    woken: mpsc::UnboundedReceiver<Ref>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<()> {
-    let (wake, woken) = mpsc::unbounded_channel::<Ref>();
+    let health = parts.health.clone();
     let ours =
         watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
     let memory_secrets = format!(
@@ -104,16 +143,15 @@ async fn control(
     );
     let (lists, listed) = watch::channel(0);
     let memory_secrets = watcher::Config::default().labels(&memory_secrets);
-    let (watches, resource_events) =
-        Watches::new(client.clone(), config.watch_namespace.clone(), wake.clone());
     let resources = watches.resources();
-    let (secrets, secret_events) = watches.mirrored::<Secret>(memory_secrets, lists.clone());
+    let (secrets, secret_events) =
+        watches.mirrored::<Secret>(memory_secrets, without_logs, lists.clone());
     let (config_maps, map_events) =
-        watches.mirrored::<PartialObjectMeta<ConfigMap>>(ours.clone(), lists.clone());
+        watches.mirrored::<PartialObjectMeta<ConfigMap>>(ours.clone(), |_| {}, lists.clone());
     let (claims, claim_events) =
-        watches.mirrored::<PersistentVolumeClaim>(ours.clone(), lists.clone());
-    let (jobs, job_events) = watches.mirrored::<Job>(ours.clone(), lists.clone());
-    let (pods, pod_events) = watches.mirrored::<Pod>(ours, lists);
+        watches.mirrored::<PersistentVolumeClaim>(ours.clone(), |_| {}, lists.clone());
+    let (jobs, job_events) = watches.mirrored::<Job>(ours.clone(), |_| {}, lists.clone());
+    let (pods, pod_events) = watches.mirrored::<Pod>(ours, |_| {}, lists);
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         config_maps: Mirror::new(config_maps),
@@ -122,7 +160,7 @@ async fn control(
         pods: Mirror::new(pods),
         listed: listed.clone(),
     };
-    let cx = Arc::new(context(client, config, wake, mirrors, resources.clone())?);
+    let cx = Arc::new(context(parts, config, mirrors, resources.clone())?);
     let (of_secret, of_map, of_claim) = (cx.clone(), cx.clone(), cx.clone());
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
@@ -168,7 +206,7 @@ async fn control(
     let looks = controller.run(reconcile, retry, cx.clone());
     let mut looks = std::pin::pin!(looks);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
-    tokio::spawn(ready(listed, health.clone()));
+    tokio::spawn(ready(listed, resources, health.clone()));
     tokio::spawn(sweep(cx.git.clone()));
     loop {
         tokio::select! {
@@ -202,19 +240,26 @@ async fn sweep(git: Arc<GitCache>) {
     }
 }
 
-async fn ready(mut listed: watch::Receiver<usize>, health: Health) {
-    if listed.wait_for(|lists| *lists >= MIRRORS).await.is_ok() {
+async fn ready(mut listed: watch::Receiver<usize>, resources: Store<Guarded>, health: Health) {
+    let mirrors = listed.wait_for(|lists| *lists >= MIRRORS).await.is_ok();
+    if mirrors && resources.wait_until_ready().await.is_ok() {
         health.set_ready();
     }
 }
 
 fn context(
-    client: Client,
+    parts: Parts,
     config: &Config,
-    wake: mpsc::UnboundedSender<Ref>,
     mirrors: Mirrors,
     resources: Store<Guarded>,
 ) -> Result<Context> {
+    let Parts {
+        client,
+        wake,
+        health,
+        metrics,
+        dispatcher,
+    } = parts;
     let contexts = Contexts::open(config.cache_dir.join("contexts"))
         .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
     let options = CacheOptions {
@@ -235,26 +280,35 @@ fn context(
         client: client.clone(),
         settings,
         registry,
-        dispatcher: Dispatcher::new(config.max_concurrent_runs, wake.clone()),
+        dispatcher,
         mirrors: Arc::new(mirrors),
         resources,
         references: References::new(git.clone()),
         git,
         contexts: Arc::new(contexts),
         answers: Answers {
-            namespaces: Lookups::new(wake.clone()),
-            revisions: Lookups::new(wake.clone()),
-            modules: Lookups::new(wake.clone()),
-            images: Lookups::new(wake.clone()),
-            artifacts: Lookups::new(wake.clone()),
-            logs: Lookups::new(wake.clone()),
-            pruned: Lookups::new(wake.clone()),
+            namespaces: Lookups::new(wake.clone(), metrics.clone(), Asked::Api),
+            revisions: Lookups::new(wake.clone(), metrics.clone(), Asked::Git("resolve")),
+            modules: Lookups::new(wake.clone(), metrics.clone(), Asked::Git("fetch")),
+            images: Lookups::new(wake.clone(), metrics.clone(), Asked::Registry("digest")),
+            artifacts: Lookups::new(wake.clone(), metrics.clone(), Asked::Registry("push")),
+            logs: Lookups::new(wake.clone(), metrics.clone(), Asked::Api),
+            pruned: Lookups::new(wake.clone(), metrics.clone(), Asked::Registry("prune")),
         },
         objects: Objects::new(client, wake.clone()),
         looks: Looks::new(wake),
         memory: Arc::default(),
         fail_point: FailPoint::from_environment()?,
+        health,
+        metrics,
     })
+}
+
+/// Logs of failed runs are for people: they would take memory for nothing.
+fn without_logs(secret: &mut Secret) {
+    if let Some(data) = &mut secret.data {
+        data.retain(|name, _| key::log_of(name).is_none());
+    }
 }
 
 /// Whether the mirror has Secrets like this one.

@@ -125,11 +125,12 @@ impl Watches {
         self.watched(watcher::Config::default()).touched_objects()
     }
 
-    /// A mirror of everything that `wanted` selects, and the events that fill it. `lists` counts the
-    /// mirrors that have listed everything once.
+    /// A mirror of everything that `wanted` selects, without what `trim` takes away, and the events
+    /// that fill it. `lists` counts the mirrors that have listed everything once.
     pub(crate) fn mirrored<K>(
         &self,
         wanted: watcher::Config,
+        trim: fn(&mut K),
         lists: watch::Sender<usize>,
     ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
     where
@@ -141,7 +142,10 @@ impl Watches {
         let mut first = true;
         let events = self
             .watched::<K>(wanted)
-            .modify(|object| object.managed_fields_mut().clear())
+            .modify(move |object| {
+                object.managed_fields_mut().clear();
+                trim(object);
+            })
             .reflect(writer)
             .inspect_ok(move |event| {
                 if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {

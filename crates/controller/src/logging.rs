@@ -1,0 +1,137 @@
+//! Log lines on standard error, and their level, which can be changed while the operator runs: it is
+//! read from a file, which a `ConfigMap` brings into the pod. Who may change that is for the cluster's
+//! own rights to say; an endpoint would need credentials of its own, and a signal a shell in the pod.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tracing::{info, warn};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, LogFormat};
+
+/// How often the file is read. Kubelet brings a changed `ConfigMap` within a minute or so.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Lets lines pass by another filter.
+type Set = Box<dyn Fn(EnvFilter) -> Result<()> + Send>;
+
+/// The level, and where another one may come from.
+pub(crate) struct Level {
+    /// `--log-level`.
+    given: String,
+    file: Option<PathBuf>,
+    /// What was wanted last, whether it could be meant or not.
+    last: String,
+    set: Set,
+}
+
+/// Logs go to standard error from now on.
+pub(crate) fn start(config: &Config) -> Result<Level> {
+    let given = &config.log_level;
+    let filter = EnvFilter::try_new(given)
+        .with_context(|| format!("--log-level {given} is not understood"))?;
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let set: Set = match config.log_format {
+        LogFormat::Text => {
+            let logs = logs.with_ansi(false).with_filter_reloading();
+            let handle = logs.reload_handle();
+            logs.init();
+            Box::new(move |filter| Ok(handle.reload(filter)?))
+        }
+        LogFormat::Json => {
+            let logs = logs.json().with_filter_reloading();
+            let handle = logs.reload_handle();
+            logs.init();
+            Box::new(move |filter| Ok(handle.reload(filter)?))
+        }
+    };
+    Ok(Level {
+        given: given.clone(),
+        file: config.log_level_file.clone(),
+        last: given.clone(),
+        set,
+    })
+}
+
+impl Level {
+    /// Follows the file, if there is to be one.
+    pub(crate) async fn follow(mut self) {
+        let Some(file) = self.file.clone() else {
+            return;
+        };
+        let mut ticks = tokio::time::interval(EVERY);
+        loop {
+            ticks.tick().await;
+            self.look(&file);
+        }
+    }
+
+    /// Takes what `file` says; `--log-level` where there is none, or nothing in it.
+    fn look(&mut self, file: &Path) {
+        let wanted = match std::fs::read_to_string(file) {
+            Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
+            Ok(_) => self.given.clone(),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.given.clone(),
+            Err(error) => {
+                warn!(%error, file = %file.display(), "could not read --log-level-file");
+                return;
+            }
+        };
+        if wanted == self.last {
+            return;
+        }
+        let set = EnvFilter::try_new(&wanted).map_err(Into::into);
+        match set.and_then(|filter| (self.set)(filter)) {
+            Ok(()) => info!(level = wanted, "the log level is another one"),
+            Err(error) => {
+                let error = error.to_string();
+                warn!(
+                    error,
+                    level = wanted,
+                    "a log level that is not understood is left aside"
+                );
+            }
+        }
+        self.last = wanted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn the_level_follows_its_file_and_comes_back_when_that_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("level");
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let told = seen.clone();
+        let mut level = Level {
+            given: "info".to_owned(),
+            file: None,
+            last: "info".to_owned(),
+            set: Box::new(move |filter| {
+                told.lock().unwrap().push(filter.to_string());
+                Ok(())
+            }),
+        };
+        level.look(&file);
+        for text in ["debug\n", "debug", "not=a=level", "info,kube=debug", ""] {
+            std::fs::write(&file, text).unwrap();
+            level.look(&file);
+        }
+        std::fs::write(&file, "error").unwrap();
+        level.look(&file);
+        std::fs::remove_file(&file).unwrap();
+        level.look(&file);
+        let seen = seen.lock().unwrap();
+        assert_eq!(*seen, ["debug", "kube=debug,info", "info", "error", "info"]);
+    }
+}

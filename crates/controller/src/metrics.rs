@@ -1,0 +1,272 @@
+//! The numbers behind `/metrics`; what they are is in [`alustan_core::metrics`].
+
+mod calls;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use alustan_api::reasons;
+use alustan_api::report::Failure;
+use alustan_api::run::RunKind;
+use alustan_core::metrics::{self as table, Counts, Definition, Ended, Run};
+use alustan_core::schedule::Class;
+use alustan_core::seen::{BuildSeen, BuildState};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
+
+use crate::dispatch::Load;
+use crate::error::Error;
+use crate::version::Version;
+
+pub(crate) use calls::Counting;
+
+/// From a look that only reads to an apply of two hours; in seconds.
+const RUN_BUCKETS: [f64; 14] = [
+    0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0,
+];
+/// A look takes milliseconds, and seconds where the API server is slow.
+const LOOK_BUCKETS: [f64; 10] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// How many builds are remembered: each is seen by all resources that wait for it.
+const BUILDS: usize = 1024;
+
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+type Counters<const N: usize> = Family<Labels<N>, Counter>;
+type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
+type Histograms = Family<Labels<1>, Histogram, fn() -> Histogram>;
+
+/// All that is measured.
+pub(crate) struct Metrics {
+    registry: Registry,
+    since: Timestamp,
+    /// One scrape at a time: gauges are set for it.
+    scrape: Mutex<()>,
+    builds: Mutex<VecDeque<String>>,
+    reconciles: Counters<1>,
+    reconcile_seconds: Histogram,
+    errors: Counters<1>,
+    runs: Counters<2>,
+    run_seconds: Histograms,
+    step_seconds: Histograms,
+    queue_seconds: Histograms,
+    git: Counters<2>,
+    registries: Counters<2>,
+    calls: Family<[(&'static str, String); 2], Counter>,
+    resources: Gauges<1>,
+    not_ready: Gauges<1>,
+    stalled: Gauges<1>,
+    drifted: Gauge,
+    awaiting_approval: Gauge,
+    suspended: Gauge,
+    queue_length: Gauges<1>,
+    places_used: Gauge,
+    places: Gauge,
+}
+
+/// A question to the world outside the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked {
+    /// Of a repository.
+    Git(&'static str),
+    /// Of a registry.
+    Registry(&'static str),
+    /// Of the API server, which counts its calls by itself.
+    Api,
+}
+
+fn runs() -> Histogram {
+    Histogram::new(RUN_BUCKETS)
+}
+
+/// Puts `metric` into `registry` under its name. OpenMetrics writes the suffix of counters by itself.
+fn register<M: Metric + Clone>(registry: &mut Registry, of: &Definition, metric: M) -> M {
+    let name = of.name.strip_suffix("_total").unwrap_or(of.name);
+    registry.register(name, of.help, metric.clone());
+    metric
+}
+
+impl Metrics {
+    /// Nothing is counted yet.
+    pub(crate) fn new() -> Arc<Self> {
+        let mut registry = Registry::default();
+        let r = &mut registry;
+        let info = register(
+            r,
+            &table::BUILD_INFO,
+            Family::<[(&'static str, String); 4], Gauge>::default(),
+        );
+        info.get_or_create(&Version::this().labels()).set(1);
+        let of_runs = || Family::new_with_constructor(runs as fn() -> Histogram);
+        Arc::new(Self {
+            resources: register(r, &table::RESOURCES, Family::default()),
+            not_ready: register(r, &table::NOT_READY, Family::default()),
+            stalled: register(r, &table::STALLED, Family::default()),
+            drifted: register(r, &table::DRIFTED, Gauge::default()),
+            awaiting_approval: register(r, &table::AWAITING_APPROVAL, Gauge::default()),
+            suspended: register(r, &table::SUSPENDED, Gauge::default()),
+            reconciles: register(r, &table::RECONCILES, Family::default()),
+            reconcile_seconds: register(r, &table::RECONCILE_SECONDS, Histogram::new(LOOK_BUCKETS)),
+            errors: register(r, &table::ERRORS, Family::default()),
+            runs: register(r, &table::RUNS, Family::default()),
+            run_seconds: register(r, &table::RUN_SECONDS, of_runs()),
+            step_seconds: register(r, &table::STEP_SECONDS, of_runs()),
+            queue_seconds: register(r, &table::QUEUE_SECONDS, of_runs()),
+            queue_length: register(r, &table::QUEUE_LENGTH, Family::default()),
+            places_used: register(r, &table::PLACES_USED, Gauge::default()),
+            places: register(r, &table::PLACES, Gauge::default()),
+            git: register(r, &table::GIT, Family::default()),
+            registries: register(r, &table::REGISTRY, Family::default()),
+            calls: register(r, &table::API, Family::default()),
+            registry,
+            since: Timestamp::now(),
+            scrape: Mutex::default(),
+            builds: Mutex::default(),
+        })
+    }
+
+    /// A look ended, `took` after it began.
+    pub(crate) fn looked<T>(&self, result: &Result<T, Error>, took: Duration) {
+        let word = match result {
+            Ok(_) => "ok",
+            Err(error) if error.is_conflict() => "conflict",
+            Err(error) => {
+                self.failed(error.reason());
+                "error"
+            }
+        };
+        self.reconciles.get_or_create(&[("result", word)]).inc();
+        self.reconcile_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Something failed for this reason.
+    pub(crate) fn failed(&self, reason: &str) {
+        let reason = reasons::bounded(reason);
+        self.errors.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// What ended with a swap of a run record that was written.
+    pub(crate) fn ended(&self, ended: &Ended) {
+        if let Some(reason) = &ended.build {
+            self.failed(reason);
+        }
+        if let Some(run) = &ended.run {
+            self.run_ended(run);
+        }
+    }
+
+    fn run_ended(&self, run: &Run) {
+        let kind = run.kind.as_str();
+        let labels = [("kind", kind), ("result", run.result)];
+        self.runs.get_or_create(&labels).inc();
+        if let Some(reason) = &run.reason {
+            self.failed(reason);
+        }
+        let all = self.run_seconds.get_or_create(&[("kind", kind)]);
+        all.observe(run.seconds);
+        drop(all);
+        let change = if run.kind == RunKind::Destroy || run.destroys {
+            "destroy"
+        } else {
+            "apply"
+        };
+        let steps = [
+            ("init", run.took.init),
+            ("plan", run.took.plan),
+            (change, run.took.apply),
+        ];
+        for (step, took) in steps {
+            if let Some(took) = took {
+                self.step_took(step, Duration::from_millis(took).as_secs_f64());
+            }
+        }
+    }
+
+    fn step_took(&self, step: &'static str, seconds: f64) {
+        let histogram = self.step_seconds.get_or_create(&[("step", step)]);
+        histogram.observe(seconds);
+    }
+
+    /// A build as a look saw it: it counts once, if it ended well since this process began.
+    pub(crate) fn saw_build(&self, build: &BuildSeen) {
+        let BuildState::Done(at) = build.state else {
+            return;
+        };
+        if at < self.since {
+            return;
+        }
+        let mut builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+        if builds.contains(&build.uid) {
+            return;
+        }
+        builds.push_back(build.uid.clone());
+        if builds.len() > BUILDS {
+            builds.pop_front();
+        }
+        self.step_took("build", table::seconds_between(build.created_at, at));
+    }
+
+    /// A run of `class` got its place after `waited`.
+    pub(crate) fn admitted(&self, class: Class, waited: SignedDuration) {
+        let labels = [("class", table::class(class))];
+        let histogram = self.queue_seconds.get_or_create(&labels);
+        histogram.observe(waited.as_secs_f64().max(0.0));
+    }
+
+    /// What came of a question.
+    pub(crate) fn answered(&self, asked: Asked, failure: Option<&Failure>) {
+        let result = if failure.is_some() { "error" } else { "ok" };
+        let count = |family: &Counters<2>, operation| {
+            let labels = [("operation", operation), ("result", result)];
+            family.get_or_create(&labels).inc();
+        };
+        match asked {
+            Asked::Git(operation) => count(&self.git, operation),
+            Asked::Registry(operation) => count(&self.registries, operation),
+            Asked::Api => {}
+        }
+        if let Some(failure) = failure {
+            self.failed(&failure.reason);
+        }
+    }
+
+    /// A call of the API server was answered with `code`, if it was.
+    fn called(&self, method: &'static str, code: Option<u16>) {
+        let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
+        let labels = [("method", method.to_owned()), ("code", code)];
+        self.calls.get_or_create(&labels).inc();
+    }
+
+    /// Everything as OpenMetrics text; gauges as they are now.
+    pub(crate) fn text(&self, counts: &Counts, load: &Load) -> Result<String, std::fmt::Error> {
+        let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        set(&self.resources, "state", &counts.states);
+        set(&self.not_ready, "reason", &counts.not_ready);
+        set(&self.stalled, "reason", &counts.stalled);
+        set(&self.queue_length, "class", &load.waiting);
+        self.drifted.set(counts.drifted);
+        self.awaiting_approval.set(counts.awaiting_approval);
+        self.suspended.set(counts.suspended);
+        self.places_used.set(load.running);
+        self.places.set(load.places);
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// `family` has what `counts` says, and nothing else.
+fn set(family: &Gauges<1>, label: &'static str, counts: &BTreeMap<&'static str, i64>) {
+    family.clear();
+    for (value, count) in counts {
+        family.get_or_create(&[(label, *value)]).set(*count);
+    }
+}
+
+#[cfg(test)]
+mod tests;

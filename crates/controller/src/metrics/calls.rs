@@ -1,0 +1,102 @@
+//! Counts the calls of the API server: a layer around the client.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::http::{Method, Request, Response};
+use tower::{Layer, Service};
+
+use super::Metrics;
+
+/// The layer, and the service that it makes of another.
+#[derive(Clone)]
+pub(crate) struct Counting<S = ()> {
+    metrics: Arc<Metrics>,
+    inner: S,
+}
+
+impl Counting {
+    /// Counts into `metrics`.
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, inner: () }
+    }
+}
+
+impl<S> Layer<S> for Counting {
+    type Service = Counting<S>;
+
+    fn layer(&self, inner: S) -> Counting<S> {
+        Counting {
+            metrics: self.metrics.clone(),
+            inner,
+        }
+    }
+}
+
+impl<S, A, B> Service<Request<A>> for Counting<S>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let (metrics, method) = (self.metrics.clone(), method(request.method()));
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            metrics.called(method, code);
+            answer
+        })
+    }
+}
+
+/// The methods that Kubernetes has.
+fn method(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::ClientBuilder;
+    use kube::{Api, Config};
+
+    use alustan_core::metrics::Counts;
+
+    use super::*;
+    use crate::dispatch::Load;
+    use crate::fake_api;
+
+    #[tokio::test]
+    async fn each_call_counts_with_its_code() {
+        let (address, _log) = fake_api::address(|_| fake_api::not_found()).await;
+        let metrics = Metrics::new();
+        let mut config = Config::new(address.parse().unwrap());
+        config.default_retry = false;
+        let client = ClientBuilder::try_from(config).unwrap();
+        let client = client.with_layer(&Counting::new(metrics.clone())).build();
+        let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(client, "team");
+        for _ in 0..2 {
+            assert!(api.get_opt("web").await.unwrap().is_none());
+        }
+        let text = metrics.text(&Counts::default(), &Load::default()).unwrap();
+        let line = "alustan_api_requests_total{method=\"GET\",code=\"404\"} 2\n";
+        assert!(text.contains(line), "{text}");
+    }
+}

@@ -1,0 +1,155 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::report::{FailureClass, StepTimes};
+use alustan_core::metrics::ALL;
+
+use super::*;
+
+fn sampled() -> Arc<Metrics> {
+    let metrics = Metrics::new();
+    metrics.looked(&Ok(()), Duration::from_millis(3));
+    metrics.looked::<()>(&Err(Error::Conflict), Duration::from_millis(3));
+    metrics.looked::<()>(&Err(Error::Random), Duration::from_millis(3));
+    metrics.ended(&Ended {
+        run: Some(Run {
+            kind: RunKind::Apply,
+            destroys: false,
+            result: "Failed",
+            reason: Some("ApplyFailed".to_owned()),
+            seconds: 61.0,
+            took: StepTimes {
+                init: None,
+                plan: Some(1_500),
+                apply: Some(30_000),
+            },
+        }),
+        build: Some("BuildFailed".to_owned()),
+    });
+    metrics.admitted(Class::Drift, SignedDuration::from_secs(4));
+    let failure = Failure {
+        class: FailureClass::World,
+        reason: "HeardNowhere".to_owned(),
+        message: String::new(),
+    };
+    metrics.answered(Asked::Git("resolve"), None);
+    metrics.answered(Asked::Registry("push"), Some(&failure));
+    metrics.called("GET", Some(200));
+    metrics.called("GET", None);
+    metrics
+}
+
+fn text(metrics: &Metrics) -> String {
+    let one = |name| BTreeMap::from([(name, 1)]);
+    let counts = Counts {
+        states: one("Stalled"),
+        not_ready: one("StateLost"),
+        stalled: one("StateLost"),
+        ..Counts::default()
+    };
+    let load = Load {
+        waiting: one("plan"),
+        running: 2,
+        places: 50,
+    };
+    metrics.text(&counts, &load).unwrap()
+}
+
+#[test]
+fn what_is_scraped_is_what_the_table_says() {
+    let text = text(&sampled());
+    let types: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .collect();
+    for metric in ALL {
+        let bare = metric.name.strip_suffix("_total").unwrap_or(metric.name);
+        assert_eq!(types.get(bare), Some(&metric.kind.as_str()), "{bare}");
+        let mut names = vec!["le"];
+        names.extend(metric.labels.iter().map(|label| label.name));
+        let samples = text.lines().filter(|line| {
+            let rest = line.strip_prefix(bare);
+            rest.is_some_and(|it| it.starts_with(['{', ' ', '_'])) && !line.starts_with('#')
+        });
+        let mut used = BTreeSet::new();
+        let mut any = false;
+        for line in samples {
+            any = true;
+            let labels = line.split_once('{').and_then(|(_, it)| it.split_once('}'));
+            let labels = labels.map_or("", |(labels, _)| labels);
+            let keys = labels.split(',').filter_map(|pair| pair.split_once('='));
+            used.extend(keys.map(|(key, _)| key.to_owned()));
+        }
+        assert!(any, "no sample of {}", metric.name);
+        if bare == metric.name
+            && !ALL
+                .iter()
+                .any(|it| it.name != bare && it.name.starts_with(bare))
+        {
+            assert!(
+                used.iter().all(|it| names.contains(&it.as_str())),
+                "{bare}: {used:?}"
+            );
+        }
+        for label in metric.labels {
+            assert!(used.contains(label.name), "{bare} lacks {}", label.name);
+        }
+    }
+    assert_eq!(types.len(), ALL.len());
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn numbers_are_those_that_were_told() {
+    let text = text(&sampled());
+    for line in [
+        "alustan_reconciles_total{result=\"conflict\"} 1",
+        "alustan_reconciles_total{result=\"error\"} 1",
+        "alustan_errors_total{reason=\"ApplyFailed\"} 1",
+        "alustan_errors_total{reason=\"BuildFailed\"} 1",
+        "alustan_errors_total{reason=\"Other\"} 1",
+        "alustan_runs_total{kind=\"apply\",result=\"Failed\"} 1",
+        "alustan_run_duration_seconds_sum{kind=\"apply\"} 61.0",
+        "alustan_step_duration_seconds_sum{step=\"plan\"} 1.5",
+        "alustan_step_duration_seconds_bucket{le=\"30.0\",step=\"apply\"} 1",
+        "alustan_queue_duration_seconds_sum{class=\"drift\"} 4.0",
+        "alustan_git_requests_total{operation=\"resolve\",result=\"ok\"} 1",
+        "alustan_registry_requests_total{operation=\"push\",result=\"error\"} 1",
+        "alustan_api_requests_total{method=\"GET\",code=\"none\"} 1",
+        "alustan_resources_stalled{reason=\"StateLost\"} 1",
+        "alustan_queue_length{class=\"plan\"} 1",
+        "alustan_run_places_used 2",
+        "alustan_run_places 50",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("step=\"init\""), "{text}");
+}
+
+#[test]
+fn what_is_over_is_no_longer_scraped() {
+    let metrics = sampled();
+    assert!(text(&metrics).contains("StateLost"));
+    let later = metrics.text(&Counts::default(), &Load::default()).unwrap();
+    assert!(!later.contains("StateLost"), "{later}");
+}
+
+#[test]
+fn a_build_counts_once_however_many_wait_for_it() {
+    let metrics = Metrics::new();
+    let now = Timestamp::now();
+    let build = |uid: &str, ended: Timestamp| BuildSeen {
+        job: "build-1".to_owned(),
+        uid: uid.to_owned(),
+        created_at: ended - SignedDuration::from_secs(20),
+        has_pod: true,
+        state: BuildState::Done(ended),
+    };
+    let later = now + SignedDuration::from_secs(5);
+    metrics.saw_build(&build("a", later));
+    metrics.saw_build(&build("a", later));
+    metrics.saw_build(&build("b", later));
+    metrics.saw_build(&build("of yesterday", now - SignedDuration::from_hours(24)));
+    let text = text(&metrics);
+    let line = "alustan_step_duration_seconds_count{step=\"build\"} 2";
+    assert!(text.lines().any(|it| it == line), "{text}");
+}
