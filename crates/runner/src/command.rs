@@ -15,6 +15,7 @@ use crate::layout::Vars;
 use crate::processes::{Processes, Scope};
 use crate::redact::Redactor;
 use crate::signals::Stop;
+use crate::tail::Tail;
 
 /// How much of a stream is kept for the report.
 const TAIL: usize = 64 * 1024;
@@ -100,6 +101,8 @@ pub struct Commands {
     pub grace: Duration,
     /// The secrets that must not be printed.
     pub redactor: Redactor,
+    /// The end of what was printed.
+    pub tail: Tail,
 }
 
 impl Commands {
@@ -151,7 +154,10 @@ impl Commands {
         W: AsyncWrite + Unpin + Send + 'static,
     {
         match show {
-            Show::Log => tokio::spawn(pump_to_log(from, to, self.redactor.clone())),
+            Show::Log => {
+                let (redactor, tail) = (self.redactor.clone(), self.tail.clone());
+                tokio::spawn(pump_to_log(from, to, redactor, tail))
+            }
             Show::Caller => tokio::spawn(pump_to_caller(from)),
         }
     }
@@ -278,6 +284,7 @@ async fn pump_to_log(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     redactor: Redactor,
+    printed: Tail,
 ) -> Vec<u8> {
     let mut stream = redactor.stream();
     let mut buffer = vec![0; 16 * 1024];
@@ -291,6 +298,7 @@ async fn pump_to_log(
         // A log that nobody takes any more is no reason to stop the engine.
         let _ = to.write_all(&clean).await;
         let _ = to.flush().await;
+        printed.push(&clean);
         tail.extend_from_slice(&clean);
         tail.drain(..tail.len().saturating_sub(TAIL));
         if count == 0 {

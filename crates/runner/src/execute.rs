@@ -9,7 +9,7 @@ mod results;
 use std::time::{Duration, Instant};
 
 use alustan_api::Engine;
-use alustan_api::report::{ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult};
+use alustan_api::report::{ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult, StepTimes};
 use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunRecord, StateLock};
 
 use crate::backend;
@@ -85,6 +85,7 @@ pub(crate) struct Findings {
     pub(crate) own_backend: Option<OwnBackend>,
     pub(crate) engine: Option<Engine>,
     pub(crate) abandoned_lock: Option<String>,
+    pub(crate) took: StepTimes,
 }
 
 /// What becomes of the real objects.

@@ -14,13 +14,14 @@ use crate::record::{Record, RecordError, Update};
 use crate::retry::Patience;
 use crate::seal::Seal;
 use crate::secrets::{self, Changes};
+use crate::tail;
 
 /// The file that the engine leaves when it cannot save the state.
 pub const FILE: &str = "errored.tfstate";
 /// How many sealed bytes the run record takes.
 pub const LARGEST: usize = 700 * 1024;
 /// What the record's Secret keeps free for reports and the history.
-const RESERVE: usize = 64 * 1024;
+pub(crate) const RESERVE: usize = 64 * 1024;
 
 /// Why a state is not kept in the run record.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +74,10 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
         if found.is_some_and(|found| found == sealed) {
             return Ok(Update::Keep(true));
         }
-        let changes = Changes::from([(key::LEFTOVER.to_owned(), Some(sealed.to_vec()))]);
+        let mut changes = Changes::from([(key::LEFTOVER.to_owned(), Some(sealed.to_vec()))]);
+        if snapshot.size_with(&changes) + RESERVE > secrets::LARGEST {
+            tail::remove_all(snapshot, &mut changes);
+        }
         if snapshot.size_with(&changes) + RESERVE > secrets::LARGEST {
             return Ok(Update::Keep(false));
         }

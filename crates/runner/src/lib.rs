@@ -35,6 +35,7 @@ pub mod secret_values;
 pub mod session;
 pub mod signals;
 pub mod state_server;
+pub mod tail;
 pub mod variables;
 pub mod workspace;
 

@@ -10,6 +10,7 @@ use crate::failure::{cut, world};
 use crate::record::{Record, RecordError, Update, to_json};
 use crate::retry::Patience;
 use crate::secrets::{Changes, LARGEST, Snapshot};
+use crate::tail::{self, Tail};
 
 /// Kubelet's limit of a termination message.
 const LARGEST_MESSAGE: usize = 4096;
@@ -28,6 +29,8 @@ pub struct Closing<'a> {
     pub stateless: bool,
     /// The module's own backend, with the state.
     pub own_backend: Option<&'a OwnBackend>,
+    /// The end of what it printed.
+    pub tail: Option<&'a Tail>,
 }
 
 impl Closing<'_> {
@@ -88,6 +91,11 @@ pub async fn record(
             closing.note(found, &report);
             let mut changes = changes(&report, closing.outputs);
             make_room(snapshot, &mut changes);
+            let failed = report.result == RunResult::Failed;
+            let log = closing.tail.filter(|_| failed).and_then(Tail::packed);
+            if let Some(log) = log {
+                tail::keep(snapshot, &mut changes, report.number, log);
+            }
             Ok(Update::Write(report, changes))
         })
         .await
@@ -104,8 +112,11 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
     changes
 }
 
-/// A leftover beside outputs is older than the stored state; it gives way to them.
+/// Logs of earlier runs give way to outputs; so does a leftover, which is older than the stored state.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
+    if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
+        tail::remove_all(snapshot, changes);
+    }
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         changes.insert(key::LEFTOVER.to_owned(), None);
     }
@@ -172,7 +183,7 @@ pub fn unrecorded(error: &RecordError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alustan_api::report::{ChangeSet, FailureClass, MAX_TEXT, ResourceChange};
+    use alustan_api::report::{ChangeSet, FailureClass, MAX_TEXT, ResourceChange, StepTimes};
     use alustan_api::run::RunKind;
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
@@ -226,6 +237,7 @@ mod tests {
             state_address: None,
             moved_from: None,
             engine: None,
+            took: StepTimes::default(),
             started_at: Timestamp::UNIX_EPOCH,
             finished_at: Timestamp::UNIX_EPOCH,
         };

@@ -53,7 +53,11 @@ pub async fn run(context: Context) -> ExitCode {
     };
     let redactor = redactor(&context, &claimed);
     let (number, kind) = (context.identity.number, claimed.run.kind);
-    crate::say!("run {number} of {}: {kind}", context.identity.record);
+    let trace = &claimed.run.trace_id;
+    crate::say!(
+        "run {number} of {}: {kind}, trace {trace}",
+        context.identity.record
+    );
     let mut findings = Findings::default();
     let ended = match copied
         .await
@@ -83,6 +87,7 @@ pub async fn run(context: Context) -> ExitCode {
         state_address: findings.state_address.take(),
         moved_from: findings.moved_from.take(),
         engine: findings.engine.take(),
+        took: findings.took,
         started_at,
         finished_at: Timestamp::now(),
     };
@@ -130,6 +135,7 @@ async fn carry_out(
     let session = Session::open(parts, claimed).await?;
     let ended = session.execute(kind, findings).await;
     findings.abandoned_lock = session.abandoned_lock();
+    findings.took = session.took();
     if findings.began && session.was_refused() {
         findings.refused = Some(session.claimed.clone());
     }
@@ -162,6 +168,7 @@ async fn finish(
         refused: findings.refused.as_ref(),
         stateless: findings.stateless,
         own_backend: findings.own_backend.as_ref(),
+        tail: Some(&context.commands.tail),
     };
     let recorded = match report::record(record, report, closing, patience).await {
         Ok(recorded) => recorded,

@@ -9,10 +9,10 @@ mod state;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use alustan_api::report::Failure;
+use alustan_api::report::{Failure, StepTimes};
 use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, StateLock};
 
 use crate::backend;
@@ -99,6 +99,7 @@ pub struct Session {
     lock_seen: Mutex<Option<StateLock>>,
     /// Whether the engine refused to begin with what failed last.
     refused: AtomicBool,
+    took: Mutex<StepTimes>,
     _cache_lock: Option<cache::Lock>,
 }
 
@@ -191,6 +192,7 @@ impl Session {
             started,
             lock_seen: Mutex::default(),
             refused: AtomicBool::default(),
+            took: Mutex::default(),
             _cache_lock: cache_lock,
         })
     }
@@ -312,11 +314,30 @@ impl Session {
     where
         F: Future<Output = Result<Finished, Failure>>,
     {
+        let began = Instant::now();
         let mut finished = run().await?;
         if self.is_freed(step, &finished, good).await {
             finished = run().await?;
         }
+        self.note_time(step, began.elapsed());
         self.judged(step, &finished, good)
+    }
+
+    fn note_time(&self, step: Step, elapsed: Duration) {
+        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = match step {
+            Step::Init | Step::Script("init") => &mut took.init,
+            Step::Plan | Step::Script("plan") => &mut took.plan,
+            Step::Apply | Step::Destroy | Step::Script("apply" | "destroy") => &mut took.apply,
+            _ => return,
+        };
+        let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        *part = Some(part.unwrap_or_default().saturating_add(elapsed));
+    }
+
+    /// How long the steps took that have ended.
+    pub(crate) fn took(&self) -> StepTimes {
+        *self.took.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The engine shows its own lock in the place of the one that stands in its way.

@@ -4,8 +4,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use alustan_api::labels::{COMPONENT, Component, NAME};
+use alustan_api::run::RunRecord;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use rustls::ServerConfig;
 use serde_json::{Value, json};
@@ -35,6 +36,32 @@ async fn logs_of_a_run_that_is_not_there_are_explained() {
         why.contains("no Job of run 3") && why.contains("no such variable"),
         "{why}"
     );
+}
+
+#[tokio::test]
+async fn logs_of_a_failed_run_outlive_its_job() {
+    let space = Space::new().await;
+    let stalled = status("Stalled", "False", "PlanFailed");
+    apply(&space, &resource("web"), stalled).await;
+    // `Error: no such variable`, gzipped.
+    let log = "H4sIAAAAAAACA3MtKsovslLIy1coLk3OUChLLMpMTMpJ5QIADNXB/RgAAAA=";
+    let record = serde_json::to_string(&RunRecord::default()).unwrap();
+    let secret = serde_json::from_value::<Secret>(json!({
+        "metadata": {"name": "web-run"}, "stringData": {"record": record}, "data": {"log-3": log},
+    }));
+    let api = space.api::<Secret>();
+    let secret = secret.unwrap();
+    api.create(&PostParams::default(), &secret).await.unwrap();
+    for what in ["logs web", "logs web --run 3"] {
+        let said = run(&space, what).await.done();
+        assert_eq!(said, "Error: no such variable\n", "{what}");
+    }
+    let why = run(&space, "logs web --run 2").await.refused();
+    assert!(why.contains("no Job of run 2"), "{why}");
+    // A run that has just begun is not taken for the one that failed.
+    create_job(&space, "web-plan-4").await;
+    let why = run(&space, "logs web").await.refused();
+    assert!(why.contains("Job web-plan-4 has no pod"), "{why}");
 }
 
 #[tokio::test]

@@ -1,11 +1,14 @@
 //! `logs`: what the engine prints in the pod of a run.
 
+use std::io::Read;
 use std::time::Duration;
 
+use alustan_api::Terraform;
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::names;
-use alustan_api::run::RunKind;
+use alustan_api::run::{RunKind, key};
 use clap::Args;
+use flate2::read::GzDecoder;
 use futures::AsyncReadExt;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -16,6 +19,7 @@ use crate::cluster::{Cluster, call};
 use crate::condition::situation;
 use crate::error::Error;
 use crate::print;
+use crate::record::Record;
 
 /// The label with the name of a pod's Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
@@ -24,7 +28,7 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// How often it is looked whether a pod has started.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Print the log of a run.
+/// Print the log of a run; where its pod is gone, the end of it, if it failed.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     /// Name of the resource.
@@ -40,9 +44,21 @@ pub(crate) struct Logs {
 impl Logs {
     /// Prints it.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
-        cluster.resource(&self.name).await?;
-        let job = self.job(cluster).await?;
-        let (pod, container) = self.started(cluster, &job).await?;
+        let tf = cluster.resource(&self.name).await?;
+        let (pod, container) = match self.pod(cluster).await {
+            Err(Error::Refused(why)) if !self.follow => {
+                return match self.kept(cluster, &tf).await {
+                    Some((run, log)) => {
+                        eprintln!(
+                            "{why}; this is the end of the log of run {run}, kept because it failed:"
+                        );
+                        print::bytes(&log)
+                    }
+                    None => Err(Error::Refused(why)),
+                };
+            }
+            other => other?,
+        };
         let parameters = LogParams {
             follow: self.follow,
             container: Some(container),
@@ -61,6 +77,25 @@ impl Logs {
                 Some(bytes) => print::bytes(bytes)?,
             }
         }
+    }
+
+    /// The pod of the run and its container.
+    async fn pod(&self, cluster: &Cluster) -> Result<(String, String), Error> {
+        let job = self.job(cluster).await?;
+        self.started(cluster, &job).await
+    }
+
+    /// What the run record still has of the run that is wanted: its number and the end of its log. Who
+    /// may not read the record learns nothing from it.
+    async fn kept(&self, cluster: &Cluster, tf: &Terraform) -> Option<(i64, Vec<u8>)> {
+        let jobs = self.jobs(cluster).await.ok()?;
+        let wanted = self.run.or_else(|| number(&last(&jobs)?));
+        let (_, secret) = Record::of(cluster, tf).read().await.ok()?;
+        let run = kept_run(wanted, secret.data.keys())?;
+        let mut log = Vec::new();
+        let mut packed = GzDecoder::new(secret.data.get(&key::log(run))?.as_slice());
+        packed.read_to_end(&mut log).ok()?;
+        Some((run, log))
     }
 
     /// The Job of the run, once there is one where it is waited for.
@@ -194,6 +229,13 @@ fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
     wanted.find(|job| jobs.contains(job))
 }
 
+/// The run `wanted`, or else the last one, of which `keys` of a record have a log.
+fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> Option<i64> {
+    let runs = keys.filter_map(|it| key::log_of(it));
+    runs.filter(|run| wanted.is_none_or(|wanted| wanted == *run))
+        .max()
+}
+
 /// The Job of the last run.
 fn last(jobs: &[String]) -> Option<String> {
     let numbered = jobs.iter().filter_map(|job| Some((number(job)?, job)));
@@ -221,6 +263,19 @@ mod tests {
     fn the_last_run_has_the_highest_number() {
         assert_eq!(last(&jobs()).as_deref(), Some("web-drift-10"));
         assert_eq!(last(&[]), None);
+    }
+
+    #[rstest]
+    #[case(None, Some(10))]
+    #[case(Some(9), Some(9))]
+    #[case(Some(8), None)]
+    fn the_log_of_a_failed_run_is_found_in_its_record(
+        #[case] wanted: Option<i64>,
+        #[case] found: Option<i64>,
+    ) {
+        let keys = ["log-9", "log-10", "leftover", "record"].map(str::to_owned);
+        assert_eq!(kept_run(wanted, keys.iter()), found);
+        assert_eq!(kept_run(wanted, [].iter()), None);
     }
 
     #[rstest]

@@ -154,6 +154,46 @@ fn a_failing_apply_keeps_what_was_made_and_is_mended_without_making_it_twice() {
 }
 
 #[test]
+fn the_end_of_what_a_failed_run_printed_is_kept_without_its_secrets() {
+    let module = |end: &str| {
+        format!(
+            r#"
+            variable "token" {{}}
+            resource "terraform_data" "a" {{
+              provisioner "local-exec" {{ command = "echo token is s3cr3t-value; {end}" }}
+            }}
+            "#
+        )
+    };
+    let mut world = World::new(&module("exit 3"));
+    world
+        .inputs
+        .variables
+        .insert("token".into(), json!("s3cr3t-value"));
+    world.inputs.secret_variables.insert("token".into());
+    world.run(RunKind::Apply).expect(RunResult::Failed);
+    let log = world.kept_log(1).unwrap();
+    assert!(log.contains("token is (redacted)"), "{log}");
+    assert!(
+        log.contains("exit status 3") && !log.contains("s3cr3t"),
+        "{log}"
+    );
+    world.write_module("main.tf", &module("true"));
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    assert_eq!(world.kept_log(2), None);
+}
+
+#[test]
+fn a_run_tells_how_long_its_steps_took() {
+    let mut world = world();
+    let ran = world.run(RunKind::Apply);
+    let took = ran.expect(RunResult::Done).took;
+    assert!(took.plan > Some(0) && took.apply > Some(0), "{took:?}");
+    let ran = world.run(RunKind::Apply);
+    assert_eq!(ran.expect(RunResult::NoChanges).took.apply, None);
+}
+
+#[test]
 fn a_module_with_a_syntax_error_is_the_users_to_mend() {
     let mut world = World::new("resource \"terraform_data\" \"a\" { input = \n");
     let message = world

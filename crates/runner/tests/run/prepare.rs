@@ -15,6 +15,7 @@ use alustan_runner::processes::Processes;
 use alustan_runner::redact::Redactor;
 use alustan_runner::secret_values::of_environment;
 use alustan_runner::signals::Stop;
+use alustan_runner::tail::Tail;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -72,6 +73,7 @@ fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Res
         stop,
         grace: Duration::from_secs(5),
         redactor: Redactor::default(),
+        tail: Tail::default(),
     };
     runtime().block_on(prepare_context(
         layout,
@@ -351,6 +353,7 @@ fn the_password_of_a_proxy_is_not_printed_when_a_module_is_prepared() {
         stop,
         grace: Duration::from_secs(5),
         redactor: Redactor::new(of_environment(&vars, &BTreeSet::new())),
+        tail: Tail::default(),
     };
     let failure = runtime()
         .block_on(prepare_context(

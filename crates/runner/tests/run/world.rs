@@ -234,6 +234,7 @@ impl World {
             judged_by: String::new(),
             destroys: false,
             engine: None,
+            trace_id: String::new(),
             started_at: Timestamp::now(),
         };
         let record = RunRecord {
@@ -254,6 +255,17 @@ impl World {
             (key::KEY, KEY.to_vec()),
         ];
         self.secrets.put(RECORD, data.into_iter().chain(leftover));
+    }
+
+    /// The log of run `number` in the record.
+    pub(crate) fn kept_log(&self, number: i64) -> Option<String> {
+        use std::io::Read;
+        let snapshot = self.secrets.get(RECORD)?;
+        let packed = snapshot.data.get(&key::log(number))?;
+        let mut text = String::new();
+        let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
+        unpacked.read_to_string(&mut text).unwrap();
+        Some(text)
     }
 
     /// What a run left in the record, sealed.

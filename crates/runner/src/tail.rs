@@ -1,0 +1,120 @@
+//! The end of what a run printed: pods vanish, and their logs with them. That of a run that failed is
+//! kept in the run record, for `kubectl alustan logs`.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use alustan_api::run::key;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::leftover::RESERVE;
+use crate::secrets::{Changes, LARGEST, Snapshot};
+
+/// How much of it is kept.
+pub const LONGEST: usize = 64 * 1024;
+/// Of how many failed runs.
+const RUNS: usize = 3;
+
+/// The end of what was printed so far. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
+
+impl Tail {
+    /// Takes what was printed, without secrets.
+    pub fn push(&self, clean: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(clean.iter().skip(clean.len().saturating_sub(LONGEST)));
+        let much = kept.len().saturating_sub(LONGEST);
+        kept.drain(..much);
+    }
+
+    /// The last 64 KiB, compressed; none if nothing was printed.
+    pub fn packed(&self) -> Option<Vec<u8>> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+        packed.write_all(kept.make_contiguous()).ok()?;
+        packed.finish().ok().filter(|_| !kept.is_empty())
+    }
+}
+
+/// Puts the log of run `number` into `changes`; those of runs long ago go. Everything else in the
+/// record matters more: where there is no room for it, no log is kept.
+pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec<u8>) {
+    let mut runs: Vec<i64> = snapshot
+        .data
+        .keys()
+        .filter_map(|it| key::log_of(it))
+        .collect();
+    runs.sort_unstable();
+    let old = runs.len().saturating_sub(RUNS - 1);
+    changes.extend(runs.drain(..old).map(|run| (key::log(run), None)));
+    changes.insert(key::log(number), Some(packed));
+    if snapshot.size_with(changes) + RESERVE > LARGEST {
+        changes.remove(&key::log(number));
+        remove_all(snapshot, changes);
+    }
+}
+
+/// Makes the room that logs take.
+pub fn remove_all(snapshot: &Snapshot, changes: &mut Changes) {
+    let logs = snapshot.data.keys().filter(|it| key::log_of(it).is_some());
+    changes.extend(logs.map(|it| (it.clone(), None)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    fn unpacked(packed: &[u8]) -> Vec<u8> {
+        let mut text = Vec::new();
+        GzDecoder::new(packed).read_to_end(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_end_of_what_was_printed_is_kept() {
+        let tail = Tail::default();
+        assert_eq!(tail.packed(), None);
+        tail.push(b"first");
+        tail.push(&vec![b'a'; LONGEST - 4]);
+        tail.push(b"last");
+        let text = unpacked(&tail.packed().unwrap());
+        assert_eq!(text.len(), LONGEST);
+        assert!(text.starts_with(b"aaaa") && text.ends_with(b"alast"));
+        tail.push(&vec![b'b'; 2 * LONGEST]);
+        assert_eq!(unpacked(&tail.packed().unwrap()), vec![b'b'; LONGEST]);
+    }
+
+    fn snapshot(keys: &[(&str, usize)]) -> Snapshot {
+        Snapshot {
+            data: keys
+                .iter()
+                .map(|(key, size)| ((*key).to_owned(), vec![0; *size]))
+                .collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn the_logs_of_the_last_failed_runs_are_kept() {
+        let found = snapshot(&[("log-9", 1), ("log-10", 1), ("log-2", 1), ("record", 1)]);
+        let mut changes = Changes::new();
+        keep(&found, &mut changes, 12, vec![1]);
+        let wanted = [("log-12", Some(vec![1])), ("log-2", None)];
+        assert_eq!(changes, wanted.map(|(key, it)| (key.to_owned(), it)).into());
+    }
+
+    #[test]
+    fn a_log_takes_no_room_from_a_state() {
+        let found = snapshot(&[(key::LEFTOVER, 700 * 1024), ("log-9", 60 * 1024)]);
+        let mut changes = Changes::new();
+        keep(&found, &mut changes, 12, vec![1; 300 * 1024]);
+        assert_eq!(changes, [("log-9".to_owned(), None)].into());
+    }
+}
