@@ -23,6 +23,7 @@ mod interrupts;
 mod locks;
 mod losses;
 mod main_job;
+mod metrics;
 mod migration;
 mod names;
 mod order;
