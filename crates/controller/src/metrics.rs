@@ -84,7 +84,7 @@ fn runs() -> Histogram {
     Histogram::new(RUN_BUCKETS)
 }
 
-/// Puts `metric` into `registry` under its name. OpenMetrics writes the suffix of counters by itself.
+/// Puts `metric` into `registry` under its name. The suffix of counters is written by itself.
 fn register<M: Metric + Clone>(registry: &mut Registry, of: &Definition, metric: M) -> M {
     let name = of.name.strip_suffix("_total").unwrap_or(of.name);
     registry.register(name, of.help, metric.clone());
@@ -242,7 +242,7 @@ impl Metrics {
         self.calls.get_or_create(&labels).inc();
     }
 
-    /// Everything as OpenMetrics text; gauges as they are now.
+    /// Everything as text of `OpenMetrics`; gauges as they are now.
     pub(crate) fn text(&self, counts: &Counts, load: &Load) -> Result<String, std::fmt::Error> {
         let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
         set(&self.resources, "state", &counts.states);

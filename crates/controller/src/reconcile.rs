@@ -12,7 +12,7 @@ use alustan_core::schedule::Class;
 use alustan_core::seen::Seen;
 use alustan_core::start::occupied;
 use alustan_core::status::troubled;
-use alustan_core::step::{Decision, Start};
+use alustan_core::step::{Decision, Start, Step};
 use alustan_core::upstream::Look;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::core::error_boundary::InvalidObject;
@@ -104,6 +104,20 @@ async fn look(object: &Guarded, who: Ref, cx: &Context) -> Result<Action, Error>
     Ok(Action::requeue(wait))
 }
 
+/// Of the run that `steps` start.
+fn number_and_trace(steps: &[Step]) -> (Option<i64>, Option<&str>) {
+    let record = steps.iter().find_map(|step| {
+        if let Step::SwapRecord(swap) = step {
+            Some(&swap.record)
+        } else {
+            None
+        }
+    });
+    let trace = record.and_then(|record| record.run.as_ref());
+    let trace = trace.map(|run| run.trace_id.as_str());
+    (record.map(|record| record.number), trace)
+}
+
 /// The lines of this look tell which run goes on.
 fn note_run(seen: &Seen) {
     let record = seen.record.as_ref().map(|record| &record.record);
@@ -112,7 +126,10 @@ fn note_run(seen: &Seen) {
     };
     let span = Span::current();
     span.record("run", record.number);
-    span.record("trace_id", &run.trace_id);
+    // One that an earlier version of the operator started has none.
+    if !run.trace_id.is_empty() {
+        span.record("trace_id", &run.trace_id);
+    }
 }
 
 /// The resource that cannot be read, if it is deleted.
@@ -140,7 +157,7 @@ async fn act(
     } = decision;
     let leaving = steps
         .iter()
-        .any(|step| matches!(step, alustan_core::step::Step::RemoveFinalizer));
+        .any(|step| matches!(step, Step::RemoveFinalizer));
     let mut pass = Pass::new(cx, tf, session, seen);
     let mut done = pass.enact(&steps).await;
     let running = is_running(seen);
@@ -157,7 +174,9 @@ async fn act(
                 done = pass.enact(&steps).await;
                 status = started;
                 if done.is_ok() {
-                    info!(resource = %who, state = ?status.state, "started a run: {}", status.message);
+                    let (run, trace_id) = number_and_trace(&steps);
+                    let state = status.state;
+                    info!(resource = %who, run, trace_id, ?state, "started a run: {}", status.message);
                 } else {
                     cx.dispatcher.idle(&key, Timestamp::now());
                 }

@@ -329,7 +329,14 @@ impl Session {
             Step::Init | Step::Script("init") => &mut took.init,
             Step::Plan | Step::Script("plan") => &mut took.plan,
             Step::Apply | Step::Destroy | Step::Script("apply" | "destroy") => &mut took.apply,
-            _ => return,
+            Step::Bootstrap
+            | Step::Output
+            | Step::Show
+            | Step::Pull
+            | Step::Unlock
+            | Step::Push
+            | Step::Migrate
+            | Step::Script(_) => return,
         };
         let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         *part = Some(part.unwrap_or_default().saturating_add(elapsed));

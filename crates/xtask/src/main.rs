@@ -67,7 +67,8 @@ fn prometheus_rule() -> Result<String> {
     let rules =
         std::fs::read_to_string(root().join(ALERTS)).with_context(|| format!("read {ALERTS}"))?;
     let rules = rules.lines().filter(|line| !line.starts_with('#'));
-    let rules: String = rules.map(|line| format!("  {line}\n")).collect();
+    let rules: Vec<String> = rules.map(|line| format!("  {line}\n")).collect();
+    let rules = rules.concat();
     Ok(format!(
         "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: alustan\n  \
          namespace: alustan-system\nspec:\n{rules}"

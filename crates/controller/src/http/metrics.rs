@@ -1,4 +1,4 @@
-//! `/metrics`: OpenMetrics text
+//! `/metrics`: text of `OpenMetrics`
 //! (<https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md>).
 
 use std::sync::Arc;

@@ -15,6 +15,7 @@ mod events;
 mod failures;
 mod gaps;
 mod handed_on;
+mod health;
 mod idle;
 mod image_gone;
 mod inputs;

@@ -9,7 +9,7 @@ use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World, condition};
 
 impl World {
-    fn with_mode(mode: &str) -> Self {
+    pub(super) fn with_mode(mode: &str) -> Self {
         let mut world = Self::applied();
         world.edit(|tf| tf.with("/driftDetection/mode", mode));
         world.settle();
@@ -17,7 +17,7 @@ impl World {
     }
 
     /// The next look for drift begins.
-    fn begin_look(&mut self) -> &mut Self {
+    pub(super) fn begin_look(&mut self) -> &mut Self {
         let looked = self.next_look();
         assert!(looked.started, "{:?}", self.status());
         assert_eq!(self.last_run(), (RunKind::Drift, "interval".to_owned()));

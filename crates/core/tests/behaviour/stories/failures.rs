@@ -13,7 +13,7 @@ use crate::world::{Act, Stage, World};
 
 impl World {
     /// The current run fails at `stage`.
-    fn fail_at(&mut self, stage: Stage, class: FailureClass) -> &mut Self {
+    pub(super) fn fail_at(&mut self, stage: Stage, class: FailureClass) -> &mut Self {
         self.run_to(stage);
         self.act(0, Act::Fail(class));
         self.look_once();

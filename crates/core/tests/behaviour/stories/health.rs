@@ -1,0 +1,198 @@
+//! What Argo CD (`deploy/argocd/health.lua`) and kstatus make of each state that a resource comes to.
+
+use std::collections::BTreeMap;
+
+use alustan_api::report::FailureClass;
+use alustan_api::{State, Terraform};
+use mlua::serde::SerializeOptions;
+use mlua::{Lua, LuaSerdeExt};
+use serde::Deserialize;
+
+use crate::fixtures::{self, Edit as _};
+use crate::world::{Stage, World};
+
+const SCRIPT: &str = include_str!("../../../../../deploy/argocd/health.lua");
+const README: &str = include_str!("../../../../../deploy/argocd/README.md");
+
+#[derive(Debug, Deserialize)]
+struct Health {
+    status: String,
+    message: String,
+}
+
+/// Argo CD's verdict. It runs the script in a Lua 5.1 with the object in `obj`
+/// (<https://argo-cd.readthedocs.io/en/stable/operator-manual/health/#custom-health-checks>).
+fn argo(tf: &Terraform) -> Health {
+    let lua = Lua::new();
+    let options = SerializeOptions::new()
+        .serialize_none_to_null(false)
+        .serialize_unit_to_null(false);
+    let object = lua
+        .to_value_with(&serde_json::to_value(tf).unwrap(), options)
+        .unwrap();
+    lua.globals().set("obj", object).unwrap();
+    let said = lua.load(SCRIPT).eval().unwrap();
+    lua.from_value(said).unwrap()
+}
+
+/// kstatus' verdict, by the rules of `checkGenericProperties` and `checkReadyCondition` in
+/// <https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/status/generic.go>.
+fn kstatus(tf: &Terraform) -> &'static str {
+    if tf.metadata.deletion_timestamp.is_some() {
+        return "Terminating";
+    }
+    let status = tf.status.as_ref();
+    let observed = status.and_then(|status| status.observed_generation);
+    if observed.is_some_and(|observed| Some(observed) != tf.metadata.generation) {
+        return "InProgress";
+    }
+    let conditions = status.map(|status| status.conditions.as_slice());
+    let is = |kind: &str, wanted: &str| {
+        let mut all = conditions.unwrap_or_default().iter();
+        all.any(|it| it.type_ == kind && it.status == wanted)
+    };
+    for condition in conditions.unwrap_or_default() {
+        match (condition.type_.as_str(), condition.status.as_str()) {
+            ("Reconciling", "True") => return "InProgress",
+            ("Stalled", "True") => return "Failed",
+            _ => {}
+        }
+    }
+    if is("Ready", "False") || is("Ready", "Unknown") {
+        return "InProgress";
+    }
+    "Current"
+}
+
+/// Resources as the operator leaves them, by what goes on.
+fn fixtures() -> Vec<(&'static str, Terraform)> {
+    let mut all: Vec<(&'static str, Terraform)> = Vec::new();
+    let mut keep = |what, world: &World| all.push((what, world.tf().clone()));
+
+    keep("not looked at yet", &World::new());
+    let mut world = World::new();
+    world.git_up = false;
+    world.settle();
+    keep("the repository does not answer", &world);
+    keep(
+        "the image is being built",
+        &World::until(|it| it.status().state == State::Building),
+    );
+    let mut world = World::new();
+    world.run_to(Stage::Planning);
+    keep("planning", &world);
+    world.run_to(Stage::Applying).look_once();
+    keep("applying", &world);
+    keep("applied", &World::applied());
+    keep("a plan waits for approval", &World::awaiting());
+
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 7));
+    keep("the spec changed a moment ago", &world);
+    world.run_to(Stage::Applying).look_once();
+    keep("a changed spec is being applied", &world);
+
+    let mut world = World::new();
+    world.fail_at(Stage::Applying, FailureClass::Module);
+    keep("failed, tried again", &world);
+    let mut world = World::new();
+    world.fail_at(Stage::Applying, FailureClass::User);
+    keep("failed, waits for a person", &world);
+
+    let mut world = World::with_mode("Report");
+    world.real.drifted = true;
+    world.begin_look();
+    world.settle();
+    keep("drift is reported", &world);
+
+    let mut world = World::with(fixtures::terraform().with("/suspend", true));
+    world.settle();
+    keep("suspended before the first apply", &world);
+    let mut world = World::applied();
+    world.edit(|tf| tf.with("/suspend", true)).settle();
+    keep("suspended, and applied", &world);
+
+    let mut world = World::applied();
+    world.delete().run_to(Stage::Applying);
+    keep("being destroyed", &world);
+    let mut world = World::applied();
+    world.delete();
+    world.fail_at(Stage::Applying, FailureClass::User);
+    keep("the destroy waits for a person", &world);
+    all
+}
+
+fn state(tf: &Terraform) -> String {
+    let state = tf
+        .status
+        .as_ref()
+        .map(|status| status.state)
+        .unwrap_or_default();
+    serde_json::to_value(state)
+        .unwrap()
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn ready(tf: &Terraform) -> String {
+    let conditions = tf.status.iter().flat_map(|status| &status.conditions);
+    let mut ready = conditions.filter(|it| it.type_ == "Ready");
+    ready
+        .next()
+        .map_or_else(|| "–".to_owned(), |it| it.status.clone())
+}
+
+#[test]
+fn the_table_for_argo_cd_is_what_the_script_and_kstatus_say() {
+    let mut rows = Vec::new();
+    for (what, tf) in fixtures() {
+        let (argo, kstatus) = (argo(&tf).status, kstatus(&tf));
+        let (state, ready) = (state(&tf), ready(&tf));
+        rows.push(format!(
+            "| {what} | {state} | {ready} | {argo} | {kstatus} |\n"
+        ));
+    }
+    let table = rows.concat();
+    assert!(
+        README.contains(&table),
+        "deploy/argocd/README.md should have:\n{table}"
+    );
+}
+
+#[test]
+fn argo_cd_and_kstatus_agree_but_where_a_person_is_waited_for() {
+    let mut states = BTreeMap::new();
+    for (what, tf) in fixtures() {
+        let health = argo(&tf);
+        let agreed = match health.status.as_str() {
+            "Healthy" => ["Current", "Current"],
+            "Progressing" => ["InProgress", "Terminating"],
+            "Degraded" => ["Failed", "Terminating"],
+            "Suspended" => continue,
+            other => panic!("{what}: {other} is no health of Argo CD"),
+        };
+        // kstatus takes what has no status at all for Current.
+        let looked_at = tf.status.is_some();
+        assert!(
+            !looked_at || agreed.contains(&kstatus(&tf)),
+            "{what}: {health:?}"
+        );
+        assert!(!health.message.is_empty(), "{what}");
+        states.insert(state(&tf), what);
+    }
+    let all = [
+        "Pending",
+        "Building",
+        "Planning",
+        "Applying",
+        "Success",
+        "Drifted",
+        "Failed",
+        "Stalled",
+        "Destroying",
+    ];
+    for wanted in all {
+        assert!(states.contains_key(wanted), "no fixture of {wanted}");
+    }
+}
