@@ -94,7 +94,7 @@ async fn look(object: &Guarded, who: Ref, cx: &Context) -> Result<Action, Error>
     let requeue = decision
         .requeue_at
         .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
-    act(cx, &who, &tf, &session, &seen, decision).await?;
+    Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
     cx.memory.succeeded(&who);
     let wait = requeue.map_or(RESYNC, |at| {
         Duration::try_from(at.duration_since(now))

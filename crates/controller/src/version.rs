@@ -9,7 +9,8 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Version {
     /// Of the program.
-    version: &'static str,
+    #[serde(rename = "version")]
+    program: &'static str,
     /// The commit that it was built from, where the build knew it (`ALUSTAN_COMMIT`).
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<&'static str>,
@@ -23,7 +24,7 @@ impl Version {
     /// Of this process.
     pub(crate) fn this() -> Self {
         Self {
-            version: env!("CARGO_PKG_VERSION"),
+            program: env!("CARGO_PKG_VERSION"),
             commit: option_env!("ALUSTAN_COMMIT").filter(|commit| !commit.is_empty()),
             protocol: PROTOCOL,
             crd: Terraform::api_version(&()).into_owned(),
@@ -33,7 +34,7 @@ impl Version {
     /// The same for a metric.
     pub(crate) fn labels(&self) -> [(&'static str, String); 4] {
         [
-            ("version", self.version.to_owned()),
+            ("version", self.program.to_owned()),
             ("commit", self.commit.unwrap_or("unknown").to_owned()),
             ("protocol", self.protocol.to_string()),
             ("crd", self.crd.clone()),

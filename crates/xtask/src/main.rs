@@ -129,7 +129,7 @@ mod tests {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             if path.is_dir() && name != "tests" {
                 production(&path, files);
-            } else if name.ends_with(".rs")
+            } else if path.extension().is_some_and(|it| it == "rs")
                 && !["tests.rs", "fake.rs", "fake_api.rs", "reasons.rs"].contains(&name.as_str())
             {
                 let text = std::fs::read_to_string(&path).unwrap();
