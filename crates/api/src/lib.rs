@@ -10,6 +10,7 @@ pub mod conditions;
 pub mod engine;
 pub mod labels;
 pub mod names;
+pub mod notification;
 pub mod paths;
 pub mod reasons;
 pub mod report;
@@ -19,6 +20,7 @@ pub mod stack;
 pub mod status;
 
 pub use engine::{Engine, EngineName};
+pub use notification::*;
 pub use spec::*;
 pub use stack::*;
 pub use status::*;

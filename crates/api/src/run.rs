@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::ApprovalRule;
 use crate::engine::Engine;
+use crate::notification::NotificationEvent;
 use crate::report::{Failure, RunReport};
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
@@ -540,6 +541,8 @@ pub struct History {
     pub waiting: Option<WaitingSince>,
     /// The value of [`crate::RECONCILE_AT`] that was acted upon last.
     pub reconcile_at: Option<String>,
+    /// The ids of the notifications that arrived last, or were given up.
+    pub told: BTreeMap<NotificationEvent, String>,
     /// Reports of the last runs, newest first.
     pub reports: Vec<RunReport>,
 }

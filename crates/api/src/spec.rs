@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::engine::EngineName;
+use crate::notification::Notification;
 use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, VariablesFrom};
 use crate::status::TerraformStatus;
 
@@ -130,6 +131,12 @@ pub struct TerraformSpec {
     /// Time limits of a run.
     #[serde(default)]
     pub timeouts: Timeouts,
+
+    /// Who is told what happens: a plan that waits for a person, success, failure, drift. The
+    /// operator may tell others besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub notifications: Vec<Notification>,
 
     /// What becomes of what the module made when this resource is deleted: `Destroy` it, or
     /// `Orphan` it: everything is left as it is, and so is the state. Default: Destroy.

@@ -21,6 +21,7 @@ use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
+use crate::notifier::Notifier;
 use crate::objects::Objects;
 use crate::pruning::Pruned;
 use crate::references::References;
@@ -42,6 +43,7 @@ pub(crate) struct Context {
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) answers: Answers,
+    pub(crate) notifier: Notifier,
     /// Objects of any kind that resources name.
     pub(crate) objects: Objects,
     pub(crate) looks: Looks,

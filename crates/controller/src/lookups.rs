@@ -13,7 +13,7 @@ use alustan_core::digest;
 use alustan_core::seen::Answer;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -74,6 +74,8 @@ struct Entry<V> {
     users: HashMap<Ref, Option<Every>>,
     /// The shortest of their intervals.
     every: watch::Sender<Option<Every>>,
+    /// Tells the task not to wait.
+    now: Arc<Notify>,
     task: Option<AbortHandle>,
 }
 
@@ -127,17 +129,20 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
             return entry.answer.clone();
         }
         let (sender, receiver) = watch::channel(every);
+        let now = Arc::<Notify>::default();
         let task = tokio::spawn(answer(
             Arc::downgrade(self),
             question.to_owned(),
             self.began,
             receiver,
+            now.clone(),
             ask,
         ));
         let entry = Entry {
             answer: Answer::Pending,
             users: HashMap::from([(who.clone(), every)]),
             every: sender,
+            now,
             task: Some(task.abort_handle()),
         };
         entries.insert(question.to_owned(), entry);
@@ -150,6 +155,14 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         let entry = entries.get_mut(question)?;
         entry.users.entry(who.clone()).or_default();
         Some(entry.answer.clone())
+    }
+
+    /// Asks every question of these resources again, without waiting until it is due.
+    pub(crate) fn ask_now(&self, who: &HashSet<Ref>) {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = entries.values();
+        let theirs = entries.filter(|entry| entry.users.keys().any(|user| who.contains(user)));
+        theirs.for_each(|entry| entry.now.notify_one());
     }
 
     /// Forgets the questions of `who` that are not in `used`; nobody asks on for nobody.
@@ -212,6 +225,7 @@ async fn answer<V: Clone + PartialEq + Send + 'static>(
     question: String,
     began: Instant,
     mut every: watch::Receiver<Option<Every>>,
+    now: Arc<Notify>,
     ask: Ask<V>,
 ) {
     let mut failures = 0_u32;
@@ -242,7 +256,7 @@ async fn answer<V: Clone + PartialEq + Send + 'static>(
         let wanted = lookups
             .upgrade()
             .is_some_and(|lookups| lookups.store(&question, answer));
-        if !wanted || until_due(asked, &mut every, wait).await.is_none() {
+        if !wanted || until_due(asked, &mut every, &now, wait).await.is_none() {
             return;
         }
     }
@@ -253,11 +267,12 @@ fn after(wait: Option<Duration>) -> Timestamp {
     Timestamp::now() + wait.unwrap_or(SignedDuration::from_mins(1))
 }
 
-/// Sleeps until it is time to ask again, however the interval changes meanwhile. `None` when
-/// nobody wants to know any more.
+/// Sleeps until it is time to ask again, however the interval changes meanwhile, or until somebody
+/// wants to know `now`. `None` when nobody wants to know any more.
 async fn until_due(
     asked: Instant,
     every: &mut watch::Receiver<Option<Every>>,
+    now: &Notify,
     wait: impl Fn(Option<Every>) -> Option<Duration>,
 ) -> Option<()> {
     loop {
@@ -270,6 +285,7 @@ async fn until_due(
         };
         tokio::select! {
             () = sleep => return Some(()),
+            () = now.notified() => return Some(()),
             changed = every.changed() => changed.ok()?,
         }
     }
@@ -366,6 +382,22 @@ mod tests {
         lookups.keep(&who("b"), &HashSet::new());
         tokio::time::sleep(Duration::from_hours(1)).await;
         assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_is_asked_at_once_for_who_cannot_wait() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = Lookups::new(wake, Metrics::new(), Asked::Api);
+        let hour = Some(Every::new(Duration::from_hours(1), "q"));
+        let (mine, other) = (Arc::default(), Arc::default());
+        lookups.get("q", &who("a"), hour, counting(&mine, 0));
+        lookups.get("p", &who("b"), hour, counting(&other, 0));
+        woken.recv().await.unwrap();
+        woken.recv().await.unwrap();
+        lookups.ask_now(&HashSet::from([who("a"), who("c")]));
+        assert_eq!(woken.recv().await, Some(who("a")));
+        let asked = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        assert_eq!((asked(&mine), asked(&other)), (2, 1));
     }
 
     #[test]

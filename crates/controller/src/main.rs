@@ -16,9 +16,11 @@ mod looks;
 mod lookups;
 mod metrics;
 mod mirror;
+mod notifier;
 mod objects;
 mod observe;
 mod pruning;
+mod pushes;
 mod questions;
 mod reconcile;
 mod references;
@@ -27,6 +29,7 @@ mod run;
 mod unreadable;
 mod version;
 mod watches;
+mod webhook;
 
 use std::sync::Arc;
 

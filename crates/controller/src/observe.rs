@@ -188,6 +188,7 @@ impl<'a> Session<'a> {
             outputs,
             record,
             pin,
+            told: cx.notifier.told(self.who),
         };
         let used = self
             .used

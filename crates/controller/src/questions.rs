@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
+use alustan_api::{GitRepo, Terraform};
 use alustan_core::digest as hash;
 use alustan_core::seen::{IMAGE_MISSING, SourceSeen};
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
@@ -46,14 +46,7 @@ impl Repository {
             message: format!("spec.gitRepo.{field}: {error}"),
         };
         let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
-        let reference = match (&repo.tag, &repo.commit) {
-            (Some(tag), _) => Reference::tag(tag).map_err(|error| wrong("tag", &error))?,
-            (None, Some(commit)) => {
-                Reference::commit(commit).map_err(|error| wrong("commit", &error))?
-            }
-            (None, None) => Reference::branch(repo.branch.as_deref())
-                .map_err(|error| wrong("branch", &error))?,
-        };
+        let reference = reference(repo).map_err(|(field, error)| wrong(field, &error))?;
         let mut include = repo.include.clone();
         include.extend(tf.spec.container_registry.dockerfile.clone());
         let spec = ContextSpec {
@@ -148,6 +141,19 @@ impl Repository {
                 })
             })
         })
+    }
+}
+
+/// What of its repository a resource follows; else the field that is wrong, and why.
+pub(crate) fn reference(
+    repo: &GitRepo,
+) -> Result<Reference, (&'static str, alustan_source::Error)> {
+    match (&repo.tag, &repo.commit) {
+        (Some(tag), _) => Reference::tag(tag).map_err(|error| ("tag", error)),
+        (None, Some(commit)) => Reference::commit(commit).map_err(|error| ("commit", error)),
+        (None, None) => {
+            Reference::branch(repo.branch.as_deref()).map_err(|error| ("branch", error))
+        }
     }
 }
 

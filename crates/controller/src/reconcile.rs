@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::observe::{Session, jobs};
 use crate::report::{publish, report, tell};
 use crate::run::{MIRRORS, owner};
-use crate::{Guarded, Ref, unreadable};
+use crate::{Guarded, Ref, notifier, unreadable};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
 const SOONEST: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     result
 }
 
-async fn look(object: &Guarded, who: Ref, cx: &Context) -> Result<Action, Error> {
+async fn look(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Action, Error> {
     let (mut tf, unreadable) = match &object.0 {
         Ok(tf) => (tf.clone(), None),
         Err(invalid) => {
@@ -95,6 +95,9 @@ async fn look(object: &Guarded, who: Ref, cx: &Context) -> Result<Action, Error>
         .requeue_at
         .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
     Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
+    if let Some(status) = cx.memory.status(&who) {
+        notifier::tell(cx, &who, &tf, &seen, &status);
+    }
     cx.memory.succeeded(&who);
     let wait = requeue.map_or(RESYNC, |at| {
         Duration::try_from(at.duration_since(now))
@@ -215,6 +218,7 @@ pub(crate) fn forget(cx: &Context, who: &Ref) {
     cx.objects.keep(who, &HashSet::new());
     cx.looks.forget(&key(who));
     cx.memory.forget(who);
+    cx.notifier.forget(who);
 }
 
 fn key(who: &Ref) -> Key {

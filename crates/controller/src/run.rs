@@ -26,13 +26,15 @@ use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::error::with_causes;
 use crate::fail_point::FailPoint;
-use crate::http::{self, Health, Measured};
+use crate::http::{self, Health, Hooks, Measured, Pushed};
 use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::metrics::{Asked, Counting, Metrics};
 use crate::mirror::Mirror;
+use crate::notifier::Notifier;
 use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
+use crate::pushes::follow;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
 use crate::watches::{Events, Watches, to_ref};
@@ -45,6 +47,9 @@ const MIRRORED: [Component; 3] = [Component::Record, Component::Pin, Component::
 
 /// Several events of one moment cause one look. Short: people wait for it.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// So many pushes may wait to be handled, which takes a moment.
+const PUSHES: usize = 100;
 
 /// A repository that was not read for this long is fetched anew, should somebody ask for it.
 const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
@@ -77,13 +82,15 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         resources: watches.0.resources(),
         dispatcher: parts.dispatcher.clone(),
     };
+    let (push, pushes) = mpsc::channel(PUSHES);
     let server = tokio::spawn(http::serve(
         config.listen,
         health,
+        Hooks::new(config.hook_secrets.clone(), push),
         measured,
         until(stopped.clone()),
     ));
-    control(parts, &config, watches, woken, until(stopped)).await?;
+    control(parts, &config, watches, woken, pushes, until(stopped)).await?;
     server.await.context("the HTTP server ended")?
 }
 
@@ -129,6 +136,7 @@ async fn control(
         impl Stream<Item = Events<Guarded>> + Send + 'static,
     ),
     woken: mpsc::UnboundedReceiver<Ref>,
+    pushes: mpsc::Receiver<Pushed>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<()> {
     let health = parts.health.clone();
@@ -208,6 +216,7 @@ async fn control(
     let mut tick = tokio::time::interval(Duration::from_secs(10));
     tokio::spawn(ready(listed, resources, health.clone()));
     tokio::spawn(sweep(cx.git.clone()));
+    tokio::spawn(follow(cx.clone(), pushes));
     loop {
         tokio::select! {
             look = looks.next() => match look {
@@ -268,7 +277,9 @@ fn context(
     };
     let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
     let git = Arc::new(git.context("open the git cache")?);
-    let settings = config.settings()?;
+    let places = config.places()?;
+    let settings = config.settings(&places)?;
+    let ca_bundle = settings.ca_bundle.clone();
     let registry = alustan_registry::Registry::new(alustan_registry::Options {
         insecure_hosts: settings.insecure_registries.clone(),
         ca_pem: settings.ca_bundle.iter().cloned().collect(),
@@ -295,6 +306,7 @@ fn context(
             logs: Lookups::new(wake.clone(), metrics.clone(), Asked::Api),
             pruned: Lookups::new(wake.clone(), metrics.clone(), Asked::Registry("prune")),
         },
+        notifier: Notifier::new(places, ca_bundle.as_deref(), wake.clone())?,
         objects: Objects::new(client, wake.clone()),
         looks: Looks::new(wake),
         memory: Arc::default(),

@@ -68,6 +68,7 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
             };
         }
     }
+    case.remember_told();
     if deleting {
         return delete::decide(case);
     }
@@ -143,6 +144,19 @@ impl Case<'_> {
         match build::image(&self, source, plan) {
             Image::Ready(digest) => self.with_image(target, digest),
             Image::Missing(missing) => self.without_image(plan, *missing),
+        }
+    }
+
+    /// What was told is not told again by who comes after us.
+    fn remember_told(&mut self) {
+        let told = &mut self.history.told;
+        let before = told.clone();
+        told.extend(self.seen.told.clone());
+        if *told != before {
+            self.steps.push(Step::SwapRecord(Box::new(Swap {
+                history: Some(self.history.clone()),
+                ..Swap::unchanged(&self.current)
+            })));
         }
     }
 

@@ -7,7 +7,8 @@ mod restore;
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase, RunSpec};
-use alustan_api::{State, Terraform, names};
+use alustan_api::{NotificationEvent, State, Terraform, names};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::absorb;
@@ -15,6 +16,7 @@ use crate::approval;
 use crate::build::{self, Image, Missing};
 use crate::decide::{CONFLICT, Case};
 use crate::image::ImagePlan;
+use crate::notices::{DESTROYED, LAST_WORD, is_wanted};
 use crate::retry;
 use crate::seen::Answer;
 use crate::start::{self, Plan};
@@ -80,20 +82,32 @@ fn orphan(mut case: Case<'_>) -> Decision {
 /// goes.
 fn nothing_is_left(case: Case<'_>) -> Decision {
     let message = "everything is destroyed";
-    if !says_attempted(case.tf) {
-        return gone(case, message);
-    }
-    let situation = Situation::busy(State::Destroying, "Destroyed", message);
-    let now = case.now;
-    Decision {
-        requeue_at: Some(now),
-        ..case.done(&situation, None, None)
-    }
+    let look_at = match last_word(&case) {
+        _ if says_attempted(case.tf) => case.now,
+        Some(until) => until,
+        None => return gone(case, message),
+    };
+    let situation = Situation {
+        look_at: Some(look_at),
+        ..Situation::busy(State::Destroying, DESTROYED, message)
+    };
+    case.done(&situation, None, None)
+}
+
+/// How long the resource stays for its last notification, which nobody could send once it is gone.
+fn last_word(case: &Case<'_>) -> Option<Timestamp> {
+    let event = NotificationEvent::Destroyed;
+    let report = case.history.reports.first()?;
+    let until = report.finished_at + LAST_WORD;
+    let waits = is_wanted(case.tf, case.settings, event)
+        && !case.history.told.contains_key(&event)
+        && case.now < until;
+    waits.then_some(until)
 }
 
 fn gone(mut case: Case<'_>, message: &str) -> Decision {
     let_go(&mut case, true);
-    let situation = Situation::busy(State::Destroying, "Destroyed", message);
+    let situation = Situation::busy(State::Destroying, DESTROYED, message);
     case.done(&situation, None, None)
 }
 

@@ -16,6 +16,7 @@ pub mod image;
 pub mod inputs;
 mod leave;
 pub mod metrics;
+pub mod notices;
 pub mod objects;
 mod ongoing;
 pub mod references;

@@ -11,6 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 
 pub use stack::*;
 
+use crate::notices::Told;
+
 /// The answer to a question that takes a while: to a repository, to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
@@ -75,6 +77,8 @@ pub struct Seen {
     pub jobs: BTreeMap<i64, OwnJob>,
     /// The claim of the cache volume.
     pub cache: CacheSeen,
+    /// Notifications that arrived, or were given up, since this operator started.
+    pub told: Told,
     /// Whose the objects with the outputs are. Somebody else's is told from none only while outputs
     /// wait to be handed on.
     pub outputs: OutputsSeen,

@@ -73,6 +73,22 @@ impl RepositoryUrl {
         self.scheme
     }
 
+    /// Whether both lead to one repository of a host, by whatever way: ssh or https, any port, with `.git` or without.
+    /// Hosts do not tell upper from lower case in names.
+    pub fn is_same_repository(&self, other: &Self) -> bool {
+        self.host == other.host && self.path().eq_ignore_ascii_case(other.path())
+    }
+
+    /// The repository's path on its host, without slashes at its ends and without `.git`.
+    fn path(&self) -> &str {
+        let path = match self.remote.split_once("://") {
+            Some((_, rest)) => rest.split_once('/'),
+            None => self.remote.split_once(':'),
+        };
+        let path = path.map_or("", |(_, path)| path).trim_matches('/');
+        path.strip_suffix(".git").unwrap_or(path)
+    }
+
     /// Equal for two addresses of one repository, whatever folder they name.
     pub fn cache_key(&self) -> &str {
         self.remote.strip_suffix(".git").unwrap_or(&self.remote)

@@ -24,6 +24,7 @@ mod local;
 mod moving;
 mod not_converging;
 mod nothing_left;
+mod notices;
 mod objects;
 mod pin;
 mod pod_security;

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::run::{Outputs, Pin};
 use alustan_api::{Terraform, TerraformStatus};
+use alustan_core::notices::Told;
 use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen, Whose};
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
@@ -140,6 +141,8 @@ pub(crate) struct World {
     pub(crate) handed_on: Secret,
     /// The `ConfigMap` with them.
     pub(crate) told: ConfigMap,
+    /// Messages that arrived.
+    pub(crate) arrived: Told,
     /// How pods end that are killed.
     pub(crate) ended: Option<String>,
     /// The claim of the cache volume.
@@ -203,6 +206,7 @@ impl World {
             more_outputs: Outputs::new(),
             handed_on: Secret::default(),
             told: ConfigMap::default(),
+            arrived: Told::new(),
             ended: None,
             cache: CacheSeen::Absent,
             real: Real::default(),
@@ -358,6 +362,7 @@ impl World {
     /// The controller starts anew and knows no answers.
     pub(crate) fn restart(&mut self) -> &mut Self {
         self.memory = Memory::default();
+        self.arrived.clear();
         self
     }
 

@@ -170,3 +170,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_repository_is_known_by_many_addresses() {
+    let here = RepositoryUrl::parse("https://git.test:8443/Team/infra.git").unwrap();
+    let is_here = |other| here.is_same_repository(&RepositoryUrl::parse(other).unwrap());
+    for same in [
+        "https://git.test/team/infra",
+        "git@git.test:team/infra.git",
+        "git@git.test:/team/infra",
+        "ssh://git@git.test:2222/team/infra//modules/web",
+    ] {
+        assert!(is_here(same), "{same}");
+    }
+    for other in [
+        "https://git.test/team/infra2",
+        "https://git2.test/team/infra",
+    ] {
+        assert!(!is_here(other), "{other}");
+    }
+}

@@ -73,6 +73,7 @@ impl World {
             invalid: None,
             conflict: self.conflict(),
             outputs: self.outputs,
+            told: self.arrived.clone(),
             pin: self.pin.clone(),
             record,
             source,

@@ -1,0 +1,276 @@
+//! `POST /hooks/{github,gitlab,generic}`: a push is noticed at once, not at the next interval.
+
+mod payload;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+pub(crate) use payload::{Push, Sender};
+
+use crate::error::with_causes;
+use crate::webhook::{self, Secret};
+
+/// The most that a sender may send; GitHub leaves out commits beyond 2048 of a push.
+const LONGEST: usize = 5 << 20;
+
+/// A message that comes again within this time changes nothing.
+const REMEMBERED: Duration = Duration::from_mins(10);
+
+/// How long an answer waits for the controller, which may still be starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A push, and whom to tell how many resources it concerns.
+pub(crate) type Pushed = (Push, oneshot::Sender<usize>);
+
+/// What the endpoint needs.
+#[derive(Clone)]
+pub(crate) struct Hooks {
+    secrets: Option<PathBuf>,
+    pushes: mpsc::Sender<Pushed>,
+    seen: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
+}
+
+impl Hooks {
+    /// Accepts what is signed with a secret of the folder `secrets`, and tells `pushes`. Without a folder
+    /// nothing is accepted.
+    pub(crate) fn new(secrets: Option<PathBuf>, pushes: mpsc::Sender<Pushed>) -> Self {
+        Self {
+            secrets,
+            pushes,
+            seen: Arc::default(),
+        }
+    }
+
+    /// Whether a message was seen a moment ago.
+    fn is_seen(&self, message: &[u8]) -> bool {
+        let now = Instant::now();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|_, at| now.duration_since(*at) < REMEMBERED);
+        seen.contains_key(message)
+    }
+
+    fn remember(&self, message: Vec<u8>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert(message, Instant::now());
+    }
+}
+
+/// The routes of all senders.
+pub(crate) fn router(hooks: Hooks) -> Router {
+    let of = |sender: Sender| {
+        post(
+            async move |State(hooks): State<Hooks>,
+                        headers: HeaderMap,
+                        body: Result<Bytes, BytesRejection>| {
+                match body {
+                    Ok(body) => take(&hooks, sender, &headers, &body).await,
+                    Err(rejected) => Err(Refusal {
+                        status: rejected.status(),
+                        reason: "BodyRefused",
+                        message: format!("{rejected}; at most {LONGEST} bytes are read"),
+                    }),
+                }
+            },
+        )
+    };
+    Router::new()
+        .route("/hooks/github", of(Sender::Github))
+        .route("/hooks/gitlab", of(Sender::Gitlab))
+        .route("/hooks/generic", of(Sender::Generic))
+        .layer(DefaultBodyLimit::max(LONGEST))
+        .with_state(hooks)
+}
+
+/// Why a message is not taken.
+struct Refusal {
+    status: StatusCode,
+    reason: &'static str,
+    message: String,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let told = json!({"reason": self.reason, "message": self.message});
+        answer(self.status, &told)
+    }
+}
+
+async fn take(
+    hooks: &Hooks,
+    sender: Sender,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Response, Refusal> {
+    let secrets = secrets(hooks.secrets.as_deref()).await?;
+    let message = authentic(sender, headers, body, &secrets, Timestamp::now())?;
+    if hooks.is_seen(&message) {
+        return Ok(ignored("this message was taken before"));
+    }
+    if let Some(event) = other_event(sender, headers) {
+        return Ok(ignored(&format!("{event} is no push")));
+    }
+    let push = payload::read(sender, body).map_err(|message| Refusal {
+        status: StatusCode::UNPROCESSABLE_ENTITY,
+        reason: "InvalidPush",
+        message,
+    })?;
+    let resources = tell(hooks, push).await.ok_or_else(|| Refusal {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        reason: "NotReady",
+        message: "the operator is starting; send it again".to_owned(),
+    })?;
+    hooks.remember(message);
+    let told = json!({"resources": resources});
+    Ok(answer(StatusCode::ACCEPTED, &told))
+}
+
+/// Tells the controller, and learns how many resources are concerned.
+async fn tell(hooks: &Hooks, push: Push) -> Option<usize> {
+    let (answer, told) = oneshot::channel();
+    let telling = async {
+        hooks.pushes.send((push, answer)).await.ok()?;
+        told.await.ok()
+    };
+    tokio::time::timeout(PATIENCE, telling).await.ok().flatten()
+}
+
+fn ignored(why: &str) -> Response {
+    answer(StatusCode::OK, &json!({"ignored": why}))
+}
+
+fn answer(status: StatusCode, told: &Value) -> Response {
+    let kind = [(CONTENT_TYPE, "application/json")];
+    (status, kind, told.to_string()).into_response()
+}
+
+/// The secrets in `folder`, read anew: a mounted Secret changes while we run. Files whose names begin with a
+/// dot are how kubelet swaps them.
+async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
+    let unavailable = |reason, message: String| Refusal {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        reason,
+        message,
+    };
+    let folder = folder.ok_or_else(|| {
+        unavailable(
+            "HooksOff",
+            "this operator has no secrets to check messages with: see --hook-secrets".to_owned(),
+        )
+    })?;
+    let found = read_secrets(folder).await.map_err(|error| {
+        warn!(folder = %folder.display(), error = with_causes(&error), "--hook-secrets cannot be read");
+        unavailable("SecretsUnreadable", "the operator cannot read its secrets".to_owned())
+    })?;
+    if found.is_empty() {
+        return Err(unavailable(
+            "HooksOff",
+            "the folder of --hook-secrets is empty".to_owned(),
+        ));
+    }
+    Ok(found)
+}
+
+async fn read_secrets(folder: &Path) -> std::io::Result<Vec<Secret>> {
+    let mut files = tokio::fs::read_dir(folder).await?;
+    let mut secrets = Vec::new();
+    while let Some(file) = files.next_entry().await? {
+        if !file.file_name().as_encoded_bytes().starts_with(b".") {
+            secrets.extend(Secret::read(&tokio::fs::read(file.path()).await?));
+        }
+    }
+    Ok(secrets)
+}
+
+/// What tells this message from all others, if it is from somebody who knows a secret.
+fn authentic(
+    sender: Sender,
+    headers: &HeaderMap,
+    body: &[u8],
+    secrets: &[Secret],
+    now: Timestamp,
+) -> Result<Vec<u8>, Refusal> {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(signatures) = header(webhook::SIGNATURE).filter(|_| sender != Sender::Github) {
+        let (id, at) = (header(webhook::ID), header(webhook::TIMESTAMP));
+        let at = at.and_then(|at| at.parse().ok());
+        let (Some(id), Some(at)) = (id, at) else {
+            return Err(refused("webhook-id or webhook-timestamp is missing"));
+        };
+        if !webhook::is_recent(at, now) {
+            return Err(refused(
+                "webhook-timestamp is more than five minutes away from now: it is an old message, or a clock is wrong",
+            ));
+        }
+        return secrets
+            .iter()
+            .any(|secret| secret.has_signed(signatures, id, at, body))
+            .then(|| id.as_bytes().to_vec())
+            .ok_or_else(|| refused("webhook-signature is by none of our secrets"));
+    }
+    match sender {
+        Sender::Github => {
+            let tag = header("x-hub-signature-256")
+                .and_then(|value| value.strip_prefix("sha256="))
+                .and_then(|tag| hex::decode(tag).ok())
+                .ok_or_else(|| refused("x-hub-signature-256 is missing: give the hook a secret"))?;
+            secrets
+                .iter()
+                .any(|secret| secret.has_tagged(&tag, body))
+                .then_some(tag)
+                .ok_or_else(|| refused("x-hub-signature-256 is by none of our secrets"))
+        }
+        Sender::Gitlab => {
+            let token = header("x-gitlab-token").ok_or_else(|| {
+                refused("neither webhook-signature nor x-gitlab-token is there: give the hook a signing token")
+            })?;
+            let id = header("x-gitlab-event-uuid").unwrap_or_default();
+            secrets
+                .iter()
+                .any(|secret| secret.is(token.as_bytes()))
+                .then(|| [id.as_bytes(), body].concat())
+                .ok_or_else(|| refused("x-gitlab-token is none of our secrets"))
+        }
+        Sender::Generic => Err(refused(
+            "webhook-signature is missing: sign as standardwebhooks.com says",
+        )),
+    }
+}
+
+fn refused(message: &str) -> Refusal {
+    info!(message, "a message to /hooks was refused");
+    Refusal {
+        status: StatusCode::UNAUTHORIZED,
+        reason: "InvalidSignature",
+        message: message.to_owned(),
+    }
+}
+
+/// The event that a message is about, where that is not a push.
+fn other_event(sender: Sender, headers: &HeaderMap) -> Option<&str> {
+    let (header, pushes): (_, &[&str]) = match sender {
+        Sender::Github => ("x-github-event", &["push"]),
+        Sender::Gitlab => ("x-gitlab-event", &["Push Hook", "Tag Push Hook"]),
+        Sender::Generic => return None,
+    };
+    let event = headers.get(header)?.to_str().ok()?;
+    (!pushes.contains(&event)).then_some(event)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! What a sender tells of a push. Pure.
+
+use alustan_source::{Reference, RepositoryUrl};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// GitHub, and those that speak like it: Gitea, Forgejo.
+    Github,
+    /// GitLab.
+    Gitlab,
+    /// Anybody else.
+    Generic,
+}
+
+/// A push to a repository.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Push {
+    /// The addresses that the repository is known by.
+    pub(crate) repositories: Vec<RepositoryUrl>,
+    /// The reference that moved (`refs/heads/main`); any of them where it is not told.
+    pub(crate) reference: Option<String>,
+    /// The name of the repository's default branch, where it is told.
+    pub(crate) default: Option<String>,
+}
+
+impl Push {
+    /// Whether it concerns who follows `reference` of `repository`.
+    pub(crate) fn concerns(&self, repository: &RepositoryUrl, reference: &Reference) -> bool {
+        self.repositories
+            .iter()
+            .any(|known| known.is_same_repository(repository))
+            && self.moves(reference)
+    }
+
+    fn moves(&self, reference: &Reference) -> bool {
+        let moved = self.reference.as_deref();
+        let is = |prefix: &str, name: &str| {
+            moved.is_none_or(|moved| moved.strip_prefix(prefix) == Some(name))
+        };
+        match reference {
+            Reference::Branch(name) => is("refs/heads/", name.as_str()),
+            Reference::Tag(name) => is("refs/tags/", name.as_str()),
+            Reference::Default => match &self.default {
+                Some(default) => is("refs/heads/", default),
+                None => moved.is_none_or(|moved| moved.starts_with("refs/heads/")),
+            },
+            Reference::Commit(_) => false,
+        }
+    }
+}
+
+/// GitHub: <https://docs.github.com/webhooks/webhook-events-and-payloads#push>.
+#[derive(Deserialize)]
+struct GithubPush {
+    #[serde(rename = "ref")]
+    reference: String,
+    repository: GithubRepository,
+}
+
+#[derive(Deserialize)]
+struct GithubRepository {
+    clone_url: Option<String>,
+    ssh_url: Option<String>,
+    default_branch: Option<String>,
+}
+
+/// GitLab: <https://docs.gitlab.com/user/project/integrations/webhook_events/#push-events>.
+#[derive(Deserialize)]
+struct GitlabPush {
+    #[serde(rename = "ref")]
+    reference: String,
+    project: GitlabProject,
+}
+
+#[derive(Deserialize)]
+struct GitlabProject {
+    git_http_url: Option<String>,
+    git_ssh_url: Option<String>,
+    default_branch: Option<String>,
+}
+
+/// The form of our own.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GenericPush {
+    repository: String,
+    #[serde(rename = "ref")]
+    reference: Option<String>,
+}
+
+/// Reads the push in `body`.
+///
+/// # Errors
+/// What is wrong with it, for the one who set up the sender.
+pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| format!("the body is no JSON: {error}"))?;
+    let (addresses, reference, default) = match sender {
+        Sender::Github => {
+            let push: GithubPush = shaped(value, "a push event of GitHub")?;
+            let GithubRepository {
+                clone_url,
+                ssh_url,
+                default_branch,
+            } = push.repository;
+            ([clone_url, ssh_url], Some(push.reference), default_branch)
+        }
+        Sender::Gitlab => {
+            let push: GitlabPush = shaped(value, "a push event of GitLab")?;
+            let GitlabProject {
+                git_http_url,
+                git_ssh_url,
+                default_branch,
+            } = push.project;
+            (
+                [git_http_url, git_ssh_url],
+                Some(push.reference),
+                default_branch,
+            )
+        }
+        Sender::Generic => {
+            let push: GenericPush = shaped(
+                value,
+                r#"of the form {"repository": "https://…", "ref": "refs/heads/main"}"#,
+            )?;
+            ([Some(push.repository), None], push.reference, None)
+        }
+    };
+    let repositories: Vec<RepositoryUrl> = addresses
+        .iter()
+        .flatten()
+        .filter_map(|address| RepositoryUrl::parse(address).ok())
+        .collect();
+    if repositories.is_empty() {
+        return Err("it names no repository that git could fetch by https or ssh".to_owned());
+    }
+    Ok(Push {
+        repositories,
+        reference,
+        default,
+    })
+}
+
+fn shaped<T: serde::de::DeserializeOwned>(value: Value, what: &str) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|error| format!("the body is not {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn push(sender: Sender, body: &Value) -> Push {
+        read(sender, body.to_string().as_bytes()).unwrap()
+    }
+
+    fn github(reference: &str) -> Push {
+        push(
+            Sender::Github,
+            &json!({
+                "ref": reference, "before": "0", "commits": [],
+                "repository": {
+                    "clone_url": "https://github.com/Team/infra.git",
+                    "ssh_url": "git@github.com:Team/infra.git", "default_branch": "main",
+                },
+            }),
+        )
+    }
+
+    fn repository(url: &str) -> RepositoryUrl {
+        RepositoryUrl::parse(url).unwrap()
+    }
+
+    #[test]
+    fn a_repository_is_found_however_a_resource_writes_it() {
+        let push = github("refs/heads/main");
+        let main = Reference::branch(Some("main")).unwrap();
+        for url in [
+            "https://github.com/team/infra",
+            "git@github.com:Team/infra.git",
+            "ssh://git@github.com/team/infra.git",
+            "github.com/team/infra"
+                .replacen("github", "https://github", 1)
+                .as_str(),
+            "https://github.com/team/infra/modules/web",
+        ] {
+            assert!(push.concerns(&repository(url), &main), "{url}");
+        }
+        for url in [
+            "https://github.com/team/infra2",
+            "https://gitlab.com/team/infra",
+            "git@github.com:other/infra.git",
+        ] {
+            assert!(!push.concerns(&repository(url), &main), "{url}");
+        }
+    }
+
+    #[test]
+    fn only_who_follows_the_reference_is_concerned() {
+        let here = repository("https://github.com/team/infra");
+        let branch = |name| Reference::branch(Some(name)).unwrap();
+        let tag = Reference::tag("v1").unwrap();
+        let commit = Reference::commit(&"a".repeat(40)).unwrap();
+        let concerned = |push: &Push| {
+            [
+                &Reference::Default,
+                &branch("main"),
+                &branch("next"),
+                &tag,
+                &commit,
+            ]
+            .map(|reference| push.concerns(&here, reference))
+        };
+        assert_eq!(
+            concerned(&github("refs/heads/main")),
+            [true, true, false, false, false]
+        );
+        assert_eq!(
+            concerned(&github("refs/heads/next")),
+            [false, false, true, false, false]
+        );
+        assert_eq!(
+            concerned(&github("refs/tags/v1")),
+            [false, false, false, true, false]
+        );
+        let any = push(
+            Sender::Generic,
+            &json!({"repository": "https://github.com/team/infra"}),
+        );
+        assert_eq!(concerned(&any), [true, true, true, true, false]);
+        let unnamed = Push {
+            reference: Some("refs/heads/next".to_owned()),
+            ..any
+        };
+        assert_eq!(concerned(&unnamed), [true, false, true, false, false]);
+    }
+
+    #[test]
+    fn gitlab_tells_of_a_project() {
+        let push = push(
+            Sender::Gitlab,
+            &json!({
+                "object_kind": "push", "ref": "refs/heads/main",
+                "project": {
+                    "git_ssh_url": "ssh://git@gitlab.test:2222/a/b/c.git",
+                    "git_http_url": "https://gitlab.test:8443/a/b/c.git", "default_branch": "main",
+                },
+            }),
+        );
+        let here = repository("ssh://git@gitlab.test:2222/a/b/c");
+        assert!(push.concerns(&here, &Reference::Default));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        for (body, said) in [
+            ("", "no JSON"),
+            ("[]", "not of the form"),
+            (r#"{"repository": 1}"#, "not of the form"),
+            (
+                r#"{"repository": "https://a.test/b", "branch": "x"}"#,
+                "branch",
+            ),
+            (r#"{"repository": "file:///etc"}"#, "names no repository"),
+        ] {
+            let error = read(Sender::Generic, body.as_bytes()).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(read(Sender::Github, br#"{"zen": "x"}"#).is_err());
+    }
+}

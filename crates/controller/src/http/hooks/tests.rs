@@ -1,0 +1,203 @@
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use tower::ServiceExt as _;
+
+use super::*;
+
+const SECRET: &[u8] = b"a secret";
+const PUSH: &str =
+    r#"{"ref":"refs/heads/main","repository":{"clone_url":"https://git.test/a/b.git"}}"#;
+const GENERIC: &str = r#"{"repository":"https://git.test/a/b"}"#;
+
+/// The endpoint, with a controller for which each push concerns three resources.
+struct Endpoint {
+    router: Router,
+    folder: tempfile::TempDir,
+    taken: Arc<Mutex<Vec<Push>>>,
+}
+
+impl Endpoint {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("github"), SECRET).unwrap();
+        let (pushes, mut receiver) = mpsc::channel::<Pushed>(1);
+        let taken = Arc::<Mutex<Vec<Push>>>::default();
+        let kept = taken.clone();
+        tokio::spawn(async move {
+            while let Some((push, told)) = receiver.recv().await {
+                kept.lock().unwrap().push(push);
+                told.send(3).unwrap();
+            }
+        });
+        let hooks = Hooks::new(Some(folder.path().to_owned()), pushes);
+        Self {
+            router: router(hooks),
+            folder,
+            taken,
+        }
+    }
+
+    async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
+        let mut request = Request::post(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let answer = self.router.clone().oneshot(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let body = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    async fn github(&self, secret: &[u8], event: &str, body: &str) -> (u16, Value) {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret);
+        let tag = hex::encode(ring::hmac::sign(&key, body.as_bytes()));
+        let tag = format!("sha256={tag}");
+        let headers = [("x-hub-signature-256", &*tag), ("x-github-event", event)];
+        self.post("/hooks/github", &headers, body).await
+    }
+
+    async fn signed(&self, path: &str, id: &str, at: i64, body: &str) -> (u16, Value) {
+        let secret = Secret::read(SECRET).unwrap();
+        let (signature, at) = (secret.sign(id, at, body.as_bytes()), at.to_string());
+        let headers = [
+            (webhook::ID, id),
+            (webhook::TIMESTAMP, &at),
+            (webhook::SIGNATURE, &signature),
+        ];
+        self.post(path, &headers, body).await
+    }
+
+    fn pushes(&self) -> usize {
+        self.taken.lock().unwrap().len()
+    }
+}
+
+fn now() -> i64 {
+    Timestamp::now().as_second()
+}
+
+#[tokio::test]
+async fn a_push_is_taken_once_and_its_sender_learns_whom_it_concerns() {
+    let endpoint = Endpoint::new();
+    let (status, told) = endpoint.github(SECRET, "push", PUSH).await;
+    assert_eq!((status, &told["resources"]), (202, &json!(3)));
+    let (status, told) = endpoint.github(SECRET, "push", PUSH).await;
+    assert_eq!(status, 200);
+    assert!(told["ignored"].as_str().unwrap().contains("before"));
+    assert_eq!(endpoint.pushes(), 1);
+}
+
+#[tokio::test]
+async fn what_is_not_signed_with_a_secret_is_refused() {
+    let endpoint = Endpoint::new();
+    let unsigned: &[(&str, &str)] = &[];
+    for (path, headers) in [
+        ("/hooks/github", unsigned),
+        ("/hooks/github", &[("x-hub-signature-256", "sha256=00")]),
+        ("/hooks/github", &[("x-hub-signature-256", "a secret")]),
+        ("/hooks/gitlab", unsigned),
+        ("/hooks/gitlab", &[("x-gitlab-token", "guess")]),
+        ("/hooks/generic", &[("x-gitlab-token", "a secret")]),
+        ("/hooks/generic", &[("webhook-signature", "v1,AAAA")]),
+    ] {
+        let (status, told) = endpoint.post(path, headers, PUSH).await;
+        assert_eq!(
+            (status, &told["reason"]),
+            (401, &json!("InvalidSignature")),
+            "{path} {headers:?}"
+        );
+    }
+    assert_eq!(endpoint.github(b"other", "push", PUSH).await.0, 401);
+    assert_eq!(endpoint.pushes(), 0);
+}
+
+#[tokio::test]
+async fn a_secret_may_follow_another_without_a_restart() {
+    let endpoint = Endpoint::new();
+    assert_eq!(endpoint.github(b"next", "push", PUSH).await.0, 401);
+    std::fs::write(endpoint.folder.path().join("next"), "next\n").unwrap();
+    assert_eq!(endpoint.github(b"next", "push", PUSH).await.0, 202);
+    std::fs::remove_file(endpoint.folder.path().join("github")).unwrap();
+    assert_eq!(endpoint.github(SECRET, "push", PUSH).await.0, 401);
+    std::fs::remove_file(endpoint.folder.path().join("next")).unwrap();
+    let (status, told) = endpoint.github(b"next", "push", PUSH).await;
+    assert_eq!((status, &told["reason"]), (503, &json!("HooksOff")));
+}
+
+#[tokio::test]
+async fn gitlab_sends_a_token_or_signs() {
+    let body = r#"{"ref":"refs/heads/main","project":{"git_ssh_url":"git@git.test:a/b.git"}}"#;
+    let endpoint = Endpoint::new();
+    let headers = [
+        ("x-gitlab-token", "a secret"),
+        ("x-gitlab-event", "Push Hook"),
+    ];
+    assert_eq!(endpoint.post("/hooks/gitlab", &headers, body).await.0, 202);
+    assert_eq!(
+        endpoint.signed("/hooks/gitlab", "1", now(), body).await.0,
+        202
+    );
+}
+
+#[tokio::test]
+async fn an_old_message_does_not_count_and_a_new_one_once() {
+    let endpoint = Endpoint::new();
+    let at = now();
+    assert_eq!(
+        endpoint
+            .signed("/hooks/generic", "1", at - 400, GENERIC)
+            .await
+            .0,
+        401
+    );
+    assert_eq!(
+        endpoint.signed("/hooks/generic", "1", at, GENERIC).await.0,
+        202
+    );
+    assert_eq!(
+        endpoint.signed("/hooks/generic", "1", at, GENERIC).await.0,
+        200
+    );
+    assert_eq!(
+        endpoint.signed("/hooks/generic", "2", at, GENERIC).await.0,
+        202
+    );
+    assert_eq!(endpoint.pushes(), 2);
+}
+
+#[tokio::test]
+async fn other_events_are_no_pushes_and_odd_bodies_are_told() {
+    let endpoint = Endpoint::new();
+    let (status, told) = endpoint.github(SECRET, "ping", r#"{"zen":"x"}"#).await;
+    assert_eq!((status, &told["ignored"]), (200, &json!("ping is no push")));
+    for body in ["", "{", "[]", r#"{"ref":1}"#] {
+        let (status, told) = endpoint.github(SECRET, "push", body).await;
+        assert_eq!(
+            (status, &told["reason"]),
+            (422, &json!("InvalidPush")),
+            "{body}"
+        );
+    }
+    let long = " ".repeat(LONGEST + 1);
+    let (status, told) = endpoint.github(SECRET, "push", &long).await;
+    assert_eq!((status, &told["reason"]), (413, &json!("BodyRefused")));
+}
+
+#[tokio::test]
+async fn without_secrets_nothing_is_taken() {
+    let hooks = Hooks::new(None, mpsc::channel(1).0);
+    let request = Request::post("/hooks/github").body(Body::empty()).unwrap();
+    let answer = router(hooks).oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_controller_is_up_a_push_is_sent_again() {
+    let (pushes, receiver) = mpsc::channel::<Pushed>(1);
+    let hooks = Hooks::new(None, pushes);
+    let push = payload::read(Sender::Generic, GENERIC.as_bytes()).unwrap();
+    assert_eq!(tell(&hooks, push.clone()).await, None);
+    drop(receiver);
+    assert_eq!(tell(&hooks, push).await, None);
+}

@@ -1,0 +1,51 @@
+"""Turns the operator's messages into Slack's: checks the signature, sends one line of text on.
+
+Environment: SLACK_URL (an incoming webhook), SECRET (the one of the resource's Secret), PORT [8080].
+"""
+
+import base64
+import hashlib
+import hmac
+import http.server
+import json
+import os
+import time
+import urllib.request
+
+
+class Relay(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        if not signed(self.headers, body):
+            return self.send_error(401)
+        data = json.loads(body)["data"]
+        text = "*{event}* `{namespace}/{name}` ({reason}): {message}".format(**data)
+        request = urllib.request.Request(
+            os.environ["SLACK_URL"],
+            json.dumps({"text": text}).encode(),
+            {"content-type": "application/json"},
+        )
+        try:
+            urllib.request.urlopen(request, timeout=8).close()
+        except OSError as error:
+            # The operator tries again. The address is a secret, the error may hold it.
+            return self.send_error(502, type(error).__name__)
+        self.send_response(204)
+        self.end_headers()
+
+
+def signed(headers, body):
+    """Whether the message is by somebody who knows the secret, and new (standardwebhooks.com)."""
+    identity, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not at.isdigit() or abs(time.time() - int(at)) > 300:
+        return False
+    content = f"{identity}.{at}.".encode() + body
+    digest = hmac.new(os.environ["SECRET"].strip().encode(), content, hashlib.sha256).digest()
+    expected = "v1," + base64.b64encode(digest).decode()
+    given = headers.get("webhook-signature", "").split(" ")
+    return any(hmac.compare_digest(expected, one) for one in given)
+
+
+if __name__ == "__main__":
+    port = int(os.environ.get("PORT", "8080"))
+    http.server.ThreadingHTTPServer(("", port), Relay).serve_forever()

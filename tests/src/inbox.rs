@@ -1,0 +1,82 @@
+//! A server outside the cluster that takes messages.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::counter::HOST;
+
+/// Keeps the messages that it gets.
+#[derive(Clone)]
+pub struct Inbox {
+    /// `host:port` as pods reach it.
+    pub address: String,
+    messages: Arc<Mutex<Vec<Message>>>,
+    refused: Arc<AtomicUsize>,
+}
+
+/// A message as it came.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: String,
+}
+
+impl Message {
+    /// A header.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers[name].to_str().unwrap()
+    }
+
+    /// The body, which is JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+impl Inbox {
+    /// Starts an empty one, which refuses the first `refused` messages.
+    pub async fn start(refused: usize) -> Self {
+        let listener = TcpListener::bind((HOST, 0))
+            .await
+            .expect("an address of the dev cluster's link");
+        let inbox = Self {
+            address: listener.local_addr().expect("an address").to_string(),
+            messages: Arc::default(),
+            refused: Arc::new(AtomicUsize::new(refused)),
+        };
+        let router = Router::new()
+            .route("/", post(take))
+            .with_state(inbox.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        inbox
+    }
+
+    /// What came, in order; what was refused is in it, too.
+    pub fn messages(&self) -> Vec<Message> {
+        self.messages.lock().unwrap().clone()
+    }
+}
+
+async fn take(State(inbox): State<Inbox>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let body = String::from_utf8_lossy(&body).into_owned();
+    let message = Message { headers, body };
+    inbox.messages.lock().unwrap().push(message);
+    let fewer = |left: usize| left.checked_sub(1);
+    let refused = inbox
+        .refused
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+    match refused {
+        Ok(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Err(_) => StatusCode::NO_CONTENT,
+    }
+}
