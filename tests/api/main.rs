@@ -23,3 +23,4 @@ mod rules;
 mod samples;
 mod server;
 mod space;
+mod sync;

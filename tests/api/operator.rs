@@ -289,6 +289,40 @@ async fn what_never_ran_goes_at_once_and_leaves_nothing() {
     operator.keeps_to_its_role();
 }
 
+#[tokio::test]
+async fn fields_of_a_status_that_metacontroller_left_behind_go_with_the_next_one() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let web = with(resource("web"), "/gitRepo/url", Some(json!("ftp://a/b")));
+    space.apply(&web).await.unwrap();
+    let api = space.api::<Terraform>();
+    wait(&api, "web", "a word", |tf| {
+        condition(tf, "Stalled").0 == "True"
+    })
+    .await;
+    let raw = space.raw();
+    let mut stored = raw.get("web").await.unwrap();
+    stored.data["status"]["queue"] = json!({"position": 3});
+    stored.data["status"]["plan"] = json!({"summary": "+1 ~0 -0", "pendingApproval": true, "add": 1, "change": 0, "destroy": 0});
+    let parameters = PostParams {
+        field_manager: Some("metacontroller".to_owned()),
+        ..PostParams::default()
+    };
+    raw.replace_status("web", &parameters, &stored)
+        .await
+        .unwrap();
+
+    let edited = with(web, "/retry/limit", Some(json!(3)));
+    space.apply(&edited).await.unwrap();
+    let tf = wait(&api, "web", "a status without them", |tf| {
+        let status = tf.status.as_ref().unwrap();
+        status.observed_generation == Some(2) && status.queue.is_none() && status.plan.is_none()
+    })
+    .await;
+    assert_eq!(tf.status.unwrap().state, State::Stalled);
+    operator.keeps_to_its_role();
+}
+
 /// Two hundred resources wait for a person; one more cannot be read.
 #[tokio::test]
 async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {

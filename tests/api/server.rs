@@ -254,7 +254,7 @@ fn assets() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-fn free_ports<const N: usize>() -> [u16; N] {
+pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
     // All are held until the last is known, so that they differ.
     let listeners = [(); N].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())

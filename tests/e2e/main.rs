@@ -39,4 +39,5 @@ mod samples;
 mod scripts;
 mod source;
 mod suspend;
+mod sync;
 mod waitfor;

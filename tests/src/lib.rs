@@ -15,6 +15,7 @@ mod counter;
 mod gate;
 mod immutable;
 mod inbox;
+pub mod metacontroller;
 mod operator;
 mod scene;
 mod state_server;

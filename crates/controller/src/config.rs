@@ -8,7 +8,7 @@ use alustan_api::{Engine, EngineName, engine};
 use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings};
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
 use crate::notifier::Place;
 
@@ -105,6 +105,11 @@ pub(crate) struct Config {
     /// /hooks takes nothing.
     #[arg(long, env = "ALUSTAN_HOOK_SECRETS")]
     pub(crate) hook_secrets: Option<PathBuf>,
+    /// Who says when to look at a resource: the operator's own watches, or metacontroller by POST /sync.
+    #[arg(long, env = "ALUSTAN_DRIVER", value_enum, default_value_t = Driver::Native)]
+    pub(crate) driver: Driver,
+    #[command(flatten)]
+    pub(crate) sync: SyncFlags,
     /// error, info or debug; or a filter such as `info,kube=debug`.
     #[arg(long, env = "ALUSTAN_LOG_LEVEL", default_value = "info")]
     pub(crate) log_level: String,
@@ -117,6 +122,53 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
 }
 
+/// Who says when to look at a resource, and writes its status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Driver {
+    /// The operator itself.
+    Native,
+    /// Metacontroller.
+    Metacontroller,
+}
+
+/// How metacontroller reaches the operator, and proves that it is it.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct SyncFlags {
+    /// A folder, such as a mounted Secret: each file in it is a token that callers of /sync may give
+    /// (Authorization: Bearer). It is read anew for each call.
+    #[arg(
+        id = "sync_token_dir",
+        long = "sync-token-dir",
+        env = "ALUSTAN_SYNC_TOKEN_DIR"
+    )]
+    pub(crate) token_dir: Option<PathBuf>,
+    /// Where /sync is answered by TLS; without it, it is answered at --listen in plain http.
+    #[arg(
+        id = "sync_listen",
+        long = "sync-listen",
+        env = "ALUSTAN_SYNC_LISTEN",
+        requires = "sync_tls_dir"
+    )]
+    pub(crate) listen: Option<SocketAddr>,
+    /// A folder with tls.crt and tls.key, as a Secret of that type has them, for --sync-listen. They are
+    /// read anew when they change.
+    #[arg(
+        id = "sync_tls_dir",
+        long = "sync-tls-dir",
+        env = "ALUSTAN_SYNC_TLS_DIR",
+        requires = "sync_listen"
+    )]
+    pub(crate) tls_dir: Option<PathBuf>,
+    /// A file with certificates (PEM): callers at --sync-listen must have one signed by one of these.
+    #[arg(
+        id = "sync_client_ca_file",
+        long = "sync-client-ca-file",
+        env = "ALUSTAN_SYNC_CLIENT_CA_FILE",
+        requires = "sync_listen"
+    )]
+    pub(crate) client_ca_file: Option<PathBuf>,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -127,6 +179,17 @@ pub(crate) enum LogFormat {
 }
 
 impl Config {
+    /// Nobody is told of the resources who does not prove who they are.
+    pub(crate) fn check(&self) -> Result<()> {
+        let proof = self.sync.token_dir.is_some() || self.sync.client_ca_file.is_some();
+        ensure!(
+            proof || self.driver == Driver::Native,
+            "--driver=metacontroller needs --sync-token-dir or --sync-client-ca-file: by one of them \
+             metacontroller proves that it is it"
+        );
+        Ok(())
+    }
+
     /// The base images for `spec.engine`.
     fn catalogue(&self) -> Result<Vec<EngineImage>> {
         let given = self.engines.iter().map(|it| it.trim());
@@ -243,6 +306,32 @@ mod tests {
             "opentofu:1.12.6=Not An Image",
         ] {
             assert!(engine_image(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn metacontroller_must_be_able_to_prove_who_it_is() {
+        let parsed = |more: &[&str]| {
+            let least = ["alustan", "--base-image", "a", "--operator-image", "b"];
+            Config::try_parse_from(least.iter().chain(more))
+        };
+        assert!(parsed(&[]).unwrap().check().is_ok());
+        let driver = "--driver=metacontroller";
+        let nothing = parsed(&[driver]).unwrap().check().unwrap_err();
+        assert!(
+            nothing.to_string().contains("--sync-token-dir"),
+            "{nothing}"
+        );
+        let token = parsed(&[driver, "--sync-token-dir=/t"]).unwrap();
+        assert!(token.check().is_ok());
+        let (listen, tls) = ("--sync-listen=0.0.0.0:8443", "--sync-tls-dir=/s");
+        let certificate = parsed(&[driver, listen, tls, "--sync-client-ca-file=/c"]).unwrap();
+        assert!(certificate.check().is_ok());
+        for alone in [listen, tls, "--sync-client-ca-file=/c"] {
+            assert!(
+                parsed(&[driver, "--sync-token-dir=/t", alone]).is_err(),
+                "{alone}"
+            );
         }
     }
 

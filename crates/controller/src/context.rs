@@ -13,6 +13,7 @@ use kube::Client;
 use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::Store;
 
+use crate::config::Driver;
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::fail_point::FailPoint;
@@ -31,6 +32,7 @@ use crate::{Guarded, Ref};
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
+    pub(crate) driver: Driver,
     /// The name of this pod.
     pub(crate) instance: String,
     pub(crate) dispatcher: Arc<Dispatcher>,
@@ -96,6 +98,16 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// Whether the first answer to a question of `who` is still to come.
+    pub(crate) fn is_asking(&self, who: &Ref) -> bool {
+        self.namespaces.is_asking(who)
+            || self.revisions.is_asking(who)
+            || self.modules.is_asking(who)
+            || self.images.is_asking(who)
+            || self.artifacts.is_asking(who)
+            || self.logs.is_asking(who)
+    }
+
     /// Forgets the questions of `who` that are not in `used`.
     pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
         self.namespaces.keep(who, used);

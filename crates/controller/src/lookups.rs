@@ -165,6 +165,13 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         theirs.for_each(|entry| entry.now.notify_one());
     }
 
+    /// Whether a question of `who` has no answer yet.
+    pub(crate) fn is_asking(&self, who: &Ref) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = entries.values();
+        asked.any(|it| matches!(it.answer, Answer::Pending) && it.users.contains_key(who))
+    }
+
     /// Forgets the questions of `who` that are not in `used`; nobody asks on for nobody.
     pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -353,7 +360,9 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let ask = || counting(&asked, 2);
         lookups.get("q", &who("a"), None, ask());
+        assert!(lookups.is_asking(&who("a")) && !lookups.is_asking(&who("b")));
         woken.recv().await.unwrap();
+        assert!(!lookups.is_asking(&who("a")));
         assert!(matches!(
             lookups.peek("q", &who("a")),
             Some(Answer::Failed { last: None, .. })

@@ -26,6 +26,7 @@ mod reconcile;
 mod references;
 mod report;
 mod run;
+mod sync;
 mod unreadable;
 mod version;
 mod watches;
@@ -61,6 +62,7 @@ async fn main() -> Result<()> {
     let config = config::Config::parse();
     let level = logging::start(&config)?;
     tokio::spawn(level.follow());
+    config.check()?;
     if rustls::crypto::ring::default_provider()
         .install_default()
         .is_err()

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
+use alustan_core::metacontroller::{Pace, is_at_work};
 use alustan_core::references::Key;
 use alustan_core::schedule::Class;
 use alustan_core::seen::Seen;
@@ -22,6 +23,7 @@ use kube::{Resource, ResourceExt};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
+use crate::config::Driver;
 use crate::context::Context;
 use crate::enact::Pass;
 use crate::error::Error;
@@ -37,8 +39,39 @@ const QUEUED: SignedDuration = SignedDuration::from_secs(30);
 /// Looked at again after this, if nothing happened: no watch promises every event.
 const RESYNC: Duration = Duration::from_hours(1);
 
-/// One look at `object`, measured.
+/// One look at `object`, unless it is metacontroller that says when to look.
 pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
+    match cx.driver {
+        Driver::Native => {
+            let looked = Box::pin(look(&object, &cx)).await;
+            looked.map(|looked| looked.action())
+        }
+        Driver::Metacontroller => Ok(Action::await_change()),
+    }
+}
+
+/// When a look is to follow another.
+pub(crate) struct Looked {
+    /// Where all that happens wakes; `None` for not before the resource changes.
+    again: Option<Duration>,
+    /// Where it does not.
+    pub(crate) pace: Pace,
+}
+
+impl Looked {
+    const UNTIL_CHANGED: Self = Self {
+        again: None,
+        pace: Pace::UntilChanged,
+    };
+
+    fn action(&self) -> Action {
+        self.again
+            .map_or_else(Action::await_change, Action::requeue)
+    }
+}
+
+/// One look at `object`, measured: what is to be done is done, and what is to be said is said.
+pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, Error> {
     // What a mirror has not listed yet is not gone. The sender lives as long as the watches.
     let _ = cx
         .mirrors
@@ -46,15 +79,15 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
         .clone()
         .wait_for(|lists| *lists >= MIRRORS)
         .await;
-    let who = ObjectRef::from_obj(&*object);
+    let who = ObjectRef::from_obj(object);
     let (began, _looking) = (Instant::now(), cx.health.look(&who));
     let span = info_span!("look", run = Empty, trace_id = Empty);
-    let result = Box::pin(look(&object, who, &cx)).instrument(span).await;
+    let result = Box::pin(unmeasured(object, who, cx)).instrument(span).await;
     cx.metrics.looked(&result, began.elapsed());
     result
 }
 
-async fn look(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Action, Error> {
+async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Looked, Error> {
     let (mut tf, unreadable) = match &object.0 {
         Ok(tf) => (tf.clone(), None),
         Err(invalid) => {
@@ -63,7 +96,10 @@ async fn look(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Action, E
                 let event = unreadable::event(&invalid.error);
                 publish(cx, &object.object_ref(&()), event).await;
                 cx.dispatcher.idle(&key(&who), Timestamp::now());
-                return Ok(Action::requeue(RESYNC));
+                return Ok(Looked {
+                    again: Some(RESYNC),
+                    pace: Pace::UntilChanged,
+                });
             };
             (tf, Some(unreadable::failure(&invalid.error)))
         }
@@ -75,7 +111,7 @@ async fn look(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Action, E
     let session = Session::new(cx, &tf, &who, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(cx, &who);
-        return Ok(Action::await_change());
+        return Ok(Looked::UNTIL_CHANGED);
     }
     let seen = match Box::pin(session.observe()).await {
         Ok(seen) => seen,
@@ -94,6 +130,7 @@ async fn look(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Action, E
     let requeue = decision
         .requeue_at
         .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
+    let at_work = is_at_work(&seen, &decision);
     Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
     if let Some(status) = cx.memory.status(&who) {
         notifier::tell(cx, &who, &tf, &seen, &status);
@@ -104,7 +141,19 @@ async fn look(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Action, E
             .unwrap_or_default()
             .clamp(SOONEST, RESYNC)
     });
-    Ok(Action::requeue(wait))
+    Ok(Looked {
+        again: Some(wait),
+        pace: if at_work || cx.answers.is_asking(&who) {
+            Pace::AtWork
+        } else {
+            at_rest(wait)
+        },
+    })
+}
+
+/// The pace of one that is looked at again after `wait`.
+pub(crate) fn at_rest(wait: Duration) -> Pace {
+    Pace::AtRest(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX))
 }
 
 /// Of the run that `steps` start.

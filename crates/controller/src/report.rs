@@ -2,15 +2,17 @@
 
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::events;
+use alustan_core::leftovers::leftovers;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
+use crate::config::Driver;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
@@ -24,12 +26,14 @@ const CONTROLLER: &str = "alustan";
 const LONGEST_NOTE: usize = 1024;
 
 /// Writes `status` if it says something new, and an event for each change that people watch for. The
-/// API server takes no status for a resource that nobody can read: events tell alone.
+/// API server takes no status for a resource that nobody can read: events tell alone. A status has
+/// one owner: where metacontroller drives, it is remembered for the answer, and metacontroller writes
+/// it.
 pub(crate) async fn report(session: &Session<'_>, status: TerraformStatus) -> Result<(), Error> {
     let Session { cx, tf, who, .. } = *session;
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
-        if session.unreadable.is_none() {
+        if session.unreadable.is_none() && cx.driver == Driver::Native {
             write(cx, tf, &status).await?;
         }
         tell(cx, tf, &status).await;
@@ -49,7 +53,20 @@ async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result
     let patch = Patch::Apply(&body);
     let name = tf.name_any();
     let written = api.patch_status(&name, &parameters, &patch);
-    call("write the status", written).await.map(drop)
+    let written = call("write the status", written).await?;
+    let Some(others) = written.status.and_then(|it| left(&it, status)) else {
+        return Ok(());
+    };
+    let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": others}));
+    let parameters = PatchParams::default();
+    let cleared = api.patch_status(&name, &parameters, &patch);
+    call("clear the status", cleared).await.map(drop)
+}
+
+/// The patch that takes what is not in `said` out of what is `written`.
+fn left(written: &TerraformStatus, said: &TerraformStatus) -> Option<Value> {
+    let [written, said] = [written, said].map(serde_json::to_value);
+    leftovers(&written.ok()?, &said.ok()?)
 }
 
 /// Publishes what is new in `status`.

@@ -37,6 +37,7 @@ use crate::observe::jobs::JOB_NAME;
 use crate::pushes::follow;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
+use crate::sync::Syncs;
 use crate::watches::{Events, Watches, to_ref};
 use crate::{Guarded, Ref, readable};
 
@@ -70,32 +71,50 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let (wake, woken) = mpsc::unbounded_channel::<Ref>();
     let watches = Watches::new(client.clone(), config.watch_namespace.clone(), wake.clone());
     let dispatcher = Dispatcher::new(config.max_concurrent_runs, wake.clone());
-    let parts = Parts {
+    let (push, pushes) = mpsc::channel(PUSHES);
+    let made = Made {
         client,
         wake,
         health: health.clone(),
         metrics: metrics.clone(),
         dispatcher: Arc::new(dispatcher),
     };
-    let measured = Measured {
-        metrics,
-        resources: watches.0.resources(),
-        dispatcher: parts.dispatcher.clone(),
+    let dispatcher = made.dispatcher.clone();
+    let parts = Parts {
+        made,
+        woken,
+        pushes,
+        syncs: Arc::new(Syncs::new(config.watch_namespace.clone())),
     };
-    let (push, pushes) = mpsc::channel(PUSHES);
-    let server = tokio::spawn(http::serve(
-        config.listen,
+    let routes = http::Parts {
         health,
-        Hooks::new(config.hook_secrets.clone(), push),
-        measured,
-        until(stopped.clone()),
-    ));
-    control(parts, &config, watches, woken, pushes, until(stopped)).await?;
+        hooks: Hooks::new(config.hook_secrets.clone(), push),
+        measured: Measured {
+            metrics,
+            resources: watches.0.resources(),
+            dispatcher,
+        },
+        syncs: parts.syncs.clone(),
+    };
+    let server = {
+        let (config, stopped) = (config.clone(), stopped.clone());
+        let stop = move || until(stopped.clone());
+        tokio::spawn(async move { http::serve(&config, routes, stop).await })
+    };
+    control(parts, &config, watches, until(stopped)).await?;
     server.await.context("the HTTP server ended")?
 }
 
 /// What is made before anything is watched.
 struct Parts {
+    made: Made,
+    woken: mpsc::UnboundedReceiver<Ref>,
+    pushes: mpsc::Receiver<Pushed>,
+    syncs: Arc<Syncs>,
+}
+
+/// What of it is part of the context.
+struct Made {
     client: Client,
     wake: mpsc::UnboundedSender<Ref>,
     health: Health,
@@ -135,11 +154,9 @@ async fn control(
         Watches,
         impl Stream<Item = Events<Guarded>> + Send + 'static,
     ),
-    woken: mpsc::UnboundedReceiver<Ref>,
-    pushes: mpsc::Receiver<Pushed>,
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<()> {
-    let health = parts.health.clone();
+    let health = parts.made.health.clone();
     let ours =
         watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
     let memory_secrets = format!(
@@ -168,7 +185,14 @@ async fn control(
         pods: Mirror::new(pods),
         listed: listed.clone(),
     };
-    let cx = Arc::new(context(parts, config, mirrors, resources.clone())?);
+    let Parts {
+        woken,
+        pushes,
+        syncs,
+        made,
+    } = parts;
+    let cx = Arc::new(context(made, config, mirrors, resources.clone())?);
+    syncs.begin(cx.clone());
     let (of_secret, of_map, of_claim) = (cx.clone(), cx.clone(), cx.clone());
     let (of_job, of_pod) = (cx.clone(), cx.clone());
     let (by_secret, by_map) = (resources.clone(), resources.clone());
@@ -205,12 +229,9 @@ async fn control(
             watches.touched::<PartialObjectMeta<ConfigMap>>(),
             move |map| users(&by_map, &map, names_config_map),
         )
-        .reconcile_on(stream::unfold(woken, |mut woken| async move {
-            let who = woken.recv().await?;
-            Some((who, woken))
-        }))
+        .reconcile_on(received(woken))
         .graceful_shutdown_on(stop);
-    info!("watching resources");
+    info!(driver = ?config.driver, "watching resources");
     let looks = controller.run(reconcile, retry, cx.clone());
     let mut looks = std::pin::pin!(looks);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
@@ -232,6 +253,13 @@ async fn control(
         }
         health.turn();
     }
+}
+
+fn received(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
+    stream::unfold(woken, |mut woken| async move {
+        let who = woken.recv().await?;
+        Some((who, woken))
+    })
 }
 
 /// Repositories that nobody asks for any more do not fill the disk.
@@ -257,18 +285,18 @@ async fn ready(mut listed: watch::Receiver<usize>, resources: Store<Guarded>, he
 }
 
 fn context(
-    parts: Parts,
+    made: Made,
     config: &Config,
     mirrors: Mirrors,
     resources: Store<Guarded>,
 ) -> Result<Context> {
-    let Parts {
+    let Made {
         client,
         wake,
         health,
         metrics,
         dispatcher,
-    } = parts;
+    } = made;
     let contexts = Contexts::open(config.cache_dir.join("contexts"))
         .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
     let options = CacheOptions {
@@ -290,6 +318,7 @@ fn context(
         instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned()),
         client: client.clone(),
         settings,
+        driver: config.driver,
         registry,
         dispatcher,
         mirrors: Arc::new(mirrors),

@@ -15,6 +15,8 @@ mod hand_on;
 pub mod image;
 pub mod inputs;
 mod leave;
+pub mod leftovers;
+pub mod metacontroller;
 pub mod metrics;
 pub mod notices;
 pub mod objects;

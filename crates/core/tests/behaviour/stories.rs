@@ -21,6 +21,7 @@ mod image_gone;
 mod inputs;
 mod kept;
 mod local;
+mod metacontroller;
 mod moving;
 mod not_converging;
 mod nothing_left;

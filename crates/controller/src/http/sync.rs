@@ -1,0 +1,193 @@
+//! `POST /sync`: the sync and the finalize hook of metacontroller's `CompositeController`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_core::metacontroller::{Answer, Asked, LONGEST_REQUEST, Refusal};
+use alustan_core::metacontroller::{entity_tag, is_known, read};
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{
+    ALLOW, AUTHORIZATION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use axum::http::{HeaderMap, HeaderName, StatusCode, response};
+use axum::response::Response;
+use axum::routing::post;
+use ring::{hmac, rand};
+use tracing::{debug, error};
+
+use crate::config::Driver;
+use crate::sync::Syncs;
+
+/// How long a request may take to arrive.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How soon to ask again, in seconds, where nobody is looked at yet.
+const AGAIN: &str = "2";
+
+type Looked = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+
+/// Who may ask, and who looks then.
+#[derive(Clone)]
+pub(super) struct Door {
+    driver: Driver,
+    tokens: Option<PathBuf>,
+    look: Arc<dyn Fn(Asked) -> Looked + Send + Sync>,
+}
+
+impl Door {
+    /// For those with a token in the folder `tokens`, or for all, as where TLS lets in nobody else.
+    pub(super) fn new(driver: Driver, tokens: Option<PathBuf>, syncs: Arc<Syncs>) -> Self {
+        Self {
+            driver,
+            tokens,
+            look: Arc::new(move |asked| Box::pin(syncs.clone().sync(asked))),
+        }
+    }
+
+    async fn answer(&self, request: Request) -> Result<Response, Refusal> {
+        if self.driver == Driver::Native {
+            let message = "this operator looks at resources by itself (--driver=native): remove the \
+                           CompositeController, or start the operator with --driver=metacontroller";
+            return Err(Refusal::new(409, "WrongDriver", message));
+        }
+        let (parts, body) = request.into_parts();
+        self.let_in(&parts.headers).await?;
+        let asked = read(&received(&parts.headers, body).await?)?;
+        let answer = (self.look)(asked).await?;
+        Ok(answered(&parts.headers, &answer))
+    }
+
+    async fn let_in(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let Some(folder) = &self.tokens else {
+            return Ok(());
+        };
+        let tokens = tokens_in(folder).await.map_err(|error| {
+            let folder = folder.display();
+            error!(%folder, %error, "could not read the tokens of /sync: nobody is let in");
+            let message = "the operator cannot read its own tokens (--sync-token-dir), see its log";
+            Refusal::new(503, "NoTokens", message)
+        })?;
+        if has_token(&tokens, headers) {
+            return Ok(());
+        }
+        let message = "the header Authorization has none of the operator's tokens \
+                       (--sync-token-dir): set authorization in the webhook of the CompositeController; \
+                       metacontroller reads a changed Secret when it starts, or when the spec changes";
+        Err(Refusal::new(401, "Unauthorized", message))
+    }
+}
+
+/// The contents of the files in `folder`. Those whose names begin with a dot are the kubelet's own
+/// (<https://kubernetes.io/docs/concepts/configuration/secret/>).
+async fn tokens_in(folder: &Path) -> io::Result<Vec<String>> {
+    let mut tokens = Vec::new();
+    let mut files = tokio::fs::read_dir(folder).await?;
+    while let Some(file) = files.next_entry().await? {
+        if !file.file_name().as_encoded_bytes().starts_with(b".") {
+            tokens.push(tokio::fs::read_to_string(file.path()).await?);
+        }
+    }
+    Ok(tokens)
+}
+
+/// Whether one of `tokens` is the bearer token in `headers`. It takes as long for a token that is
+/// nearly right as for one that is not.
+fn has_token(tokens: &[String], headers: &HeaderMap) -> bool {
+    let given = headers.get(AUTHORIZATION).and_then(|it| it.to_str().ok());
+    let Some((scheme, given)) = given.and_then(|it| it.split_once(' ')) else {
+        return false;
+    };
+    let Ok(key) = hmac::Key::generate(hmac::HMAC_SHA256, &rand::SystemRandom::new()) else {
+        return false;
+    };
+    let given = hmac::sign(&key, given.trim().as_bytes());
+    let tokens = tokens
+        .iter()
+        .map(|it| it.trim())
+        .filter(|it| !it.is_empty());
+    let right = |token: &str| hmac::verify(&key, token.as_bytes(), given.as_ref()).is_ok();
+    scheme.eq_ignore_ascii_case("bearer") && tokens.fold(false, |found, it| right(it) | found)
+}
+
+async fn received(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    let kind = kind.and_then(|it| it.split(';').next()).map(str::trim);
+    if !kind.is_some_and(|it| it.eq_ignore_ascii_case("application/json")) {
+        let message = "the request is not of the type application/json";
+        return Err(Refusal::new(415, "UnsupportedType", message));
+    }
+    let body = tokio::time::timeout(PATIENCE, to_bytes(body, LONGEST_REQUEST)).await;
+    let body = body.map_err(|_| {
+        let message = format!("the request did not arrive within {PATIENCE:?}");
+        Refusal::new(408, "TooSlow", message)
+    })?;
+    body.map_err(|error| {
+        let message = format!(
+            "the request has more than {LONGEST_REQUEST} bytes, or broke off: {error}; remove what \
+             spec.childResources and the customize hook of the CompositeController add to it"
+        );
+        Refusal::new(413, "TooLarge", message)
+    })
+}
+
+/// A caller that has the answer already gets none of it
+/// (<https://metacontroller.github.io/metacontroller/api/hook.html#etag-reference>).
+fn answered(headers: &HeaderMap, answer: &Answer) -> Response {
+    let body = answer.body();
+    let tag = entity_tag(&body);
+    let known = headers.get_all(IF_NONE_MATCH).iter();
+    let mut known = known.filter_map(|it| it.to_str().ok());
+    if known.any(|known| is_known(known, &tag)) {
+        return respond(StatusCode::NOT_MODIFIED, &[(ETAG, &tag)], String::new());
+    }
+    respond(StatusCode::OK, &[(ETAG, &tag)], body)
+}
+
+fn refused(refusal: &Refusal) -> Response {
+    let Refusal {
+        status,
+        reason,
+        message,
+    } = refusal;
+    debug!(status, reason, message, "refused");
+    let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers: &[_] = match status {
+        StatusCode::UNAUTHORIZED => &[(WWW_AUTHENTICATE, "Bearer")],
+        StatusCode::METHOD_NOT_ALLOWED => &[(ALLOW, "POST")],
+        StatusCode::TOO_MANY_REQUESTS => &[(RETRY_AFTER, AGAIN)],
+        _ => &[],
+    };
+    respond(status, headers, refusal.body())
+}
+
+fn respond(status: StatusCode, headers: &[(HeaderName, &str)], body: String) -> Response {
+    let response = response::Builder::new()
+        .status(status)
+        .header(CONTENT_TYPE, "application/json");
+    let response = headers.iter().fold(response, |response, (name, value)| {
+        response.header(name, *value)
+    });
+    response.body(Body::from(body)).unwrap_or_default()
+}
+
+/// The route of the hooks.
+pub(super) fn router(door: Door) -> Router {
+    let hook = |State(door): State<Door>, request: Request| async move {
+        let answer = door.answer(request).await;
+        answer.unwrap_or_else(|refusal| refused(&refusal))
+    };
+    let others = || async {
+        let message = "metacontroller calls its hooks by POST";
+        refused(&Refusal::new(405, "WrongMethod", message))
+    };
+    Router::new()
+        .route("/sync", post(hook).fallback(others))
+        .with_state(door)
+}
+
+#[cfg(test)]
+mod tests;

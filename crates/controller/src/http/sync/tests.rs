@@ -1,0 +1,280 @@
+use std::sync::Mutex;
+
+use axum::http::Request as HttpRequest;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::*;
+
+/// Bodies as metacontroller's own serializer writes them.
+const V1: &str = include_str!("v1.json");
+const V2: &str = include_str!("v2.json");
+
+/// What was looked at.
+type Log = Arc<Mutex<Vec<Asked>>>;
+
+/// A door whose looks come to `answer`.
+fn door(answer: Result<Answer, Refusal>) -> (Door, Log) {
+    let asked = Log::default();
+    let seen = asked.clone();
+    let look = move |asked: Asked| -> Looked {
+        seen.lock().unwrap().push(asked);
+        let answer = answer.clone();
+        Box::pin(async move { answer })
+    };
+    let door = Door {
+        driver: Driver::Metacontroller,
+        tokens: None,
+        look: Arc::new(look),
+    };
+    (door, asked)
+}
+
+fn ready() -> Answer {
+    Answer {
+        status: json!({"state": "Success", "observedGeneration": 3}),
+        resync_after_seconds: 30,
+        finalized: false,
+    }
+}
+
+fn post_of(body: impl Into<Body>) -> HttpRequest<Body> {
+    let request = HttpRequest::post("/sync").header(CONTENT_TYPE, "application/json");
+    request.body(body.into()).unwrap()
+}
+
+fn with(mut request: HttpRequest<Body>, name: HeaderName, value: &str) -> HttpRequest<Body> {
+    request.headers_mut().insert(name, value.parse().unwrap());
+    request
+}
+
+async fn call(door: &Door, request: HttpRequest<Body>) -> (StatusCode, HeaderMap, String) {
+    let response = router(door.clone()).oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    (parts.status, parts.headers, body)
+}
+
+/// Status and reason of a refusal.
+async fn refusal(door: &Door, request: HttpRequest<Body>) -> (u16, String) {
+    let (status, headers, body) = call(door, request).await;
+    assert_eq!(headers[CONTENT_TYPE], "application/json");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert!(!body["message"].as_str().unwrap().contains("  "), "{body}");
+    (status.as_u16(), body["reason"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn both_versions_of_the_hook_get_the_same_answer() {
+    let (door, asked) = door(Ok(ready()));
+    for body in [V1, V2] {
+        let (status, _, body) = call(&door, post_of(body)).await;
+        assert_eq!(status, StatusCode::OK);
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let answer = json!({
+            "status": {"state": "Success", "observedGeneration": 3},
+            "children": [], "resyncAfterSeconds": 30, "finalized": false,
+        });
+        assert_eq!(body, answer);
+    }
+    let asked = asked.lock().unwrap();
+    let names: Vec<_> = asked.iter().map(|it| (&*it.namespace, &*it.name)).collect();
+    assert_eq!(names, [("team", "web"), ("team", "web")]);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_known_is_not_sent_again() {
+    let (door, asked) = door(Ok(ready()));
+    let (_, headers, _) = call(&door, post_of(V2)).await;
+    let tag = headers[ETAG].to_str().unwrap().to_owned();
+    let (status, headers, body) = call(&door, with(post_of(V2), IF_NONE_MATCH, &tag)).await;
+    assert_eq!((status, &*body), (StatusCode::NOT_MODIFIED, ""));
+    assert_eq!(headers[ETAG], tag);
+    let (status, ..) = call(&door, with(post_of(V2), IF_NONE_MATCH, "\"other\"")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(asked.lock().unwrap().len(), 3, "each call is a look");
+}
+
+#[tokio::test]
+async fn who_has_no_token_learns_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let (door, asked) = door(Ok(ready()));
+    let nowhere = Door {
+        tokens: Some(folder.path().join("nowhere")),
+        ..door.clone()
+    };
+    let unread = refusal(&nowhere, post_of(V2)).await;
+    assert_eq!(unread, (503, "NoTokens".to_owned()));
+
+    let door = Door {
+        tokens: Some(folder.path().to_owned()),
+        ..door
+    };
+    write("token", "old-token\n");
+    write("next", "new-token");
+    write("..data", "not-a-token");
+    for right in ["Bearer old-token", "bearer new-token", "Bearer  new-token"] {
+        let (status, ..) = call(&door, with(post_of(V2), AUTHORIZATION, right)).await;
+        assert_eq!(status, StatusCode::OK, "{right}");
+    }
+    let looks = asked.lock().unwrap().len();
+    for wrong in [
+        "Bearer ",
+        "Bearer old",
+        "Bearer old-token2",
+        "Bearer not-a-token",
+        "Basic old-token",
+        "old-token",
+        "",
+    ] {
+        let request = with(post_of("no JSON at all"), AUTHORIZATION, wrong);
+        let refused = refusal(&door, request).await;
+        assert_eq!(refused, (401, "Unauthorized".to_owned()), "{wrong:?}");
+    }
+    let (_, headers, _) = call(&door, post_of(V2)).await;
+    assert_eq!(headers[WWW_AUTHENTICATE], "Bearer");
+
+    std::fs::remove_file(folder.path().join("token")).unwrap();
+    let late = with(post_of(V2), AUTHORIZATION, "Bearer old-token");
+    let late = refusal(&door, late).await.0;
+    assert_eq!(late, 401, "a token that was taken away counts");
+    write("next", " \n");
+    let nothing = with(post_of(V2), AUTHORIZATION, "Bearer ");
+    let nothing = refusal(&door, nothing).await.0;
+    assert_eq!(nothing, 401, "an empty file lets everybody in");
+    assert_eq!(asked.lock().unwrap().len(), looks);
+}
+
+#[tokio::test]
+async fn what_is_no_call_of_a_hook_is_refused_with_a_reason() {
+    let (door, asked) = door(Ok(ready()));
+    let text = with(post_of(V2), CONTENT_TYPE, "text/plain");
+    assert_eq!(
+        refusal(&door, text).await,
+        (415, "UnsupportedType".to_owned())
+    );
+    let mut no_type = post_of(V2);
+    no_type.headers_mut().clear();
+    assert_eq!(refusal(&door, no_type).await.0, 415);
+    let garbage = refusal(&door, post_of("{\"parent\": ")).await;
+    assert_eq!(garbage, (400, "InvalidRequest".to_owned()));
+    let get = HttpRequest::get("/sync").body(Body::empty()).unwrap();
+    assert_eq!(refusal(&door, get).await, (405, "WrongMethod".to_owned()));
+    let huge = vec![b' '; LONGEST_REQUEST + 1];
+    assert_eq!(
+        refusal(&door, post_of(huge)).await,
+        (413, "TooLarge".to_owned())
+    );
+    let large = format!("{V2}{}", " ".repeat(LONGEST_REQUEST - V2.len()));
+    assert!(asked.lock().unwrap().is_empty());
+    assert_eq!(call(&door, post_of(large)).await.0, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_never_arrives_is_given_up() {
+    let (door, _) = door(Ok(ready()));
+    let stuck = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+    assert_eq!(
+        refusal(&door, post_of(stuck)).await,
+        (408, "TooSlow".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn the_native_driver_says_that_it_is_not_to_be_asked() {
+    let (door, asked) = door(Ok(ready()));
+    let door = Door {
+        driver: Driver::Native,
+        ..door
+    };
+    assert_eq!(
+        refusal(&door, post_of(V2)).await,
+        (409, "WrongDriver".to_owned())
+    );
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn who_is_to_ask_again_is_told_when() {
+    let (door, _) = door(Err(Refusal::new(
+        429,
+        "NotReady",
+        "the operator has just started",
+    )));
+    let (status, headers, _) = call(&door, post_of(V2)).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    // Metacontroller reads whole seconds.
+    assert!(
+        headers[RETRY_AFTER]
+            .to_str()
+            .unwrap()
+            .parse::<u32>()
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn an_operator_that_has_not_listed_everything_looks_at_nothing() {
+    let syncs = Arc::new(Syncs::new(None));
+    let door = Door::new(Driver::Metacontroller, None, syncs);
+    assert_eq!(
+        refusal(&door, post_of(V2)).await,
+        (429, "NotReady".to_owned())
+    );
+    let door = Door::new(
+        Driver::Metacontroller,
+        None,
+        Arc::new(Syncs::new(Some("other".to_owned()))),
+    );
+    assert_eq!(
+        refusal(&door, post_of(V2)).await,
+        (422, "NamespaceNotWatched".to_owned())
+    );
+}
+
+/// What the metacontroller program said and was answered, as `ALUSTAN_RECORD` has it written; the
+/// first line names its version.
+const RECORDED: &str = include_str!("recorded.jsonl");
+
+#[tokio::test]
+async fn what_metacontroller_was_recorded_to_say_is_understood() {
+    for line in RECORDED.lines().skip(1) {
+        let said: Value = serde_json::from_str(line).unwrap();
+        let answer = Answer {
+            status: said["answer"]["status"].clone(),
+            resync_after_seconds: 2,
+            finalized: said["answer"]["finalized"] == true,
+        };
+        let (door, asked) = door(Ok(answer));
+        let (status, ..) = call(&door, post_of(said["request"].to_string())).await;
+        assert_eq!(status, StatusCode::OK, "{line}");
+        let asked = asked.lock().unwrap().pop().unwrap();
+        assert_eq!(said["request"]["parent"]["metadata"]["name"], asked.name);
+        let of_answer = serde_json::from_value::<alustan_api::TerraformStatus>(
+            said["answer"]["status"].clone(),
+        );
+        assert!(of_answer.is_ok(), "{line}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_body_gets_an_answer_or_a_refusal(body in prop::collection::vec(any::<u8>(), 0..256)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (door, _) = door(Ok(ready()));
+        let (status, _, body) = runtime.block_on(call(&door, post_of(body)));
+        prop_assert_eq!(status, StatusCode::BAD_REQUEST);
+        prop_assert!(serde_json::from_str::<Value>(&body).is_ok());
+    }
+
+    #[test]
+    fn any_header_lets_in_nobody(value in "(Bearer |bearer )?[ -~]{0,40}") {
+        let tokens = ["a-token-that-nobody-guesses\n".to_owned()];
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        prop_assert!(!has_token(&tokens, &headers));
+    }
+}

@@ -1,0 +1,182 @@
+//! TLS for a listener of its own, and callers that prove who they are by a certificate.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use axum::serve::Listener;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{debug, warn};
+
+use crate::config::SyncFlags;
+use crate::error::with_causes;
+
+/// Certificates that were changed count after this at the latest.
+const REREAD: Duration = Duration::from_secs(10);
+/// How long a handshake may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many handshakes may go on at once.
+const HANDSHAKES: usize = 64;
+/// A listener that fails, as for want of file descriptors, is not asked again sooner.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Who the operator is, and whom it lets in.
+pub(super) struct Identity {
+    folder: PathBuf,
+    client_ca: Option<PathBuf>,
+    read: Mutex<Read>,
+}
+
+struct Read {
+    config: Arc<ServerConfig>,
+    at: Instant,
+}
+
+impl Identity {
+    /// As the flags say.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub(super) fn of(flags: &SyncFlags) -> Result<Self> {
+        let folder = flags.tls_dir.clone().unwrap_or_default();
+        let client_ca = flags.client_ca_file.clone();
+        let config = config(&folder, client_ca.as_deref())?;
+        Ok(Self {
+            folder,
+            client_ca,
+            read: Mutex::new(Read {
+                config,
+                at: Instant::now(),
+            }),
+        })
+    }
+
+    /// What is presented now. Files that can no longer be read are worth a line in the log: what was
+    /// read before goes on.
+    fn acceptor(&self) -> TlsAcceptor {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if read.at.elapsed() >= REREAD {
+            read.at = Instant::now();
+            match config(&self.folder, self.client_ca.as_deref()) {
+                Ok(config) => read.config = config,
+                Err(error) => warn!(
+                    error = with_causes(&*error),
+                    "kept the certificates of /sync"
+                ),
+            }
+        }
+        TlsAcceptor::from(read.config.clone())
+    }
+}
+
+fn config(folder: &Path, client_ca: Option<&Path>) -> Result<Arc<ServerConfig>> {
+    let of = |name: &str| folder.join(name);
+    let (certificates, key) = (of("tls.crt"), of("tls.key"));
+    let why = |path: &Path| format!("--sync-tls-dir: read {}", path.display());
+    let chain = certificates_in(&certificates).with_context(|| why(&certificates))?;
+    let secret = PrivateKeyDer::from_pem_file(&key).with_context(|| why(&key))?;
+    let builder = ServerConfig::builder();
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let why = || format!("--sync-client-ca-file: read {}", file.display());
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates_in(file).with_context(why)? {
+                roots.add(certificate).with_context(why)?;
+            }
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+            builder.with_client_cert_verifier(verifier.with_context(why)?)
+        }
+    };
+    let config = builder.with_single_cert(chain, secret);
+    Ok(Arc::new(config.with_context(|| why(&key))?))
+}
+
+fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let certificates = CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>()?;
+    anyhow::ensure!(!certificates.is_empty(), "there is no certificate in it");
+    Ok(certificates)
+}
+
+type Connection = (TlsStream<TcpStream>, SocketAddr);
+
+/// Gives connections whose handshake is done.
+pub(super) struct TlsListener {
+    address: SocketAddr,
+    accepted: mpsc::Receiver<Connection>,
+}
+
+impl TlsListener {
+    /// Accepts at `listener`, until it is dropped. A slow handshake holds up nobody else.
+    pub(super) fn new(listener: TcpListener, identity: Identity) -> Result<Self> {
+        let address = listener.local_addr().context("--sync-listen")?;
+        let (accept, accepted) = mpsc::channel(HANDSHAKES);
+        tokio::spawn(accept_all(listener, identity, accept));
+        Ok(Self { address, accepted })
+    }
+}
+
+impl fmt::Debug for TlsListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsListener")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sender<Connection>) {
+    let room = Arc::new(Semaphore::new(HANDSHAKES));
+    while let Ok(place) = room.clone().acquire_owned().await {
+        let (stream, from) = tokio::select! {
+            () = accept.closed() => return,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "could not accept a connection at --sync-listen");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        let (acceptor, accept) = (identity.acceptor(), accept.clone());
+        tokio::spawn(async move {
+            match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
+                // The receiver is gone when the server has ended.
+                Ok(Ok(stream)) => drop(accept.send((stream, from)).await),
+                Ok(Err(error)) => debug!(%from, %error, "no TLS"),
+                Err(_) => debug!(%from, "no TLS in time"),
+            }
+            drop(place);
+        });
+    }
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.accepted.recv().await {
+            Some(connection) => connection,
+            // Nobody accepts any more: the program is about to end.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        Ok(self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use axum::Router;
+use axum::routing::get;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use reqwest::{Client, ClientBuilder};
+use tempfile::TempDir;
+
+use super::*;
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut parameters = CertificateParams::new([]).unwrap();
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// A certificate for `name`, and its key.
+fn issued(by: &Authority, name: &str) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let parameters = CertificateParams::new([name.to_owned()]).unwrap();
+    let certificate = parameters.signed_by(&key, by).unwrap();
+    (certificate.pem(), key.serialize_pem())
+}
+
+/// A folder as of a Secret of the type `kubernetes.io/tls`, and who is let in.
+fn folder(server: &Authority, clients: Option<&Authority>) -> (TempDir, SyncFlags) {
+    // Another test of this process may have been first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = issued(server, "localhost");
+    std::fs::write(folder.path().join("tls.crt"), certificate).unwrap();
+    std::fs::write(folder.path().join("tls.key"), key).unwrap();
+    let client_ca = clients.map(|clients| {
+        let file = folder.path().join("clients.crt");
+        std::fs::write(&file, clients.pem()).unwrap();
+        file
+    });
+    let flags = SyncFlags {
+        tls_dir: Some(folder.path().to_owned()),
+        client_ca_file: client_ca,
+        ..SyncFlags::default()
+    };
+    (folder, flags)
+}
+
+/// The address of a server with these flags.
+async fn served(flags: &SyncFlags) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TlsListener::new(listener, Identity::of(flags).unwrap()).unwrap();
+    let url = format!("https://localhost:{}/", listener.address.port());
+    let router = Router::new().route("/", get(|| async { "hello" }));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+fn client(server: &Authority) -> ClientBuilder {
+    let trusted = reqwest::Certificate::from_pem(server.pem().as_bytes()).unwrap();
+    let client = Client::builder().tls_certs_only([trusted]);
+    client.resolve("localhost", "127.0.0.1:0".parse().unwrap())
+}
+
+async fn hello(client: ClientBuilder, url: &str) -> Option<String> {
+    let answer = client.build().unwrap().get(url).send().await;
+    answer.ok()?.text().await.ok()
+}
+
+fn presenting(client: ClientBuilder, by: &Authority) -> ClientBuilder {
+    let (certificate, key) = issued(by, "metacontroller");
+    let pem = format!("{certificate}{key}");
+    client.identity(reqwest::Identity::from_pem(pem.as_bytes()).unwrap())
+}
+
+#[tokio::test]
+async fn who_trusts_the_operator_reaches_it_where_a_token_is_the_proof() {
+    let (server, stranger) = (authority(), authority());
+    let (_folder, flags) = folder(&server, None);
+    let url = served(&flags).await;
+    assert_eq!(hello(client(&server), &url).await.as_deref(), Some("hello"));
+    assert_eq!(hello(client(&stranger), &url).await, None);
+}
+
+#[tokio::test]
+async fn only_those_with_a_certificate_of_the_right_authority_are_let_in() {
+    let (server, clients, stranger) = (authority(), authority(), authority());
+    let (_folder, flags) = folder(&server, Some(&clients));
+    let url = served(&flags).await;
+    let right = presenting(client(&server), &clients);
+    assert_eq!(hello(right, &url).await.as_deref(), Some("hello"));
+    assert_eq!(hello(client(&server), &url).await, None);
+    for by in [&stranger, &server] {
+        assert_eq!(hello(presenting(client(&server), by), &url).await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_says_nothing_holds_up_nobody() {
+    let server = authority();
+    let (_folder, flags) = folder(&server, None);
+    let url = served(&flags).await;
+    let port = url.trim_end_matches('/').rsplit(':').next().unwrap();
+    let address = format!("127.0.0.1:{port}");
+    let _silent = TcpStream::connect(&address).await.unwrap();
+    assert_eq!(hello(client(&server), &url).await.as_deref(), Some("hello"));
+}
+
+#[test]
+fn certificates_that_are_changed_count_and_broken_ones_do_not() {
+    let (server, other) = (authority(), authority());
+    let (folder, flags) = folder(&server, None);
+    let identity = Identity::of(&flags).unwrap();
+    let config = || identity.read.lock().unwrap().config.clone();
+    let long_ago = || identity.read.lock().unwrap().at -= REREAD;
+    let first = config();
+    identity.acceptor();
+    assert!(Arc::ptr_eq(&first, &config()), "read again too soon");
+
+    let (certificate, key) = issued(&other, "localhost");
+    std::fs::write(folder.path().join("tls.crt"), certificate).unwrap();
+    long_ago();
+    identity.acceptor();
+    assert!(
+        Arc::ptr_eq(&first, &config()),
+        "a certificate without its key counts"
+    );
+    std::fs::write(folder.path().join("tls.key"), key).unwrap();
+    long_ago();
+    identity.acceptor();
+    assert!(!Arc::ptr_eq(&first, &config()));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_flag() {
+    let server = authority();
+    let (folder, flags) = folder(&server, Some(&server));
+    let problem = |flags: &SyncFlags| with_causes(&*Identity::of(flags).err().unwrap());
+    let ca = folder.path().join("clients.crt");
+    std::fs::write(&ca, "nothing").unwrap();
+    let text = problem(&flags);
+    assert!(
+        text.contains("--sync-client-ca-file") && text.contains("clients.crt"),
+        "{text}"
+    );
+    std::fs::remove_file(folder.path().join("tls.key")).unwrap();
+    let text = problem(&flags);
+    assert!(
+        text.contains("--sync-tls-dir") && text.contains("tls.key"),
+        "{text}"
+    );
+}

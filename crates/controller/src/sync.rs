@@ -1,0 +1,171 @@
+//! One look at a resource because metacontroller asks. What it sends names the resource and nothing
+//! more: what is done depends on what the API server has of it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use alustan_api::{FINALIZER, TerraformStatus};
+use alustan_core::approval::sets_approval;
+use alustan_core::metacontroller::{Answer, Asked, Pace, Refusal};
+use kube::api::Api;
+use kube::{Resource, ResourceExt};
+use tracing::{debug, warn};
+
+use crate::context::Context;
+use crate::enact::call;
+use crate::error::Error;
+use crate::reconcile::{at_rest, forget, look};
+use crate::run::MIRRORS;
+use crate::{Guarded, Ref};
+
+/// Metacontroller gives up after 10 s
+/// (<https://metacontroller.github.io/metacontroller/api/hook.html#webhook>). A look takes some
+/// milliseconds; one that is held up goes on, and is not waited for.
+const LONGEST: Duration = Duration::from_secs(6);
+
+/// Looks at resources when metacontroller asks.
+#[derive(Default)]
+pub(crate) struct Syncs {
+    /// The namespace that is watched, where it is not all of them.
+    namespace: Option<String>,
+    context: OnceLock<Arc<Context>>,
+    /// Who is being looked at: never twice at a time.
+    busy: Mutex<HashSet<Ref>>,
+}
+
+impl Syncs {
+    /// In `namespace`, or everywhere. Nobody is looked at before [`Self::begin`].
+    pub(crate) fn new(namespace: Option<String>) -> Self {
+        Self {
+            namespace,
+            ..Self::default()
+        }
+    }
+
+    /// From now on resources are looked at.
+    pub(crate) fn begin(&self, cx: Arc<Context>) {
+        // Once in the life of a process.
+        let _ = self.context.set(cx);
+    }
+
+    /// Looks at the resource that is `asked` about. The look goes on when the caller goes away.
+    ///
+    /// # Errors
+    /// Why nobody looks at it: 422 where nobody ever will, 429 where it is to be asked again.
+    pub(crate) async fn sync(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
+        if let Some(only) = self.namespace.as_ref().filter(|it| **it != asked.namespace) {
+            let message = format!(
+                "the operator acts in namespace {only} alone (--watch-namespace): narrow \
+                 spec.parentResource.labelSelector of the CompositeController to resources in it"
+            );
+            return Err(Refusal::new(422, "NamespaceNotWatched", message));
+        }
+        let Some(cx) = self.context.get().filter(|cx| has_listed(cx)).cloned() else {
+            return Err(again("NotReady", "the operator has just started"));
+        };
+        let who = Ref::new(&asked.name).within(&asked.namespace);
+        let Some(turn) = Turn::take(self, who) else {
+            return Err(again("Busy", "the resource is being looked at"));
+        };
+        let looked = tokio::spawn(async move { looked(&cx, &turn.who, asked).await });
+        match tokio::time::timeout(LONGEST, looked).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                let message = format!("the look at the resource ended before its time: {error}");
+                Err(Refusal::new(500, "LookFailed", message))
+            }
+            Err(_) => Err(again("Busy", "the look at the resource takes long")),
+        }
+    }
+}
+
+fn has_listed(cx: &Context) -> bool {
+    *cx.mirrors.listed.borrow() >= MIRRORS
+}
+
+/// Metacontroller asks again after a while, and writes no event.
+fn again(reason: &'static str, why: &str) -> Refusal {
+    Refusal::new(429, reason, format!("{why}; ask again"))
+}
+
+/// The right to look at a resource.
+struct Turn {
+    of: Arc<Syncs>,
+    who: Ref,
+}
+
+impl Turn {
+    /// `None` while somebody else has it.
+    fn take(of: Arc<Syncs>, who: Ref) -> Option<Self> {
+        let mut busy = of.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = busy.insert(who.clone());
+        drop(busy);
+        free.then_some(Self { of, who })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut busy = self.of.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.remove(&self.who);
+    }
+}
+
+async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Refusal> {
+    let api: Api<Guarded> = Api::namespaced(cx.client.clone(), &asked.namespace);
+    let found = call("read the resource", api.get_opt(&asked.name)).await;
+    let found = found.map_err(|error| again("ApiUnavailable", &error.chain()))?;
+    let unchanged = Answer::unchanged(&asked);
+    let same = |it: &Guarded| it.uid().as_deref() == Some(&*asked.uid);
+    let Some(mut object) = found.filter(same) else {
+        // A resource of the same name that was made since is asked about by itself.
+        debug!(resource = %who, "gone");
+        return Ok(Answer {
+            finalized: asked.finalizing,
+            ..unchanged
+        });
+    };
+    if asked.finalizing && object.meta().deletion_timestamp.is_none() {
+        // It left the selector of the CompositeController, and is somebody else's.
+        forget(cx, who);
+        return Ok(Answer {
+            finalized: true,
+            ..saying(unchanged, object.0.ok().and_then(|tf| tf.status))
+        });
+    }
+    let released = !object.finalizers().iter().any(|name| name == FINALIZER);
+    object.managed_fields_mut().retain(sets_approval);
+    let pace = match Box::pin(look(&object, cx)).await {
+        Ok(looked) => looked.pace,
+        Err(error) => failed(cx, who, &error),
+    };
+    let answer = Answer {
+        resync_after_seconds: pace.seconds(),
+        finalized: asked.finalizing && released,
+        ..unchanged
+    };
+    // The API server takes no other status for one that nobody can read.
+    Ok(match object.0 {
+        Ok(tf) => saying(answer, cx.memory.status(who).or(tf.status)),
+        Err(_) => answer,
+    })
+}
+
+fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
+    match status {
+        Some(status) => answer.saying(&status),
+        None => answer,
+    }
+}
+
+/// How to ask about one after a look that failed: what stands in the way is in its status.
+fn failed(cx: &Context, who: &Ref, error: &Error) -> Pace {
+    if error.is_conflict() {
+        debug!(resource = %who, "the record changed meanwhile");
+        return Pace::AtWork;
+    }
+    let wait = cx.memory.failed(who);
+    warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
+    at_rest(wait)
+}

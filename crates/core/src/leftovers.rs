@@ -1,0 +1,50 @@
+//! What of a status is not ours to leave out: fields that somebody else wrote stay when they are
+//! applied without them (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>).
+//! Metacontroller writes the whole status; after a change of drivers it has fields of its.
+
+use serde_json::{Map, Value};
+
+/// The merge patch after which `written` has no field that `said` has not, but for items of lists:
+/// conditions of others are theirs. `None` where there is none.
+pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
+    let (Value::Object(written), Value::Object(said)) = (written, said) else {
+        return None;
+    };
+    let patch: Map<String, Value> = written
+        .iter()
+        .filter_map(|(name, left)| {
+            let change = match said.get(name) {
+                None => Value::Null,
+                Some(said) => leftovers(left, said)?,
+            };
+            Some((name.clone(), change))
+        })
+        .collect();
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_that_are_no_longer_said_go_and_lists_are_left_alone() {
+        let said = json!({"state": "Success", "plan": {"add": 1}, "conditions": []});
+        assert_eq!(leftovers(&said, &said), None);
+        let written = json!({
+            "state": "Success", "queue": {"position": 2},
+            "plan": {"add": 1, "pendingApproval": true},
+            "conditions": [{"type": "of.somebody/Else"}],
+        });
+        let patch = json!({"queue": null, "plan": {"pendingApproval": null}});
+        assert_eq!(leftovers(&written, &said), Some(patch));
+    }
+
+    #[test]
+    fn a_field_that_is_another_kind_of_thing_is_none_of_ours() {
+        assert_eq!(leftovers(&json!("a"), &json!({})), None);
+        assert_eq!(leftovers(&json!({"a": 1}), &json!({"a": {}})), None);
+    }
+}

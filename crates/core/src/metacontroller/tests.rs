@@ -1,0 +1,263 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// A request as metacontroller v4.17.2 sends it.
+fn request() -> Value {
+    json!({
+        "controller": {
+            "kind": "CompositeController",
+            "apiVersion": "metacontroller.k8s.io/v1alpha1",
+            "metadata": {"name": "alustan", "uid": "c", "resourceVersion": "1", "generation": 1},
+            "spec": {
+                "parentResource": {"apiVersion": "alustan.io/v1alpha1", "resource": "terraforms"},
+                "hooks": {"sync": {"version": "v2", "webhook": {"url": "http://operator/sync"}}},
+                "generateSelector": true,
+            },
+            "status": {},
+        },
+        "parent": {
+            "apiVersion": "alustan.io/v1alpha1",
+            "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "uid": "u", "generation": 3},
+            "spec": {"anything": true},
+            "status": {"state": "Success", "observedGeneration": 3},
+        },
+        "children": {},
+        "related": {},
+        "finalizing": false,
+    })
+}
+
+/// The request with the value at `pointer` set; `None` takes it away.
+fn with(pointer: &str, value: Option<Value>) -> Value {
+    let mut request = request();
+    let (parent, last) = pointer.rsplit_once('/').unwrap();
+    let place = request
+        .pointer_mut(parent)
+        .unwrap()
+        .as_object_mut()
+        .unwrap();
+    match value {
+        Some(value) => drop(place.insert(last.to_owned(), value)),
+        None => drop(place.remove(last)),
+    }
+    request
+}
+
+fn asked(request: &Value) -> Result<Asked, Refusal> {
+    read(request.to_string().as_bytes())
+}
+
+#[test]
+fn a_request_names_a_resource() {
+    let web = Asked {
+        namespace: "team".to_owned(),
+        name: "web".to_owned(),
+        uid: "u".to_owned(),
+        status: json!({"state": "Success", "observedGeneration": 3}),
+        finalizing: false,
+    };
+    assert_eq!(asked(&request()), Ok(web.clone()));
+    let same = [
+        with("/controller/spec/hooks/sync/version", Some(json!("v1"))),
+        with("/controller/spec/hooks/sync/version", None),
+        with("/controller/kind", None),
+        with("/controller/spec/hooks", None),
+        with("/children", Some(json!({"Job.batch/v1": {}}))),
+        with("/related", Some(json!({"ConfigMap.v1": {"team/a": {}}}))),
+        with("/children", Some(Value::Null)),
+    ];
+    for request in &same {
+        assert_eq!(asked(request), Ok(web.clone()), "{request}");
+    }
+    let finalizing = Asked {
+        finalizing: true,
+        ..web.clone()
+    };
+    assert_eq!(
+        asked(&with("/finalizing", Some(json!(true)))),
+        Ok(finalizing)
+    );
+    let new = Asked {
+        status: Value::Null,
+        ..web
+    };
+    assert_eq!(asked(&with("/parent/status", None)), Ok(new));
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused_with_a_reason() {
+    let jobs = json!({"Job.batch/v1": {"team/web-apply-1": {}}});
+    let refused = [
+        (with("/controller", None), 400, "InvalidRequest"),
+        (with("/parent", None), 400, "InvalidRequest"),
+        (with("/parent", Some(Value::Null)), 400, "InvalidRequest"),
+        (
+            with("/parent/metadata/name", Some(json!(""))),
+            400,
+            "InvalidRequest",
+        ),
+        (
+            with("/parent/metadata/namespace", None),
+            400,
+            "InvalidRequest",
+        ),
+        (with("/parent/metadata/uid", None), 400, "InvalidRequest"),
+        (with("/children", Some(json!([]))), 400, "InvalidRequest"),
+        (
+            with("/finalizing", Some(json!("yes"))),
+            400,
+            "InvalidRequest",
+        ),
+        // What a DecoratorController sends.
+        (with("/object", Some(json!({}))), 400, "InvalidRequest"),
+        (with("/attachments", Some(json!({}))), 400, "InvalidRequest"),
+        (with("/parent/kind", Some(json!("Pod"))), 422, "UnknownKind"),
+        (
+            with("/parent/apiVersion", Some(json!("alustan.io/v2"))),
+            422,
+            "UnknownKind",
+        ),
+        (
+            with("/controller/kind", Some(json!("DecoratorController"))),
+            422,
+            "UnknownController",
+        ),
+        (
+            with("/controller/spec/hooks/sync/version", Some(json!("v3"))),
+            422,
+            "UnknownHookVersion",
+        ),
+        (with("/children", Some(jobs)), 422, "ChildrenClaimed"),
+        (
+            with("/related", Some(json!({"Secret.v1": {}}))),
+            422,
+            "SecretsShown",
+        ),
+    ];
+    for (request, status, reason) in refused {
+        let refusal = asked(&request).unwrap_err();
+        assert_eq!(
+            (refusal.status, refusal.reason),
+            (status, reason),
+            "{request}"
+        );
+        let body: Value = serde_json::from_str(&refusal.body()).unwrap();
+        assert_eq!(body["reason"], reason);
+        assert!(!body["message"].as_str().unwrap().is_empty());
+    }
+    let unknown = asked(&with("/customized", Some(json!(1)))).unwrap_err();
+    assert!(
+        unknown.message.contains("`customized`"),
+        "{}",
+        unknown.message
+    );
+    let claimed = with(
+        "/children",
+        Some(json!({"Job.batch/v1": {"a": {}, "b": {}}})),
+    );
+    let claimed = asked(&claimed).unwrap_err().message;
+    assert!(claimed.contains("2 objects Job.batch/v1"), "{claimed}");
+    assert!(claimed.contains("spec.childResources"), "{claimed}");
+}
+
+#[test]
+fn the_version_is_that_of_the_hook_that_is_called() {
+    let mut request = with("/finalizing", Some(json!(true)));
+    request["controller"]["spec"]["hooks"]["sync"]["version"] = json!("v3");
+    request["controller"]["spec"]["hooks"]["finalize"] = json!({"version": "v1"});
+    assert!(asked(&request).is_ok());
+    request["controller"]["spec"]["hooks"]["finalize"] = json!({"version": "v9"});
+    assert_eq!(asked(&request).unwrap_err().reason, "UnknownHookVersion");
+}
+
+#[test]
+fn an_answer_has_the_fields_that_version_2_knows_and_no_other() {
+    let answer = Answer::unchanged(&asked(&request()).unwrap());
+    let status = TerraformStatus {
+        message: "applied".to_owned(),
+        observed_generation: Some(3),
+        ..TerraformStatus::default()
+    };
+    let body: Value = serde_json::from_str(&answer.saying(&status).body()).unwrap();
+    let fields: Vec<_> = body.as_object().unwrap().keys().collect();
+    assert_eq!(
+        fields,
+        ["children", "finalized", "resyncAfterSeconds", "status"]
+    );
+    assert_eq!(body["children"], json!([]));
+    assert_eq!(body["status"]["message"], "applied");
+    assert_eq!(body["status"]["observedGeneration"], 3);
+}
+
+#[test]
+fn an_entity_tag_is_known_in_every_form_that_a_client_may_give_it() {
+    let tag = entity_tag("{}");
+    assert_ne!(tag, entity_tag("{ }"));
+    for known in [tag.clone(), format!("W/{tag}"), format!("\"a\", {tag}")] {
+        assert!(is_known(&known, &tag), "{known}");
+    }
+    for other in ["", "*", "\"a\"", tag.trim_matches('"')] {
+        assert!(!is_known(other, &tag), "{other}");
+    }
+}
+
+#[test]
+fn the_pace_comes_in_steps_so_that_time_alone_changes_no_answer() {
+    let at_rest = |seconds| Pace::AtRest(SignedDuration::from_secs(seconds)).seconds();
+    assert_eq!(
+        [3_600, 30, 29, 10, 9, 0, -5].map(at_rest),
+        [30, 30, 10, 10, 2, 2, 2]
+    );
+    assert_eq!(Pace::AtWork.seconds(), 2);
+    assert_eq!(Pace::UntilChanged.seconds(), 0);
+}
+
+fn anything() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[a-zA-Z0-9/ ]{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-zA-Z]{0,10}", inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// Places in a request that anybody may write to.
+const PLACES: [&str; 10] = [
+    "/controller",
+    "/controller/spec/hooks",
+    "/controller/spec/hooks/sync",
+    "/parent",
+    "/parent/kind",
+    "/parent/metadata",
+    "/parent/status",
+    "/children",
+    "/related",
+    "/finalizing",
+];
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+        let refusal = read(&bytes).unwrap_err();
+        prop_assert_eq!(refusal.status, 400);
+    }
+
+    #[test]
+    fn anything_in_any_place_is_read_or_refused(place in 0..PLACES.len(), value in anything()) {
+        let request = with(PLACES[place], Some(value));
+        match asked(&request) {
+            Ok(asked) => prop_assert!(!asked.name.is_empty() && !asked.namespace.is_empty()),
+            Err(refusal) => prop_assert!(matches!(refusal.status, 400 | 422), "{:?}", refusal),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What metacontroller is told of when to ask again: nothing of ours wakes it.
+
+use alustan_core::decide::decide;
+use alustan_core::metacontroller::is_at_work;
+
+use crate::fixtures::{self, Edit as _};
+use crate::world::{Act, World};
+
+impl World {
+    /// Whether the resource is at work, as the next look sees it.
+    fn is_at_work(&mut self) -> bool {
+        let seen = self.observe(0);
+        let decision = decide(self.tf(), &seen, &self.settings, self.now);
+        is_at_work(&seen, &decision)
+    }
+
+    /// Lets everything go well, with looks as often as they are asked for, until it is at rest.
+    fn polled(&mut self) -> &mut Self {
+        for _ in 0..100 {
+            let at_work = self.is_at_work();
+            self.look_once();
+            let asked = std::mem::take(&mut self.memory.asked);
+            let built = self.advance_builds(None);
+            let ran = self.act(0, Act::Progress);
+            let unseen = (built || ran) && !at_work;
+            assert!(!unseen, "nobody looks at it: {:?}", self.status());
+            if self.tf.is_none() || !(at_work || asked) {
+                return self;
+            }
+        }
+        panic!("it is at work for ever: {:?}", self.status());
+    }
+}
+
+#[test]
+fn who_looks_while_it_is_at_work_sees_it_through_from_the_first_to_the_last() {
+    let mut world = World::new();
+    world.polled();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world.edit(|tf| tf.with("/variables", serde_json::json!({"size": 7})));
+    world.polled();
+    assert_eq!(world.run_number(), 2);
+    world.delete().polled();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn a_look_for_drift_that_nobody_is_told_of_is_work_too() {
+    let mut world = World::applied();
+    let due = world.look_once().decision.requeue_at.unwrap();
+    assert!(!world.is_at_work());
+    world.now = due;
+    assert!(world.is_at_work());
+    let before = world.run_number();
+    world.polled();
+    assert_eq!(world.run_number(), before + 1);
+    assert!(world.is_ready());
+}
+
+#[test]
+fn who_waits_for_a_person_or_for_a_moment_is_at_rest() {
+    let mut world = World::with(fixtures::terraform().with("/approval/mode", "Manual"));
+    world.polled();
+    assert!(world.approve(), "{:?}", world.status());
+    world.polled();
+    assert!(world.is_ready(), "{:?}", world.status());
+
+    let mut suspended = World::with(fixtures::terraform().with("/suspend", true));
+    suspended.polled();
+    assert_eq!(suspended.reason(), "Suspended");
+
+    let mut unreachable = World::new();
+    unreachable.git_up = false;
+    unreachable.polled();
+    assert!(!unreachable.is_ready());
+}

@@ -1,0 +1,321 @@
+//! The operator with `--driver=metacontroller`, and a stand-in for metacontroller: what is said and
+//! done over HTTP, and what becomes of the resource.
+
+mod program;
+
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use alustan_api::{FINALIZER, State, Terraform};
+use alustan_tests::metacontroller::{self, Hooks, StandIn};
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::server::{OPERATOR, Server, built, free_ports, leashed, until};
+use crate::space::{Space, resource, with};
+
+const TOKEN: &str = "the-token-of-this-test";
+const V2: Hooks = Hooks {
+    version: "v2",
+    finalize: false,
+};
+
+struct Operator {
+    server: Server,
+    url: String,
+    _leash: Child,
+}
+
+impl Operator {
+    /// A server of its own, so that no other operator acts in it.
+    async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Result<Operator, String>> = OnceCell::const_new();
+        match SHARED.get_or_init(Self::start).await {
+            Ok(operator) => operator,
+            Err(problem) => panic!("{problem}"),
+        }
+    }
+
+    async fn start() -> Result<Self, String> {
+        let program = built("alustan-controller", "alustan-controller")?;
+        let server = Server::start().await?;
+        let tokens = server.folder().join("tokens");
+        std::fs::create_dir(&tokens).unwrap();
+        std::fs::write(tokens.join("token"), TOKEN).unwrap();
+        let [port] = free_ports();
+        let kubeconfig = server.kubeconfig_file_of(OPERATOR);
+        let mut operator = Command::new(program);
+        operator
+            .args(["--base-image", "127.0.0.1:1/base:1"])
+            .args(["--operator-image", "127.0.0.1:1/operator:1"])
+            .args(["--insecure-registry", "127.0.0.1:1"])
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .args(["--driver", "metacontroller"])
+            .arg("--sync-token-dir")
+            .arg(tokens)
+            .arg("--cache-dir")
+            .arg(server.folder().join("cache"))
+            .env("KUBECONFIG", kubeconfig)
+            .env("SIGNAL", "TERM");
+        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        Ok(Self {
+            server,
+            url: format!("http://127.0.0.1:{port}/sync"),
+            _leash: leash,
+        })
+    }
+
+    async fn space(&'static self) -> Space {
+        Space::of(&self.server, json!({})).await
+    }
+
+    fn stand_in(&self, space: &Space, hooks: Hooks) -> StandIn {
+        let client = space.client.clone();
+        StandIn::start(client, &space.namespace, &self.url, TOKEN, hooks)
+    }
+
+    /// What the operator wrote to resources of `namespace`, or to parts of them.
+    fn wrote(&self, namespace: &str, subresource: Option<&str>) -> usize {
+        let calls = self.server.audit().into_iter();
+        let writes = calls.filter(|call| {
+            let object = &call["objectRef"];
+            call["impersonatedUser"]["username"] == OPERATOR
+                && object["namespace"] == namespace
+                && object["resource"] == "terraforms"
+                && object["subresource"].as_str() == subresource
+                && call["verb"] == "patch"
+        });
+        writes.count()
+    }
+}
+
+/// One that nobody can fetch: it stalls, and runs nothing.
+fn stalled(name: &str) -> Value {
+    with(resource(name), "/gitRepo/url", Some(json!("ftp://a/b")))
+}
+
+async fn wait(
+    api: &Api<Terraform>,
+    name: &str,
+    what: &str,
+    wanted: impl Fn(&Terraform) -> bool,
+) -> Terraform {
+    until(what, async || match api.get_opt(name).await.unwrap() {
+        Some(tf) if wanted(&tf) => Ok(tf),
+        other => Err(format!("{:#?}", other.map(|tf| tf.status))),
+    })
+    .await
+}
+
+fn is_stalled(tf: &Terraform) -> bool {
+    let status = tf.status.as_ref();
+    status.is_some_and(|it| {
+        it.state == State::Stalled && it.observed_generation == tf.metadata.generation
+    })
+}
+
+fn finalizers(tf: &Terraform) -> Vec<&str> {
+    tf.finalizers().iter().map(String::as_str).collect()
+}
+
+async fn goes(space: &Space, name: &str) {
+    let api = space.api::<Terraform>();
+    until("the resource to go", async || {
+        let found = api.get_opt(name).await.unwrap();
+        found.map_or(Ok(()), |tf| Err(format!("{:#?}", tf.metadata.finalizers)))
+    })
+    .await;
+    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
+    let left: Vec<_> = secrets.unwrap().iter().map(ResourceExt::name_any).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn metacontroller_writes_what_the_operator_says_and_the_operator_does_the_rest() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let metacontroller = operator.stand_in(&space, V2);
+    space.apply(&stalled("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    let tf = wait(&api, "web", "a status", is_stalled).await;
+    assert_eq!(finalizers(&tf), [FINALIZER]);
+    let of_status = |entry: &&_| {
+        let entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry = entry;
+        entry.subresource.as_deref() == Some("status")
+    };
+    let writers: Vec<_> = tf.managed_fields().iter().filter(of_status).collect();
+    let writers: Vec<_> = writers.iter().map(|it| it.manager.as_deref()).collect();
+    assert_eq!(writers, [Some("metacontroller")], "one owner of the status");
+    assert_eq!(operator.wrote(&space.namespace, Some("status")), 0);
+
+    let edited = with(stalled("web"), "/retry/limit", Some(json!(3)));
+    space.apply(&edited).await.unwrap();
+    wait(&api, "web", "the next generation", |tf| {
+        tf.metadata.generation == Some(2) && is_stalled(tf)
+    })
+    .await;
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    goes(&space, "web").await;
+    for call in metacontroller.calls() {
+        assert!(matches!(call.status, 200 | 304 | 429), "{call:?}");
+        assert!(call.took < Duration::from_secs(8), "{:?}", call.took);
+        let text = call.request.to_string();
+        assert!(!text.contains("Secret.v1"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let metacontroller = operator.stand_in(&space, V2);
+    space.apply(&stalled("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    wait(&api, "web", "a status", is_stalled).await;
+    until("an answer that is known", async || {
+        let last = metacontroller.calls().pop().map(|call| call.status);
+        let touched = json!({"metadata": {"labels": {"touched": format!("{:?}", last)}}});
+        let parameters = PatchParams::default();
+        let touched = api.patch("web", &parameters, &Patch::Merge(&touched)).await;
+        touched.unwrap();
+        (last == Some(304))
+            .then_some(())
+            .ok_or_else(|| format!("{last:?}"))
+    })
+    .await;
+    let writes = operator.wrote(&space.namespace, None);
+    let version = api.get("web").await.unwrap().resource_version();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(operator.wrote(&space.namespace, None), writes);
+    assert_eq!(api.get("web").await.unwrap().resource_version(), version);
+}
+
+#[tokio::test]
+async fn the_finalize_hook_of_version_1_lets_go_when_nothing_is_left() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let hooks = Hooks {
+        version: "v1",
+        finalize: true,
+    };
+    let metacontroller = operator.stand_in(&space, hooks);
+    space.apply(&stalled("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    let tf = wait(&api, "web", "a status", is_stalled).await;
+    let mut both = finalizers(&tf);
+    both.sort_unstable();
+    assert_eq!(both, [metacontroller::FINALIZER, FINALIZER]);
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    goes(&space, "web").await;
+    let last = metacontroller.calls().pop().unwrap();
+    assert_eq!(last.request["finalizing"], true);
+    assert_eq!(last.answer["finalized"], true);
+}
+
+#[tokio::test]
+async fn one_that_leaves_the_selector_is_let_go_and_not_destroyed() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let hooks = Hooks {
+        version: "v2",
+        finalize: true,
+    };
+    let metacontroller = operator.stand_in(&space, hooks);
+    space.apply(&stalled("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    let before = wait(&api, "web", "a status", is_stalled).await;
+    metacontroller.select(|object| !object.labels().contains_key("elsewhere"));
+    let elsewhere = json!({"metadata": {"labels": {"elsewhere": "yes"}}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(&elsewhere))
+        .await
+        .unwrap();
+    let after = wait(&api, "web", "metacontroller to let go", |tf| {
+        finalizers(tf) == [FINALIZER]
+    })
+    .await;
+    assert_eq!(after.status, before.status);
+    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
+    assert!(!secrets.unwrap().items.is_empty(), "the record is gone");
+}
+
+#[tokio::test]
+async fn one_that_is_not_in_the_cluster_is_not_run_and_a_false_spec_counts_for_nothing() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let metacontroller = operator.stand_in(&space, V2);
+    space.apply(&stalled("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    let tf = wait(&api, "web", "a status", is_stalled).await;
+    let mut request = metacontroller.calls().pop().unwrap().request;
+    drop(metacontroller);
+
+    let http = reqwest::Client::new();
+    let post = async |body: &Value, token: &str| {
+        let request = http
+            .post(&operator.url)
+            .header("Content-Type", "application/json")
+            .bearer_auth(token);
+        let response = request.body(body.to_string()).send().await.unwrap();
+        let status = response.status().as_u16();
+        let body: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+        (status, body)
+    };
+    let (status, refusal) = post(&request, "another-token").await;
+    assert_eq!((status, &refusal["reason"]), (401, &json!("Unauthorized")));
+
+    request["parent"]["spec"]["gitRepo"]["url"] = json!("https://evil.test/repo");
+    request["parent"]["status"] = json!({"state": "Success"});
+    let (status, answer) = post(&request, TOKEN).await;
+    assert_eq!(
+        (status, &answer["status"]["state"]),
+        (200, &json!("Stalled"))
+    );
+    request["parent"]["metadata"]["name"] = json!("nobody");
+    let (status, answer) = post(&request, TOKEN).await;
+    assert_eq!(
+        (status, &answer["status"]["state"]),
+        (200, &json!("Success"))
+    );
+    let secrets = space.api::<Secret>().list(&ListParams::default()).await;
+    let of_nobody = secrets.unwrap().into_iter();
+    let of_nobody = of_nobody.filter(|it| it.name_any().starts_with("nobody"));
+    assert_eq!(of_nobody.count(), 0);
+    assert_eq!(api.get("web").await.unwrap().spec, tf.spec);
+}
+
+#[tokio::test]
+async fn the_manifests_are_taken_as_they_are_and_declare_no_children() {
+    let server = Server::shared().await;
+    let manifests = server.kubectl(&["kustomize", "deploy/metacontroller"]);
+    let all: Vec<Value> = serde_saphyr::from_multiple(&manifests.unwrap()).unwrap();
+    let is_controller = |it: &Value| it["kind"] == "CompositeController";
+    let (controllers, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_controller);
+    let [controller] = controllers.as_slice() else {
+        panic!("{controllers:?}");
+    };
+    let spec = &controller["spec"];
+    let hooks: Vec<_> = spec["hooks"].as_object().unwrap().keys().collect();
+    assert_eq!(hooks, ["sync"]);
+    assert_eq!(spec["childResources"], Value::Null);
+    let etag = &spec["hooks"]["sync"]["webhook"]["etag"];
+    assert!(etag["cacheTimeoutSeconds"].is_u64() && etag["cacheCleanupSeconds"].is_u64());
+
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": others});
+    let file = server.folder().join("metacontroller.yaml");
+    std::fs::write(&file, list.to_string()).unwrap();
+    let strict = [
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--validate=strict",
+    ];
+    let taken = [
+        &strict[..],
+        &["--force-conflicts", "-f", file.to_str().unwrap()],
+    ]
+    .concat();
+    server.kubectl(&taken).unwrap();
+}

@@ -1,0 +1,179 @@
+//! `--driver=metacontroller`: an operator of the test's own, and a stand-in for metacontroller that calls
+//! it over HTTP. The program itself is in `tests/api/sync/program.rs`.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_tests::metacontroller::{Hooks, StandIn};
+use alustan_tests::{Counter, Operator, Operators, Scene, scene_alone};
+use kube::api::{Api, DeleteParams};
+use serde_json::json;
+
+const TOKEN: &str = "the-token-of-this-test";
+const V2: Hooks = Hooks {
+    version: "v2",
+    finalize: false,
+};
+
+/// An operator that only looks when it is asked to.
+struct Asked {
+    operators: Operators,
+    url: String,
+    _tokens: tempfile::TempDir,
+}
+
+impl Asked {
+    async fn of(scene: &Scene) -> Self {
+        let tokens = tempfile::tempdir().unwrap();
+        std::fs::write(tokens.path().join("token"), TOKEN).unwrap();
+        let free = TcpListener::bind(("0.0.0.0", 0)).unwrap();
+        let port = free.local_addr().unwrap().port();
+        let operators = Operators::of(scene)
+            .await
+            .with("ALUSTAN_DRIVER", "metacontroller")
+            .with("ALUSTAN_LISTEN", &format!("10.99.1.2:{port}"))
+            .with("ALUSTAN_SYNC_TOKEN_DIR", tokens.path().to_str().unwrap());
+        Self {
+            operators,
+            url: format!("http://10.99.1.2:{port}/sync"),
+            _tokens: tokens,
+        }
+    }
+
+    fn start(&self, scene: &Scene, hooks: Hooks) -> (Operator, StandIn) {
+        let client = scene.cluster.client.clone();
+        let stand_in = StandIn::start(client, &scene.namespace, &self.url, TOKEN, hooks);
+        (self.operators.start(None), stand_in)
+    }
+}
+
+/// With nobody else in the cluster who looks at resources.
+async fn scene_of<F, T>(name: &str, test: F)
+where
+    F: FnOnce(Arc<Scene>) -> T,
+    T: Future<Output = ()>,
+{
+    scene_alone(name, async |scene: Arc<Scene>| {
+        scene.cluster.scale_operator(0).await;
+        test(scene).await;
+    })
+    .await;
+}
+
+async fn commit(scene: &Scene, counter: &Counter) {
+    let object = counter.life("a");
+    let module = format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}");
+    scene.commit("web", &[("main.tf", &module)]).await;
+}
+
+#[tokio::test]
+async fn sync_makes_changes_and_destroys_as_the_native_driver_does() {
+    scene_of("sync", async |scene: Arc<Scene>| {
+        let counter = Counter::start().await;
+        commit(&scene, &counter).await;
+        let asked = Asked::of(&scene).await;
+        let (operator, metacontroller) = asked.start(&scene, V2);
+        let mut web = scene.resource("web");
+        web["spec"]["variables"] = json!({"v": "1"});
+        scene.apply(&web).await;
+        let tf = scene.ready("web").await;
+        assert_eq!(counter.lives(), (1, 0));
+        let status = serde_json::to_value(tf.status.unwrap()).unwrap();
+        assert_eq!(status["observedGeneration"], 1);
+
+        web["spec"]["variables"] = json!({"v": "2"});
+        scene.apply(&web).await;
+        scene.ready_after_run("web", 2).await;
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::foreground())
+            .await;
+        scene.deleted("web", &uid).await;
+        assert_eq!(counter.lives(), (1, 1));
+        for call in metacontroller.calls() {
+            assert!(matches!(call.status, 200 | 304 | 429), "{call:?}");
+            assert!(call.took < Duration::from_secs(8), "{:?}", call.took);
+        }
+        operator.kill().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sync_asks_for_an_approval_and_applies_what_was_approved() {
+    scene_of("sync-approval", async |scene: Arc<Scene>| {
+        let counter = Counter::start().await;
+        commit(&scene, &counter).await;
+        let asked = Asked::of(&scene).await;
+        let finalize = Hooks {
+            version: "v1",
+            finalize: true,
+        };
+        let (operator, _metacontroller) = asked.start(&scene, finalize);
+        let mut web = scene.resource("web");
+        web["spec"]["variables"] = json!({"v": "1"});
+        web["spec"]["approval"] = json!({"mode": "Manual"});
+        scene.apply(&web).await;
+        let waiting = scene
+            .wait("web", "a plan to approve", |tf| {
+                let plan = tf.status.as_ref().and_then(|it| it.plan.as_ref());
+                plan.is_some_and(|plan| plan.pending_approval)
+            })
+            .await;
+        assert_eq!(counter.lives(), (0, 0));
+        let plan = waiting.status.unwrap().plan.unwrap().id.unwrap();
+        web["spec"]["approval"]["plan"] = json!(plan);
+        scene.apply(&web).await;
+        scene.ready("web").await;
+        assert_eq!(counter.lives(), (1, 0));
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::background())
+            .await;
+        scene.deleted("web", &uid).await;
+        assert_eq!(counter.lives(), (1, 1));
+        operator.kill().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sync_drivers_change_while_a_run_goes_on_and_nothing_is_done_twice() {
+    scene_of("sync-drivers", async |scene: Arc<Scene>| {
+        let counter = Counter::start().await;
+        commit(&scene, &counter).await;
+        counter.hold("/made");
+        let mut web = scene.resource("web");
+        web["spec"]["variables"] = json!({"v": "1"});
+        let native = Operators::of(&scene).await;
+        let first = native.start(None);
+        scene.apply(&web).await;
+        counter.reached("/made").await;
+        first.kill().await;
+
+        let asked = Asked::of(&scene).await;
+        let (second, metacontroller) = asked.start(&scene, V2);
+        counter.release("/made");
+        scene.ready("web").await;
+        assert_eq!(counter.lives(), (1, 0));
+        web["spec"]["variables"] = json!({"v": "2"});
+        scene.apply(&web).await;
+        scene.ready_after_run("web", 2).await;
+        drop(metacontroller);
+        second.kill().await;
+
+        let third = native.start(None);
+        web["spec"]["variables"] = json!({"v": "3"});
+        scene.apply(&web).await;
+        scene.ready_after_run("web", 3).await;
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::background())
+            .await;
+        scene.deleted("web", &uid).await;
+        assert_eq!(counter.lives(), (1, 1));
+        third.kill().await;
+        let api: Api<k8s_openapi::api::batch::v1::Job> = scene.api();
+        let left = api.list(&kube::api::ListParams::default()).await.unwrap();
+        assert!(left.items.is_empty(), "{:?}", left.items.len());
+    })
+    .await;
+}
