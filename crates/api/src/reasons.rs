@@ -111,6 +111,7 @@ pub const ALL: &[&str] = &[
     "NotConverging",
     "NotText",
     "NothingKnown",
+    "NotificationFailed",
     "ObjectForbidden",
     "ObjectNotFound",
     "ObjectNotReady",
