@@ -38,10 +38,9 @@ async fn ask(scene: &Scene, path: &str) -> String {
 
 /// The value of `sample`; 0 where there is none.
 fn value(text: &str, sample: &str) -> f64 {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(sample));
-    lines
-        .next()
-        .map_or(0.0, |value| value.trim().parse().unwrap())
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    value.map_or(0.0, |value| value.parse().unwrap())
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub struct Message {
     pub headers: HeaderMap,
     /// Its body.
     pub body: String,
+    /// Whether it was taken, or refused.
+    pub taken: bool,
 }
 
 impl Message {
@@ -68,13 +70,16 @@ impl Inbox {
 }
 
 async fn take(State(inbox): State<Inbox>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let body = String::from_utf8_lossy(&body).into_owned();
-    let message = Message { headers, body };
-    inbox.messages.lock().unwrap().push(message);
     let fewer = |left: usize| left.checked_sub(1);
     let refused = inbox
         .refused
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+    let message = Message {
+        headers,
+        body: String::from_utf8_lossy(&body).into_owned(),
+        taken: refused.is_err(),
+    };
+    inbox.messages.lock().unwrap().push(message);
     match refused {
         Ok(_) => StatusCode::SERVICE_UNAVAILABLE,
         Err(_) => StatusCode::NO_CONTENT,

@@ -97,6 +97,14 @@ impl Error {
         matches!(self, Self::Conflict)
     }
 
+    /// Whether the API server finds that what was written is not what the schema wants.
+    pub(crate) fn is_invalid(&self) -> bool {
+        let Self::Call { source, .. } = self else {
+            return false;
+        };
+        matches!(&**source, kube::Error::Api(status) if status.code == 422)
+    }
+
     /// Whether the API server does not know what it was asked for.
     pub(crate) fn is_unknown(&self) -> bool {
         let Self::Call { source, .. } = self else {

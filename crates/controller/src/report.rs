@@ -2,7 +2,7 @@
 
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::events;
-use alustan_core::leftovers::leftovers;
+use alustan_core::leftovers::{leftovers, replacing};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -53,7 +53,17 @@ async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result
     let patch = Patch::Apply(&body);
     let name = tf.name_any();
     let written = api.patch_status(&name, &parameters, &patch);
-    let written = call("write the status", written).await?;
+    let written = match call("write the status", written).await {
+        // Of a part of it that goes, some fields are metacontroller's and would stay.
+        Err(error) if error.is_invalid() => {
+            let status = instead(tf, status);
+            let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": status}));
+            let parameters = PatchParams::default();
+            let written = api.patch_status(&name, &parameters, &patch);
+            call("replace the status", written).await?
+        }
+        written => written?,
+    };
     let Some(others) = written.status.and_then(|it| left(&it, status)) else {
         return Ok(());
     };
@@ -61,6 +71,11 @@ async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result
     let parameters = PatchParams::default();
     let cleared = api.patch_status(&name, &parameters, &patch);
     call("clear the status", cleared).await.map(drop)
+}
+
+/// The patch that makes the status of `tf` what is `said`.
+fn instead(tf: &Terraform, said: &TerraformStatus) -> Value {
+    replacing(&json!(tf.status), &json!(said))
 }
 
 /// The patch that takes what is not in `said` out of what is `written`.

@@ -23,6 +23,26 @@ pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
+/// The merge patch after which a status is as `said`, whoever owns the fields of `written`.
+pub fn replacing(written: &Value, said: &Value) -> Value {
+    let mut patch = said.clone();
+    if let Some(left) = leftovers(written, said) {
+        add(&mut patch, left);
+    }
+    patch
+}
+
+fn add(to: &mut Value, left: Value) {
+    match (to, left) {
+        (Value::Object(to), Value::Object(left)) => {
+            for (name, left) in left {
+                add(to.entry(name).or_insert(Value::Null), left);
+            }
+        }
+        (to, left) => *to = left,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -40,6 +60,17 @@ mod tests {
         });
         let patch = json!({"queue": null, "plan": {"pendingApproval": null}});
         assert_eq!(leftovers(&written, &said), Some(patch));
+    }
+
+    #[test]
+    fn what_is_said_takes_the_place_of_what_was_written() {
+        let said = json!({"state": "Destroying", "plan": {"add": 1}});
+        let written = json!({
+            "state": "Success", "lastApplied": {"revision": "a"}, "plan": {"add": 1, "id": "b"},
+        });
+        let patch =
+            json!({"state": "Destroying", "lastApplied": null, "plan": {"add": 1, "id": null}});
+        assert_eq!(replacing(&written, &said), patch);
     }
 
     #[test]
