@@ -26,5 +26,5 @@ pub use gate::Gate;
 pub use immutable::ImmutableRegistry;
 pub use inbox::{Inbox, Message};
 pub use operator::{Operator, Operators};
-pub use scene::{AWS, Disk, GCS, PG, Scene, around, condition, scene, scene_alone};
+pub use scene::{AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone};
 pub use state_server::StateServer;

@@ -2,6 +2,7 @@
 
 mod aws;
 mod cluster_view;
+mod pushes;
 mod repositories;
 mod resources;
 mod stores;
@@ -25,6 +26,7 @@ use tokio::sync::RwLock;
 use crate::Cluster;
 pub use aws::AWS;
 pub use cluster_view::around;
+pub use pushes::GitServer;
 pub use stores::{GCS, PG};
 pub use volumes::Disk;
 pub use waits::condition;

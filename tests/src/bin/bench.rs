@@ -73,6 +73,10 @@ impl<'a> Bench<'a> {
         report.line("apply -> Ready, with a build", median(built));
         let (commits, pushed) = self.commits().await;
         report.line("commit to the module -> Ready", median(commits));
+        report.line(
+            "push that a git server tells of -> Job of its build",
+            median(self.pushes().await),
+        );
         report.line("look for drift, no change", median(self.drift().await));
         println!(
             "{:<48} {:>8}",
@@ -263,6 +267,36 @@ impl<'a> Bench<'a> {
                 .sum();
         }
         (times, pushed)
+    }
+
+    /// From the first byte of a message about a push to the Job of its build. The sender is a shell with
+    /// openssl and curl; what it takes is in it.
+    async fn pushes(&self) -> Vec<Duration> {
+        let mut tf = self.resource("told", "told");
+        tf["spec"]["gitRepo"]["interval"] = json!("12h");
+        let module = |n: usize| format!("{MODULE}# push {n}\n");
+        self.scene.commit("told", &[("main.tf", &module(0))]).await;
+        self.scene.apply(&tf).await;
+        self.scene.ready("told").await;
+        let push = json!({"repository": tf["spec"]["gitRepo"]["url"]});
+        let server = self.scene.git_server().await;
+        let mut times = Vec::new();
+        for n in 1..=ROUNDS {
+            self.scene.commit("told", &[("main.tf", &module(n))]).await;
+            let before = self.scene.jobs("build").await;
+            let start = Instant::now();
+            let made = async {
+                while self.scene.jobs("build").await == before {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                start.elapsed()
+            };
+            let (_, made) = tokio::join!(server.tells(&push), made);
+            times.push(made);
+            let run = i64::try_from(n).unwrap() + 1;
+            self.scene.ready_after_run("told", run).await;
+        }
+        times
     }
 
     /// Blobs of the present image and their sizes.
