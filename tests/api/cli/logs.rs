@@ -21,28 +21,37 @@ use crate::space::{Space, resource};
 async fn logs_of_a_run_that_is_not_there_are_explained() {
     let space = Space::new().await;
     let mut stalled = status("Stalled", "False", "PlanFailed");
-    stalled["runs"] = json!([{
-        "number": 3, "kind": "plan", "trigger": "spec", "result": "Failed", "seconds": 1,
-        "error": "no such variable", "job": "web-plan-3",
-    }]);
-    apply(&space, &resource("web"), stalled).await;
+    apply(&space, &resource("web"), stalled.clone()).await;
     let why = run(&space, "logs web").await.refused();
     assert!(
         why.contains("no run") && why.contains("Stalled (PlanFailed)"),
         "{why}"
     );
-    let why = run(&space, "logs web --run 3").await.refused();
-    assert!(
-        why.contains("no Job of run 3") && why.contains("no such variable"),
-        "{why}"
-    );
+    stalled["runs"] = json!([{
+        "number": 3, "kind": "plan", "trigger": "spec", "result": "Failed", "seconds": 1,
+        "error": "no such variable", "job": "web-plan-3",
+    }]);
+    apply(&space, &resource("web"), stalled).await;
+    for what in ["logs web", "logs web --run 3"] {
+        let why = run(&space, what).await.refused();
+        assert!(
+            why.contains("no Job of run 3") && why.contains("no such variable"),
+            "{why}"
+        );
+    }
 }
 
 #[tokio::test]
 async fn logs_of_a_failed_run_outlive_its_job() {
     let space = Space::new().await;
-    let stalled = status("Stalled", "False", "PlanFailed");
+    let mut stalled = status("Stalled", "False", "PlanFailed");
+    stalled["runs"] = json!([{
+        "number": 3, "kind": "plan", "trigger": "spec", "result": "Failed", "seconds": 1,
+        "error": "no such variable", "job": "web-plan-3",
+    }]);
     apply(&space, &resource("web"), stalled).await;
+    // The Job of the run before is still there.
+    create_job(&space, "web-apply-2").await;
     // `Error: no such variable`, gzipped.
     let log = "H4sIAAAAAAACA3MtKsovslLIy1coLk3OUChLLMpMTMpJ5QIADNXB/RgAAAA=";
     let record = serde_json::to_string(&RunRecord::default()).unwrap();
@@ -56,8 +65,8 @@ async fn logs_of_a_failed_run_outlive_its_job() {
         let said = run(&space, what).await.done();
         assert_eq!(said, "Error: no such variable\n", "{what}");
     }
-    let why = run(&space, "logs web --run 2").await.refused();
-    assert!(why.contains("no Job of run 2"), "{why}");
+    let why = run(&space, "logs web --run 1").await.refused();
+    assert!(why.contains("no Job of run 1"), "{why}");
     // A run that has just begun is not taken for the one that failed.
     create_job(&space, "web-plan-4").await;
     let why = run(&space, "logs web").await.refused();

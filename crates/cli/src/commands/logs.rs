@@ -45,7 +45,7 @@ impl Logs {
     /// Prints it.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
-        let (pod, container) = match self.pod(cluster).await {
+        let (pod, container) = match self.pod(cluster, &tf).await {
             Err(Error::Refused(why)) if !self.follow => {
                 return match self.kept(cluster, &tf).await {
                     Some((run, log)) => {
@@ -80,8 +80,8 @@ impl Logs {
     }
 
     /// The pod of the run and its container.
-    async fn pod(&self, cluster: &Cluster) -> Result<(String, String), Error> {
-        let job = self.job(cluster).await?;
+    async fn pod(&self, cluster: &Cluster, tf: &Terraform) -> Result<(String, String), Error> {
+        let job = self.job(cluster, tf).await?;
         self.started(cluster, &job).await
     }
 
@@ -89,7 +89,8 @@ impl Logs {
     /// may not read the record learns nothing from it.
     async fn kept(&self, cluster: &Cluster, tf: &Terraform) -> Option<(i64, Vec<u8>)> {
         let jobs = self.jobs(cluster).await.ok()?;
-        let wanted = self.run.or_else(|| number(&last(&jobs)?));
+        let newest = reported(tf).max(last(&jobs).as_deref().and_then(number));
+        let wanted = self.run.or(newest);
         let (_, secret) = Record::of(cluster, tf).read().await.ok()?;
         let run = kept_run(wanted, secret.data.keys())?;
         let mut log = Vec::new();
@@ -99,17 +100,17 @@ impl Logs {
     }
 
     /// The Job of the run, once there is one where it is waited for.
-    async fn job(&self, cluster: &Cluster) -> Result<String, Error> {
+    async fn job(&self, cluster: &Cluster, tf: &Terraform) -> Result<String, Error> {
         loop {
             let jobs = self.jobs(cluster).await?;
             let job = match self.run {
                 Some(run) => job_of(&self.name, run, &jobs),
-                None => last(&jobs),
+                None => last(&jobs).filter(|job| number(job) >= reported(tf)),
             };
             match job {
                 Some(job) => return Ok(job),
                 None if self.follow => tokio::time::sleep(PAUSE).await,
-                None => return Err(self.no_job(cluster, &jobs).await?),
+                None => return Err(self.no_job(cluster, tf, &jobs)),
             }
         }
     }
@@ -128,8 +129,7 @@ impl Logs {
     }
 
     /// Why there is nothing to print.
-    async fn no_job(&self, cluster: &Cluster, jobs: &[String]) -> Result<Error, Error> {
-        let tf = cluster.resource(&self.name).await?;
+    fn no_job(&self, cluster: &Cluster, tf: &Terraform, jobs: &[String]) -> Error {
         let key = cluster.key(&self.name);
         let numbers = jobs.iter().filter_map(|job| Some(number(job)?.to_string()));
         let numbers: Vec<_> = numbers.collect();
@@ -138,7 +138,7 @@ impl Logs {
         } else {
             numbers.join(", ")
         };
-        let said = match self.run {
+        let said = match self.run.or_else(|| reported(tf)) {
             Some(run) => {
                 let reports = tf.status.iter().flat_map(|status| &status.runs);
                 let report = reports.into_iter().find(|report| report.number == run);
@@ -148,10 +148,10 @@ impl Logs {
             }
             None => format!(
                 "there is no run of {key} to show: it is {}; -f waits for one",
-                situation(&tf)
+                situation(tf)
             ),
         };
-        Ok(Error::Refused(said))
+        Error::Refused(said)
     }
 
     /// The pod of `job` and its container, once that has started where it is waited for.
@@ -234,6 +234,12 @@ fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> 
     let runs = keys.filter_map(|it| key::log_of(it));
     runs.filter(|run| wanted.is_none_or(|wanted| wanted == *run))
         .max()
+}
+
+/// The number of the last run that the status of `tf` tells of.
+fn reported(tf: &Terraform) -> Option<i64> {
+    let runs = tf.status.iter().flat_map(|status| &status.runs);
+    runs.map(|run| run.number).max()
 }
 
 /// The Job of the last run.
