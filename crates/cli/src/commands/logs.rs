@@ -50,7 +50,7 @@ impl Logs {
                 return match self.kept(cluster, &tf).await {
                     Some((run, log)) => {
                         eprintln!(
-                            "{why}; this is the end of the log of run {run}, kept because it failed:"
+                            "run {run} has no pod any more; this is the end of its log, kept because it failed:"
                         );
                         print::bytes(&log)
                     }
