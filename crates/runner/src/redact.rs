@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use alustan_api::report::{ChangeSet, Failure, MAX_TEXT, PlanAsks};
 use alustan_api::run::StateLock;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::failure::cut;
 
@@ -16,6 +18,10 @@ const SHORTEST: usize = 4;
 /// Lines of a value are secrets of their own from this length on.
 const SHORTEST_LINE: usize = 6;
 
+/// Values are looked for in base64 from this length on: what is left of a shorter one between its
+/// neighbours is a few letters, which may be anything.
+const SHORTEST_IN_BASE64: usize = 8;
+
 /// The secret values of a run. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
@@ -23,7 +29,8 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// Masks `values`, their lines, and what they look like inside JSON.
+    /// Masks `values`, their lines, and what they look like inside JSON, a URL, a shell's trace and
+    /// base64.
     pub fn new<I, S>(values: I) -> Self
     where
         I: IntoIterator<Item = S>,
@@ -137,13 +144,46 @@ fn shapes(value: &str) -> Vec<String> {
             .filter(|line| line.len() >= SHORTEST_LINE)
             .map(str::to_owned),
     );
-    let escaped = serde_json::Value::from(value).to_string();
-    shapes.extend(
-        escaped
-            .get(1..escaped.len().saturating_sub(1))
-            .map(str::to_owned),
-    );
+    let json = in_json(value);
+    // As Go writes it, and with it the engine.
+    let go = json
+        .replace('<', "\\u003c")
+        .replace('>', "\\u003e")
+        .replace('&', "\\u0026");
+    shapes.extend([json, go, value.replace('\'', r"'\''")]);
+    shapes.extend([in_url(value, "%20"), in_url(value, "+")]);
+    if value.len() >= SHORTEST_IN_BASE64 {
+        shapes.extend(in_base64(value));
+    }
     shapes
+}
+
+fn in_json(value: &str) -> String {
+    let quoted = serde_json::Value::from(value).to_string();
+    let inner = quoted.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+    inner.unwrap_or(&quoted).to_owned()
+}
+
+/// Everything escaped that is not unreserved (RFC 3986, section 2.3), and a space as `space`.
+fn in_url(value: &str, space: &str) -> String {
+    let each = value.bytes().map(|byte| match byte {
+        b' ' => space.to_owned(),
+        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    });
+    each.collect()
+}
+
+/// What is the same in base64 of every text that holds `value`, for each of the three places that
+/// it may begin at.
+fn in_base64(value: &str) -> impl Iterator<Item = String> {
+    ["", "-", "--"].into_iter().filter_map(move |before| {
+        let text = [before, value].concat();
+        let encoded = STANDARD.encode(&text);
+        let own = (before.len() * 8).div_ceil(6)..text.len() * 8 / 6;
+        encoded.get(own).map(str::to_owned)
+    })
 }
 
 /// The state of redaction between two writes of one stream.
@@ -237,6 +277,40 @@ mod tests {
             redactor.text(r#"{"k":"-----BEGIN KEY-----\nMIIEvQIBADANBg"}"#),
             r#"{"k":"(redacted)"}"#
         );
+    }
+
+    #[test]
+    fn escaped_forms_of_a_value_are_masked() {
+        let redactor = Redactor::new(["p\"a<b>&'c d"]);
+        for text in [
+            r#"p\"a<b>&'c d"#,
+            r#"p\"a\u003cb\u003e\u0026'c d"#,
+            r#"p"a<b>&'\''c d"#,
+            "p%22a%3Cb%3E%26%27c%20d",
+            "p%22a%3Cb%3E%26%27c+d",
+        ] {
+            assert_eq!(
+                redactor.text(&format!("[{text}]")),
+                "[(redacted)]",
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_value_in_base64_is_masked_wherever_it_begins() {
+        let redactor = Redactor::new(["correct horse", "short"]);
+        for before in ["", "u", "u:", "user:"] {
+            let encoded = STANDARD.encode(format!("{before}correct horse and more"));
+            let masked = redactor.text(&encoded);
+            let (left, right) = masked.split_once(MASK).unwrap();
+            // What shares a letter with its neighbours is left.
+            let of_neighbours =
+                before.len().div_ceil(3) * 4 + " and more".len().div_ceil(3) * 4 + 4;
+            assert!(left.len() + right.len() <= of_neighbours, "{masked}");
+        }
+        let short = STANDARD.encode("short");
+        assert_eq!(redactor.text(&short), short);
     }
 
     #[test]
