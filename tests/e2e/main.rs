@@ -11,6 +11,7 @@ mod approval;
 mod backend;
 mod bad_input;
 mod cache;
+mod canary;
 mod commits;
 mod crashes;
 mod deletion;

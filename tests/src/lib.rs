@@ -10,6 +10,7 @@
     reason = "only tests use this"
 )]
 
+mod canary;
 mod cluster;
 mod counter;
 mod gate;
@@ -19,7 +20,9 @@ pub mod metacontroller;
 mod operator;
 mod scene;
 mod state_server;
+mod sweep;
 
+pub use canary::Canaries;
 pub use cluster::{Cluster, Cut};
 pub use counter::Counter;
 pub use gate::Gate;
@@ -28,3 +31,4 @@ pub use inbox::{Inbox, Message};
 pub use operator::{Operator, Operators};
 pub use scene::{AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone};
 pub use state_server::StateServer;
+pub use sweep::{Found, Sweep};

@@ -47,6 +47,11 @@ impl Scene {
 }
 
 impl GitServer<'_> {
+    /// The secret that both know.
+    pub fn secret(&self) -> &str {
+        &self.secret
+    }
+
     /// What the operator answers to `push`.
     pub async fn tells(&self, push: &Value) -> Value {
         self.signs(&self.secret, push).await

@@ -1,0 +1,155 @@
+//! Values that may be in few places only, and what they look like when somebody wrote them down.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+
+use aho_corasick::AhoCorasick;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::MultiGzDecoder;
+
+/// How an archive begins.
+const GZIP: &[u8] = &[0x1f, 0x8b, 0x08];
+
+/// The canaries of a scene, each under the name of the input that it is put into.
+#[derive(Default)]
+pub struct Canaries {
+    cores: BTreeMap<String, String>,
+}
+
+/// Finds canaries.
+pub struct Searcher {
+    patterns: AhoCorasick,
+    names: Vec<String>,
+}
+
+impl Canaries {
+    /// A new secret value for the input `name`, of letters and digits alone: no escape changes it.
+    pub fn plain(&mut self, name: &str) -> String {
+        let mut random = [0; 12];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut random))
+            .expect("random bytes");
+        let core = format!("canary{}z", hex::encode(random));
+        self.known(name, &core);
+        core
+    }
+
+    /// A new secret value for the input `name` with all that URLs, JSON and HCL escape around what
+    /// is searched for. What is only half redacted is found, too.
+    pub fn odd(&mut self, name: &str) -> String {
+        format!("p\"a\\<{}>&é %2f$'", self.plain(name))
+    }
+
+    /// Searches for `value`, too, under `name`.
+    pub fn known(&mut self, name: &str, value: &str) {
+        self.cores.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// What finds them raw, in hex, in base64 of every alignment and alphabet, in base64 within
+    /// base64, and escaped as in a URL or in JSON.
+    pub fn searcher(&self) -> Searcher {
+        let each = self.cores.iter();
+        let all = each.flat_map(|(name, core)| shapes(core).into_iter().map(move |it| (it, name)));
+        let (patterns, names): (Vec<_>, Vec<_>) = all.unzip();
+        Searcher {
+            patterns: AhoCorasick::new(patterns).expect("patterns"),
+            names: names.into_iter().cloned().collect(),
+        }
+    }
+}
+
+impl Searcher {
+    /// The names of the canaries in `bytes`, or in an archive within them.
+    pub fn search(&self, bytes: &[u8]) -> BTreeSet<&str> {
+        let found = self.patterns.find_overlapping_iter(bytes);
+        let mut names: BTreeSet<&str> = found
+            .map(|it| self.names[it.pattern().as_usize()].as_str())
+            .collect();
+        let mut at = 0;
+        while let Some(begin) = position(bytes, at, GZIP) {
+            let mut text = Vec::new();
+            // What follows an archive is no archive: what was read before it counts.
+            let _ = MultiGzDecoder::new(&bytes[begin..]).read_to_end(&mut text);
+            if !text.is_empty() {
+                names.extend(self.search(&text));
+            }
+            at = begin + GZIP.len();
+        }
+        names
+    }
+}
+
+fn position(bytes: &[u8], from: usize, word: &[u8]) -> Option<usize> {
+    let found = bytes[from..].windows(word.len()).position(|it| it == word);
+    found.map(|at| from + at)
+}
+
+fn shapes(core: &str) -> BTreeSet<String> {
+    let mut shapes = BTreeSet::from([core.to_owned()]);
+    let json = serde_json::Value::from(core).to_string();
+    shapes.insert(json.trim_matches('"').to_owned());
+    shapes.insert(json.trim_matches('"').replace('/', "\\/"));
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric();
+    let escaped = core.bytes().map(|byte| {
+        if plain(&byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    });
+    shapes.insert(escaped.collect());
+    shapes.insert(hex::encode(core));
+    shapes.insert(hex::encode(core).to_uppercase());
+    for once in in_base64(core.as_bytes()) {
+        shapes.extend(in_base64(once.as_bytes()));
+        shapes.insert(once.replace('+', "-").replace('/', "_"));
+        shapes.insert(once);
+    }
+    shapes
+}
+
+/// What is the same in base64 of every text with `bytes` in it, for each alignment.
+fn in_base64(bytes: &[u8]) -> [String; 3] {
+    [0, 1, 2].map(|before: usize| {
+        let text = [&vec![0; before][..], bytes].concat();
+        let from = (before * 8).div_ceil(6);
+        let to = text.len() * 8 / 6;
+        STANDARD.encode(&text)[from..to].to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn canaries_are_found_in_every_shape_and_nothing_else_is() {
+        let mut canaries = Canaries::default();
+        let odd = canaries.odd("odd");
+        canaries.known("key", "AB+/cd/ef+ghijklmnop");
+        let searcher = canaries.searcher();
+        let found = |text: &[u8]| searcher.search(text).into_iter().collect::<Vec<_>>();
+        for before in ["", "x", "xy"] {
+            let text = format!("{before}{odd}after");
+            let once = STANDARD.encode(&text);
+            let twice = STANDARD.encode(format!("{{\"auth\":\"{once}\"}}"));
+            let json = serde_json::Value::from(text.as_str()).to_string();
+            let mut archive = GzEncoder::new(b"head".to_vec(), Compression::default());
+            archive.write_all(once.as_bytes()).unwrap();
+            let archive = [archive.finish().unwrap(), b"tail".to_vec()].concat();
+            for shape in [text.as_str(), &hex::encode(&text), &once, &twice, &json] {
+                assert_eq!(found(shape.as_bytes()), ["odd"], "{shape}");
+            }
+            assert_eq!(found(&archive), ["odd"]);
+        }
+        assert_eq!(found(b"?key=AB%2B%2Fcd%2Fef%2Bghijklmnop&"), ["key"]);
+        assert_eq!(found(br#""AB+\/cd\/ef+ghijklmnop""#), ["key"]);
+        assert!(found(b"AB+/cd/ef+ghijklmno canary \x1f\x8b\x08 no archive").is_empty());
+    }
+}
