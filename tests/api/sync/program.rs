@@ -7,11 +7,14 @@
 //! ALUSTAN_METACONTROLLER=$PWD make api T=the_program_itself
 //! ```
 //!
-//! With `ALUSTAN_RECORD=FILE` it writes what was said, for `crates/controller/src/http/sync/recorded.jsonl`.
+//! With `ALUSTAN_RECORD=FILE` it writes what was said, for `crates/controller/src/http/sync/recorded.jsonl`,
+//! which every test run replays.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use alustan_api::{FINALIZER, Terraform};
 use axum::Router;
@@ -20,12 +23,19 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::post;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
 use super::{Operator, TOKEN, finalizers, goes, is_stalled, stalled, wait};
 use crate::server::{free_ports, leashed, until};
-use crate::space::{Space, with};
+use crate::space::with;
+
+/// Its account, as `deploy/metacontroller` binds it.
+const METACONTROLLER: &str = "system:serviceaccount:metacontroller:metacontroller";
+/// Its next token.
+const NEXT: &str = "the-token-after-it";
+const LOG: &str = "metacontroller.log";
 
 /// Hands calls on to the operator, and writes them down.
 #[derive(Clone)]
@@ -81,16 +91,25 @@ impl Recorder {
         self.lines.lock().unwrap().clone()
     }
 
-    /// Writes the calls that were answered in full, where somebody wants them.
-    fn write(&self, version: &str) {
-        let Some(file) = std::env::var_os("ALUSTAN_RECORD") else {
-            return;
-        };
+    /// The calls that were answered in full, one a line, after the version.
+    fn record(&self, version: &str) -> String {
         let head = json!({"metacontroller": version.trim()});
         let lines = self.lines().into_iter().filter(|it| it["code"] == 200);
         let lines = std::iter::once(head).chain(lines);
-        let lines: Vec<String> = lines.map(|line| line.to_string()).collect();
-        std::fs::write(file, lines.join("\n") + "\n").unwrap();
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Waits for a call that is `wanted`, among those after the first `from`.
+    async fn wait(&self, what: &str, from: usize, wanted: impl Fn(&Value) -> bool) {
+        until(what, async || {
+            let lines = self.lines();
+            let found = lines.iter().skip(from).any(&wanted);
+            found.then_some(()).ok_or_else(|| {
+                let last = lines.last().map(Value::to_string);
+                last.unwrap_or_else(|| "nobody called".to_owned())
+            })
+        })
+        .await;
     }
 }
 
@@ -111,9 +130,9 @@ fn started(operator: &Operator, folder: &Path) -> Child {
         .arg("--client-go-qps=100")
         .arg("--client-go-burst=200")
         .arg("--zap-log-level=4")
-        .env("KUBECONFIG", server.kubeconfig_file())
+        .env("KUBECONFIG", server.kubeconfig_file_of(METACONTROLLER))
         .env("SIGNAL", "TERM");
-    leashed(&mut program, &server.folder().join("metacontroller.log"))
+    leashed(&mut program, &server.folder().join(LOG))
 }
 
 /// The `CompositeController` of `deploy/metacontroller`, which calls `url`.
@@ -139,16 +158,56 @@ fn apply(operator: &Operator, object: &Value) {
     operator.server.kubectl(&apply).unwrap();
 }
 
-async fn lives_and_goes(operator: &'static Operator, wanted: &[&str]) {
-    let space: Space = operator.space().await;
+/// What somebody who narrowed metacontroller's rights gives it for its own work, and `also`.
+fn rights(also: &[Value]) -> Vec<Value> {
+    let own = json!({"apiGroups": ["metacontroller.k8s.io"], "resources": ["*"], "verbs": ["*"]});
+    let (group, version) = ("rbac.authorization.k8s.io", "rbac.authorization.k8s.io/v1");
+    let (namespace, name) = METACONTROLLER.rsplit_once(':').unwrap();
+    let namespace = namespace.rsplit(':').next();
+    let rules = [&[own], also].concat();
+    vec![
+        json!({
+            "apiVersion": version, "kind": "ClusterRole", "metadata": {"name": "narrowed"},
+            "rules": rules,
+        }),
+        json!({
+            "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": {"name": "narrowed"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "narrowed"},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        }),
+    ]
+}
+
+/// The Secret with metacontroller's tokens.
+fn secret() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "stringData": {"token": TOKEN, "next": NEXT},
+        "metadata": {"name": "alustan-sync", "namespace": "alustan-system"},
+    })
+}
+
+async fn lives_and_goes(operator: &'static Operator, recorder: &Recorder, wanted: &[&str]) {
+    let (space, from) = (operator.space().await, recorder.lines().len());
     let api = space.api::<Terraform>();
     space.apply(&stalled("web")).await.unwrap();
     let tf = wait(&api, "web", "a status", is_stalled).await;
     let mut held = finalizers(&tf);
     held.sort_unstable();
     assert_eq!(held, wanted);
-    let edited = with(stalled("web"), "/retry/limit", Some(json!(3)));
-    space.apply(&edited).await.unwrap();
+    let asks = with(stalled("web"), "/approval/mode", Some(json!("Manual")));
+    let approved = with(asks, "/approval/plan", Some(json!("0123456789ab")));
+    let since = Instant::now();
+    space.apply(&approved).await.unwrap();
+    let approved =
+        |line: &Value| line["request"]["parent"]["spec"]["approval"]["plan"] == "0123456789ab";
+    recorder
+        .wait("a call with the approval", from, approved)
+        .await;
+    assert!(
+        since.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        since.elapsed()
+    );
     wait(&api, "web", "the next generation", |tf| {
         tf.metadata.generation == Some(2) && is_stalled(tf)
     })
@@ -158,39 +217,132 @@ async fn lives_and_goes(operator: &'static Operator, wanted: &[&str]) {
     goes(&space, "web").await;
 }
 
+/// Metacontroller calls as often as whoever cannot wait has it.
+async fn is_called_every_second(
+    operator: &'static Operator,
+    recorder: &Recorder,
+    mut controller: Value,
+) {
+    let space = operator.space().await;
+    space.apply(&stalled("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    wait(&api, "web", "a status", is_stalled).await;
+    controller["spec"]["resyncPeriodSeconds"] = json!(1);
+    apply(operator, &controller);
+    let (since, from) = (Instant::now(), recorder.lines().len());
+    until("ten calls", async || {
+        let calls = recorder.lines().len() - from;
+        (calls >= 10).then_some(()).ok_or_else(|| calls.to_string())
+    })
+    .await;
+    assert!(
+        since.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        since.elapsed()
+    );
+    let at_rest = recorder.lines().into_iter().skip(from + 3);
+    let codes: Vec<_> = at_rest.map(|line| line["code"].as_u64()).collect();
+    assert!(codes.contains(&Some(304)), "{codes:?}");
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    goes(&space, "web").await;
+}
+
+/// Another token as `docs/metacontroller.md` has it, and what is said to who is too early.
+async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, controller: &Value) {
+    let space = operator.space().await;
+    space.apply(&stalled("web")).await.unwrap();
+    let api = space.api::<Terraform>();
+    wait(&api, "web", "a status", is_stalled).await;
+    let mut next = controller.clone();
+    let hook = &mut next["spec"]["hooks"]["sync"]["webhook"];
+    hook["authorization"]["secretRef"]["key"] = json!("next");
+    let from = recorder.lines().len();
+    apply(operator, &next);
+    recorder
+        .wait("a refusal", from, |line| line["code"] == 401)
+        .await;
+    until("an event", async || {
+        let events = space.api::<Event>().list(&ListParams::default()).await;
+        let mut events = events.unwrap().into_iter();
+        let told = events.find(|event| {
+            let note = event.message.as_deref().unwrap_or_default();
+            event.reason.as_deref() == Some("SyncError") && note.contains("Unauthorized")
+        });
+        told.map(|_| ()).ok_or_else(|| "there is none".to_owned())
+    })
+    .await;
+
+    let tokens = operator.server.folder().join("tokens");
+    std::fs::write(tokens.join("next"), NEXT).unwrap();
+    std::fs::remove_file(tokens.join("token")).unwrap();
+    let from = recorder.lines().len();
+    recorder
+        .wait("an answer", from, |line| line["code"] != 401)
+        .await;
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    goes(&space, "web").await;
+    std::fs::write(tokens.join("token"), TOKEN).unwrap();
+}
+
 #[tokio::test]
-#[ignore = "needs the metacontroller program: see the top of this file"]
+#[ignore = "needs the metacontroller program: see the top of tests/api/sync/program.rs"]
 async fn the_program_itself_drives_the_operator_by_both_versions_with_and_without_finalize() {
-    let (operator, folder) = (Operator::shared().await, checkout());
+    let folder = checkout();
+    // Of its own: the program calls for every resource of the server.
+    let operator: &Operator = Box::leak(Box::new(Operator::start().await.unwrap()));
+    let server = &operator.server;
     let crds = folder.join("manifests/production/metacontroller-crds-v1.yaml");
-    let install = ["apply", "--server-side", "-f", crds.to_str().unwrap()];
-    operator.server.kubectl(&install).unwrap();
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "stringData": {"token": TOKEN},
-        "metadata": {"name": "alustan-sync", "namespace": "alustan-system"},
-    });
-    apply(operator, &secret);
+    for file in [
+        crds.to_str().unwrap(),
+        "deploy/metacontroller/component/rbac.yaml",
+    ] {
+        let install = ["apply", "--server-side", "-f", file];
+        server.kubectl(&install).unwrap();
+    }
+    apply(operator, &secret());
+    for object in rights(&[]) {
+        apply(operator, &object);
+    }
     let (recorder, here) = Recorder::start(&operator.url).await;
     let mut program = started(operator, &folder);
     until("the CRD of metacontroller", async || {
-        operator.server.kubectl(&["get", "compositecontrollers"])
+        server.kubectl(&["get", "compositecontrollers"])
     })
     .await;
 
     for version in ["v1", "v2"] {
         apply(operator, &controller(&here, version, false));
-        lives_and_goes(operator, &[FINALIZER]).await;
+        lives_and_goes(operator, &recorder, &[FINALIZER]).await;
     }
-    apply(operator, &controller(&here, "v2", true));
+    is_called_every_second(operator, &recorder, controller(&here, "v2", false)).await;
+    changes_the_token(operator, &recorder, &controller(&here, "v2", false)).await;
+    // Only who declares the hook needs to give more.
+    let finalizer = json!({
+        "apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["update", "patch"],
+    });
+    for object in rights(&[finalizer]) {
+        apply(operator, &object);
+    }
     let both = [alustan_tests::metacontroller::FINALIZER, FINALIZER];
-    lives_and_goes(operator, &both).await;
+    for version in ["v1", "v2"] {
+        apply(operator, &controller(&here, version, true));
+        lives_and_goes(operator, &recorder, &both).await;
+    }
+
     let lines = recorder.lines();
     let code = |code: u16| lines.iter().any(|it| it["code"] == code);
     assert!(code(200) && code(304), "no answer was known");
     for line in &lines {
         let code = line["code"].as_u64().unwrap();
-        assert!(matches!(code, 200 | 304 | 429), "{line}");
+        assert!(matches!(code, 200 | 304 | 401 | 429), "{line}");
     }
+    let log = std::fs::read_to_string(server.folder().join(LOG)).unwrap();
+    let refused: BTreeSet<&str> = log
+        .split(['"', '\\'])
+        .filter(|it| it.contains("forbidden"))
+        .collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+
     let describe = [
         "-C",
         folder.to_str().unwrap(),
@@ -199,9 +351,20 @@ async fn the_program_itself_drives_the_operator_by_both_versions_with_and_withou
         "--always",
     ];
     let version = Command::new("git").args(describe).output().unwrap();
-    recorder.write(&String::from_utf8(version.stdout).unwrap());
+    let record = recorder.record(&String::from_utf8(version.stdout).unwrap());
+    for private in [
+        TOKEN,
+        NEXT,
+        server.folder().to_str().unwrap(),
+        folder.to_str().unwrap(),
+    ] {
+        assert!(!record.contains(private), "{private}");
+    }
+    if let Some(file) = std::env::var_os("ALUSTAN_RECORD") {
+        std::fs::write(file, record).unwrap();
+    }
     let remove = ["delete", "compositecontroller", "alustan", "--timeout=60s"];
-    operator.server.kubectl(&remove).unwrap();
+    server.kubectl(&remove).unwrap();
     // The leash follows its input.
     drop(program.stdin.take());
     program.wait().unwrap();

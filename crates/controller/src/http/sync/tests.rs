@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use axum::http::Request as HttpRequest;
@@ -240,24 +241,40 @@ async fn an_operator_that_has_not_listed_everything_looks_at_nothing() {
 const RECORDED: &str = include_str!("recorded.jsonl");
 
 #[tokio::test]
-async fn what_metacontroller_was_recorded_to_say_is_understood() {
-    for line in RECORDED.lines().skip(1) {
-        let said: Value = serde_json::from_str(line).unwrap();
-        let answer = Answer {
-            status: said["answer"]["status"].clone(),
-            resync_after_seconds: 2,
-            finalized: said["answer"]["finalized"] == true,
+async fn what_metacontroller_was_recorded_to_say_is_answered_as_it_was_then() {
+    let mut lines = RECORDED.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        line
+    });
+    let version = lines.next().expect("a recording")["metacontroller"].clone();
+    assert!(
+        version.as_str().is_some_and(|it| it.starts_with("v4.")),
+        "{version}"
+    );
+    let mut hooks = BTreeSet::new();
+    for said in lines {
+        let (request, answer) = (&said["request"], &said["answer"]);
+        let resync = answer["resyncAfterSeconds"].as_u64().unwrap();
+        let then = Answer {
+            status: answer["status"].clone(),
+            resync_after_seconds: u32::try_from(resync).unwrap(),
+            finalized: answer["finalized"] == true,
         };
-        let (door, asked) = door(Ok(answer));
-        let (status, ..) = call(&door, post_of(said["request"].to_string())).await;
-        assert_eq!(status, StatusCode::OK, "{line}");
+        let (door, asked) = door(Ok(then));
+        let (status, _, body) = call(&door, post_of(request.to_string())).await;
+        assert_eq!(status, StatusCode::OK, "{said}");
+        assert_eq!(&serde_json::from_str::<Value>(&body).unwrap(), answer);
         let asked = asked.lock().unwrap().pop().unwrap();
-        assert_eq!(said["request"]["parent"]["metadata"]["name"], asked.name);
-        let of_answer = serde_json::from_value::<alustan_api::TerraformStatus>(
-            said["answer"]["status"].clone(),
-        );
-        assert!(of_answer.is_ok(), "{line}");
+        assert_eq!(request["parent"]["metadata"]["name"], asked.name);
+        assert_eq!(request["finalizing"], asked.finalizing);
+        let status = answer["status"].clone();
+        let status = serde_json::from_value::<alustan_api::TerraformStatus>(status);
+        assert!(status.is_ok(), "{said}");
+        let version = &request["controller"]["spec"]["hooks"]["sync"]["version"];
+        hooks.insert((version.as_str().unwrap().to_owned(), asked.finalizing));
     }
+    let all = ["v1", "v2"].map(|version| [false, true].map(|it| (version.to_owned(), it)));
+    assert_eq!(hooks, BTreeSet::from_iter(all.concat()));
 }
 
 proptest! {
