@@ -177,12 +177,13 @@ async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
     wait(&api, "web", "a status", is_stalled).await;
     // Each label is news, so that the hook is called at once.
     for turn in 0..10 {
-        let touched = json!({"metadata": {"labels": {"turn": turn.to_string()}}});
+        let turn = turn.to_string();
+        let touched = json!({"metadata": {"labels": {"turn": turn}}});
         let parameters = PatchParams::default();
         let touched = api.patch("web", &parameters, &Patch::Merge(&touched)).await;
         touched.unwrap();
         let called = |call: &metacontroller::Exchange| {
-            call.request["parent"]["metadata"]["labels"]["turn"] == turn.to_string()
+            call.request["parent"]["metadata"]["labels"]["turn"] == turn
         };
         let known = until("a call with the label", async || {
             let calls = metacontroller.calls();

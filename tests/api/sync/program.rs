@@ -96,7 +96,8 @@ impl Recorder {
         let head = json!({"metacontroller": version.trim()});
         let lines = self.lines().into_iter().filter(|it| it["code"] == 200);
         let lines = std::iter::once(head).chain(lines);
-        lines.map(|line| format!("{line}\n")).collect()
+        let lines: Vec<String> = lines.map(|line| line.to_string()).collect();
+        lines.join("\n") + "\n"
     }
 
     /// Waits for a call that is `wanted`, among those after the first `from`.
