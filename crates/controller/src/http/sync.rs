@@ -87,8 +87,14 @@ async fn tokens_in(folder: &Path) -> io::Result<Vec<String>> {
     let mut tokens = Vec::new();
     let mut files = tokio::fs::read_dir(folder).await?;
     while let Some(file) = files.next_entry().await? {
-        if !file.file_name().as_encoded_bytes().starts_with(b".") {
-            tokens.push(tokio::fs::read_to_string(file.path()).await?);
+        if file.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        match tokio::fs::read_to_string(file.path()).await {
+            Ok(token) => tokens.push(token),
+            // The key was removed a moment ago.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(tokens)

@@ -117,6 +117,8 @@ async fn who_has_no_token_learns_nothing() {
     write("token", "old-token\n");
     write("next", "new-token");
     write("..data", "not-a-token");
+    // What the kubelet leaves of a key for a moment when it is removed.
+    std::os::unix::fs::symlink("..gone/removed", folder.path().join("removed")).unwrap();
     for right in ["Bearer old-token", "bearer new-token", "Bearer  new-token"] {
         let (status, ..) = call(&door, with(post_of(V2), AUTHORIZATION, right)).await;
         assert_eq!(status, StatusCode::OK, "{right}");
