@@ -70,7 +70,7 @@ async fn is_nowhere_else(
     canaries: &Canaries,
     allowed: &[(&str, &[&str])],
 ) {
-    let found = sweep.end(canaries).await;
+    let found = sweep.end().await.search(canaries).await;
     assert_eq!(found, belongs(scene, allowed), "{found:#?}");
 }
 
@@ -114,7 +114,7 @@ fn middle(key: &str) -> String {
 async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
     scene("canary", |scene| async move {
         let mut canaries = Canaries::default();
-        let sweep = Sweep::begin(&scene).await;
+        let sweep = Sweep::begin(&scene.cluster, &scene.namespace).await;
         let owner = format!("private/{}", scene.namespace);
         let module = format!("{}{MORE}", drift::MODULE);
         scene
@@ -254,7 +254,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
 async fn canary_of_what_is_refused_is_not_in_the_refusal() {
     scene("canary-no", |scene| async move {
         let mut canaries = Canaries::default();
-        let sweep = Sweep::begin(&scene).await;
+        let sweep = Sweep::begin(&scene.cluster, &scene.namespace).await;
         scene.pg().await;
         scene
             .commit(

@@ -7,7 +7,10 @@ use aho_corasick::AhoCorasick;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::MultiGzDecoder;
+use serde_json::Value;
 
+/// Bytes of a value that nobody writes by chance.
+const SHORT: usize = 12;
 /// How an archive begins.
 const GZIP: &[u8] = &[0x1f, 0x8b, 0x08];
 
@@ -46,6 +49,21 @@ impl Canaries {
         self.cores.insert(name.to_owned(), value.to_owned());
     }
 
+    /// Searches for whatever is secret in `value`, too: the strings in JSON, the password and the path
+    /// of a URL, each line of a key, or all of it. What is short may be anywhere by chance.
+    pub fn all_of(&mut self, name: &str, value: &str) {
+        for part in parts(value) {
+            if part.len() >= SHORT && !self.cores.values().any(|it| *it == part) {
+                self.known(&format!("{name} ({})", self.cores.len()), &part);
+            }
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.cores.len()
+    }
+
     /// What finds them raw, in hex, in base64 of every alignment and alphabet, in base64 within
     /// base64, and escaped as in a URL or in JSON.
     pub fn searcher(&self) -> Searcher {
@@ -78,6 +96,37 @@ impl Searcher {
         }
         names
     }
+}
+
+fn parts(value: &str) -> Vec<String> {
+    if let Ok(url) = reqwest::Url::parse(value)
+        && url.has_host()
+    {
+        let query = url.query_pairs().map(|(_, value)| value.into_owned());
+        let others = [url.password().unwrap_or_default(), url.path()];
+        return query.chain(others.map(str::to_owned)).collect();
+    }
+    match serde_json::from_str(value) {
+        Ok(Value::Object(object)) => object.values().flat_map(|it| parts(&text(it))).collect(),
+        Ok(Value::Array(array)) => array.iter().flat_map(|it| parts(&text(it))).collect(),
+        _ => match STANDARD.decode(value).map(String::from_utf8) {
+            // As in a docker configuration.
+            Ok(Ok(login)) if login.contains(':') => login.split(':').map(str::to_owned).collect(),
+            _ if value.starts_with("-----BEGIN") => value
+                .lines()
+                .filter(|it| !it.starts_with('-'))
+                .map(str::to_owned)
+                .collect(),
+            _ => vec![value.to_owned()],
+        },
+    }
+}
+
+/// A string as it is, anything else in JSON.
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn position(bytes: &[u8], from: usize, word: &[u8]) -> Option<usize> {
@@ -151,5 +200,41 @@ mod tests {
         assert_eq!(found(b"?key=AB%2B%2Fcd%2Fef%2Bghijklmnop&"), ["key"]);
         assert_eq!(found(br#""AB+\/cd\/ef+ghijklmnop""#), ["key"]);
         assert!(found(b"AB+/cd/ef+ghijklmno canary \x1f\x8b\x08 no archive").is_empty());
+    }
+
+    #[test]
+    fn what_is_secret_in_a_value_is_known() {
+        for (value, expected) in [
+            (
+                "a password of some length",
+                &["a password of some length"][..],
+            ),
+            ("short", &[]),
+            (
+                "postgres://me:a-long-password@host.example.com/database?sslmode=disable&key=another-long-one",
+                &["another-long-one", "a-long-password"],
+            ),
+            (
+                "https://hooks.example.com/services/T0/B0",
+                &["/services/T0/B0"],
+            ),
+            ("https://hooks.example.com", &[]),
+            (
+                r#"{"auths": {"registry.example.com": {"auth": "bWU6YS1sb25nLXBhc3N3b3Jk"}}}"#,
+                &["a-long-password"],
+            ),
+            (
+                "-----BEGIN KEY-----\nbGluZSBvbmUgb2YgdHdv\nbGluZSB0d28=\n-----END KEY-----\n",
+                &["bGluZSBvbmUgb2YgdHdv", "bGluZSB0d28="],
+            ),
+        ] {
+            let mut canaries = Canaries::default();
+            canaries.all_of("a", value);
+            assert_eq!(
+                canaries.cores.values().collect::<Vec<_>>(),
+                expected,
+                "{value}"
+            );
+        }
     }
 }

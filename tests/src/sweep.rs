@@ -1,91 +1,158 @@
-//! Looks for canaries wherever something of a scene may have been written down.
+//! Looks for canaries wherever something of a scene, or of all of them, may have been written down.
 //!
 //! etcd's history is read from its own watch, so that no version of any object of any kind is
 //! missed, deleted ones neither. Files that go with their pod or volume are kept by a hard link, and
 //! command lines of the pods' processes by looking often.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::process::Command;
+use tokio::task::JoinSet;
 
+use alustan_api::labels::{MANAGED_BY, MANAGER};
+
+use crate::Cluster;
 use crate::canary::{Canaries, Searcher};
-use crate::{Cluster, Scene};
+use crate::scene::until;
 
-/// How often it is looked for files and processes that go soon.
-const PERIOD: Duration = Duration::from_millis(100);
+/// How often it is looked for files and processes that go soon, and for an etcd that was stopped.
+const PERIOD: Duration = Duration::from_millis(200);
+/// Larger files are programs.
+const LARGE: u64 = 16 << 20;
 /// What keys of etcd begin with.
 const REGISTRY: &str = "/registry/";
 /// Where etcd answers, for who is on the node.
 const ETCD: &str = "http://127.0.0.1:2379/v3/watch";
+/// Keys of Secrets for what everybody may know.
+const PUBLIC: [&str; 6] = [
+    "ca.crt",
+    "tls.crt",
+    "known_hosts",
+    "username",
+    "namespace",
+    "TF_HTTP_USERNAME",
+];
+/// Between a label and its value [`MANAGER`], in protobuf.
+const OUR_VALUE: [u8; 2] = [0x12, 7];
 /// Clocks of files are coarse.
 const COARSE: Duration = Duration::from_secs(2);
 
 /// Keeps what is written from now on.
 pub struct Sweep {
-    scene: Arc<Scene>,
+    cluster: Cluster,
     since: SystemTime,
     kept: TempDir,
-    keeper: JoinHandle<()>,
-    etcd: Child,
+    keepers: JoinSet<()>,
+}
+
+/// What was kept.
+pub struct Swept {
+    cluster: Cluster,
+    since: SystemTime,
+    kept: TempDir,
 }
 
 /// Places with the canaries that were found there.
 pub type Found = BTreeMap<String, BTreeSet<String>>;
 
 impl Sweep {
-    /// Begins.
-    pub async fn begin(scene: &Arc<Scene>) -> Self {
-        let folder = &scene.cluster.folder;
+    /// Begins. Of volumes and of pods' logs, those are kept whose folders have `namespace` in their
+    /// names; so may be the beginning of several.
+    pub async fn begin(cluster: &Cluster, namespace: &str) -> Self {
+        let folder = &cluster.folder;
         // Hard links do not leave a file system.
         let kept = tempfile::Builder::new()
             .prefix("canary-")
             .tempdir_in(folder)
             .expect("a folder");
-        let range = json!({"create_request": {
-            "key": STANDARD.encode(REGISTRY), "range_end": STANDARD.encode("/registry0"),
-        }});
-        let file = std::fs::File::create(kept.path().join(HISTORY)).expect("a file");
-        let mut etcd = Command::new("hack/cluster/in");
-        let etcd = etcd
-            .current_dir(Cluster::root())
-            .args(["curl", "-sSN", ETCD, "-d", &range.to_string()])
-            .stdin(Stdio::null())
-            .stdout(file)
-            .kill_on_drop(true)
-            .spawn()
-            .expect("hack/cluster/in");
+        std::fs::create_dir(kept.path().join(FILES)).expect("a folder");
+        let mut keepers = JoinSet::new();
+        keepers.spawn(follow(kept.path().join(HISTORY)));
         let keeper = Keeper {
             folder: folder.clone(),
-            namespace: scene.namespace.clone(),
+            namespace: namespace.to_owned(),
             kept: kept.path().to_owned(),
         };
+        keepers.spawn(keeper.keep());
         let sweep = Self {
-            scene: scene.clone(),
+            cluster: cluster.clone(),
             since: SystemTime::now() - COARSE,
+            keepers,
             kept,
-            keeper: tokio::spawn(keeper.keep()),
-            etcd,
         };
-        sweep.seen("canary-begin").await;
+        sweep.seen().await;
         sweep
     }
 
+    /// Waits until all that happened so far is kept, and keeps no more.
+    pub async fn end(mut self) -> Swept {
+        self.seen().await;
+        self.keepers.shutdown().await;
+        Swept {
+            cluster: self.cluster,
+            since: self.since,
+            kept: self.kept,
+        }
+    }
+
+    /// Waits until the history has an object that is made now.
+    async fn seen(&self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let name = format!("canary-{}", now.expect("a clock").as_nanos());
+        let about = ["-n", "default", "configmap", &name];
+        let key = STANDARD.encode(format!("{REGISTRY}configmaps/default/{name}"));
+        // Until the watch has begun, what is made is missed.
+        until("etcd's history", async || {
+            for verb in ["create", "delete"] {
+                let arguments = [&[verb][..], &about].concat();
+                self.cluster.run("kubectl", &arguments).await;
+            }
+            tokio::time::sleep(PERIOD).await;
+            let file = File::open(self.kept.path().join(HISTORY)).ok()?;
+            let mut lines = BufReader::new(file).lines().map_while(Result::ok);
+            lines.any(|line| line.contains(&key)).then_some(())
+        })
+        .await;
+    }
+}
+
+impl Swept {
+    /// What is secret in the Secrets that others than the operator made or changed since the beginning.
+    pub fn inputs(&self) -> Canaries {
+        let mut canaries = Canaries::default();
+        for (key, value) in self.history() {
+            let Some(fields) = fields_of_secret(&key, &value) else {
+                continue;
+            };
+            let ours = [MANAGED_BY.as_bytes(), &OUR_VALUE, MANAGER.as_bytes()].concat();
+            if fields.iter().any(|(_, it)| has(it, &ours)) {
+                continue;
+            }
+            for (name, value) in fields {
+                if name.is_empty() || PUBLIC.contains(&name.as_str()) {
+                    continue;
+                }
+                if let Ok(value) = String::from_utf8(value) {
+                    canaries.all_of(&format!("{} {name}", place(&key)), &value);
+                }
+            }
+        }
+        canaries
+    }
+
     /// Everywhere that canaries were found: keys of etcd, files, …
-    pub async fn end(mut self, canaries: &Canaries) -> Found {
-        self.seen("canary-end").await;
-        self.keeper.abort();
-        // It has nothing more to tell.
-        let _ = self.etcd.kill().await;
+    pub async fn search(&self, canaries: &Canaries) -> Found {
         let searcher = canaries.searcher();
         let mut found = Found::new();
         let mut add = |place: String, bytes: &[u8]| note(&mut found, &searcher, place, bytes);
@@ -102,7 +169,7 @@ impl Sweep {
         let metrics = self.metrics().await;
         assert!(metrics.contains("alustan_"), "{metrics}");
         add("metrics".to_owned(), metrics.as_bytes());
-        let folder = &self.scene.cluster.folder;
+        let folder = &self.cluster.folder;
         let mut files = 0;
         for part in ["log", "registry", "private-registry", "kubelet/pods"] {
             for file in files_below(&folder.join(part)) {
@@ -126,7 +193,7 @@ impl Sweep {
         }
         let lines = std::fs::read(self.kept.path().join(ARGUMENTS)).expect("arguments");
         assert!(
-            !lines.is_empty() && files > 20,
+            !lines.is_empty() && files > 0,
             "{files} files, {} bytes of arguments",
             lines.len()
         );
@@ -134,57 +201,81 @@ impl Sweep {
         found
     }
 
-    /// Waits until the history has an object that is made now.
-    async fn seen(&self, name: &str) {
-        let key = format!("{REGISTRY}configmaps/{}/{name}", self.scene.namespace);
-        self.scene
-            .until("etcd's history", async || {
-                // What does not change is not written.
-                let now = format!("{:?}", SystemTime::now());
-                self.scene.config_map(name, &[("at", &now)]).await;
-                let told = std::fs::read_to_string(self.kept.path().join(HISTORY)).ok()?;
-                told.contains(&STANDARD.encode(&key)).then_some(())
-            })
-            .await;
-    }
-
     /// Every version of every object since the beginning, by its key.
-    fn history(&self) -> Vec<(String, Vec<u8>)> {
-        let text = std::fs::read_to_string(self.kept.path().join(HISTORY)).expect("the history");
-        let messages = text
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        let events = messages.flat_map(|message: Value| {
-            assert!(message["error"].is_null(), "{message}");
-            let events = message["result"]["events"].as_array().cloned();
-            events.unwrap_or_default()
+    fn history(&self) -> impl Iterator<Item = (String, Vec<u8>)> {
+        let file = File::open(self.kept.path().join(HISTORY)).expect("the history");
+        let lines = BufReader::new(file).lines();
+        let messages = lines.map(|line| message(&line.expect("a line")));
+        let events = messages.flat_map(|mut message| match message["result"]["events"].take() {
+            Value::Array(events) => events,
+            _ => Vec::new(),
         });
         let part = |event: &Value, part: &str| {
             let text = event["kv"][part].as_str().unwrap_or_default();
             STANDARD.decode(text).expect("base64")
         };
-        let each = events.map(|event| {
+        events.map(move |event| {
             let key = String::from_utf8_lossy(&part(&event, "key")).into_owned();
             (key, part(&event, "value"))
-        });
-        each.collect()
+        })
     }
 
     async fn metrics(&self) -> String {
         let service = "jsonpath={.spec.clusterIP}";
         let service = ["get", "service", "alustan-controller", "-o", service];
         let service = [&["-n", "alustan-system"], &service[..]].concat();
-        let address = self.scene.cluster.run("kubectl", &service).await;
+        let address = self.cluster.run("kubectl", &service).await;
         let url = format!("http://{}/metrics", address.trim());
         let arguments = ["curl", "-sSf", &url];
-        self.scene.cluster.run("hack/cluster/in", &arguments).await
+        self.cluster.run("hack/cluster/in", &arguments).await
     }
 }
 
-impl Drop for Sweep {
-    fn drop(&mut self) {
-        self.keeper.abort();
+/// Appends what etcd tells to `file`, from now on, whole: etcd may be stopped meanwhile.
+async fn follow(file: PathBuf) {
+    let mut file = tokio::fs::File::create(file).await.expect("a file");
+    let mut range =
+        json!({"key": STANDARD.encode(REGISTRY), "range_end": STANDARD.encode("/registry0")});
+    loop {
+        let request = json!({"create_request": range}).to_string();
+        let mut etcd = Command::new("hack/cluster/in")
+            .current_dir(Cluster::root())
+            .args(["curl", "-sSN", ETCD, "-d", &request])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("hack/cluster/in");
+        let mut lines = tokio::io::BufReader::new(etcd.stdout.take().expect("a pipe")).lines();
+        while let Ok(Some(mut line)) = lines.next_line().await {
+            let revision = &message(&line)["result"]["header"]["revision"];
+            if let Some(revision) = revision.as_str().and_then(|it| it.parse::<u64>().ok()) {
+                range["start_revision"] = json!(revision + 1);
+            }
+            line.push('\n');
+            file.write_all(line.as_bytes())
+                .await
+                .expect("write the history");
+        }
+        file.flush().await.expect("write the history");
+        tokio::time::sleep(PERIOD).await;
     }
+}
+
+/// What etcd told, whole as it is: what was cut off at the end comes again.
+fn message(line: &str) -> Value {
+    let message: Value = serde_json::from_str(line).unwrap_or_default();
+    let canceled = &message["result"]["canceled"];
+    assert!(
+        message["error"].is_null() && canceled != true,
+        "etcd forgot a part of its history: {message}"
+    );
+    message
+}
+
+fn has(bytes: &[u8], word: &[u8]) -> bool {
+    bytes.windows(word.len()).any(|it| it == word)
 }
 
 fn place(key: &str) -> String {
@@ -271,7 +362,6 @@ struct Keeper {
 impl Keeper {
     async fn keep(self) {
         let mut lines = BTreeSet::new();
-        std::fs::create_dir(self.kept.join(FILES)).expect("a folder");
         loop {
             self.link();
             if arguments(&mut lines) {
@@ -298,6 +388,9 @@ impl Keeper {
                 let Ok(known) = std::fs::symlink_metadata(&file) else {
                     continue;
                 };
+                if known.len() > LARGE {
+                    continue;
+                }
                 let to = self.kept.join(FILES).join(known.ino().to_string());
                 if std::fs::create_dir(&to).is_ok() {
                     std::fs::write(to.join("name"), shown(&self.folder, &file)).expect("a file");

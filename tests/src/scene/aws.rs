@@ -17,7 +17,7 @@ impl Scene {
         self.aws(bucket, table).await;
         let credentials = [
             ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "the stand-in takes every secret"),
         ];
         self.secret("aws", "Opaque", &credentials).await;
     }

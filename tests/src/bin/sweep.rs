@@ -1,0 +1,34 @@
+//! `sweep COMMAND…`: runs a command that uses the dev cluster, and then looks for what was secret in
+//! any Secret meanwhile wherever it does not belong: everywhere but in Secrets.
+
+#![expect(clippy::expect_used, clippy::print_stderr, reason = "a tool")]
+
+use std::process::ExitCode;
+
+use alustan_tests::{Cluster, Found, Sweep};
+use tokio::process::Command;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let program = arguments.next().expect("usage: sweep COMMAND...");
+    let sweep = Sweep::begin(&Cluster::connect().await, "e2e-").await;
+    let status = Command::new(&program).args(arguments).status().await;
+    let good = status.expect("a command that can be run").success();
+    let swept = sweep.end().await;
+    let canaries = swept.inputs();
+    let found = swept.search(&canaries).await;
+    let leaks: Found = found
+        .into_iter()
+        .filter(|(place, _)| !place.starts_with("etcd secrets/"))
+        .collect();
+    eprintln!(
+        "{} secret values were looked for; {} places have some that should not",
+        canaries.count(),
+        leaks.len()
+    );
+    for (place, names) in &leaks {
+        eprintln!("{place}: {names:?}");
+    }
+    ExitCode::from(u8::from(!good || !leaks.is_empty()))
+}
