@@ -3,6 +3,8 @@
 mod hooks;
 mod metrics;
 mod probes;
+mod received;
+mod shared;
 mod sync;
 mod tls;
 
@@ -30,29 +32,50 @@ pub(crate) struct Parts {
     pub(crate) syncs: Arc<Syncs>,
 }
 
-/// Serves until `stop` ends.
-pub(crate) async fn serve<S>(config: &Config, parts: Parts, stop: impl Fn() -> S) -> Result<()>
-where
-    S: Future<Output = ()> + Send + 'static,
-{
-    let Parts {
-        health,
-        hooks,
-        measured,
-        syncs,
-    } = parts;
-    let door = Door::new(config.driver, config.sync.token_dir.clone(), syncs);
-    let listener = bound("--listen", config.listen).await?;
-    let router = probes::router(health)
-        .merge(hooks::router(hooks))
-        .merge(metrics::router(measured));
-    let Some(apart) = config.sync.listen else {
-        return listen(listener, router.merge(sync::router(door)), stop()).await;
-    };
-    let identity = Identity::of(&config.sync)?;
-    let by_tls = TlsListener::new(bound("--sync-listen", apart).await?, identity)?;
-    let sync = listen(by_tls, sync::router(door), stop());
-    tokio::try_join!(listen(listener, router, stop()), sync).map(drop)
+/// Where the operator is asked.
+pub(crate) struct Listeners {
+    all: TcpListener,
+    /// `/sync`, where it is apart.
+    sync: Option<TlsListener>,
+}
+
+impl Listeners {
+    /// Takes the addresses, and reads the certificates.
+    ///
+    /// # Errors
+    /// Where an address is taken or not ours, or a certificate cannot be read.
+    pub(crate) async fn bind(config: &Config) -> Result<Self> {
+        let sync = match config.sync.listen {
+            Some(address) => Some(TlsListener::new(
+                bound("--sync-listen", address).await?,
+                Identity::of(&config.sync)?,
+            )?),
+            None => None,
+        };
+        let all = bound("--listen", config.listen).await?;
+        Ok(Self { all, sync })
+    }
+
+    /// Answers until `stop` ends.
+    pub(crate) async fn serve<S>(
+        self,
+        config: &Config,
+        parts: Parts,
+        stop: impl Fn() -> S,
+    ) -> Result<()>
+    where
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let door = Door::new(config.driver, config.sync.token_dir.clone(), parts.syncs);
+        let router = probes::router(parts.health)
+            .merge(hooks::router(parts.hooks))
+            .merge(metrics::router(parts.measured));
+        let Some(by_tls) = self.sync else {
+            return listen(self.all, router.merge(sync::router(door)), stop()).await;
+        };
+        let sync = listen(by_tls, sync::router(door), stop());
+        tokio::try_join!(listen(self.all, router, stop()), sync).map(drop)
+    }
 }
 
 async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {

@@ -26,7 +26,7 @@ use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::error::with_causes;
 use crate::fail_point::FailPoint;
-use crate::http::{self, Health, Hooks, Measured, Pushed};
+use crate::http::{self, Health, Hooks, Listeners, Measured, Pushed};
 use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::metrics::{Asked, Counting, Metrics};
@@ -57,6 +57,7 @@ const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
 
 /// Runs the operator until it is told to stop.
 pub(crate) async fn run(config: Config) -> Result<()> {
+    let listeners = Listeners::bind(&config).await?;
     let metrics = Metrics::new();
     let client = connect(&metrics)
         .await
@@ -99,7 +100,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let server = {
         let (config, stopped) = (config.clone(), stopped.clone());
         let stop = move || until(stopped.clone());
-        tokio::spawn(async move { http::serve(&config, routes, stop).await })
+        tokio::spawn(async move { listeners.serve(&config, routes, stop).await })
     };
     control(parts, &config, watches, until(stopped)).await?;
     server.await.context("the HTTP server ended")?

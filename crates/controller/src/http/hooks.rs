@@ -8,29 +8,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use k8s_openapi::jiff::Timestamp;
+use ring::digest::{self, digest};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub(crate) use payload::{Push, Sender};
 
+use super::received::{Unreceived, received};
+use super::shared::secrets_in;
 use crate::error::with_causes;
 use crate::webhook::{self, Secret};
 
 /// The most that a sender may send; GitHub leaves out commits beyond 2048 of a push.
 const LONGEST: usize = 5 << 20;
 
+/// So many messages are read at a time: whoever reaches the endpoint may send something long.
+const AT_ONCE: usize = 8;
+
 /// A message that comes again within this time changes nothing.
 const REMEMBERED: Duration = Duration::from_mins(10);
+
+/// So many are remembered. What is forgotten sooner may cost one question to its repository.
+const MEMORY: usize = 10_000;
 
 /// How long an answer waits for the controller, which may still be starting.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,7 +50,9 @@ pub(crate) type Pushed = (Push, oneshot::Sender<usize>);
 pub(crate) struct Hooks {
     secrets: Option<PathBuf>,
     pushes: mpsc::Sender<Pushed>,
+    /// By the SHA-256 of what tells a message from all others.
     seen: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
+    turns: Arc<Semaphore>,
 }
 
 impl Hooks {
@@ -54,6 +63,7 @@ impl Hooks {
             secrets,
             pushes,
             seen: Arc::default(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -67,6 +77,9 @@ impl Hooks {
 
     fn remember(&self, message: Vec<u8>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= MEMORY {
+            seen.clear();
+        }
         seen.insert(message, Instant::now());
     }
 }
@@ -74,26 +87,14 @@ impl Hooks {
 /// The routes of all senders.
 pub(crate) fn router(hooks: Hooks) -> Router {
     let of = |sender: Sender| {
-        post(
-            async move |State(hooks): State<Hooks>,
-                        headers: HeaderMap,
-                        body: Result<Bytes, BytesRejection>| {
-                match body {
-                    Ok(body) => take(&hooks, sender, &headers, &body).await,
-                    Err(rejected) => Err(Refusal {
-                        status: rejected.status(),
-                        reason: "BodyRefused",
-                        message: format!("{rejected}; at most {LONGEST} bytes are read"),
-                    }),
-                }
-            },
-        )
+        post(async move |State(hooks): State<Hooks>, request: Request| {
+            take(&hooks, sender, request).await
+        })
     };
     Router::new()
         .route("/hooks/github", of(Sender::Github))
         .route("/hooks/gitlab", of(Sender::Gitlab))
         .route("/hooks/generic", of(Sender::Generic))
-        .layer(DefaultBodyLimit::max(LONGEST))
         .with_state(hooks)
 }
 
@@ -107,25 +108,36 @@ struct Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let told = json!({"reason": self.reason, "message": self.message});
-        answer(self.status, &told)
+        let mut response = answer(self.status, &told);
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let soon = axum::http::HeaderValue::from_static("5");
+            response.headers_mut().insert(RETRY_AFTER, soon);
+        }
+        response
     }
 }
 
-async fn take(
-    hooks: &Hooks,
-    sender: Sender,
-    headers: &HeaderMap,
-    body: &Bytes,
-) -> Result<Response, Refusal> {
+async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
     let secrets = secrets(hooks.secrets.as_deref()).await?;
-    let message = authentic(sender, headers, body, &secrets, Timestamp::now())?;
+    let (parts, body) = request.into_parts();
+    let headers = &parts.headers;
+    let Ok(_turn) = hooks.turns.try_acquire() else {
+        return Err(Refusal {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            reason: "Busy",
+            message: "too many messages at a time; send it again".to_owned(),
+        });
+    };
+    let body = received(body, LONGEST).await.map_err(unreceived)?;
+    let message = authentic(sender, headers, &body, &secrets, Timestamp::now())?;
+    let message = digest(&digest::SHA256, &message).as_ref().to_vec();
     if hooks.is_seen(&message) {
         return Ok(ignored("this message was taken before"));
     }
     if let Some(event) = other_event(sender, headers) {
         return Ok(ignored(&format!("{event} is no push")));
     }
-    let push = payload::read(sender, body).map_err(|message| Refusal {
+    let push = payload::read(sender, &body).map_err(|message| Refusal {
         status: StatusCode::UNPROCESSABLE_ENTITY,
         reason: "InvalidPush",
         message,
@@ -138,6 +150,21 @@ async fn take(
     hooks.remember(message);
     let told = json!({"resources": resources});
     Ok(answer(StatusCode::ACCEPTED, &told))
+}
+
+fn unreceived(why: Unreceived) -> Refusal {
+    match why {
+        Unreceived::TooSlow => Refusal {
+            status: StatusCode::REQUEST_TIMEOUT,
+            reason: "TooSlow",
+            message: "the message did not arrive within three seconds".to_owned(),
+        },
+        Unreceived::TooLarge(error) => Refusal {
+            status: StatusCode::PAYLOAD_TOO_LARGE,
+            reason: "BodyRefused",
+            message: format!("{error}; at most {LONGEST} bytes are read"),
+        },
+    }
 }
 
 /// Tells the controller, and learns how many resources are concerned.
@@ -159,8 +186,7 @@ fn answer(status: StatusCode, told: &Value) -> Response {
     (status, kind, told.to_string()).into_response()
 }
 
-/// The secrets in `folder`, read anew: a mounted Secret changes while we run. Files whose names begin with a
-/// dot are how kubelet swaps them.
+/// The secrets that messages are checked with, at least one.
 async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
     let unavailable = |reason, message: String| Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
@@ -173,7 +199,7 @@ async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
             "this operator has no secrets to check messages with: see --hook-secrets".to_owned(),
         )
     })?;
-    let found = read_secrets(folder).await.map_err(|error| {
+    let found = secrets_in(folder).await.map_err(|error| {
         warn!(folder = %folder.display(), error = with_causes(&error), "--hook-secrets cannot be read");
         unavailable("SecretsUnreadable", "the operator cannot read its secrets".to_owned())
     })?;
@@ -184,17 +210,6 @@ async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
         ));
     }
     Ok(found)
-}
-
-async fn read_secrets(folder: &Path) -> std::io::Result<Vec<Secret>> {
-    let mut files = tokio::fs::read_dir(folder).await?;
-    let mut secrets = Vec::new();
-    while let Some(file) = files.next_entry().await? {
-        if !file.file_name().as_encoded_bytes().starts_with(b".") {
-            secrets.extend(Secret::read(&tokio::fs::read(file.path()).await?));
-        }
-    }
-    Ok(secrets)
 }
 
 /// What tells this message from all others, if it is from somebody who knows a secret.

@@ -1,15 +1,13 @@
 //! `POST /sync`: the sync and the finalize hook of metacontroller's `CompositeController`.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use alustan_core::metacontroller::{Answer, Asked, LONGEST_REQUEST, Refusal};
 use alustan_core::metacontroller::{entity_tag, is_known, read};
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{
     ALLOW, AUTHORIZATION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -17,14 +15,14 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, StatusCode, response};
 use axum::response::Response;
 use axum::routing::post;
-use ring::{hmac, rand};
 use tracing::{debug, error};
 
+use super::received::{PATIENCE, Unreceived, received};
+use super::shared::secrets_in;
 use crate::config::Driver;
 use crate::sync::Syncs;
+use crate::webhook::Secret;
 
-/// How long a request may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// How soon to ask again, in seconds, where nobody is looked at yet.
 const AGAIN: &str = "2";
 
@@ -56,7 +54,7 @@ impl Door {
         }
         let (parts, body) = request.into_parts();
         self.let_in(&parts.headers).await?;
-        let asked = read(&received(&parts.headers, body).await?)?;
+        let asked = read(&json_of(&parts.headers, body).await?)?;
         let answer = (self.look)(asked).await?;
         Ok(answered(&parts.headers, &answer))
     }
@@ -65,7 +63,7 @@ impl Door {
         let Some(folder) = &self.tokens else {
             return Ok(());
         };
-        let tokens = tokens_in(folder).await.map_err(|error| {
+        let tokens = secrets_in(folder).await.map_err(|error| {
             let folder = folder.display();
             error!(%folder, %error, "could not read the tokens of /sync: nobody is let in");
             let message = "the operator cannot read its own tokens (--sync-token-dir), see its log";
@@ -81,62 +79,36 @@ impl Door {
     }
 }
 
-/// The contents of the files in `folder`. Those whose names begin with a dot are the kubelet's own
-/// (<https://kubernetes.io/docs/concepts/configuration/secret/>).
-async fn tokens_in(folder: &Path) -> io::Result<Vec<String>> {
-    let mut tokens = Vec::new();
-    let mut files = tokio::fs::read_dir(folder).await?;
-    while let Some(file) = files.next_entry().await? {
-        if file.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        match tokio::fs::read_to_string(file.path()).await {
-            Ok(token) => tokens.push(token),
-            // The key was removed a moment ago.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(tokens)
-}
-
-/// Whether one of `tokens` is the bearer token in `headers`. It takes as long for a token that is
-/// nearly right as for one that is not.
-fn has_token(tokens: &[String], headers: &HeaderMap) -> bool {
+/// Whether one of `tokens` is the bearer token in `headers`.
+fn has_token(tokens: &[Secret], headers: &HeaderMap) -> bool {
     let given = headers.get(AUTHORIZATION).and_then(|it| it.to_str().ok());
-    let Some((scheme, given)) = given.and_then(|it| it.split_once(' ')) else {
-        return false;
-    };
-    let Ok(key) = hmac::Key::generate(hmac::HMAC_SHA256, &rand::SystemRandom::new()) else {
-        return false;
-    };
-    let given = hmac::sign(&key, given.trim().as_bytes());
-    let tokens = tokens
-        .iter()
-        .map(|it| it.trim())
-        .filter(|it| !it.is_empty());
-    let right = |token: &str| hmac::verify(&key, token.as_bytes(), given.as_ref()).is_ok();
-    scheme.eq_ignore_ascii_case("bearer") && tokens.fold(false, |found, it| right(it) | found)
+    let given = given.and_then(|it| it.split_once(' '));
+    given.is_some_and(|(scheme, given)| {
+        let given = given.trim().as_bytes();
+        scheme.eq_ignore_ascii_case("bearer") && tokens.iter().any(|token| token.is(given))
+    })
 }
 
-async fn received(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+async fn json_of(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
     let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
     let kind = kind.and_then(|it| it.split(';').next()).map(str::trim);
     if !kind.is_some_and(|it| it.eq_ignore_ascii_case("application/json")) {
         let message = "the request is not of the type application/json";
         return Err(Refusal::new(415, "UnsupportedType", message));
     }
-    let body = tokio::time::timeout(PATIENCE, to_bytes(body, LONGEST_REQUEST)).await;
-    let body = body.map_err(|_| {
-        let message = format!("the request did not arrive within {PATIENCE:?}");
-        Refusal::new(408, "TooSlow", message)
-    })?;
-    body.map_err(|error| {
-        let message = format!(
-            "the request has more than {LONGEST_REQUEST} bytes, or broke off: {error}; remove what \
-             spec.childResources and the customize hook of the CompositeController add to it"
-        );
-        Refusal::new(413, "TooLarge", message)
+    let body = received(body, LONGEST_REQUEST).await;
+    body.map_err(|why| match why {
+        Unreceived::TooSlow => {
+            let message = format!("the request did not arrive within {PATIENCE:?}");
+            Refusal::new(408, "TooSlow", message)
+        }
+        Unreceived::TooLarge(error) => {
+            let message = format!(
+                "the request has more than {LONGEST_REQUEST} bytes, or broke off: {error}; remove \
+                 what spec.childResources and the customize hook of the CompositeController add to it"
+            );
+            Refusal::new(413, "TooLarge", message)
+        }
     })
 }
 

@@ -184,6 +184,35 @@ async fn other_events_are_no_pushes_and_odd_bodies_are_told() {
     assert_eq!((status, &told["reason"]), (413, &json!("BodyRefused")));
 }
 
+/// A body that never comes to its end.
+fn endless() -> Body {
+    Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_sends_slowly_is_not_waited_for_and_keeps_no_more_than_a_few() {
+    let endpoint = Endpoint::new();
+    let slow = (0..=AT_ONCE).map(|_| {
+        let request = Request::post("/hooks/github").body(endless()).unwrap();
+        endpoint.router.clone().oneshot(request)
+    });
+    let answers = futures::future::join_all(slow).await.into_iter();
+    let mut answers: Vec<u16> = answers.map(|it| it.unwrap().status().as_u16()).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, [&[408; AT_ONCE][..], &[503]].concat());
+    assert_eq!(endpoint.github(SECRET, "push", PUSH).await.0, 202);
+}
+
+#[tokio::test]
+async fn what_is_remembered_has_a_bound() {
+    let hooks = Hooks::new(None, mpsc::channel(1).0);
+    for number in 0..=MEMORY {
+        hooks.remember(number.to_be_bytes().to_vec());
+    }
+    assert!(hooks.is_seen(&MEMORY.to_be_bytes()));
+    assert_eq!(hooks.seen.lock().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn without_secrets_nothing_is_taken() {
     let hooks = Hooks::new(None, mpsc::channel(1).0);
