@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
-use alustan_core::metacontroller::{Pace, is_at_work};
+use alustan_core::metacontroller::{Pace, pace};
 use alustan_core::references::Key;
 use alustan_core::schedule::Class;
 use alustan_core::seen::Seen;
@@ -130,30 +130,25 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     let requeue = decision
         .requeue_at
         .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
-    let at_work = is_at_work(&seen, &decision);
-    Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
-    if let Some(status) = cx.memory.status(&who) {
-        notifier::tell(cx, &who, &tf, &seen, &status);
-    }
-    cx.memory.succeeded(&who);
     let wait = requeue.map_or(RESYNC, |at| {
         Duration::try_from(at.duration_since(now))
             .unwrap_or_default()
             .clamp(SOONEST, RESYNC)
     });
+    let pace = pace(&seen, &decision, signed(wait));
+    Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
+    if let Some(status) = cx.memory.status(&who) {
+        notifier::tell(cx, &who, &tf, &seen, &status);
+    }
+    cx.memory.succeeded(&who);
     Ok(Looked {
         again: Some(wait),
-        pace: if at_work || cx.answers.is_asking(&who) {
-            Pace::AtWork
-        } else {
-            at_rest(wait)
-        },
+        pace,
     })
 }
 
-/// The pace of one that is looked at again after `wait`.
-pub(crate) fn at_rest(wait: Duration) -> Pace {
-    Pace::AtRest(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX))
+pub(crate) fn signed(wait: Duration) -> SignedDuration {
+    SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)
 }
 
 /// Of the run that `steps` start.

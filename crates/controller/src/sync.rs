@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
-use crate::reconcile::{at_rest, forget, look};
+use crate::reconcile::{forget, look, signed};
 use crate::run::MIRRORS;
 use crate::{Guarded, Ref};
 
@@ -115,7 +115,7 @@ impl Drop for Turn {
 async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Refusal> {
     let api: Api<Guarded> = Api::namespaced(cx.client.clone(), &asked.namespace);
     let found = call("read the resource", api.get_opt(&asked.name)).await;
-    let found = found.map_err(|error| again("ApiUnavailable", &error.chain()))?;
+    let found = found.map_err(|error| unread(&error))?;
     let unchanged = Answer::unchanged(&asked);
     let same = |it: &Guarded| it.uid().as_deref() == Some(&*asked.uid);
     let Some(mut object) = found.filter(same) else {
@@ -137,6 +137,8 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     let released = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(look(&object, cx)).await {
+        // An answer that comes wakes, but not metacontroller.
+        Ok(_) if cx.answers.is_asking(who) => Pace::AtWork,
         Ok(looked) => looked.pace,
         Err(error) => failed(cx, who, &error),
     };
@@ -150,6 +152,14 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
         Ok(tf) => saying(answer, cx.memory.status(who).or(tf.status)),
         Err(_) => answer,
     })
+}
+
+/// What cannot pass by itself is shown to people: metacontroller writes an event of it.
+fn unread(error: &Error) -> Refusal {
+    match error.reason() {
+        reason @ "ApiUnavailable" => again(reason, &error.chain()),
+        reason => Refusal::new(502, reason, error.chain()),
+    }
 }
 
 fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
@@ -167,5 +177,5 @@ fn failed(cx: &Context, who: &Ref, error: &Error) -> Pace {
     }
     let wait = cx.memory.failed(who);
     warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
-    at_rest(wait)
+    Pace::AtRest(signed(wait))
 }

@@ -24,7 +24,7 @@ pub const LONGEST_REQUEST: usize = 4 << 20;
 /// How soon to ask again, in seconds, about one that is at work: what its runs write are Secrets,
 /// which metacontroller is not shown.
 const AT_WORK: u32 = 2;
-/// How soon to ask again, in seconds, about one that has something to do soon.
+/// How soon to ask again, in seconds, about one that has something to do soon, or waits for others.
 const SOON: u32 = 10;
 /// How soon to ask again, in seconds, about one at rest: its repository, and what it takes values
 /// from, may have changed.
@@ -316,9 +316,20 @@ impl Pace {
     }
 }
 
+/// How to ask about one that is looked at again after `wait` where all that happens wakes.
+pub fn pace(seen: &Seen, decision: &Decision, wait: SignedDuration) -> Pace {
+    if is_at_work(seen, decision) {
+        Pace::AtWork
+    } else if is_waiting(decision) {
+        Pace::AtRest(wait.min(SignedDuration::from_secs(SOON.into())))
+    } else {
+        Pace::AtRest(wait)
+    }
+}
+
 /// Whether something goes on of which no watch of metacontroller's tells: a run, a write of ours, an
-/// answer that is on its way, another resource that is waited for.
-pub fn is_at_work(seen: &Seen, decision: &Decision) -> bool {
+/// answer that is on its way.
+fn is_at_work(seen: &Seen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
     let runs = record.is_some_and(|it| open_run(&it.record).is_some());
     let asks = seen.source == Found::Pending || seen.base == Found::Pending;
@@ -326,10 +337,10 @@ pub fn is_at_work(seen: &Seen, decision: &Decision) -> bool {
         || occupied(seen.job.as_ref())
         || decision.start.is_some()
         || !decision.steps.is_empty()
-        || is_waiting(decision)
 }
 
-/// Whether it waits, neither for a person nor for a moment that is known.
+/// Whether it waits for something else, which may take days: neither for a person nor for a moment
+/// that is known.
 fn is_waiting(decision: &Decision) -> bool {
     let status = &decision.status;
     let mut conditions = status.conditions.iter();

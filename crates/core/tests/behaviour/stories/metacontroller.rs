@@ -1,30 +1,38 @@
 //! What metacontroller is told of when to ask again: nothing of ours wakes it.
 
 use alustan_core::decide::decide;
-use alustan_core::metacontroller::is_at_work;
+use alustan_core::metacontroller::{Pace, pace};
+use k8s_openapi::jiff::SignedDuration;
 
+use super::stack::stalled;
 use crate::fixtures::{self, Edit as _};
 use crate::world::{Act, World};
 
+const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
+
 impl World {
-    /// Whether the resource is at work, as the next look sees it.
-    fn is_at_work(&mut self) -> bool {
+    /// How to ask about the resource, as the next look sees it.
+    fn pace(&mut self) -> Pace {
         let seen = self.observe(0);
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
-        is_at_work(&seen, &decision)
+        pace(&seen, &decision, AN_HOUR)
+    }
+
+    fn is_asked_about_soon(&mut self) -> bool {
+        self.pace() != Pace::AtRest(AN_HOUR)
     }
 
     /// Lets everything go well, with looks as often as they are asked for, until it is at rest.
     fn polled(&mut self) -> &mut Self {
         for _ in 0..100 {
-            let at_work = self.is_at_work();
+            let soon = self.is_asked_about_soon();
             self.look_once();
             let asked = std::mem::take(&mut self.memory.asked);
             let built = self.advance_builds(None);
             let ran = self.act(0, Act::Progress);
-            let unseen = (built || ran) && !at_work;
+            let unseen = (built || ran) && !soon;
             assert!(!unseen, "nobody looks at it: {:?}", self.status());
-            if self.tf.is_none() || !(at_work || asked) {
+            if self.tf.is_none() || !(soon || asked) {
                 return self;
             }
         }
@@ -48,13 +56,23 @@ fn who_looks_while_it_is_at_work_sees_it_through_from_the_first_to_the_last() {
 fn a_look_for_drift_that_nobody_is_told_of_is_work_too() {
     let mut world = World::applied();
     let due = world.look_once().decision.requeue_at.unwrap();
-    assert!(!world.is_at_work());
+    assert!(!world.is_asked_about_soon());
     world.now = due;
-    assert!(world.is_at_work());
+    assert!(world.is_asked_about_soon());
     let before = world.run_number();
     world.polled();
     assert_eq!(world.run_number(), before + 1);
     assert!(world.is_ready());
+}
+
+#[test]
+fn who_waits_for_something_else_is_asked_about_now_and_then() {
+    let soon = Pace::AtRest(SignedDuration::from_secs(10));
+    let mut world = World::new();
+    world.stack.dependencies = vec![stalled("network")];
+    world.settle();
+    assert_eq!(world.reason(), "DependencyNotReady");
+    assert_eq!(world.pace(), soon);
 }
 
 #[test]

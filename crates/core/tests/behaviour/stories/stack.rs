@@ -19,7 +19,7 @@ fn ready(name: &str) -> DependencySeen {
     }
 }
 
-fn stalled(name: &str) -> DependencySeen {
+pub(super) fn stalled(name: &str) -> DependencySeen {
     DependencySeen {
         standing: Standing::NotReady {
             reason: "ApplyFailed".to_owned(),
