@@ -18,7 +18,6 @@ use alustan_runner::say;
 use alustan_runner::secret_values::of_environment;
 use alustan_runner::secrets::KubeSecrets;
 use alustan_runner::signals::listen;
-use alustan_runner::tail::Tail;
 use clap::{Parser, Subcommand};
 use kube::config::KubeConfigOptions;
 
@@ -130,7 +129,7 @@ fn commands(vars: &Vars) -> std::io::Result<Commands> {
         stop,
         grace,
         redactor: redactor(vars),
-        tail: Tail::default(),
+        tail: say::printed(),
     })
 }
 
