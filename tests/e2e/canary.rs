@@ -372,7 +372,7 @@ async fn canary_of_what_is_refused_is_not_in_the_refusal() {
         for (name, reason) in [
             ("https", "GitAuthenticationFailed"),
             ("ssh", "SshKeyInvalid"),
-            ("registry", "RegistryError"),
+            ("registry", "RegistryUnauthorized"),
             ("garbage", "InvalidRegistryCredentials"),
         ] {
             scene.reason(name, reason).await;

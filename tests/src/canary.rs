@@ -50,11 +50,12 @@ impl Canaries {
     }
 
     /// Searches for whatever is secret in `value`, too: the strings in JSON, the password and the path
-    /// of a URL, each line of a key, or all of it. What is short may be anywhere by chance.
+    /// of a URL, each line of a key, or all of it, but nothing of a certificate. What is short may be
+    /// anywhere by chance.
     pub fn all_of(&mut self, name: &str, value: &str) {
         for part in parts(value) {
             if part.len() >= SHORT && !self.cores.values().any(|it| *it == part) {
-                self.known(&format!("{name} ({})", self.cores.len()), &part);
+                self.known(&format!("{name}, {}", self.cores.len()), &part);
             }
         }
     }
@@ -112,6 +113,7 @@ fn parts(value: &str) -> Vec<String> {
         _ => match STANDARD.decode(value).map(String::from_utf8) {
             // As in a docker configuration.
             Ok(Ok(login)) if login.contains(':') => login.split(':').map(str::to_owned).collect(),
+            _ if value.contains("-----BEGIN CERTIFICATE") => Vec::new(),
             _ if value.starts_with("-----BEGIN") => value
                 .lines()
                 .filter(|it| !it.starts_with('-'))
@@ -219,6 +221,10 @@ mod tests {
                 &["/services/T0/B0"],
             ),
             ("https://hooks.example.com", &[]),
+            (
+                "-----BEGIN CERTIFICATE-----\nbGluZSBvbmUgb2YgdHdv\n-----END CERTIFICATE-----",
+                &[],
+            ),
             (
                 r#"{"auths": {"registry.example.com": {"auth": "bWU6YS1sb25nLXBhc3N3b3Jk"}}}"#,
                 &["a-long-password"],

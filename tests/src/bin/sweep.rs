@@ -28,7 +28,10 @@ async fn main() -> ExitCode {
         leaks.len()
     );
     for (place, names) in &leaks {
-        eprintln!("{place}: {names:?}");
+        eprintln!(
+            "{place}: {}",
+            names.iter().take(3).cloned().collect::<Vec<_>>().join("; ")
+        );
     }
     ExitCode::from(u8::from(!good || !leaks.is_empty()))
 }
