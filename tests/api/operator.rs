@@ -5,7 +5,7 @@
 mod outputs;
 mod repositories;
 
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use alustan_api::labels::{self, Component};
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::samples;
-use crate::server::{DEADLINE, OPERATOR, Server, built, leashed, until};
+use crate::server::{DEADLINE, OPERATOR, Server, leashed, operator, until};
 use crate::space::{Space, resource, with};
 
 /// One that nobody can read, and two more that are deleted: of one nothing else is known, the other
@@ -48,23 +48,13 @@ impl Operator {
     }
 
     async fn start() -> Result<Self, String> {
-        let program = built("alustan-controller", "alustan-controller")?;
         let server = Server::start().await?;
         write_unreadable(&server).await;
-        let cache = server.folder().join("cache");
-        let kubeconfig = server.kubeconfig_file_of(OPERATOR);
-        let mut operator = Command::new(program);
+        let mut operator = operator(&server)?;
         operator
-            .args(["--base-image", "127.0.0.1:1/base:1"])
-            .args(["--operator-image", "127.0.0.1:1/operator:1"])
-            .args(["--insecure-registry", "127.0.0.1:1"])
             .args(["--listen", "127.0.0.1:0"])
             .arg("--allow-cross-namespace-refs")
-            .args(["--log-level", "info,alustan_controller=debug"])
-            .arg("--cache-dir")
-            .arg(cache)
-            .env("KUBECONFIG", kubeconfig)
-            .env("SIGNAL", "TERM");
+            .args(["--log-level", "info,alustan_controller=debug"]);
         let leash = leashed(&mut operator, &server.folder().join("operator.log"));
         Ok(Self {
             server,

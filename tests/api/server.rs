@@ -221,6 +221,20 @@ pub(crate) fn built(package: &str, program: &str) -> Result<PathBuf, String> {
     Ok(folder.join(program))
 }
 
+/// The operator, as it acts on `server` alone; without the address at which it listens.
+pub(crate) fn operator(server: &Server) -> Result<Command, String> {
+    let mut operator = Command::new(built("alustan-controller", "alustan-controller")?);
+    operator
+        .args(["--base-image", "127.0.0.1:1/base:1"])
+        .args(["--operator-image", "127.0.0.1:1/operator:1"])
+        .args(["--insecure-registry", "127.0.0.1:1"])
+        .arg("--cache-dir")
+        .arg(server.folder().join("cache"))
+        .env("KUBECONFIG", server.kubeconfig_file_of(OPERATOR))
+        .env("SIGNAL", "TERM");
+    Ok(operator)
+}
+
 /// Starts a program on a leash; it says what it says in `log`.
 pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
     let log = fs::File::create(log).unwrap();

@@ -3,7 +3,7 @@
 
 mod program;
 
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::Duration;
 
 use alustan_api::{FINALIZER, State, Terraform};
@@ -14,14 +14,10 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::server::{OPERATOR, Server, built, free_ports, leashed, until};
+use crate::server::{OPERATOR, Server, free_ports, leashed, operator, until};
 use crate::space::{Space, resource, with};
 
 const TOKEN: &str = "the-token-of-this-test";
-const V2: Hooks = Hooks {
-    version: "v2",
-    finalize: false,
-};
 
 struct Operator {
     server: Server,
@@ -40,26 +36,17 @@ impl Operator {
     }
 
     async fn start() -> Result<Self, String> {
-        let program = built("alustan-controller", "alustan-controller")?;
         let server = Server::start().await?;
         let tokens = server.folder().join("tokens");
         std::fs::create_dir(&tokens).unwrap();
         std::fs::write(tokens.join("token"), TOKEN).unwrap();
         let [port] = free_ports();
-        let kubeconfig = server.kubeconfig_file_of(OPERATOR);
-        let mut operator = Command::new(program);
+        let mut operator = operator(&server)?;
         operator
-            .args(["--base-image", "127.0.0.1:1/base:1"])
-            .args(["--operator-image", "127.0.0.1:1/operator:1"])
-            .args(["--insecure-registry", "127.0.0.1:1"])
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .args(["--driver", "metacontroller"])
             .arg("--sync-token-dir")
-            .arg(tokens)
-            .arg("--cache-dir")
-            .arg(server.folder().join("cache"))
-            .env("KUBECONFIG", kubeconfig)
-            .env("SIGNAL", "TERM");
+            .arg(tokens);
         let leash = leashed(&mut operator, &server.folder().join("operator.log"));
         Ok(Self {
             server,
@@ -137,7 +124,7 @@ async fn goes(space: &Space, name: &str) {
 async fn metacontroller_writes_what_the_operator_says_and_the_operator_does_the_rest() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
-    let metacontroller = operator.stand_in(&space, V2);
+    let metacontroller = operator.stand_in(&space, Hooks::V2);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     let tf = wait(&api, "web", "a status", is_stalled).await;
@@ -171,7 +158,7 @@ async fn metacontroller_writes_what_the_operator_says_and_the_operator_does_the_
 async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
-    let metacontroller = operator.stand_in(&space, V2);
+    let metacontroller = operator.stand_in(&space, Hooks::V2);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     wait(&api, "web", "a status", is_stalled).await;
@@ -257,7 +244,7 @@ async fn one_that_leaves_the_selector_is_let_go_and_not_destroyed() {
 async fn one_that_is_not_in_the_cluster_is_not_run_and_a_false_spec_counts_for_nothing() {
     let operator = Operator::shared().await;
     let space = operator.space().await;
-    let metacontroller = operator.stand_in(&space, V2);
+    let metacontroller = operator.stand_in(&space, Hooks::V2);
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     let tf = wait(&api, "web", "a status", is_stalled).await;

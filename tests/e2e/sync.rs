@@ -11,10 +11,6 @@ use kube::api::{Api, DeleteParams};
 use serde_json::json;
 
 const TOKEN: &str = "the-token-of-this-test";
-const V2: Hooks = Hooks {
-    version: "v2",
-    finalize: false,
-};
 
 /// An operator that only looks when it is asked to.
 struct Asked {
@@ -73,7 +69,7 @@ async fn sync_makes_changes_and_destroys_as_the_native_driver_does() {
         let counter = Counter::start().await;
         commit(&scene, &counter).await;
         let asked = Asked::of(&scene).await;
-        let (operator, metacontroller) = asked.start(&scene, V2);
+        let (operator, metacontroller) = asked.start(&scene, Hooks::V2);
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "1"});
         scene.apply(&web).await;
@@ -151,7 +147,7 @@ async fn sync_drivers_change_while_a_run_goes_on_and_nothing_is_done_twice() {
         first.kill().await;
 
         let asked = Asked::of(&scene).await;
-        let (second, metacontroller) = asked.start(&scene, V2);
+        let (second, metacontroller) = asked.start(&scene, Hooks::V2);
         counter.release("/made");
         scene.ready("web").await;
         assert_eq!(counter.lives(), (1, 0));

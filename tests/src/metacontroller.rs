@@ -32,6 +32,14 @@ pub struct Hooks {
     pub finalize: bool,
 }
 
+impl Hooks {
+    /// As `deploy/metacontroller` has them.
+    pub const V2: Self = Self {
+        version: "v2",
+        finalize: false,
+    };
+}
+
 /// One call of a hook.
 #[derive(Clone, Debug)]
 pub struct Exchange {
