@@ -16,22 +16,19 @@ use axum::routing::post;
 use k8s_openapi::jiff::Timestamp;
 use ring::digest::{self, digest};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub(crate) use payload::{Push, Sender};
 
-use super::received::{Unreceived, received};
+use super::received::{Budget, Unreceived};
 use super::shared::secrets_in;
 use crate::error::with_causes;
 use crate::webhook::{self, Secret};
 
 /// The most that a sender may send; GitHub leaves out commits beyond 2048 of a push.
 const LONGEST: usize = 5 << 20;
-
-/// So many messages are read at a time: whoever reaches the endpoint may send something long.
-const AT_ONCE: usize = 8;
 
 /// A message that comes again within this time changes nothing.
 const REMEMBERED: Duration = Duration::from_mins(10);
@@ -52,7 +49,7 @@ pub(crate) struct Hooks {
     pushes: mpsc::Sender<Pushed>,
     /// By the SHA-256 of what tells a message from all others.
     seen: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
-    turns: Arc<Semaphore>,
+    budget: Budget,
 }
 
 impl Hooks {
@@ -63,7 +60,7 @@ impl Hooks {
             secrets,
             pushes,
             seen: Arc::default(),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            budget: Budget::default(),
         }
     }
 
@@ -88,7 +85,14 @@ impl Hooks {
 pub(crate) fn router(hooks: Hooks) -> Router {
     let of = |sender: Sender| {
         post(async move |State(hooks): State<Hooks>, request: Request| {
-            take(&hooks, sender, request).await
+            let answer = take(&hooks, sender, request).await;
+            answer.inspect_err(
+                |Refusal {
+                     reason, message, ..
+                 }| {
+                    info!(?sender, reason, message, "a message to /hooks was refused");
+                },
+            )
         })
     };
     Router::new()
@@ -121,15 +125,10 @@ async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respons
     let secrets = secrets(hooks.secrets.as_deref()).await?;
     let (parts, body) = request.into_parts();
     let headers = &parts.headers;
-    let Ok(_turn) = hooks.turns.try_acquire() else {
-        return Err(Refusal {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            reason: "Busy",
-            message: "too many messages at a time; send it again".to_owned(),
-        });
-    };
-    let body = received(body, LONGEST).await.map_err(unreceived)?;
-    let message = authentic(sender, headers, &body, &secrets, Timestamp::now())?;
+    let received = hooks.budget.receive(body, LONGEST).await;
+    let received = received.map_err(unreceived)?;
+    let body = received.bytes.as_slice();
+    let message = authentic(sender, headers, body, &secrets, Timestamp::now())?;
     let message = digest(&digest::SHA256, &message).as_ref().to_vec();
     if hooks.is_seen(&message) {
         return Ok(ignored("this message was taken before"));
@@ -137,7 +136,15 @@ async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respons
     if let Some(event) = other_event(sender, headers) {
         return Ok(ignored(&format!("{event} is no push")));
     }
-    let push = payload::read(sender, &body).map_err(|message| Refusal {
+    if is_form(headers) {
+        return Err(Refusal {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            reason: "UnsupportedType",
+            message: "the body is a form: set the webhook's content type to application/json"
+                .to_owned(),
+        });
+    }
+    let push = payload::read(sender, body).map_err(|message| Refusal {
         status: StatusCode::UNPROCESSABLE_ENTITY,
         reason: "InvalidPush",
         message,
@@ -159,10 +166,20 @@ fn unreceived(why: Unreceived) -> Refusal {
             reason: "TooSlow",
             message: "the message did not arrive within three seconds".to_owned(),
         },
-        Unreceived::TooLarge(error) => Refusal {
+        Unreceived::TooLarge => Refusal {
             status: StatusCode::PAYLOAD_TOO_LARGE,
-            reason: "BodyRefused",
-            message: format!("{error}; at most {LONGEST} bytes are read"),
+            reason: "TooLarge",
+            message: format!("at most {LONGEST} bytes are read"),
+        },
+        Unreceived::Broken(error) => Refusal {
+            status: StatusCode::BAD_REQUEST,
+            reason: "BrokenOff",
+            message: format!("the message broke off: {error}"),
+        },
+        Unreceived::Busy => Refusal {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            reason: "Busy",
+            message: "too much comes at a time; send it again".to_owned(),
         },
     }
 }
@@ -243,7 +260,11 @@ fn authentic(
             let tag = header("x-hub-signature-256")
                 .and_then(|value| value.strip_prefix("sha256="))
                 .and_then(|tag| hex::decode(tag).ok())
-                .ok_or_else(|| refused("x-hub-signature-256 is missing: give the hook a secret"))?;
+                .ok_or_else(|| {
+                    refused(
+                        "x-hub-signature-256 is missing, or is no digest: give the hook a secret",
+                    )
+                })?;
             secrets
                 .iter()
                 .any(|secret| secret.has_tagged(&tag, body))
@@ -268,12 +289,17 @@ fn authentic(
 }
 
 fn refused(message: &str) -> Refusal {
-    info!(message, "a message to /hooks was refused");
     Refusal {
         status: StatusCode::UNAUTHORIZED,
         reason: "InvalidSignature",
         message: message.to_owned(),
     }
+}
+
+/// As GitHub sends unless it is told otherwise.
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+    kind.is_some_and(|it| it.starts_with("application/x-www-form-urlencoded"))
 }
 
 /// The event that a message is about, where that is not a push.

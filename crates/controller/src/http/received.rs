@@ -1,24 +1,107 @@
 //! The body of a request, from a caller who may be anybody.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::Body;
+use futures::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// How long a request may take to arrive.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Bytes of requests that are held at a time. Who sends slowly holds what has arrived, and no more.
+const MOST: usize = 64 << 20;
+
+/// What requests may take of the memory.
+#[derive(Clone)]
+pub(super) struct Budget(Arc<Semaphore>);
+
+/// A body; what it takes of the budget is given back when it is dropped.
+pub(super) struct Received {
+    pub(super) bytes: Vec<u8>,
+    _held: Option<OwnedSemaphorePermit>,
+}
 
 /// Why there is no body.
 pub(super) enum Unreceived {
     /// It did not arrive within [`PATIENCE`].
     TooSlow,
-    /// It has more bytes than are read, or broke off.
-    TooLarge(axum::Error),
+    /// It has more bytes than are read.
+    TooLarge,
+    /// It broke off.
+    Broken(axum::Error),
+    /// Others sent so much that there is no room for it.
+    Busy,
 }
 
-/// All of `body`, if it has no more than `longest` bytes.
-pub(super) async fn received(body: Body, longest: usize) -> Result<Bytes, Unreceived> {
-    tokio::time::timeout(PATIENCE, to_bytes(body, longest))
-        .await
-        .map_err(|_| Unreceived::TooSlow)?
-        .map_err(Unreceived::TooLarge)
+impl Default for Budget {
+    fn default() -> Self {
+        Self::of(MOST)
+    }
+}
+
+impl Budget {
+    fn of(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes)))
+    }
+
+    /// All of `body`, if it has no more than `longest` bytes.
+    pub(super) async fn receive(&self, body: Body, longest: usize) -> Result<Received, Unreceived> {
+        let received = timeout(PATIENCE, self.read(body, longest)).await;
+        received.map_err(|_| Unreceived::TooSlow)?
+    }
+
+    async fn read(&self, body: Body, longest: usize) -> Result<Received, Unreceived> {
+        let (mut bytes, mut held) = (Vec::new(), None::<OwnedSemaphorePermit>);
+        let mut chunks = body.into_data_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(Unreceived::Broken)?;
+            let size = u32::try_from(chunk.len()).map_err(|_| Unreceived::TooLarge)?;
+            if bytes.len() + chunk.len() > longest {
+                return Err(Unreceived::TooLarge);
+            }
+            let more = self.0.clone().try_acquire_many_owned(size);
+            let more = more.map_err(|_| Unreceived::Busy)?;
+            match &mut held {
+                Some(held) => held.merge(more),
+                None => held = Some(more),
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(Received { bytes, _held: held })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_held_has_a_bound_and_is_given_back() {
+        let budget = Budget::of(10);
+        let first = budget.receive(Body::from("12345678"), 8).await;
+        let refused = budget.receive(Body::from("123"), 8).await;
+        assert!(matches!(refused, Err(Unreceived::Busy)));
+        drop(first);
+        let second = budget.receive(Body::from("123"), 8).await;
+        assert_eq!(second.map(|it| it.bytes).ok().unwrap(), b"123");
+        let long = budget.receive(Body::from("123456789"), 8).await;
+        assert!(matches!(long, Err(Unreceived::TooLarge)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_slowly_holds_what_arrived_and_not_for_long() {
+        let budget = Budget::of(10);
+        let begun = stream::iter([Ok::<_, std::io::Error>("12")]);
+        let slow = Body::from_stream(begun.chain(stream::pending()));
+        let (slow, fast) = tokio::join!(budget.receive(slow, 8), async {
+            tokio::time::sleep(PATIENCE / 2).await;
+            budget.receive(Body::from("12345678"), 8).await
+        });
+        assert!(matches!(slow, Err(Unreceived::TooSlow)) && fast.is_ok());
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use alustan_core::metacontroller::{Answer, Asked, LONGEST_REQUEST, Refusal};
 use alustan_core::metacontroller::{entity_tag, is_known, read};
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{
     ALLOW, AUTHORIZATION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -17,7 +17,7 @@ use axum::response::Response;
 use axum::routing::post;
 use tracing::{debug, error};
 
-use super::received::{PATIENCE, Unreceived, received};
+use super::received::{Budget, PATIENCE, Received, Unreceived};
 use super::shared::secrets_in;
 use crate::config::Driver;
 use crate::sync::Syncs;
@@ -33,6 +33,7 @@ type Looked = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
 pub(super) struct Door {
     driver: Driver,
     tokens: Option<PathBuf>,
+    budget: Budget,
     look: Arc<dyn Fn(Asked) -> Looked + Send + Sync>,
 }
 
@@ -42,6 +43,7 @@ impl Door {
         Self {
             driver,
             tokens,
+            budget: Budget::default(),
             look: Arc::new(move |asked| Box::pin(syncs.clone().sync(asked))),
         }
     }
@@ -54,9 +56,36 @@ impl Door {
         }
         let (parts, body) = request.into_parts();
         self.let_in(&parts.headers).await?;
-        let asked = read(&json_of(&parts.headers, body).await?)?;
+        let asked = read(&self.json_of(&parts.headers, body).await?.bytes)?;
         let answer = (self.look)(asked).await?;
         Ok(answered(&parts.headers, &answer))
+    }
+
+    async fn json_of(&self, headers: &HeaderMap, body: Body) -> Result<Received, Refusal> {
+        let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+        let kind = kind.and_then(|it| it.split(';').next()).map(str::trim);
+        if !kind.is_some_and(|it| it.eq_ignore_ascii_case("application/json")) {
+            let message = "the request is not of the type application/json";
+            return Err(Refusal::new(415, "UnsupportedType", message));
+        }
+        let received = self.budget.receive(body, LONGEST_REQUEST).await;
+        received.map_err(|why| match why {
+            Unreceived::TooSlow => {
+                let message = format!("the request did not arrive within {PATIENCE:?}");
+                Refusal::new(408, "TooSlow", message)
+            }
+            Unreceived::TooLarge => {
+                let message = format!(
+                    "the request has more than {LONGEST_REQUEST} bytes; remove what \
+                     spec.childResources and the customize hook of the CompositeController add to it"
+                );
+                Refusal::new(413, "TooLarge", message)
+            }
+            Unreceived::Broken(error) => {
+                Refusal::new(400, "InvalidRequest", format!("the request broke off: {error}"))
+            }
+            Unreceived::Busy => Refusal::new(429, "Busy", "too much comes at a time; ask again"),
+        })
     }
 
     async fn let_in(&self, headers: &HeaderMap) -> Result<(), Refusal> {
@@ -86,29 +115,6 @@ fn has_token(tokens: &[Secret], headers: &HeaderMap) -> bool {
     given.is_some_and(|(scheme, given)| {
         let given = given.trim().as_bytes();
         scheme.eq_ignore_ascii_case("bearer") && tokens.iter().any(|token| token.is(given))
-    })
-}
-
-async fn json_of(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
-    let kind = kind.and_then(|it| it.split(';').next()).map(str::trim);
-    if !kind.is_some_and(|it| it.eq_ignore_ascii_case("application/json")) {
-        let message = "the request is not of the type application/json";
-        return Err(Refusal::new(415, "UnsupportedType", message));
-    }
-    let body = received(body, LONGEST_REQUEST).await;
-    body.map_err(|why| match why {
-        Unreceived::TooSlow => {
-            let message = format!("the request did not arrive within {PATIENCE:?}");
-            Refusal::new(408, "TooSlow", message)
-        }
-        Unreceived::TooLarge(error) => {
-            let message = format!(
-                "the request has more than {LONGEST_REQUEST} bytes, or broke off: {error}; remove \
-                 what spec.childResources and the customize hook of the CompositeController add to it"
-            );
-            Refusal::new(413, "TooLarge", message)
-        }
     })
 }
 

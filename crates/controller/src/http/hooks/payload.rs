@@ -4,6 +4,9 @@ use alustan_source::{Reference, RepositoryUrl};
 use serde::Deserialize;
 use serde_json::Value;
 
+/// Addresses with more bytes are nobody's.
+const LONGEST_ADDRESS: usize = 2048;
+
 /// Who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
@@ -20,7 +23,8 @@ pub(crate) enum Sender {
 pub(crate) struct Push {
     /// The addresses that the repository is known by.
     pub(crate) repositories: Vec<RepositoryUrl>,
-    /// The reference that moved (`refs/heads/main`); any of them where it is not told.
+    /// The reference that moved (`refs/heads/main`, or the name of a branch or tag alone); any of them
+    /// where it is not told.
     pub(crate) reference: Option<String>,
     /// The name of the repository's default branch, where it is told.
     pub(crate) default: Option<String>,
@@ -38,14 +42,16 @@ impl Push {
     fn moves(&self, reference: &Reference) -> bool {
         let moved = self.reference.as_deref();
         let is = |prefix: &str, name: &str| {
-            moved.is_none_or(|moved| moved.strip_prefix(prefix) == Some(name))
+            moved.is_none_or(|moved| moved == name || moved.strip_prefix(prefix) == Some(name))
         };
         match reference {
             Reference::Branch(name) => is("refs/heads/", name.as_str()),
             Reference::Tag(name) => is("refs/tags/", name.as_str()),
             Reference::Default => match &self.default {
                 Some(default) => is("refs/heads/", default),
-                None => moved.is_none_or(|moved| moved.starts_with("refs/heads/")),
+                None => moved.is_none_or(|moved| {
+                    moved.starts_with("refs/heads/") || !moved.starts_with("refs/")
+                }),
             },
             Reference::Commit(_) => false,
         }
@@ -132,6 +138,7 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     let repositories: Vec<RepositoryUrl> = addresses
         .iter()
         .flatten()
+        .filter(|address| address.len() <= LONGEST_ADDRESS)
         .filter_map(|address| RepositoryUrl::parse(address).ok())
         .collect();
     if repositories.is_empty() {

@@ -26,6 +26,7 @@ fn door(answer: Result<Answer, Refusal>) -> (Door, Log) {
         Box::pin(async move { answer })
     };
     let door = Door {
+        budget: Budget::default(),
         driver: Driver::Metacontroller,
         tokens: None,
         look: Arc::new(look),
@@ -180,7 +181,7 @@ async fn what_is_no_call_of_a_hook_is_refused_with_a_reason() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_never_arrives_is_given_up() {
     let (door, _) = door(Ok(ready()));
-    let stuck = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+    let stuck = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     assert_eq!(
         refusal(&door, post_of(stuck)).await,
         (408, "TooSlow".to_owned())
