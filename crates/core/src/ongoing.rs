@@ -12,11 +12,9 @@ use crate::build;
 use crate::decide::{Case, Target};
 use crate::seen::{IMAGE_PULL, Waiting};
 use crate::start;
-use crate::status::{Situation, logs, patch};
+use crate::status::{SUSPENDED, Situation, logs, patch};
 use crate::step::{Decision, Step, Swap};
 
-/// The reason of a resource for which no run begins.
-pub(crate) const SUSPENDED: &str = "Suspended";
 /// How long a Job may be without a pod before people are told.
 pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 /// How long a pod may take to start before people are told: its image may be large.

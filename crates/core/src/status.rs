@@ -21,6 +21,12 @@ use crate::stack;
 pub(crate) const HALF_APPLIED: &str = "ApplyFailed";
 /// The reason of a resource whose plan waits for a person.
 pub(crate) const AWAITING: &str = "AwaitingApproval";
+/// The reason of a resource for which no run begins.
+pub(crate) const SUSPENDED: &str = "Suspended";
+/// The reason of a deleted resource that is not to be destroyed.
+pub(crate) const DELETION_PROTECTED: &str = "DeletionProtected";
+/// Reasons for which a resource stands still because a person wants it so. Alerts leave them out, too.
+pub const ON_PURPOSE: [&str; 2] = [SUSPENDED, DELETION_PROTECTED];
 /// The reason of drift that no correction ends (rule 7).
 pub(crate) const NOT_CONVERGING: &str = "NotConverging";
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::decide::Case;
 use crate::state_volume;
-use crate::status::{Situation, patch};
+use crate::status::{DELETION_PROTECTED, SUSPENDED, Situation, patch};
 
 /// Why the spec says that nothing is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(crate) fn protected(tf: &Terraform) -> Situation {
         patch(tf, &json!({ "deletionProtection": false })),
         how_to_abandon(tf),
     );
-    Situation::stalled("DeletionProtected", message)
+    Situation::stalled(DELETION_PROTECTED, message)
 }
 
 /// A deleted resource that waits until runs may begin again.
@@ -102,7 +102,7 @@ pub(crate) fn suspended(tf: &Terraform) -> Situation {
         patch(tf, &json!({ "suspend": false })),
         how_to_abandon(tf),
     );
-    Situation::stalled("Suspended", message)
+    Situation::stalled(SUSPENDED, message)
 }
 
 /// What stays where nothing is destroyed.
