@@ -2,6 +2,7 @@
 
 use alustan_tests::{Scene, scene};
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -79,9 +80,13 @@ async fn metrics_count_what_happens_and_name_nobody() {
             "alustan_api_requests_total{method=\"PATCH\",code=\"200\"}",
             "alustan_resources{state=\"Success\"}",
             "alustan_run_places",
+            "alustan_ready",
         ] {
             assert!(value(&after, sample) >= 1.0, "{sample}\n{after}");
         }
+        let last = "alustan_last_reconcile_timestamp_seconds{result=\"ok\"}";
+        let ago = Timestamp::now().as_duration().as_secs_f64() - value(&after, last);
+        assert!(ago.abs() < 600.0, "{ago}\n{after}");
         for name in [
             scene.namespace.as_str(),
             "git.alustan.test",

@@ -31,6 +31,8 @@ struct State {
 pub(crate) struct Load {
     /// Runs that wait, by class.
     pub(crate) waiting: BTreeMap<&'static str, i64>,
+    /// Since when the first of them waits, by class.
+    pub(crate) oldest: BTreeMap<&'static str, Timestamp>,
     /// Runs that go on.
     pub(crate) running: i64,
     /// Runs that may go on at once.
@@ -96,7 +98,12 @@ impl Dispatcher {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let classes = [Class::Change, Class::Plan, Class::Drift];
         let of = |class| state.queue.values().filter(|it| it.class == class).count();
+        let mut oldest = BTreeMap::new();
+        for waiting in state.queue.values() {
+            metrics::older(&mut oldest, metrics::class(waiting.class), waiting.since);
+        }
         Load {
+            oldest,
             waiting: classes.map(|it| (metrics::class(it), count(of(it)))).into(),
             running: count(state.running.len()),
             places: count(self.limit),
@@ -155,11 +162,15 @@ mod tests {
         assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(None));
         assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(1));
-        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(2));
+        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, later), Err(2));
         let load = dispatcher.load();
         assert_eq!((load.running, load.places), (1, 1));
         let waiting = [("change", 1), ("plan", 0), ("drift", 1)];
         assert_eq!(load.waiting, BTreeMap::from(waiting));
+        assert_eq!(
+            load.oldest,
+            BTreeMap::from([("change", now), ("drift", now)])
+        );
         dispatcher.idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "c");
         assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::Ref;
-use crate::metrics::{Asked, Metrics};
+use crate::metrics::{Asked, Metrics, Unanswered};
 
 /// Asks once; called again for each further try.
 pub(crate) type Ask<V> =
@@ -104,13 +104,16 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         metrics: Arc<Metrics>,
         asked: Asked,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let lookups = Arc::new(Self {
             entries: Mutex::default(),
             began: Instant::now(),
             wake,
             metrics,
             asked,
-        })
+        });
+        let me: Weak<Self> = Arc::downgrade(&lookups);
+        lookups.metrics.will_ask(asked, me);
+        lookups
     }
 
     /// The answer to `question` for `who`, asked with `ask` if nobody asked yet, and then again
@@ -209,6 +212,18 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
             }
         }
         true
+    }
+}
+
+impl<V: Send> Unanswered for Lookups<V> {
+    fn unanswered(&self) -> Vec<Ref> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = entries.values().filter(|entry| {
+            matches!(&entry.answer, Answer::Failed { failure, .. } if failure.class == FailureClass::World)
+        });
+        failed
+            .flat_map(|entry| entry.users.keys().cloned())
+            .collect()
     }
 }
 
@@ -370,6 +385,37 @@ mod tests {
         // The second failure is no news.
         woken.recv().await.unwrap();
         assert_eq!(lookups.peek("q", &who("a")), Some(Answer::Known(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gets_no_answer_is_told_until_one_comes() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = Lookups::new(wake, Metrics::new(), Asked::Api);
+        let asked = Arc::new(AtomicUsize::new(0));
+        for name in ["a", "b"] {
+            lookups.get("q", &who(name), None, counting(&asked, 1));
+        }
+        lookups.get("p", &who("c"), None, counting(&Arc::default(), 0));
+        for _ in 0..3 {
+            woken.recv().await.unwrap();
+        }
+        let mut unanswered = lookups.unanswered();
+        unanswered.sort_by(|one, other| one.name.cmp(&other.name));
+        assert_eq!(unanswered, [who("a"), who("b")]);
+        woken.recv().await.unwrap();
+        assert_eq!(lookups.unanswered(), []);
+        // What is wrong with the question itself is no such fault.
+        let ask: Ask<usize> = Box::new(|| {
+            let failure = Failure {
+                class: FailureClass::User,
+                reason: "BranchNotFound".to_owned(),
+                message: String::new(),
+            };
+            Box::pin(async move { Err(failure) })
+        });
+        lookups.get("r", &who("d"), None, ask);
+        while woken.recv().await != Some(who("d")) {}
+        assert_eq!(lookups.unanswered(), []);
     }
 
     #[tokio::test(start_paused = true)]

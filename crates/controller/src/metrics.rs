@@ -2,12 +2,12 @@
 
 mod calls;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use alustan_api::reasons;
-use alustan_api::report::Failure;
+use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use alustan_core::metrics::{self as table, Counts, Definition, Ended, Run};
 use alustan_core::schedule::Class;
@@ -20,6 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
+use crate::Ref;
 use crate::dispatch::Load;
 use crate::error::Error;
 use crate::version::Version;
@@ -48,7 +49,11 @@ pub(crate) struct Metrics {
     /// One scrape at a time: gauges are set for it.
     scrape: Mutex<()>,
     builds: Mutex<VecDeque<String>>,
+    /// Whose last look failed.
+    in_vain: Mutex<HashSet<Ref>>,
+    asking: Mutex<Vec<(Asked, Weak<dyn Unanswered>)>>,
     reconciles: Counters<1>,
+    last_reconcile: Gauges<1>,
     reconcile_seconds: Histogram,
     errors: Counters<1>,
     runs: Counters<2>,
@@ -58,13 +63,22 @@ pub(crate) struct Metrics {
     git: Counters<2>,
     registries: Counters<2>,
     calls: Family<[(&'static str, String); 2], Counter>,
+    ready: Gauge,
     resources: Gauges<1>,
     not_ready: Gauges<1>,
     stalled: Gauges<1>,
     drifted: Gauge,
     awaiting_approval: Gauge,
     suspended: Gauge,
+    oldest_not_ready: Gauges<1>,
+    oldest_drift: Gauges<1>,
+    oldest_approval: Gauges<1>,
+    run_failed: Gauge,
+    look_failed: Gauge,
+    git_failed: Gauge,
+    registry_failed: Gauge,
     queue_length: Gauges<1>,
+    oldest_queued: Gauges<1>,
     places_used: Gauge,
     places: Gauge,
 }
@@ -78,6 +92,23 @@ pub(crate) enum Asked {
     Registry(&'static str),
     /// Of the API server, which counts its calls by itself.
     Api,
+}
+
+/// Keeps the answers to questions.
+pub(crate) trait Unanswered: Send + Sync {
+    /// Who has a question that was not answered when it was asked last, by a fault of the world.
+    fn unanswered(&self) -> Vec<Ref>;
+}
+
+/// What is counted when somebody asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Now {
+    /// The resources.
+    pub(crate) counts: Counts,
+    /// Who runs and who waits.
+    pub(crate) load: Load,
+    /// Whether the watches have listed everything.
+    pub(crate) ready: bool,
 }
 
 fn runs() -> Histogram {
@@ -103,14 +134,23 @@ impl Metrics {
         );
         info.get_or_create(&Version::this().labels()).set(1);
         let of_runs = || Family::new_with_constructor(runs as fn() -> Histogram);
-        Arc::new(Self {
+        let metrics = Self {
+            ready: register(r, &table::READY, Gauge::default()),
             resources: register(r, &table::RESOURCES, Family::default()),
             not_ready: register(r, &table::NOT_READY, Family::default()),
             stalled: register(r, &table::STALLED, Family::default()),
             drifted: register(r, &table::DRIFTED, Gauge::default()),
             awaiting_approval: register(r, &table::AWAITING_APPROVAL, Gauge::default()),
             suspended: register(r, &table::SUSPENDED, Gauge::default()),
+            oldest_not_ready: register(r, &table::OLDEST_NOT_READY, Family::default()),
+            oldest_drift: register(r, &table::OLDEST_DRIFT, Family::default()),
+            oldest_approval: register(r, &table::OLDEST_APPROVAL, Family::default()),
+            run_failed: register(r, &table::RUN_FAILED, Gauge::default()),
+            look_failed: register(r, &table::LOOK_FAILED, Gauge::default()),
+            git_failed: register(r, &table::GIT_FAILED, Gauge::default()),
+            registry_failed: register(r, &table::REGISTRY_FAILED, Gauge::default()),
             reconciles: register(r, &table::RECONCILES, Family::default()),
+            last_reconcile: register(r, &table::LAST_RECONCILE, Family::default()),
             reconcile_seconds: register(r, &table::RECONCILE_SECONDS, Histogram::new(LOOK_BUCKETS)),
             errors: register(r, &table::ERRORS, Family::default()),
             runs: register(r, &table::RUNS, Family::default()),
@@ -118,6 +158,7 @@ impl Metrics {
             step_seconds: register(r, &table::STEP_SECONDS, of_runs()),
             queue_seconds: register(r, &table::QUEUE_SECONDS, of_runs()),
             queue_length: register(r, &table::QUEUE_LENGTH, Family::default()),
+            oldest_queued: register(r, &table::OLDEST_QUEUED, Family::default()),
             places_used: register(r, &table::PLACES_USED, Gauge::default()),
             places: register(r, &table::PLACES, Gauge::default()),
             git: register(r, &table::GIT, Family::default()),
@@ -127,20 +168,59 @@ impl Metrics {
             since: Timestamp::now(),
             scrape: Mutex::default(),
             builds: Mutex::default(),
-        })
+            in_vain: Mutex::default(),
+            asking: Mutex::default(),
+        };
+        metrics.begin();
+        Arc::new(metrics)
     }
 
-    /// A look ended, `took` after it began.
-    pub(crate) fn looked<T>(&self, result: &Result<T, Error>, took: Duration) {
+    /// Counters that rules divide by begin at 0: what has no sample yet cannot be seen to grow.
+    fn begin(&self) {
+        for result in ["ok", "conflict", "error"] {
+            self.reconciles.get_or_create_owned(&[("result", result)]);
+        }
+        let results = [
+            RunResult::NoChanges,
+            RunResult::Changes,
+            RunResult::Done,
+            RunResult::Failed,
+            RunResult::Cancelled,
+        ];
+        for kind in [
+            RunKind::Plan,
+            RunKind::Apply,
+            RunKind::Drift,
+            RunKind::Destroy,
+        ] {
+            for result in results {
+                let labels = [("kind", kind.as_str()), ("result", result.as_str())];
+                self.runs.get_or_create_owned(&labels);
+            }
+        }
+    }
+
+    /// A look at `who` ended, `took` after it began.
+    pub(crate) fn looked<T>(&self, who: &Ref, result: &Result<T, Error>, took: Duration) {
+        let mut in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
         let word = match result {
-            Ok(_) => "ok",
+            Ok(_) => {
+                in_vain.remove(who);
+                "ok"
+            }
+            // The next look settles it.
             Err(error) if error.is_conflict() => "conflict",
             Err(error) => {
+                in_vain.insert(who.clone());
                 self.failed(error.reason());
                 "error"
             }
         };
+        drop(in_vain);
         self.reconciles.get_or_create(&[("result", word)]).inc();
+        let last = self.last_reconcile.get_or_create(&[("result", word)]);
+        last.set(Timestamp::now().as_second());
+        drop(last);
         self.reconcile_seconds.observe(took.as_secs_f64());
     }
 
@@ -218,17 +298,49 @@ impl Metrics {
         histogram.observe(waited.as_secs_f64().max(0.0));
     }
 
+    /// `by` is what keeps the answers to what is `asked`; nothing is asked yet.
+    pub(crate) fn will_ask(&self, asked: Asked, by: Weak<dyn Unanswered>) {
+        for result in ["ok", "refused", "error"] {
+            self.counter(asked, result);
+        }
+        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        asking.push((asked, by));
+    }
+
+    fn counter(&self, asked: Asked, result: &'static str) -> Option<Counter> {
+        let (family, operation) = match asked {
+            Asked::Git(operation) => (&self.git, operation),
+            Asked::Registry(operation) => (&self.registries, operation),
+            Asked::Api => return None,
+        };
+        let labels = [("operation", operation), ("result", result)];
+        Some(family.get_or_create_owned(&labels))
+    }
+
+    /// How many have a question of this kind that nobody answers.
+    fn unanswered(&self, of: fn(Asked) -> bool) -> i64 {
+        let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = asking.iter().filter(|(asked, _)| of(*asked));
+        let who = all.filter_map(|(_, who)| Some(who.upgrade()?.unanswered()));
+        let who: HashSet<Ref> = who.flatten().collect();
+        number(who.len())
+    }
+
+    /// Forgets all but those who are `there`.
+    pub(crate) fn keep(&self, there: impl Fn(&Ref) -> bool) {
+        let mut in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        in_vain.retain(there);
+    }
+
     /// What came of a question.
     pub(crate) fn answered(&self, asked: Asked, failure: Option<&Failure>) {
-        let result = if failure.is_some() { "error" } else { "ok" };
-        let count = |family: &Counters<2>, operation| {
-            let labels = [("operation", operation), ("result", result)];
-            family.get_or_create(&labels).inc();
+        let result = match failure.map(|failure| failure.class) {
+            None => "ok",
+            Some(FailureClass::World) => "error",
+            Some(FailureClass::Module | FailureClass::User) => "refused",
         };
-        match asked {
-            Asked::Git(operation) => count(&self.git, operation),
-            Asked::Registry(operation) => count(&self.registries, operation),
-            Asked::Api => {}
+        if let Some(counter) = self.counter(asked, result) {
+            counter.inc();
         }
         if let Some(failure) = failure {
             self.failed(&failure.reason);
@@ -242,16 +354,34 @@ impl Metrics {
         self.calls.get_or_create(&labels).inc();
     }
 
-    /// Everything as text of `OpenMetrics`; gauges as they are now.
-    pub(crate) fn text(&self, counts: &Counts, load: &Load) -> Result<String, std::fmt::Error> {
+    /// Everything as text of `OpenMetrics`; gauges as they are `now`.
+    pub(crate) fn text(&self, now: &Now) -> Result<String, std::fmt::Error> {
         let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        let Now {
+            counts,
+            load,
+            ready,
+        } = now;
+        self.ready.set(i64::from(*ready));
         set(&self.resources, "state", &counts.states);
         set(&self.not_ready, "reason", &counts.not_ready);
         set(&self.stalled, "reason", &counts.stalled);
         set(&self.queue_length, "class", &load.waiting);
+        set_times(&self.oldest_not_ready, "reason", &counts.oldest.not_ready);
+        set_times(&self.oldest_drift, "reason", &counts.oldest.drift);
+        set_times(&self.oldest_approval, "of", &counts.oldest.approval);
+        set_times(&self.oldest_queued, "class", &load.oldest);
         self.drifted.set(counts.drifted);
         self.awaiting_approval.set(counts.awaiting_approval);
         self.suspended.set(counts.suspended);
+        self.run_failed.set(counts.run_failed);
+        let in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        self.look_failed.set(number(in_vain.len()));
+        drop(in_vain);
+        let of_git = self.unanswered(|asked| matches!(asked, Asked::Git(_)));
+        self.git_failed.set(of_git);
+        let of_registries = self.unanswered(|asked| matches!(asked, Asked::Registry(_)));
+        self.registry_failed.set(of_registries);
         self.places_used.set(load.running);
         self.places.set(load.places);
         let mut text = String::new();
@@ -260,12 +390,22 @@ impl Metrics {
     }
 }
 
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 /// `family` has what `counts` says, and nothing else.
 fn set(family: &Gauges<1>, label: &'static str, counts: &BTreeMap<&'static str, i64>) {
     family.clear();
     for (value, count) in counts {
         family.get_or_create(&[(label, *value)]).set(*count);
     }
+}
+
+/// The same of moments, in seconds since 1970.
+fn set_times(family: &Gauges<1>, label: &'static str, times: &BTreeMap<&'static str, Timestamp>) {
+    let seconds = times.iter().map(|(value, time)| (*value, time.as_second()));
+    set(family, label, &seconds.collect());
 }
 
 #[cfg(test)]

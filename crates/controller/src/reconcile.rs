@@ -82,8 +82,10 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
     let who = ObjectRef::from_obj(object);
     let (began, _looking) = (Instant::now(), cx.health.look(&who));
     let span = info_span!("look", run = Empty, trace_id = Empty);
-    let result = Box::pin(unmeasured(object, who, cx)).instrument(span).await;
-    cx.metrics.looked(&result, began.elapsed());
+    let result = Box::pin(unmeasured(object, who.clone(), cx))
+        .instrument(span)
+        .await;
+    cx.metrics.looked(&who, &result, began.elapsed());
     result
 }
 

@@ -88,13 +88,14 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         syncs: Arc::new(Syncs::new(config.watch_namespace.clone())),
     };
     let routes = http::Parts {
-        health,
         hooks: Hooks::new(config.hook_secrets.clone(), push),
         measured: Measured {
             metrics,
             resources: watches.0.resources(),
             dispatcher,
+            health: health.clone(),
         },
+        health,
         syncs: parts.syncs.clone(),
     };
     let server = {

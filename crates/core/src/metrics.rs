@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::report::{RunReport, StepTimes};
+use alustan_api::report::{RunReport, RunResult, StepTimes};
 use alustan_api::run::{History, RunKind, RunPhase, RunRecord};
-use alustan_api::{State, Terraform, reasons};
-use k8s_openapi::jiff::Timestamp;
+use alustan_api::{State, Terraform, TerraformStatus, reasons};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::schedule::Class;
 use crate::status::AWAITING;
@@ -66,7 +67,15 @@ const fn label(name: &'static str, values: &'static str) -> Label {
 const REASON: Label = label("reason", "a reason of troubleshooting.md, else `Other`");
 const KIND: Label = label("kind", "`plan`, `apply`, `drift`, `destroy`");
 const CLASS: Label = label("class", "`change` (apply and destroy), `plan`, `drift`");
-const RESULT: Label = label("result", "`ok`, `error`");
+const RESULT: Label = label(
+    "result",
+    "`ok`, `refused` (what was asked for is wrong: an address, a name, a credential), `error` (no answer: network, \
+     throttling, a fault of the host; asked again within a minute)",
+);
+const LOOK: Label = label(
+    "result",
+    "`ok`, `conflict` (somebody else wrote first; looked at again at once), `error`",
+);
 
 macro_rules! definitions {
     ($($(#[$doc:meta])* $id:ident = $kind:ident $name:literal [$($label:expr),*] $help:literal;)*) => {
@@ -89,6 +98,8 @@ definitions! {
         label("version", "of the operator"), label("commit", "it was built from, else `unknown`"),
         label("protocol", "between controller and runner"), label("crd", "the version of the resource")
     ] "Always 1; the labels tell what runs";
+    READY = Gauge "alustan_ready" []
+        "1 once the operator has seen all that it watches, and `/readyz` says so; 0 before: it does nothing until then";
     RESOURCES = Gauge "alustan_resources" [
         label("state", "as `status.state`; `Unreadable` where the resource is none that this version can read")
     ] "Resources by what goes on with them";
@@ -101,9 +112,26 @@ definitions! {
     AWAITING_APPROVAL = Gauge "alustan_resources_awaiting_approval" []
         "Resources with a plan that waits for a person";
     SUSPENDED = Gauge "alustan_resources_suspended" [] "Resources with spec.suspend";
-    RECONCILES = Counter "alustan_reconciles_total" [
-        label("result", "`ok`, `conflict` (somebody else wrote first; looked at again at once), `error`")
-    ] "Looks at a resource, each from what is seen to what is written";
+    OLDEST_NOT_READY = Gauge "alustan_oldest_not_ready_timestamp_seconds" [REASON]
+        "Of the resources that are not ready and not stalled, by the present reason: since when the one that waits longest \
+         has been at it without a success, whatever the reasons were";
+    OLDEST_DRIFT = Gauge "alustan_oldest_drift_timestamp_seconds" [label("reason", "`Drifted`, `NotConverging`")]
+        "When the oldest drift that is still there was first seen";
+    OLDEST_APPROVAL = Gauge "alustan_oldest_approval_timestamp_seconds" [
+        label("of", "`change`, `drift` (its correction), `destroy`")
+    ] "Since when the plan that waits longest has been waiting for a person";
+    RUN_FAILED = Gauge "alustan_resources_run_failed" []
+        "Resources whose last run failed, and did so within the last hour; each counts once, however often it was tried";
+    LOOK_FAILED = Gauge "alustan_resources_reconcile_failed" []
+        "Resources whose last look failed; each counts once, however often it was tried";
+    GIT_FAILED = Gauge "alustan_resources_git_failed" []
+        "Resources with a question to a repository whose last answer was an `error`";
+    REGISTRY_FAILED = Gauge "alustan_resources_registry_failed" []
+        "Resources with a question to a registry whose last answer was an `error`";
+    RECONCILES = Counter "alustan_reconciles_total" [LOOK]
+        "Looks at a resource, each from what is seen to what is written";
+    LAST_RECONCILE = Gauge "alustan_last_reconcile_timestamp_seconds" [LOOK]
+        "When the last look ended; every resource is looked at once an hour";
     RECONCILE_SECONDS = Histogram "alustan_reconcile_duration_seconds" [] "How long a look took";
     ERRORS = Counter "alustan_errors_total" [REASON]
         "What failed: looks, questions to git and registries (each try), runs and builds";
@@ -118,6 +146,8 @@ definitions! {
     QUEUE_SECONDS = Histogram "alustan_queue_duration_seconds" [CLASS]
         "How long runs waited for a place of --max-concurrent-runs";
     QUEUE_LENGTH = Gauge "alustan_queue_length" [CLASS] "Runs that wait for a place";
+    OLDEST_QUEUED = Gauge "alustan_oldest_queued_timestamp_seconds" [CLASS]
+        "Since when the run that waits longest has been waiting for a place";
     PLACES_USED = Gauge "alustan_run_places_used" [] "Runs that go on";
     PLACES = Gauge "alustan_run_places" [] "Runs that may go on at once: --max-concurrent-runs";
     GIT = Counter "alustan_git_requests_total" [
@@ -204,6 +234,9 @@ pub const fn class(class: Class) -> &'static str {
     }
 }
 
+/// How long a failed run counts as one that failed lately.
+const LATELY: SignedDuration = SignedDuration::from_hours(1);
+
 /// Resources, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -219,38 +252,141 @@ pub struct Counts {
     pub awaiting_approval: i64,
     /// Those that are suspended.
     pub suspended: i64,
+    /// Those whose last run failed within the last hour.
+    pub run_failed: i64,
+    /// Since when the oldest of something is so.
+    pub oldest: Oldest,
 }
 
-/// Counts `resources`; `None` is one that cannot be read.
-pub fn count<'a>(resources: impl IntoIterator<Item = Option<&'a Terraform>>) -> Counts {
+/// Since when the oldest is so; nothing where there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Oldest {
+    /// Not ready and not stalled, by reason.
+    pub not_ready: BTreeMap<&'static str, Timestamp>,
+    /// Differs from its configuration, by reason.
+    pub drift: BTreeMap<&'static str, Timestamp>,
+    /// Waits for a person, by what is to be approved.
+    pub approval: BTreeMap<&'static str, Timestamp>,
+}
+
+/// Counts `resources` as they are `now`; `None` is one that cannot be read.
+pub fn count<'a>(
+    resources: impl IntoIterator<Item = Option<&'a Terraform>>,
+    now: Timestamp,
+) -> Counts {
     let mut counts = Counts::default();
     for resource in resources {
         match resource {
-            Some(tf) => counts.add(tf),
+            Some(tf) => counts.add(tf, now),
             None => *counts.states.entry("Unreadable").or_default() += 1,
         }
     }
     counts
 }
 
+/// Keeps `since` of `what` if nothing older is known.
+pub fn older(oldest: &mut BTreeMap<&'static str, Timestamp>, what: &'static str, since: Timestamp) {
+    let known = oldest.entry(what).or_insert(since);
+    *known = since.min(*known);
+}
+
 impl Counts {
-    fn add(&mut self, tf: &Terraform) {
-        let status = tf.status.as_ref();
-        let state = status.map(|status| status.state).unwrap_or_default();
-        *self.states.entry(word(state)).or_default() += 1;
+    fn add(&mut self, tf: &Terraform, now: Timestamp) {
         self.suspended += i64::from(tf.spec.suspend);
-        let conditions = status.iter().flat_map(|status| &status.conditions);
-        for condition in conditions {
-            let reason = reasons::bounded(&condition.reason);
-            match (condition.type_.as_str(), condition.status.as_str()) {
-                ("Ready", "False") => *self.not_ready.entry(reason).or_default() += 1,
-                ("Stalled", "True") => *self.stalled.entry(reason).or_default() += 1,
-                ("InSync", "False") => self.drifted += 1,
-                _ => {}
-            }
-            let waits = condition.type_ == "Ready" && condition.reason == AWAITING;
-            self.awaiting_approval += i64::from(waits);
+        let state = tf.status.as_ref().map(|status| status.state);
+        *self
+            .states
+            .entry(word(state.unwrap_or_default()))
+            .or_default() += 1;
+        let Some(status) = &tf.status else {
+            return;
+        };
+        self.run_failed += i64::from(failed_lately(status, now));
+        let conditions = Conditions(&status.conditions);
+        if let Some(stalled) = conditions.get("Stalled", "True") {
+            let reason = reasons::bounded(&stalled.reason);
+            *self.stalled.entry(reason).or_default() += 1;
         }
+        if let Some(ready) = conditions.get("Ready", "False") {
+            let reason = reasons::bounded(&ready.reason);
+            *self.not_ready.entry(reason).or_default() += 1;
+            if conditions.get("Stalled", "True").is_none() {
+                let since = unready_since(status, ready);
+                older(&mut self.oldest.not_ready, reason, since);
+            }
+        }
+        if let Some(differs) = conditions.get("InSync", "False") {
+            self.drifted += 1;
+            let reason = reasons::bounded(&differs.reason);
+            older(&mut self.oldest.drift, reason, drift_since(status, differs));
+        }
+        if let Some(ready) = conditions.awaiting() {
+            self.awaiting_approval += 1;
+            let (of, since) = approval_since(tf, status, ready);
+            older(&mut self.oldest.approval, of, since);
+        }
+    }
+}
+
+struct Conditions<'a>(&'a [Condition]);
+
+impl<'a> Conditions<'a> {
+    fn get(&self, kind: &str, status: &str) -> Option<&'a Condition> {
+        let mut all = self.0.iter();
+        all.find(|it| it.type_ == kind && it.status == status)
+    }
+
+    /// `Ready`, where a plan waits for a person.
+    fn awaiting(&self) -> Option<&'a Condition> {
+        let mut all = self.0.iter();
+        all.find(|it| it.type_ == "Ready" && it.reason == AWAITING)
+    }
+}
+
+/// Whether the last run failed, not long before `now`.
+fn failed_lately(status: &TerraformStatus, now: Timestamp) -> bool {
+    let failed = |run: &&alustan_api::RunStatus| run.result == RunResult::Failed.as_str();
+    let run = status.runs.first().filter(failed);
+    let ended = run.and_then(|run| run.time.as_ref());
+    ended.is_some_and(|ended| now.duration_since(ended.0) <= LATELY)
+}
+
+/// `since`, unless something went well, or a person said yes, after that.
+fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
+    let applied = status.last_applied.as_ref().map(|it| it.time.0);
+    let plan = status.plan.as_ref();
+    let approved = plan.and_then(|plan| plan.approved_at.as_ref());
+    let settled = applied.max(approved.map(|it| it.0));
+    settled.map_or(since, |settled| settled.max(since))
+}
+
+/// Since when a resource works in vain. `Ready` turns from False to Unknown and back with every try, but
+/// `Reconciling` stays True all the while.
+fn unready_since(status: &TerraformStatus, ready: &Condition) -> Timestamp {
+    let busy = Conditions(&status.conditions).get("Reconciling", "True");
+    let since = busy.unwrap_or(ready).last_transition_time.0;
+    unless_settled(status, since)
+}
+
+fn drift_since(status: &TerraformStatus, differs: &Condition) -> Timestamp {
+    let seen = status.drift.as_ref().map(|drift| drift.since.0);
+    seen.unwrap_or(differs.last_transition_time.0)
+}
+
+/// What waits for a person, and since when. A plan of a correction leaves `Ready` as it is.
+fn approval_since(
+    tf: &Terraform,
+    status: &TerraformStatus,
+    ready: &Condition,
+) -> (&'static str, Timestamp) {
+    let changed = ready.last_transition_time.0;
+    if let Some(deleted) = &tf.metadata.deletion_timestamp {
+        return ("destroy", deleted.0.max(changed));
+    }
+    let differs = Conditions(&status.conditions).get("InSync", "False");
+    match differs.filter(|_| ready.status == "True") {
+        Some(differs) => ("drift", drift_since(status, differs)),
+        None => ("change", unless_settled(status, changed)),
     }
 }
 
@@ -277,7 +413,9 @@ pub fn document() -> String {
          # Metrics\n\n\
          The operator answers `GET /metrics` where its probes are (`--listen`, port 8080), as OpenMetrics text. No label has \
          the\nname of a resource, a namespace, a repository or a registry in it: their number is bounded, and who reads them \
-         learns\nnothing that kubectl would refuse. Counters begin anew with the operator; gauges are counted at each scrape.\n\n\
+         learns\nnothing that kubectl would refuse. Counters begin anew with the operator; gauges are counted at each scrape. Where \
+         there is\nno oldest, a metric `alustan_oldest_…_timestamp_seconds` has no sample: `time() -` it is an age wherever \
+         there is one.\n\n\
          `deploy/monitoring` has a dashboard for Grafana and alerts for Prometheus; what to do about an alert:\n\
          [troubleshooting.md](troubleshooting.md).\n\n\
          | metric | type | labels | |\n|---|---|---|---|\n",
@@ -301,7 +439,8 @@ mod tests {
     use alustan_api::conditions::{Kind as Condition, Verdict, merge};
     use alustan_api::report::{Failure, FailureClass, RunResult};
     use alustan_api::run::{Failures, RunSpec, Trigger};
-    use alustan_api::{TerraformSpec, TerraformStatus};
+    use alustan_api::{DriftStatus, TerraformSpec};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
     use super::*;
@@ -448,7 +587,7 @@ mod tests {
                 &[Verdict::new(Condition::Ready, None, AWAITING, "")],
             ),
         ];
-        let counts = count(all.iter().map(Some).chain([None]));
+        let counts = count(all.iter().map(Some).chain([None]), at(0));
         assert_eq!(counts.states["Unreadable"], 1);
         assert_eq!(counts.states["Stalled"], 1);
         assert_eq!(
@@ -459,17 +598,162 @@ mod tests {
         assert_eq!((counts.drifted, counts.awaiting_approval), (1, 1));
     }
 
+    /// A resource with these conditions since these moments.
+    fn since(conditions: &[(Verdict, i64)]) -> Terraform {
+        let mut tf = resource(State::Failed, &[]);
+        let all = conditions
+            .iter()
+            .flat_map(|(verdict, second)| merge(&[], &[verdict.clone()], None, at(*second)));
+        tf.status.as_mut().unwrap().conditions = all.collect();
+        tf
+    }
+
+    fn oldest(all: &[Terraform]) -> Oldest {
+        count(all.iter().map(Some), at(1_000_000)).oldest
+    }
+
+    fn unready(reason: &str, ready: i64, reconciling: i64) -> Terraform {
+        since(&[
+            (Verdict::new(Condition::Ready, false, reason, ""), ready),
+            (
+                Verdict::new(Condition::Reconciling, true, reason, ""),
+                reconciling,
+            ),
+            (Verdict::new(Condition::Stalled, false, reason, ""), 0),
+        ])
+    }
+
+    #[test]
+    fn the_oldest_of_each_reason_counts_and_a_try_does_not_make_it_younger() {
+        let all = [
+            // Ready turned with the last try; the trouble is older.
+            unready("ApplyFailed", 900, 300),
+            unready("ApplyFailed", 400, 400),
+            unready("RepositoryUnreachable", 500, 500),
+            unready("WordOfKubelet", 600, 600),
+        ];
+        let expected = [
+            ("ApplyFailed", at(300)),
+            ("Other", at(600)),
+            ("RepositoryUnreachable", at(500)),
+        ];
+        assert_eq!(oldest(&all).not_ready, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn trouble_begins_after_the_last_success_and_the_last_approval() {
+        let mut applied = unready("HealthCheckFailed", 900, 300);
+        let status = applied.status.as_mut().unwrap();
+        status.last_applied = Some(alustan_api::AppliedStatus {
+            revision: None,
+            config_hash: String::new(),
+            time: Time(at(700)),
+        });
+        let mut approved = unready("ApplyFailed", 900, 300);
+        let status = approved.status.as_mut().unwrap();
+        status.plan = Some(alustan_api::PlanStatus {
+            approved_at: Some(Time(at(800))),
+            ..alustan_api::PlanStatus::default()
+        });
+        let expected = [("HealthCheckFailed", at(700)), ("ApplyFailed", at(800))];
+        assert_eq!(
+            oldest(&[applied, approved]).not_ready,
+            BTreeMap::from(expected)
+        );
+    }
+
+    #[test]
+    fn who_is_ready_on_the_way_or_stalled_is_not_late() {
+        let stalled = since(&[
+            (Verdict::new(Condition::Ready, false, "StateLost", ""), 1),
+            (Verdict::new(Condition::Stalled, true, "StateLost", ""), 1),
+        ]);
+        let building = since(&[(Verdict::new(Condition::Ready, None, "Building", ""), 1)]);
+        let ready = since(&[(Verdict::new(Condition::Ready, true, "Applied", ""), 1)]);
+        assert_eq!(oldest(&[stalled, building, ready]), Oldest::default());
+    }
+
+    #[test]
+    fn drift_is_as_old_as_it_was_first_seen() {
+        let reported = |seen: Option<i64>| {
+            let differs = Verdict::new(Condition::InSync, false, "Drifted", "");
+            let mut tf = since(&[(differs, 900)]);
+            tf.status.as_mut().unwrap().drift = seen.map(|second| DriftStatus {
+                since: Time(at(second)),
+                add: 0,
+                change: 1,
+                destroy: 0,
+                resources: Vec::new(),
+            });
+            tf
+        };
+        let drift = oldest(&[reported(Some(500)), reported(None)]).drift;
+        assert_eq!(drift, BTreeMap::from([("Drifted", at(500))]));
+        let drift = oldest(&[reported(None)]).drift;
+        assert_eq!(drift, BTreeMap::from([("Drifted", at(900))]));
+    }
+
+    #[test]
+    fn a_plan_waits_since_it_was_needed() {
+        let awaits = |ready| Verdict::new(Condition::Ready, ready, AWAITING, "");
+        let change = since(&[(awaits(None), 700)]);
+        // It has been ready for long, and its drift is to be corrected.
+        let differs = Verdict::new(Condition::InSync, false, "Drifted", "");
+        let drift = since(&[(awaits(Some(true)), 5), (differs, 800)]);
+        let mut destroy = since(&[(awaits(None), 100)]);
+        destroy.metadata.deletion_timestamp = Some(Time(at(900)));
+        let expected = [
+            ("change", at(700)),
+            ("destroy", at(900)),
+            ("drift", at(800)),
+        ];
+        assert_eq!(
+            oldest(&[change, drift, destroy]).approval,
+            BTreeMap::from(expected)
+        );
+    }
+
+    #[test]
+    fn a_resource_fails_once_however_often_it_is_tried_and_not_forever() {
+        let run = |result: RunResult, second: i64| {
+            let failed: alustan_api::RunStatus = serde_json::from_value(json!({
+                "number": 1, "kind": "apply", "trigger": "", "result": result.as_str(),
+                "time": at(second), "seconds": 1, "job": "",
+            }))
+            .unwrap();
+            failed
+        };
+        let with = |runs: Vec<alustan_api::RunStatus>| {
+            let mut tf = resource(State::Failed, &[]);
+            tf.status.as_mut().unwrap().runs = runs;
+            tf
+        };
+        let now = 100_000;
+        let all = [
+            with(vec![
+                run(RunResult::Failed, now - 5),
+                run(RunResult::Failed, now - 20),
+            ]),
+            with(vec![run(RunResult::Failed, now - 3_700)]),
+            with(vec![
+                run(RunResult::Done, now - 5),
+                run(RunResult::Failed, now - 20),
+            ]),
+            // The clock of its node is ahead.
+            with(vec![run(RunResult::Failed, now + 60)]),
+            with(Vec::new()),
+        ];
+        assert_eq!(count(all.iter().map(Some), at(now)).run_failed, 2);
+    }
+
     #[test]
     fn names_tell_their_kind_and_unit() {
         for metric in ALL {
             let Definition { name, kind, .. } = metric;
             assert!(name.starts_with("alustan_"), "{name}");
             assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
-            assert_eq!(
-                name.ends_with("_seconds"),
-                *kind == Kind::Histogram,
-                "{name}"
-            );
+            let seconds = *kind == Kind::Histogram || name.ends_with("_timestamp_seconds");
+            assert_eq!(name.ends_with("_seconds"), seconds, "{name}");
             assert!(!metric.help.ends_with('.'), "{name}");
         }
     }

@@ -9,11 +9,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::Store;
 
 use crate::Guarded;
 use crate::dispatch::Dispatcher;
-use crate::metrics::Metrics;
+use crate::http::Health;
+use crate::metrics::{Metrics, Now};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -26,6 +28,8 @@ pub(crate) struct Measured {
     pub(crate) resources: Store<Guarded>,
     /// Who runs and who waits.
     pub(crate) dispatcher: Arc<Dispatcher>,
+    /// Whether the watches have listed everything.
+    pub(crate) health: Health,
 }
 
 /// The route.
@@ -36,10 +40,20 @@ pub(crate) fn router(measured: Measured) -> Router {
 }
 
 async fn scrape(State(measured): State<Measured>) -> Response {
-    let all = measured.resources.state();
-    let counts = count(all.iter().map(|it| it.0.as_ref().ok()));
-    let load = measured.dispatcher.load();
-    match measured.metrics.text(&counts, &load) {
+    let Measured {
+        metrics,
+        resources,
+        dispatcher,
+        health,
+    } = measured;
+    metrics.keep(|who| resources.get(who).is_some());
+    let all = resources.state();
+    let now = Now {
+        counts: count(all.iter().map(|it| it.0.as_ref().ok()), Timestamp::now()),
+        load: dispatcher.load(),
+        ready: health.is_ready(),
+    };
+    match metrics.text(&now) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -47,6 +61,8 @@ async fn scrape(State(measured): State<Measured>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
     use kube::core::DeserializeGuard;
@@ -56,6 +72,8 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::Ref;
+    use crate::error::Error;
 
     fn resource(name: &str, reason: &str) -> Guarded {
         let condition = |kind: &str, status: &str| -> Value {
@@ -79,33 +97,82 @@ mod tests {
         DeserializeGuard(Ok(tf.unwrap()))
     }
 
+    async fn scraped(measured: &Measured) -> String {
+        let request = Request::get("/metrics").body(Body::empty()).unwrap();
+        let answer = router(measured.clone()).oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], OPEN_METRICS);
+        let text = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(text.to_vec()).unwrap()
+    }
+
+    #[track_caller]
+    fn has(text: &str, line: &str) {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+
+    fn measured(resources: Store<Guarded>) -> Measured {
+        let (wake, _woken) = mpsc::unbounded_channel();
+        Measured {
+            metrics: Metrics::new(),
+            resources,
+            dispatcher: Arc::new(Dispatcher::new(7, wake)),
+            health: Health::new(),
+        }
+    }
+
     #[tokio::test]
     async fn a_scrape_counts_the_resources_and_names_none() {
         let (resources, mut writer) = reflector::store();
         for (name, reason) in [("secret-project", "StateLost"), ("other", "StateLost")] {
             writer.apply_watcher_event(&watcher::Event::Apply(resource(name, reason)));
         }
-        let (wake, _woken) = mpsc::unbounded_channel();
-        let app = router(Measured {
-            metrics: Metrics::new(),
-            resources,
-            dispatcher: Arc::new(Dispatcher::new(7, wake)),
-        });
-        let request = Request::get("/metrics").body(Body::empty()).unwrap();
-        let answer = app.oneshot(request).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::OK);
-        assert_eq!(answer.headers()[header::CONTENT_TYPE], OPEN_METRICS);
-        let text = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
-        let text = String::from_utf8(text.to_vec()).unwrap();
-        for line in [
-            "alustan_resources{state=\"Stalled\"} 2",
-            "alustan_resources_stalled{reason=\"StateLost\"} 2",
-            "alustan_run_places 7",
-        ] {
-            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
-        }
+        let text = scraped(&measured(resources)).await;
+        has(&text, "alustan_resources{state=\"Stalled\"} 2");
+        has(&text, "alustan_resources_stalled{reason=\"StateLost\"} 2");
+        has(&text, "alustan_run_places 7");
         for name in ["secret-project", "team", "git.test", "registry.test"] {
             assert!(!text.contains(name), "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_operator_whose_watches_list_nothing_says_so_and_that_it_looked_at_nothing() {
+        let (resources, mut writer) = reflector::store();
+        writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
+        let measured = measured(resources);
+        let text = scraped(&measured).await;
+        has(&text, "alustan_ready 0");
+        has(&text, "alustan_reconciles_total{result=\"ok\"} 0");
+        assert!(!text.contains("alustan_last_reconcile_timestamp_seconds{"));
+        measured.health.set_ready();
+        has(&scraped(&measured).await, "alustan_ready 1");
+    }
+
+    #[tokio::test]
+    async fn one_that_fails_again_and_again_counts_once_and_as_long_as_it_is_there() {
+        let (resources, mut writer) = reflector::store();
+        let web = resource("web", "Rejected");
+        writer.apply_watcher_event(&watcher::Event::Apply(web.clone()));
+        let measured = measured(resources);
+        let (who, took) = (Ref::new("web").within("team"), Duration::ZERO);
+        let failed: Result<(), Error> = Err(Error::Random);
+        for _ in 0..3 {
+            measured.metrics.looked(&who, &failed, took);
+        }
+        let text = scraped(&measured).await;
+        has(&text, "alustan_resources_reconcile_failed 1");
+        has(&text, "alustan_reconciles_total{result=\"error\"} 3");
+        measured.metrics.looked(&who, &Ok(()), took);
+        has(
+            &scraped(&measured).await,
+            "alustan_resources_reconcile_failed 0",
+        );
+        measured.metrics.looked(&who, &failed, took);
+        writer.apply_watcher_event(&watcher::Event::Delete(web));
+        has(
+            &scraped(&measured).await,
+            "alustan_resources_reconcile_failed 0",
+        );
     }
 }

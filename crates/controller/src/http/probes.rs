@@ -118,8 +118,13 @@ impl Health {
         ))
     }
 
+    /// Whether the watches have listed everything.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.warm.load(Ordering::Acquire)
+    }
+
     fn ready(&self) -> Result<String, String> {
-        if self.0.warm.load(Ordering::Acquire) {
+        if self.is_ready() {
             Ok("the watches have listed everything".to_owned())
         } else {
             Err("the watches have not yet listed everything once".to_owned())

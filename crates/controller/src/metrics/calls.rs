@@ -77,10 +77,8 @@ mod tests {
     use kube::client::ClientBuilder;
     use kube::{Api, Config};
 
-    use alustan_core::metrics::Counts;
-
+    use super::super::Now;
     use super::*;
-    use crate::dispatch::Load;
     use crate::fake_api;
 
     #[tokio::test]
@@ -95,7 +93,7 @@ mod tests {
         for _ in 0..2 {
             assert!(api.get_opt("web").await.unwrap().is_none());
         }
-        let text = metrics.text(&Counts::default(), &Load::default()).unwrap();
+        let text = metrics.text(&Now::default()).unwrap();
         let line = "alustan_api_requests_total{method=\"GET\",code=\"404\"} 2\n";
         assert!(text.contains(line), "{text}");
     }

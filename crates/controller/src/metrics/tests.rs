@@ -1,15 +1,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{FailureClass, StepTimes};
-use alustan_core::metrics::ALL;
+use alustan_core::metrics::{ALL, Oldest};
 
 use super::*;
 
 fn sampled() -> Arc<Metrics> {
     let metrics = Metrics::new();
-    metrics.looked(&Ok(()), Duration::from_millis(3));
-    metrics.looked::<()>(&Err(Error::Conflict), Duration::from_millis(3));
-    metrics.looked::<()>(&Err(Error::Random), Duration::from_millis(3));
+    let (who, took) = (Ref::new("web").within("team"), Duration::from_millis(3));
+    metrics.looked(&who, &Ok(()), took);
+    metrics.looked::<()>(&who, &Err(Error::Conflict), took);
+    metrics.looked::<()>(&who, &Err(Error::Random), took);
     metrics.ended(&Ended {
         run: Some(Run {
             kind: RunKind::Apply,
@@ -40,18 +41,29 @@ fn sampled() -> Arc<Metrics> {
 
 fn text(metrics: &Metrics) -> String {
     let one = |name| BTreeMap::from([(name, 1)]);
-    let counts = Counts {
-        states: one("Stalled"),
-        not_ready: one("StateLost"),
-        stalled: one("StateLost"),
-        ..Counts::default()
+    let since = |name| BTreeMap::from([(name, Timestamp::from_second(1_700_000_000).unwrap())]);
+    let now = Now {
+        counts: Counts {
+            states: one("Stalled"),
+            not_ready: one("StateLost"),
+            stalled: one("StateLost"),
+            run_failed: 1,
+            oldest: Oldest {
+                not_ready: since("GitTimeout"),
+                drift: since("Drifted"),
+                approval: since("change"),
+            },
+            ..Counts::default()
+        },
+        load: Load {
+            waiting: one("plan"),
+            oldest: since("plan"),
+            running: 2,
+            places: 50,
+        },
+        ready: true,
     };
-    let load = Load {
-        waiting: one("plan"),
-        running: 2,
-        places: 50,
-    };
-    metrics.text(&counts, &load).unwrap()
+    metrics.text(&now).unwrap()
 }
 
 #[test]
@@ -117,6 +129,13 @@ fn numbers_are_those_that_were_told() {
         "alustan_api_requests_total{method=\"GET\",code=\"none\"} 1",
         "alustan_resources_stalled{reason=\"StateLost\"} 1",
         "alustan_queue_length{class=\"plan\"} 1",
+        "alustan_ready 1",
+        "alustan_resources_run_failed 1",
+        "alustan_resources_reconcile_failed 1",
+        "alustan_oldest_not_ready_timestamp_seconds{reason=\"GitTimeout\"} 1700000000",
+        "alustan_oldest_drift_timestamp_seconds{reason=\"Drifted\"} 1700000000",
+        "alustan_oldest_approval_timestamp_seconds{of=\"change\"} 1700000000",
+        "alustan_oldest_queued_timestamp_seconds{class=\"plan\"} 1700000000",
         "alustan_run_places_used 2",
         "alustan_run_places 50",
     ] {
@@ -129,8 +148,61 @@ fn numbers_are_those_that_were_told() {
 fn what_is_over_is_no_longer_scraped() {
     let metrics = sampled();
     assert!(text(&metrics).contains("StateLost"));
-    let later = metrics.text(&Counts::default(), &Load::default()).unwrap();
-    assert!(!later.contains("StateLost"), "{later}");
+    let later = metrics.text(&Now::default()).unwrap();
+    for sample in ["StateLost", "GitTimeout", "_drift_timestamp_seconds{"] {
+        assert!(!later.contains(sample), "{sample}\n{later}");
+    }
+}
+
+#[test]
+fn what_has_not_happened_yet_counts_from_zero() {
+    let metrics = Metrics::new();
+    let nobody: Weak<Asking> = Weak::new();
+    metrics.will_ask(Asked::Git("fetch"), nobody.clone());
+    metrics.will_ask(Asked::Registry("prune"), nobody);
+    let text = metrics.text(&Now::default()).unwrap();
+    for line in [
+        "alustan_reconciles_total{result=\"error\"} 0",
+        "alustan_runs_total{kind=\"destroy\",result=\"Failed\"} 0",
+        "alustan_git_requests_total{operation=\"fetch\",result=\"error\"} 0",
+        "alustan_registry_requests_total{operation=\"prune\",result=\"refused\"} 0",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
+}
+
+struct Asking(&'static [&'static str]);
+
+impl Unanswered for Asking {
+    fn unanswered(&self) -> Vec<Ref> {
+        let who = self.0.iter();
+        who.map(|name| Ref::new(name).within("team")).collect()
+    }
+}
+
+#[test]
+fn who_has_several_questions_that_nobody_answers_counts_once() {
+    let metrics = Metrics::new();
+    let (one, other) = (Arc::new(Asking(&["a", "b"])), Arc::new(Asking(&["b", "c"])));
+    let (registry, gone) = (Arc::new(Asking(&["a"])), Arc::new(Asking(&["d"])));
+    let all: [(Asked, &Arc<Asking>); 4] = [
+        (Asked::Git("resolve"), &one),
+        (Asked::Git("fetch"), &other),
+        (Asked::Registry("digest"), &registry),
+        (Asked::Git("fetch"), &gone),
+    ];
+    for (asked, who) in all {
+        let who: Weak<Asking> = Arc::downgrade(who);
+        metrics.will_ask(asked, who);
+    }
+    drop(gone);
+    let text = text(&metrics);
+    for line in [
+        "alustan_resources_git_failed 3",
+        "alustan_resources_registry_failed 1",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+    }
 }
 
 #[test]
