@@ -214,6 +214,38 @@ mod tests {
     }
 
     #[test]
+    fn alerts_go_by_reasons_that_there_are_and_by_none_that_a_person_wants() {
+        let alerts = std::fs::read_to_string(root().join(ALERTS)).unwrap();
+        let mut excluded = 0;
+        for part in alerts.split("{reason").skip(1) {
+            let (operator, rest) = part.split_once('"').unwrap();
+            let reasons: Vec<&str> = rest.split_once('"').unwrap().0.split('|').collect();
+            for reason in &reasons {
+                assert_eq!(alustan_api::reasons::bounded(reason), *reason);
+            }
+            if operator == "!~" {
+                let on_purpose = alustan_core::status::ON_PURPOSE;
+                assert!(on_purpose.iter().all(|it| reasons.contains(it)));
+                excluded += 1;
+            }
+        }
+        assert_eq!(excluded, 2, "what is stalled, and what is not ready");
+    }
+
+    #[test]
+    fn every_alert_is_tested() {
+        let folder = root().join("deploy/monitoring");
+        let tests = std::fs::read_to_string(folder.join("alerts_test.yaml")).unwrap();
+        let alerts = std::fs::read_to_string(root().join(ALERTS)).unwrap();
+        let names = alerts
+            .lines()
+            .filter_map(|line| line.split_once("- alert: "));
+        for (_, name) in names {
+            assert!(tests.contains(&format!("- alertname: {name}\n")), "{name}");
+        }
+    }
+
+    #[test]
     fn every_alert_and_every_reason_has_an_entry_that_says_what_to_do() {
         let docs = std::fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
         let has = |id: &str| docs.contains(&format!("<a id=\"{}\"></a>", id.to_lowercase()));
