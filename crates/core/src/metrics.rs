@@ -414,8 +414,8 @@ pub fn document() -> String {
          The operator answers `GET /metrics` where its probes are (`--listen`, port 8080), as OpenMetrics text. No label has \
          the\nname of a resource, a namespace, a repository or a registry in it: their number is bounded, and who reads them \
          learns\nnothing that kubectl would refuse. Counters begin anew with the operator; gauges are counted at each scrape. Where \
-         there is\nno oldest, a metric `alustan_oldest_…_timestamp_seconds` has no sample: `time() -` it is an age wherever \
-         there is one.\n\n\
+         nothing\nwaits, `alustan_oldest_…_timestamp_seconds` has no sample; where something does, `time() -` that is its age in \
+         seconds.\n\n\
          `deploy/monitoring` has a dashboard for Grafana and alerts for Prometheus; what to do about an alert:\n\
          [troubleshooting.md](troubleshooting.md).\n\n\
          | metric | type | labels | |\n|---|---|---|---|\n",
@@ -436,6 +436,8 @@ pub fn document() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use alustan_api::conditions::{Kind as Condition, Verdict, merge};
     use alustan_api::report::{Failure, FailureClass, RunResult};
     use alustan_api::run::{Failures, RunSpec, Trigger};
@@ -603,7 +605,7 @@ mod tests {
         let mut tf = resource(State::Failed, &[]);
         let all = conditions
             .iter()
-            .flat_map(|(verdict, second)| merge(&[], &[verdict.clone()], None, at(*second)));
+            .flat_map(|(verdict, second)| merge(&[], from_ref(verdict), None, at(*second)));
         tf.status.as_mut().unwrap().conditions = all.collect();
         tf
     }
