@@ -29,7 +29,7 @@ use crate::enact::Pass;
 use crate::error::Error;
 use crate::observe::{Session, jobs};
 use crate::report::{publish, report, tell};
-use crate::run::{MIRRORS, owner};
+use crate::run::{LISTS, owner};
 use crate::{Guarded, Ref, notifier, unreadable};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
@@ -77,7 +77,7 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
         .mirrors
         .listed
         .clone()
-        .wait_for(|lists| *lists >= MIRRORS)
+        .wait_for(|lists| *lists >= LISTS)
         .await;
     let who = ObjectRef::from_obj(object);
     let (began, _looking) = (Instant::now(), cx.health.look(&who));

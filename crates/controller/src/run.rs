@@ -41,13 +41,16 @@ use crate::sync::Syncs;
 use crate::watches::{Events, Watches, to_ref};
 use crate::{Guarded, Ref, readable};
 
-/// Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
-pub(crate) const MIRRORS: usize = 5;
+/// Resources, Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
+pub(crate) const LISTS: usize = 6;
 /// The Secrets that are mirrored: what is read at each look. State is none of the operator's business.
 const MIRRORED: [Component; 3] = [Component::Record, Component::Pin, Component::Outputs];
 
 /// Several events of one moment cause one look. Short: people wait for it.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// How long the HTTP server has for its last answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
 /// So many pushes may wait to be handled, which takes a moment.
 const PUSHES: usize = 100;
@@ -70,7 +73,9 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         let _ = stop.send(true);
     });
     let (wake, woken) = mpsc::unbounded_channel::<Ref>();
-    let watches = Watches::new(client.clone(), config.watch_namespace.clone(), wake.clone());
+    let (lists, listed) = watch::channel(0);
+    let namespace = config.watch_namespace.clone();
+    let watches = Watches::new(client.clone(), namespace, wake.clone(), lists);
     let dispatcher = Dispatcher::new(config.max_concurrent_runs, wake.clone());
     let (push, pushes) = mpsc::channel(PUSHES);
     let made = Made {
@@ -85,6 +90,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         made,
         woken,
         pushes,
+        listed,
         syncs: Arc::new(Syncs::new(config.watch_namespace.clone())),
     };
     let routes = http::Parts {
@@ -104,7 +110,11 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         tokio::spawn(async move { listeners.serve(&config, routes, stop).await })
     };
     control(parts, &config, watches, until(stopped)).await?;
-    server.await.context("the HTTP server ended")?
+    // A caller who does not come to an end does not keep the next operator waiting.
+    match tokio::time::timeout(LAST_ANSWERS, server).await {
+        Ok(ended) => ended.context("the HTTP server ended")?,
+        Err(_) => Ok(()),
+    }
 }
 
 /// What is made before anything is watched.
@@ -112,6 +122,7 @@ struct Parts {
     made: Made,
     woken: mpsc::UnboundedReceiver<Ref>,
     pushes: mpsc::Receiver<Pushed>,
+    listed: watch::Receiver<usize>,
     syncs: Arc<Syncs>,
 }
 
@@ -158,7 +169,14 @@ async fn control(
     ),
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) -> Result<()> {
-    let health = parts.made.health.clone();
+    let Parts {
+        woken,
+        pushes,
+        syncs,
+        listed,
+        made,
+    } = parts;
+    let health = made.health.clone();
     let ours =
         watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
     let memory_secrets = format!(
@@ -168,31 +186,22 @@ async fn control(
         labels::COMPONENT,
         MIRRORED.map(Component::as_str).join(",")
     );
-    let (lists, listed) = watch::channel(0);
     let memory_secrets = watcher::Config::default().labels(&memory_secrets);
     let resources = watches.resources();
-    let (secrets, secret_events) =
-        watches.mirrored::<Secret>(memory_secrets, without_logs, lists.clone());
+    let (secrets, secret_events) = watches.mirrored::<Secret>(memory_secrets, without_logs);
     let (config_maps, map_events) =
-        watches.mirrored::<PartialObjectMeta<ConfigMap>>(ours.clone(), |_| {}, lists.clone());
-    let (claims, claim_events) =
-        watches.mirrored::<PersistentVolumeClaim>(ours.clone(), |_| {}, lists.clone());
-    let (jobs, job_events) = watches.mirrored::<Job>(ours.clone(), |_| {}, lists.clone());
-    let (pods, pod_events) = watches.mirrored::<Pod>(ours, |_| {}, lists);
+        watches.mirrored::<PartialObjectMeta<ConfigMap>>(ours.clone(), |_| {});
+    let (claims, claim_events) = watches.mirrored::<PersistentVolumeClaim>(ours.clone(), |_| {});
+    let (jobs, job_events) = watches.mirrored::<Job>(ours.clone(), |_| {});
+    let (pods, pod_events) = watches.mirrored::<Pod>(ours, |_| {});
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         config_maps: Mirror::new(config_maps),
         claims: Mirror::new(claims),
         jobs: Mirror::new(jobs),
         pods: Mirror::new(pods),
-        listed: listed.clone(),
+        listed,
     };
-    let Parts {
-        woken,
-        pushes,
-        syncs,
-        made,
-    } = parts;
     let cx = Arc::new(context(made, config, mirrors, resources.clone())?);
     syncs.begin(cx.clone());
     let (of_secret, of_map, of_claim) = (cx.clone(), cx.clone(), cx.clone());
@@ -237,7 +246,7 @@ async fn control(
     let looks = controller.run(reconcile, retry, cx.clone());
     let mut looks = std::pin::pin!(looks);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
-    tokio::spawn(ready(listed, resources, health.clone()));
+    tokio::spawn(ready(cx.mirrors.listed.clone(), health.clone()));
     tokio::spawn(sweep(cx.git.clone()));
     tokio::spawn(follow(cx.clone(), pushes));
     loop {
@@ -279,9 +288,8 @@ async fn sweep(git: Arc<GitCache>) {
     }
 }
 
-async fn ready(mut listed: watch::Receiver<usize>, resources: Store<Guarded>, health: Health) {
-    let mirrors = listed.wait_for(|lists| *lists >= MIRRORS).await.is_ok();
-    if mirrors && resources.wait_until_ready().await.is_ok() {
+async fn ready(mut listed: watch::Receiver<usize>, health: Health) {
+    if listed.wait_for(|lists| *lists >= LISTS).await.is_ok() {
         health.set_ready();
     }
 }

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
 use crate::reconcile::{forget, look, signed};
-use crate::run::MIRRORS;
+use crate::run::LISTS;
 use crate::{Guarded, Ref};
 
 /// Metacontroller gives up after 10 s
@@ -81,7 +81,7 @@ impl Syncs {
 }
 
 fn has_listed(cx: &Context) -> bool {
-    *cx.mirrors.listed.borrow() >= MIRRORS
+    *cx.mirrors.listed.borrow() >= LISTS
 }
 
 /// Metacontroller asks again after a while, and writes no event.

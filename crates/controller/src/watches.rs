@@ -29,16 +29,20 @@ pub(crate) struct Watches {
     namespace: Option<String>,
     resources: Store<Guarded>,
     wake: mpsc::UnboundedSender<Ref>,
+    /// How many have listed everything once.
+    lists: watch::Sender<usize>,
 }
 
 impl Watches {
     /// Watches in `namespace`, and the events of the resources. Their own status is no news to us. One
     /// that is gone is looked at once more, so that nothing of it is remembered; `wake` gets it, and
-    /// those that an event concerns besides the one that it is about.
+    /// those that an event concerns besides the one that it is about. `lists` counts the resources and the
+    /// mirrors that have listed everything once.
     pub(crate) fn new(
         client: Client,
         namespace: Option<String>,
         wake: mpsc::UnboundedSender<Ref>,
+        lists: watch::Sender<usize>,
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
         let (resources, writer) = reflector::store();
         let watches = Self {
@@ -46,6 +50,7 @@ impl Watches {
             namespace,
             resources,
             wake: wake.clone(),
+            lists: lists.clone(),
         };
         let news = predicates::generation
             .combine(predicates::finalizers)
@@ -55,6 +60,7 @@ impl Watches {
             .watched::<Guarded>(watcher::Config::default())
             .modify(|object| object.managed_fields_mut().retain(sets_approval))
             .reflect(writer)
+            .inspect_ok(counted(lists))
             .inspect_ok(move |event| {
                 // The receiver lives as long as the controller.
                 let wake = |who: Ref| drop(wake.send(who));
@@ -126,12 +132,11 @@ impl Watches {
     }
 
     /// A mirror of everything that `wanted` selects, without what `trim` takes away, and the events
-    /// that fill it. `lists` counts the mirrors that have listed everything once.
+    /// that fill it.
     pub(crate) fn mirrored<K>(
         &self,
         wanted: watcher::Config,
         trim: fn(&mut K),
-        lists: watch::Sender<usize>,
     ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -139,7 +144,6 @@ impl Watches {
         ObjectRef<K>: Hash + Eq,
     {
         let (store, writer) = reflector::store();
-        let mut first = true;
         let events = self
             .watched::<K>(wanted)
             .modify(move |object| {
@@ -147,13 +151,19 @@ impl Watches {
                 trim(object);
             })
             .reflect(writer)
-            .inspect_ok(move |event| {
-                if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {
-                    lists.send_modify(|lists| *lists += 1);
-                }
-            })
+            .inspect_ok(counted(self.lists.clone()))
             .touched_objects();
         (store, events)
+    }
+}
+
+/// Counts the first list that is whole. (A `Store` tells only one who waits.)
+fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
+    let mut first = true;
+    move |event| {
+        if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {
+            lists.send_modify(|lists| *lists += 1);
+        }
     }
 }
 

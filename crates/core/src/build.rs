@@ -63,6 +63,9 @@ pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) ->
     pin.image.split_once('@').map(|(_, digest)| digest)
 }
 
+/// The reason of a resource for which a registry is asked.
+pub(crate) const LOOKUP: &str = "ImageLookup";
+
 /// The image for `plan`: found, being built, or to be built.
 pub(crate) fn image(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let (seen, history) = (case.seen, Some(&case.history));
@@ -76,7 +79,7 @@ pub(crate) fn image(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> I
             Vec::new(),
             Situation::busy(
                 State::Building,
-                "ImageLookup",
+                LOOKUP,
                 "asking the registry for the runner image",
             ),
         ),
@@ -157,7 +160,7 @@ fn build(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
             Vec::new(),
             Situation::busy(
                 State::Building,
-                "ImageLookup",
+                LOOKUP,
                 "built; asking the registry for its digest",
             ),
         ),

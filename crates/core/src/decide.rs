@@ -137,7 +137,7 @@ impl Case<'_> {
         }
         let target = match target {
             Ok(target) => target,
-            Err(situation) => return self.done(&situation, None, None),
+            Err(situation) => return self.asking(&situation, None),
         };
         self.remember_base(target.base.clone());
         let (source, plan) = (&target.source, &target.plan);
@@ -185,7 +185,7 @@ impl Case<'_> {
             Answer::Pending => {
                 return Err(Situation::busy(
                     State::Building,
-                    "ImageLookup",
+                    build::LOOKUP,
                     "asking the registry for the base image",
                 ));
             }
@@ -332,8 +332,13 @@ impl Case<'_> {
     /// The status of a resource that waited before a restart, and of which nothing new is known yet.
     fn waits_as_before(&self) -> Option<TerraformStatus> {
         let asked = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
+        self.waited().filter(|_| asked)
+    }
+
+    /// The status of a resource that waits, and to which nothing happened since.
+    fn waited(&self) -> Option<TerraformStatus> {
         let news = self.current != self.record.record || absorb::open_run(&self.current).is_some();
-        let status = self.tf.status.as_ref().filter(|_| asked && !news)?;
+        let status = self.tf.status.as_ref().filter(|_| !news)?;
         let waits = matches!(
             status.state,
             State::AwaitingApproval | State::Failed | State::Stalled
@@ -395,7 +400,16 @@ impl Case<'_> {
             self.steps.push(swap);
         }
         self.steps.extend(steps);
-        self.done(&situation, Some(plan), None)
+        self.asking(&situation, Some(plan))
+    }
+
+    /// There is no image, at least for now. Who waited before the registry was asked does so until it
+    /// answers.
+    fn asking(self, situation: &Situation, plan: Option<&ImagePlan>) -> Decision {
+        match self.waited() {
+            Some(status) if situation.reason == build::LOOKUP => self.said(status),
+            _ => self.done(situation, plan, None),
+        }
     }
 
     /// Writes the memory.

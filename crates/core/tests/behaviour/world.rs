@@ -154,6 +154,7 @@ pub(crate) struct World {
     pub(crate) head: (u32, u32),
     pub(crate) git_up: bool,
     pub(crate) registry_up: bool,
+    pub(crate) registry_refuses: bool,
     /// The Secret `regcred`.
     pub(crate) regcred: bool,
     /// The docker configuration in it.
@@ -214,6 +215,7 @@ impl World {
             head: (0, 0),
             git_up: true,
             registry_up: true,
+            registry_refuses: false,
             regcred: true,
             docker_config: "{}".to_owned(),
             pull_config: None,

@@ -26,6 +26,23 @@ fn a_restart_of_the_controller_changes_nothing_that_is_said() {
 }
 
 #[test]
+fn a_restart_changes_nothing_that_is_said_of_one_whose_registry_refuses() {
+    let mut world = World::new();
+    world.registry_refuses = true;
+    world.settle();
+    assert!(world.is_stalled(), "{:?}", world.status());
+    let before = serde_json::to_string(&world.status()).unwrap();
+    world.restart();
+    for _ in 0..8 {
+        world.look_once();
+        assert_eq!(serde_json::to_string(&world.status()).unwrap(), before);
+    }
+    world.registry_refuses = false;
+    world.pass(3600).settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+}
+
+#[test]
 fn a_day_of_an_idle_resource_is_one_look_and_one_run_an_hour() {
     let mut world = World::applied();
     let end = world.now + k8s_openapi::jiff::SignedDuration::from_hours(24);

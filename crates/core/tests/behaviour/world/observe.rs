@@ -159,6 +159,17 @@ impl World {
         if !self.registry_up {
             return self.registry_down(None);
         }
+        if self.registry_refuses {
+            return Answer::Failed {
+                failure: failure(
+                    FailureClass::User,
+                    "RegistryUnauthorized",
+                    "spec.containerRegistry: refused",
+                ),
+                last: None,
+                retry_at: self.next_minute(),
+            };
+        }
         let digest = self.images.get(&place).cloned();
         let done = self
             .builds
