@@ -44,7 +44,6 @@ fn settings() -> Settings {
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
         dockerfiles: false,
         identity_registries: Vec::new(),
-        notified: BTreeSet::new(),
         cross_namespace_refs: false,
     }
 }

@@ -368,6 +368,12 @@ async fn canary_of_what_is_refused_is_not_in_the_refusal() {
             .await;
         let told = json!([{"secretRef": {"name": "no-url"}}]);
         scene.apply(&with("no-url", "notifications", told)).await;
+        let signing = format!("whsec_no base64: {}", canaries.plain("inbox-no-secret"));
+        scene
+            .secret("no-key", "Opaque", &[("secret", &signing)])
+            .await;
+        let told = json!([{"url": "http://10.99.1.1:1/", "secretRef": {"name": "no-key"}}]);
+        scene.apply(&with("no-key", "notifications", told)).await;
 
         for (name, reason) in [
             ("https", "GitAuthenticationFailed"),
@@ -384,7 +390,7 @@ async fn canary_of_what_is_refused_is_not_in_the_refusal() {
         ] {
             assert_eq!(scene.stalled(name).await.0, reason);
         }
-        for name in ["inbox", "no-url"] {
+        for name in ["inbox", "no-url", "no-key"] {
             scene.event(name, "NotificationFailed").await;
         }
         is_nowhere_else(
@@ -412,6 +418,7 @@ async fn canary_of_what_is_refused_is_not_in_the_refusal() {
                 ("inbox-url", &["inbox url"]),
                 ("inbox-secret", &["inbox secret"]),
                 ("inbox-no-url", &["no-url url"]),
+                ("inbox-no-secret", &["no-key secret"]),
             ],
         )
         .await;

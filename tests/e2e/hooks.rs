@@ -22,7 +22,7 @@ async fn hooks_a_push_is_applied_at_once_by_who_follows_it_and_by_nobody_else() 
         let told = json!({"repository": url, "ref": "refs/heads/elsewhere"});
         let server = scene.git_server().await;
         assert_eq!(
-            server.signs("a guess", &told).await["reason"],
+            server.signs("whsec_YSBndWVzcw==", &told).await["reason"],
             "InvalidSignature"
         );
         assert_eq!(server.tells(&told).await, json!({"resources": 0}));

@@ -8,10 +8,12 @@ use kube::api::DeleteParams;
 use serde_json::json;
 use tokio::process::Command;
 
-const SECRET: &str = "what both sides know";
+/// In base64: "what both sides know".
+const SECRET: &str = "whsec_d2hhdCBib3RoIHNpZGVzIGtub3c=";
 
 /// Checks a signature as a receiver would, by another implementation.
-const CHECK: &str = r#"printf '%s.%s.%s' "$ID" "$AT" "$BODY" | openssl dgst -sha256 -hmac "$SECRET" -binary | base64"#;
+const CHECK: &str = r#"key=$(printf %s "${SECRET#whsec_}" | base64 -d)
+printf '%s.%s.%s' "$ID" "$AT" "$BODY" | openssl dgst -sha256 -hmac "$key" -binary | base64"#;
 
 async fn is_signed(scene: &Scene, message: &Message) {
     let arguments = [
@@ -111,6 +113,33 @@ async fn notify_tells_each_event_at_least_once_signed_and_the_last_word_too() {
 }
 
 #[tokio::test]
+async fn notify_tells_what_the_api_server_refuses_and_goes_where_the_mended_address_is() {
+    scene("refused", |scene| async move {
+        let inbox = Inbox::start(0).await;
+        let quota = ["create", "quota", "none", "--hard=count/jobs.batch=0"];
+        scene.kubectl(&quota).await;
+        scene
+            .commit("web", &[("main.tf", "output \"a\" { value = 1 }\n")])
+            .await;
+        let mut web = scene.resource("web");
+        // Nobody listens there.
+        web["spec"]["notifications"] =
+            json!([{"url": "http://10.99.1.1:1/", "events": ["Failed"]}]);
+        scene.apply(&web).await;
+        scene.event("web", "NotificationFailed").await;
+        let url = format!("http://{}/", inbox.address);
+        web["spec"]["notifications"][0]["url"] = json!(url);
+        scene.apply(&web).await;
+        heard(&scene, &inbox, &["Failed"]).await;
+        let message = inbox.messages()[0].json();
+        assert_eq!(message["data"]["reason"], "Forbidden", "{message}");
+        scene.kubectl(&["delete", "quota", "none"]).await;
+        scene.ready("web").await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn notify_reaches_slack_by_the_relay_of_the_docs() {
     scene("slack", |scene| async move {
         let slack = Inbox::start(0).await;
@@ -129,7 +158,7 @@ async fn notify_reaches_slack_by_the_relay_of_the_docs() {
             .secret("slack-relay", "Opaque", &[("secret", SECRET)])
             .await;
         scene
-            .secret("wrong", "Opaque", &[("secret", "a guess")])
+            .secret("wrong", "Opaque", &[("secret", "whsec_YSBndWVzcw==")])
             .await;
         scene
             .commit("web", &[("main.tf", "output \"a\" { value = 1 }\n")])

@@ -22,8 +22,8 @@ pub struct Notification {
     #[x_kube(validation = Rule::new("self.matches('^https?://[^/ ]+')").message("must be an address such as https://events.example.com/terraform"))]
     pub url: Option<String>,
 
-    /// A Secret of this namespace. Its key `secret` signs each message, as
-    /// <https://www.standardwebhooks.com> says; its key `url` is the address.
+    /// A Secret of this namespace. Its key `secret`, `whsec_` and base64, signs each message as
+    /// <https://www.standardwebhooks.com> says, and must be there beside `url`; its key `url` is the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<NameRef>,
 
@@ -49,11 +49,12 @@ pub enum NotificationEvent {
     ApprovalNeeded,
     /// Something new was applied.
     Succeeded,
-    /// A run or a build failed, and is tried again.
+    /// A run or a build failed, or the API server refuses what the operator needs; it is tried again.
     Failed,
     /// The real objects differ from the configuration.
     Drifted,
-    /// Nothing more happens until a person changes something.
+    /// Nothing more happens until a person changes something; not where that is what a person wants
+    /// (`suspend`, `deletionProtection`).
     Stalled,
     /// Everything was destroyed, and the resource is let go.
     Destroyed,

@@ -541,8 +541,8 @@ pub struct History {
     pub waiting: Option<WaitingSince>,
     /// The value of [`crate::RECONCILE_AT`] that was acted upon last.
     pub reconcile_at: Option<String>,
-    /// The ids of the notifications that arrived last, or were given up.
-    pub told: BTreeMap<NotificationEvent, String>,
+    /// What others are told, and what they were told.
+    pub notices: Notices,
     /// Reports of the last runs, newest first.
     pub reports: Vec<RunReport>,
 }
@@ -552,6 +552,32 @@ impl History {
     pub fn report(&self, number: i64) -> Option<&RunReport> {
         self.reports.iter().find(|report| report.number == number)
     }
+}
+
+/// Messages to others about one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Notices {
+    /// Those that have not arrived everywhere yet, oldest first; the last few.
+    pub due: Vec<Notice>,
+    /// The ids of those that arrived, or were given up, newest last; the last few of each event.
+    pub told: BTreeMap<NotificationEvent, Vec<String>>,
+}
+
+/// Something that others are told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    /// What kind of thing.
+    pub event: NotificationEvent,
+    /// The same for the same thing, however often it is looked at; no other notice has it.
+    pub id: String,
+    /// When the operator saw it first.
+    pub since: Timestamp,
+    /// The message: a CloudEvent 1.0 in JSON
+    /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>). Holds what
+    /// the status said then, and no secret.
+    pub message: Value,
 }
 
 /// A successful apply.

@@ -10,8 +10,6 @@ use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
 
-use crate::notifier::Place;
-
 /// Proxies reach the controller, the builder and the runner alike.
 const PROXIES: [&str; 6] = [
     "HTTP_PROXY",
@@ -97,7 +95,8 @@ pub(crate) struct Config {
     #[arg(long, env = "ALUSTAN_LISTEN", default_value = "0.0.0.0:8080")]
     pub(crate) listen: SocketAddr,
     /// A file, mostly in a mounted Secret, with places that are told of every resource, as a list in JSON:
-    /// `[{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]`.
+    /// `[{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]`. It is followed while the
+    /// operator runs, and need not be there.
     #[arg(long, env = "ALUSTAN_NOTIFICATIONS")]
     pub(crate) notifications: Option<PathBuf>,
     /// A folder, mostly a mounted Secret, with the secrets that those who send to /hooks sign with: one in
@@ -204,18 +203,8 @@ impl Config {
         Ok(engines)
     }
 
-    /// Who is told of every resource.
-    pub(crate) fn places(&self) -> Result<Vec<Place>> {
-        let Some(file) = &self.notifications else {
-            return Ok(Vec::new());
-        };
-        let read = std::fs::read_to_string(file).context("cannot be read");
-        read.and_then(|text| Place::read(&text))
-            .with_context(|| format!("--notifications {}", file.display()))
-    }
-
     /// What behaviour depends on.
-    pub(crate) fn settings(&self, places: &[Place]) -> Result<Settings> {
+    pub(crate) fn settings(&self) -> Result<Settings> {
         let engines = self.catalogue()?;
         let ca_bundle = self
             .ca_file
@@ -249,7 +238,6 @@ impl Config {
             environment,
             dockerfiles: self.allow_dockerfiles,
             identity_registries: self.identity_registries.clone(),
-            notified: Place::events(places),
             cross_namespace_refs: self.allow_cross_namespace_refs,
         })
     }

@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) answers: Answers,
-    pub(crate) notifier: Notifier,
+    pub(crate) notifier: Arc<Notifier>,
     /// Objects of any kind that resources name.
     pub(crate) objects: Objects,
     pub(crate) looks: Looks,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ pub(crate) struct Asked {
     pub(crate) uri: String,
     /// The type of its body.
     pub(crate) kind: String,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
@@ -67,6 +68,7 @@ async fn read(request: Request) -> Asked {
         method: parts.method.to_string(),
         uri: parts.uri.to_string(),
         kind: kind.unwrap_or_default(),
+        headers: parts.headers,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     }
 }
@@ -74,6 +76,14 @@ async fn read(request: Request) -> Asked {
 /// A list of `items`.
 pub(crate) fn list(items: &[Value]) -> Answer {
     (200, json!({"metadata": {}, "items": items}))
+}
+
+/// That somebody may not do this.
+pub(crate) fn forbidden() -> Answer {
+    let status = json!({
+        "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no",
+    });
+    (403, status)
 }
 
 /// That something does not exist.

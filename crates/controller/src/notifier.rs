@@ -1,107 +1,82 @@
 //! Tells others what happens: in the background, with patience, at least once.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod places;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use alustan_api::run::{Notice, Notices};
 use alustan_api::{Notification, NotificationEvent, Terraform, TerraformStatus};
 use alustan_core::events::Event;
-use alustan_core::notices::{LAST_WORD, NEWS, Notice, Told, due};
-use alustan_core::seen::Seen;
+use alustan_core::notices::{note, settle, take_up, until};
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{ObjectReference, Secret as KubeSecret};
+use futures::future::join_all;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
-use kube::{Resource, ResourceExt};
+use kube::runtime::reflector::Store;
+use kube::{Client as Kube, Resource, ResourceExt};
 use reqwest::header::CONTENT_TYPE;
-use reqwest::{Certificate, Client, Url, redirect};
-use serde::Deserialize;
-use tokio::sync::Semaphore;
+use reqwest::{Certificate, Client, redirect};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::Ref;
-use crate::context::Context;
+use self::places::{Place, Places, address};
 use crate::enact::call;
 use crate::error::with_causes;
 use crate::report::publish;
 use crate::webhook::{self, Secret};
+use crate::{Guarded, Ref};
 
 /// How long a place may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The wait after a failed try; it doubles up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(5);
-/// Messages that are sent at once; others queue.
-const AT_ONCE: usize = 16;
-
-/// A place that the operator tells of every resource.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Place {
-    /// Where it is sent.
-    url: String,
-    /// What it is signed with.
-    #[serde(default)]
-    secret: Option<String>,
-    /// The events that are told; all of them if none is named.
-    #[serde(default)]
-    events: Vec<NotificationEvent>,
-}
-
-impl Place {
-    /// Reads the file of `--notifications`: a list of places in JSON.
-    pub(crate) fn read(text: &str) -> anyhow::Result<Vec<Self>> {
-        let places: Vec<Self> = serde_json::from_str(text).context(
-            r#"is not of the form [{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]"#,
-        )?;
-        for place in &places {
-            address(&place.url).map_err(anyhow::Error::msg)?;
-        }
-        Ok(places)
-    }
-
-    /// The events that `places` want to be told.
-    pub(crate) fn events(places: &[Self]) -> BTreeSet<NotificationEvent> {
-        let all = NotificationEvent::ALL.into_iter();
-        all.filter(|event| places.iter().any(|place| place.tells(*event)))
-            .collect()
-    }
-
-    fn tells(&self, event: NotificationEvent) -> bool {
-        self.events.is_empty() || self.events.contains(&event)
-    }
-}
+/// Messages of one namespace, or to one place of the operator, that are sent at once; others queue.
+const AT_ONCE: usize = 8;
 
 /// Messages that are on their way, and those that arrived.
 pub(crate) struct Notifier {
     http: Client,
-    places: Vec<Place>,
-    resources: Mutex<HashMap<Ref, Messages>>,
-    turns: Semaphore,
+    kube: Kube,
+    instance: String,
+    places: Places,
+    resources: Store<Guarded>,
+    messages: Mutex<HashMap<Ref, Messages>>,
+    turns: Turns,
     wake: UnboundedSender<Ref>,
 }
 
 #[derive(Default)]
 struct Messages {
+    notices: Notices,
     under_way: HashSet<String>,
-    told: HashMap<NotificationEvent, (Timestamp, String)>,
 }
 
-/// Who is to be told, and how to reach them.
-enum Target {
-    Own(Notification),
-    Operator(Place),
+/// What a notifier needs.
+pub(crate) struct Parts<'a> {
+    pub(crate) kube: Kube,
+    /// Who tells what could not be delivered.
+    pub(crate) instance: String,
+    /// The file of `--notifications`.
+    pub(crate) places: Option<PathBuf>,
+    /// Certificates (PEM) that are trusted besides the usual ones.
+    pub(crate) ca_pem: Option<&'a str>,
+    /// All resources.
+    pub(crate) resources: Store<Guarded>,
+    /// Gets those of which something is to be remembered.
+    pub(crate) wake: UnboundedSender<Ref>,
 }
 
 impl Notifier {
-    /// Tells `places` of every resource; `wake` gets those whose messages arrived. Certificates of
-    /// `ca_pem` (PEM) are trusted besides the usual ones.
-    pub(crate) fn new(
-        places: Vec<Place>,
-        ca_pem: Option<&str>,
-        wake: UnboundedSender<Ref>,
-    ) -> anyhow::Result<Self> {
-        let trusted = ca_pem.map(|pem| Certificate::from_pem_bundle(pem.as_bytes()));
+    pub(crate) fn new(parts: Parts<'_>) -> anyhow::Result<Arc<Self>> {
+        let trusted = parts
+            .ca_pem
+            .map(|pem| Certificate::from_pem_bundle(pem.as_bytes()));
         let trusted = trusted.transpose().context("--ca-file")?;
         let http = Client::builder()
             .user_agent(concat!("alustan/", env!("CARGO_PKG_VERSION")))
@@ -110,179 +85,177 @@ impl Notifier {
             .tls_certs_merge(trusted.unwrap_or_default())
             .build()
             .context("set up the HTTP client of notifications")?;
-        Ok(Self {
+        Ok(Arc::new(Self {
             http,
-            places,
-            resources: Mutex::default(),
-            turns: Semaphore::new(AT_ONCE),
-            wake,
+            kube: parts.kube,
+            instance: parts.instance,
+            places: Places::new(parts.places),
+            resources: parts.resources,
+            messages: Mutex::default(),
+            turns: Turns::default(),
+            wake: parts.wake,
+        }))
+    }
+
+    /// The events that the operator tells of every resource.
+    pub(crate) fn notified(&self) -> BTreeSet<NotificationEvent> {
+        let (all, places) = (NotificationEvent::ALL.into_iter(), self.places.now());
+        all.filter(|event| places.iter().any(|place| place.tells(*event)))
+            .collect()
+    }
+
+    /// What others are told of `who`, where the record has `left` of it.
+    pub(crate) fn notices(&self, who: &Ref, left: Option<&Notices>) -> Notices {
+        self.with(who, |messages| {
+            if let Some(left) = left {
+                take_up(&mut messages.notices, left);
+            }
+            messages.notices.clone()
         })
     }
 
-    /// The messages about `who` that arrived, or were given up.
-    pub(crate) fn told(&self, who: &Ref) -> Told {
-        self.with(who, |messages| {
-            let told = messages.told.iter();
-            told.map(|(event, (_, id))| (*event, id.clone())).collect()
-        })
+    /// Sends what is new in `status`, and what has not arrived yet, to whoever wants to know it. `tf` has
+    /// the status before it.
+    pub(crate) fn tell(self: &Arc<Self>, who: &Ref, tf: &Terraform, status: &TerraformStatus) {
+        let (notified, now) = (self.notified(), Timestamp::now());
+        let (is_new, to_send) = self.with(who, |Messages { notices, under_way }| {
+            let before = notices.clone();
+            note(notices, tf, status, &notified, now);
+            let due = notices.due.iter();
+            let to_send = due.filter(|notice| under_way.insert(notice.id.clone()));
+            let to_send: Vec<Notice> = to_send.cloned().collect();
+            (before != *notices, to_send)
+        });
+        for notice in to_send {
+            let (who, tf) = (who.clone(), tf.clone());
+            tokio::spawn(self.clone().deliver(who, tf, notice));
+        }
+        if is_new {
+            self.remember(who);
+        }
     }
 
     /// `who` is gone. What is on its way goes on.
     pub(crate) fn forget(&self, who: &Ref) {
-        let mut all = self
-            .resources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(who);
     }
 
     fn with<T>(&self, who: &Ref, f: impl FnOnce(&mut Messages) -> T) -> T {
-        let mut all = self
-            .resources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         f(all.entry(who.clone()).or_default())
     }
 
-    fn ended(&self, who: &Ref, notice: &Notice) {
-        let mut all = self
-            .resources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(messages) = all.get_mut(who) else {
-            return;
-        };
-        messages.under_way.remove(&notice.id);
-        let now = (notice.at, notice.id.clone());
-        let last = messages
-            .told
-            .entry(notice.event)
-            .or_insert_with(|| now.clone());
-        if last.0 <= notice.at {
-            *last = now;
-        }
-        drop(all);
+    /// The next look writes it in the record.
+    fn remember(&self, who: &Ref) {
         // The receiver lives as long as the controller.
         let _ = self.wake.send(who.clone());
     }
 
-    fn targets(&self, tf: &Terraform, event: NotificationEvent) -> Vec<Target> {
-        let own = tf.spec.notifications.iter().filter(|it| it.tells(event));
-        let operator = self.places.iter().filter(|it| it.tells(event));
-        own.cloned()
-            .map(Target::Own)
-            .chain(operator.cloned().map(Target::Operator))
-            .collect()
+    /// Whether `notice` is to be tried again: newer ones may have taken its place.
+    fn is_due(&self, who: &Ref, notice: &Notice) -> bool {
+        let all = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let messages = all.get(who);
+        messages.is_none_or(|it| it.notices.due.iter().any(|due| due.id == notice.id))
     }
-}
 
-/// Sends what is new in `status` to whoever wants to know it.
-pub(crate) fn tell(
-    cx: &Arc<Context>,
-    who: &Ref,
-    tf: &Terraform,
-    seen: &Seen,
-    status: &TerraformStatus,
-) {
-    let record = seen.record.as_ref();
-    let mut told = record.map_or_else(Told::new, |record| record.history.told.clone());
-    told.extend(cx.notifier.told(who));
-    for notice in due(tf, status, &cx.settings, &told, Timestamp::now()) {
-        let new = cx
-            .notifier
-            .with(who, |messages| messages.under_way.insert(notice.id.clone()));
-        if new {
-            tokio::spawn(deliver(cx.clone(), who.clone(), tf.clone(), notice));
-        }
+    fn ended(&self, who: &Ref, notice: &Notice) {
+        let mut all = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(messages) = all.get_mut(who) else {
+            return;
+        };
+        messages.under_way.remove(&notice.id);
+        settle(&mut messages.notices, notice.event, &notice.id);
+        drop(all);
+        self.remember(who);
     }
-}
 
-/// Tries until every place has taken `notice`, or its time is up.
-async fn deliver(cx: Arc<Context>, who: Ref, tf: Terraform, notice: Notice) {
-    let until = match notice.event {
-        NotificationEvent::Destroyed => Timestamp::now() + LAST_WORD,
-        _ => notice.at + NEWS,
-    };
-    let targets = cx.notifier.targets(&tf, notice.event);
-    let all = targets.iter().map(|target| Delivery {
-        cx: &cx,
-        tf: &tf,
-        notice: &notice,
-        target,
-        until,
-    });
-    futures::future::join_all(all.map(Delivery::run)).await;
-    cx.notifier.ended(&who, &notice);
-}
-
-struct Delivery<'a> {
-    cx: &'a Context,
-    tf: &'a Terraform,
-    notice: &'a Notice,
-    target: &'a Target,
-    until: Timestamp,
-}
-
-impl Delivery<'_> {
-    async fn run(self) {
+    /// Tries until every place has taken `notice`, or its time is up. The resource, its places and their
+    /// Secrets are read anew for each try: who mends one gets the message, who removes one ends it. Of a
+    /// resource that is gone the last is known that `tf` says.
+    async fn deliver(self: Arc<Self>, who: Ref, mut tf: Terraform, notice: Notice) {
+        let (mut taken, mut told) = (Vec::new(), Vec::new());
         let mut wait = FIRST;
-        let mut said = false;
-        while let Err(why) = self.once().await {
-            let left = Duration::try_from(self.until.duration_since(Timestamp::now()));
+        while self.is_due(&who, &notice) {
+            tf = self.current(&who, tf);
+            let mut targets = self.targets(&tf, notice.event);
+            targets.retain(|target| !taken.contains(target));
+            let tries = targets.iter().map(|target| self.once(target, &tf, &notice));
+            let answers = join_all(tries).await;
             // Negative: no time is left.
-            let left = left.unwrap_or_default();
-            let over = left < wait;
-            if over || !said {
-                self.say(&why, over).await;
-                said = true;
+            let left = Duration::try_from(until(&notice).duration_since(Timestamp::now()));
+            let over = left.unwrap_or_default() < wait;
+            let mut failed = false;
+            for (target, answer) in targets.into_iter().zip(answers) {
+                let Err(why) = answer else {
+                    taken.push(target);
+                    continue;
+                };
+                failed = true;
+                if over || !told.contains(&target) {
+                    self.say(&target, &tf, &notice, &why, over).await;
+                    told.push(target);
+                }
             }
-            if over {
-                return;
+            if over || !failed {
+                break;
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LONGEST);
         }
+        self.ended(&who, &notice);
     }
 
-    async fn say(&self, why: &str, over: bool) {
+    /// The resource as it is now.
+    fn current(&self, who: &Ref, before: Terraform) -> Terraform {
+        let now = self.resources.get(who);
+        let now = now.as_deref().and_then(|it| it.0.as_ref().ok());
+        let same = now.filter(|now| now.uid() == before.uid());
+        same.cloned().unwrap_or(before)
+    }
+
+    fn targets(&self, tf: &Terraform, event: NotificationEvent) -> Vec<Target> {
+        let own = tf.spec.notifications.iter().filter(|it| it.tells(event));
+        let operator = self.places.now().into_iter().filter(|it| it.tells(event));
+        own.cloned()
+            .map(Target::Own)
+            .chain(operator.map(Target::Operator))
+            .collect()
+    }
+
+    async fn say(&self, target: &Target, tf: &Terraform, notice: &Notice, why: &str, over: bool) {
         let then = if over {
             "it is not tried again".to_owned()
         } else {
-            format!("it is tried again until {:.0}", self.until)
+            format!("it is tried again until {:.0}", until(notice))
         };
+        let (field, event) = (target.field(), notice.event);
         let event = Event {
             warning: true,
             reason: "NotificationFailed".to_owned(),
-            note: format!(
-                "{}: {} could not be told: {why}; {then}",
-                self.target.field(),
-                self.notice.event
-            ),
+            note: format!("{field}: {event} could not be told: {why}; {then}"),
         };
-        let about: ObjectReference = self.tf.object_ref(&());
-        publish(self.cx, &about, event).await;
+        let about = tf.object_ref(&());
+        publish(&self.kube, &self.instance, &about, event).await;
     }
 
-    /// Sends the message once; or why it did not arrive.
-    async fn once(&self) -> Result<(), String> {
-        let (url, secret) = self.target.address(self.cx, self.tf).await?;
+    /// Sends the message once; or why it did not arrive. It is signed when its turn comes: what was signed
+    /// long ago is refused.
+    async fn once(&self, target: &Target, tf: &Terraform, notice: &Notice) -> Result<(), String> {
+        let _turn = self.turns.take(&target.queue(tf)).await;
+        let (url, secret) = self.address(target, tf).await?;
         let url = address(&url)?;
         let origin = url.origin().ascii_serialization();
-        let body = self.notice.message.to_string();
-        let mut request = self
-            .cx
-            .notifier
-            .http
-            .post(url)
-            .header(CONTENT_TYPE, "application/cloudevents+json");
+        let body = notice.message.to_string();
+        let request = self.http.post(url);
+        let mut request = request.header(CONTENT_TYPE, "application/cloudevents+json");
         if let Some(secret) = secret {
-            let (id, at) = (&self.notice.id, Timestamp::now().as_second());
+            let (id, at) = (&notice.id, Timestamp::now().as_second());
             request = request
                 .header(webhook::ID, id)
                 .header(webhook::TIMESTAMP, at)
                 .header(webhook::SIGNATURE, secret.sign(id, at, body.as_bytes()));
         }
-        let _turn = self.cx.notifier.turns.acquire().await;
         let answer = request.body(body).send().await;
         let answer = answer.map_err(|error| {
             let error = error.without_url();
@@ -294,6 +267,39 @@ impl Delivery<'_> {
         }
         Err(format!("{origin} answered {status}"))
     }
+
+    /// Where to send, and what to sign with.
+    async fn address(
+        &self,
+        target: &Target,
+        tf: &Terraform,
+    ) -> Result<(String, Option<Secret>), String> {
+        let own = match target {
+            Target::Operator(place) => return place.address(),
+            Target::Own(own) => own,
+        };
+        let Some(secret) = &own.secret_ref else {
+            let url = own
+                .url
+                .clone()
+                .ok_or("neither url nor secretRef is given")?;
+            return Ok((url, None));
+        };
+        let name = &secret.name;
+        let namespace = tf.namespace().unwrap_or_default();
+        let api: Api<KubeSecret> = Api::namespaced(self.kube.clone(), &namespace);
+        let found = call(&format!("read Secret {name}"), api.get_opt(name)).await;
+        let found = found.map_err(|error| error.chain())?;
+        let found = found.ok_or_else(|| format!("Secret {name} does not exist; create it"))?;
+        by_secret(own, name, &found.data.unwrap_or_default())
+    }
+}
+
+/// Who is to be told, and how to reach them.
+#[derive(Clone, PartialEq, Eq)]
+enum Target {
+    Own(Notification),
+    Operator(Place),
 }
 
 impl Target {
@@ -305,90 +311,52 @@ impl Target {
         }
     }
 
-    /// Where to send, and what to sign with. Read anew for each try: Secrets change.
-    async fn address(
-        &self,
-        cx: &Context,
-        tf: &Terraform,
-    ) -> Result<(String, Option<Secret>), String> {
+    /// With whom it waits for its turn.
+    fn queue(&self, tf: &Terraform) -> String {
         match self {
-            Self::Operator(place) => {
-                let secret = place.secret.as_ref();
-                let secret = secret.and_then(|secret| Secret::read(secret.as_bytes()));
-                Ok((place.url.clone(), secret))
-            }
-            Self::Own(own) => {
-                let data = match &own.secret_ref {
-                    None => None,
-                    Some(secret) => Some(data(cx, tf, &secret.name).await?),
-                };
-                let key = |key: &str| Some(data.as_ref()?.get(key)?.0.as_slice());
-                let url = key("url").map(|url| String::from_utf8_lossy(url).trim().to_owned());
-                let url = url.or_else(|| own.url.clone());
-                let url = url.ok_or("there is no url, and the Secret has no key url")?;
-                Ok((url, key("secret").and_then(Secret::read)))
-            }
+            Self::Own(_) => tf.namespace().unwrap_or_default(),
+            Self::Operator(place) => place.url.clone(),
         }
     }
 }
 
-type Data = std::collections::BTreeMap<String, k8s_openapi::ByteString>;
+/// Turns to send: those who wait for a place that does not answer keep nobody else waiting.
+#[derive(Default)]
+struct Turns(Mutex<HashMap<String, Arc<Semaphore>>>);
 
-async fn data(cx: &Context, tf: &Terraform, name: &str) -> Result<Data, String> {
-    let namespace = tf.namespace().unwrap_or_default();
-    let api: Api<KubeSecret> = Api::namespaced(cx.client.clone(), &namespace);
-    let found = call(&format!("read Secret {name}"), api.get_opt(name)).await;
-    let found = found.map_err(|error| error.chain())?;
-    let secret = found.ok_or_else(|| format!("Secret {name} does not exist; create it"))?;
-    Ok(secret.data.unwrap_or_default())
+impl Turns {
+    /// A turn of `queue`, until it is dropped.
+    async fn take(&self, queue: &str) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever waits or has a turn has a share in it.
+            all.retain(|_, turns| Arc::strong_count(turns) > 1);
+            let new = || Arc::new(Semaphore::new(AT_ONCE));
+            all.entry(queue.to_owned()).or_insert_with(new).clone()
+        };
+        turns.acquire_owned().await.ok()
+    }
 }
 
-/// Reads an address. What is wrong with it is told without it: it may be a secret.
-fn address(url: &str) -> Result<Url, String> {
-    let wrong = "the address is not of the form https://host/path";
-    let url = Url::parse(url).map_err(|error| format!("{wrong}: {error}"))?;
-    let usual = matches!(url.scheme(), "http" | "https") && url.has_host();
-    if usual {
-        Ok(url)
-    } else {
-        Err(wrong.to_owned())
+/// What the Secret `name`, which holds `data`, says about `own`.
+fn by_secret(
+    own: &Notification,
+    name: &str,
+    data: &BTreeMap<String, ByteString>,
+) -> Result<(String, Option<Secret>), String> {
+    let key = |key: &str| data.get(key).map(|value| value.0.as_slice());
+    let secret = key("secret").map(|secret| {
+        Secret::read(secret).map_err(|why| format!("the key secret of Secret {name} {why}"))
+    });
+    let secret = secret.transpose()?;
+    let url = key("url").map(|url| String::from_utf8_lossy(url).trim().to_owned());
+    if own.url.is_some() && secret.is_none() {
+        return Err(format!("Secret {name} has no key secret to sign with"));
     }
+    let url = url.or_else(|| own.url.clone());
+    let url = url.ok_or_else(|| format!("there is no url, and Secret {name} has no key url"))?;
+    Ok((url, secret))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_read_with_what_they_want_to_know() {
-        let text = r#"[{"url": "https://a.test/x", "events": ["Failed"]},
-                       {"url": "http://b.test", "secret": "whsec_AAAA", "events": ["Stalled", "Failed"]}]"#;
-        let places = Place::read(text).unwrap();
-        let events: Vec<_> = Place::events(&places).into_iter().collect();
-        assert_eq!(
-            events,
-            [NotificationEvent::Failed, NotificationEvent::Stalled]
-        );
-        let all = Place::read(r#"[{"url": "https://a.test"}]"#).unwrap();
-        assert_eq!(Place::events(&all).len(), NotificationEvent::ALL.len());
-    }
-
-    #[test]
-    fn what_is_no_place_is_told_without_its_address() {
-        for text in [
-            "",
-            "{}",
-            r#"[{"url": 1}]"#,
-            r#"[{"url": "https://a.test", "event": []}]"#,
-        ] {
-            assert!(Place::read(text).is_err(), "{text}");
-        }
-        for url in ["file:///etc/passwd", "s3cret", "ftp://s3cret.test"] {
-            let error = address(url).unwrap_err();
-            assert!(
-                error.contains("https://host/path") && !error.contains("s3cret"),
-                "{error}"
-            );
-        }
-    }
-}
+mod tests;

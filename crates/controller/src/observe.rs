@@ -162,6 +162,8 @@ impl<'a> Session<'a> {
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let (stack, refused) = stack::see(self).await?;
+        let left = record.as_ref().map(|record| &record.history.notices);
+        let notices = cx.notifier.notices(self.who, left);
         let seen = Seen {
             nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
@@ -188,7 +190,8 @@ impl<'a> Session<'a> {
             outputs,
             record,
             pin,
-            told: cx.notifier.told(self.who),
+            notices,
+            notified: cx.notifier.notified(),
         };
         let used = self
             .used

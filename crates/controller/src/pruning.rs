@@ -129,7 +129,13 @@ impl Session<'_> {
                 reason,
                 note,
             };
-            publish(self.cx, &self.tf.object_ref(&()), event).await;
+            publish(
+                &self.cx.client,
+                &self.cx.instance,
+                &self.tf.object_ref(&()),
+                event,
+            )
+            .await;
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::observe::{Session, jobs};
 use crate::report::{publish, report, tell};
 use crate::run::{LISTS, owner};
-use crate::{Guarded, Ref, notifier, unreadable};
+use crate::{Guarded, Ref, unreadable};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
 const SOONEST: Duration = Duration::from_secs(1);
@@ -96,7 +96,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             let Some(tf) = deleted(cx, invalid).await? else {
                 error!(resource = %who, error = invalid.error, "unreadable resource");
                 let event = unreadable::event(&invalid.error);
-                publish(cx, &object.object_ref(&()), event).await;
+                publish(&cx.client, &cx.instance, &object.object_ref(&()), event).await;
                 cx.dispatcher.idle(&key(&who), Timestamp::now());
                 return Ok(Looked {
                     again: Some(RESYNC),
@@ -139,9 +139,6 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     });
     let pace = pace(&seen, &decision, signed(wait));
     Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
-    if let Some(status) = cx.memory.status(&who) {
-        notifier::tell(cx, &who, &tf, &seen, &status);
-    }
     cx.memory.succeeded(&who);
     Ok(Looked {
         again: Some(wait),
@@ -313,3 +310,6 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Ac
     warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
     Action::requeue(wait)
 }
+
+#[cfg(test)]
+mod tests;

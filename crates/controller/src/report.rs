@@ -8,7 +8,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use kube::{Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
@@ -25,12 +25,14 @@ const CONTROLLER: &str = "alustan";
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
 const LONGEST_NOTE: usize = 1024;
 
-/// Writes `status` if it says something new, and an event for each change that people watch for. The
+/// Tells others of `status`; writes it if it says something new, and an event for each change that people
+/// watch for. The
 /// API server takes no status for a resource that nobody can read: events tell alone. A status has
 /// one owner: where metacontroller drives, it is remembered for the answer, and metacontroller writes
 /// it.
 pub(crate) async fn report(session: &Session<'_>, status: TerraformStatus) -> Result<(), Error> {
     let Session { cx, tf, who, .. } = *session;
+    cx.notifier.tell(who, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {
         if session.unreadable.is_none() && cx.driver == Driver::Native {
@@ -87,13 +89,18 @@ fn left(written: &TerraformStatus, said: &TerraformStatus) -> Option<Value> {
 /// Publishes what is new in `status`.
 pub(crate) async fn tell(cx: &Context, tf: &Terraform, status: &TerraformStatus) {
     for event in events::events(tf.status.as_ref(), status) {
-        publish(cx, &tf.object_ref(&()), event).await;
+        publish(&cx.client, &cx.instance, &tf.object_ref(&()), event).await;
     }
 }
 
 /// Publishes `event` about `object`; one that cannot be published is worth a line in the log. Each is
-/// an object of its own: a series would repeat its first note, whatever happened since.
-pub(crate) async fn publish(cx: &Context, object: &ObjectReference, event: events::Event) {
+/// an object of its own: a series would repeat its first note, whatever happened since. `instance` tells.
+pub(crate) async fn publish(
+    client: &Client,
+    instance: &str,
+    object: &ObjectReference,
+    event: events::Event,
+) {
     let events::Event {
         warning,
         reason,
@@ -117,12 +124,12 @@ pub(crate) async fn publish(cx: &Context, object: &ObjectReference, event: event
         reason: Some(reason),
         regarding: Some(object.clone()),
         reporting_controller: Some(CONTROLLER.to_owned()),
-        reporting_instance: Some(cx.instance.clone()),
+        reporting_instance: Some(instance.to_owned()),
         type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
         ..Event::default()
     };
     let namespace = object.namespace.as_deref().unwrap_or("default");
-    let api: Api<Event> = Api::namespaced(cx.client.clone(), namespace);
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let published = call(
         "publish an event",
         api.create(&PostParams::default(), &event),

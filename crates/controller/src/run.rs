@@ -31,7 +31,7 @@ use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::metrics::{Asked, Counting, Metrics};
 use crate::mirror::Mirror;
-use crate::notifier::Notifier;
+use crate::notifier::{self, Notifier};
 use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
 use crate::pushes::follow;
@@ -127,12 +127,12 @@ struct Parts {
 }
 
 /// What of it is part of the context.
-struct Made {
-    client: Client,
-    wake: mpsc::UnboundedSender<Ref>,
-    health: Health,
-    metrics: Arc<Metrics>,
-    dispatcher: Arc<Dispatcher>,
+pub(crate) struct Made {
+    pub(crate) client: Client,
+    pub(crate) wake: mpsc::UnboundedSender<Ref>,
+    pub(crate) health: Health,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
 }
 
 /// A client whose calls are counted.
@@ -294,7 +294,7 @@ async fn ready(mut listed: watch::Receiver<usize>, health: Health) {
     }
 }
 
-fn context(
+pub(crate) fn context(
     made: Made,
     config: &Config,
     mirrors: Mirrors,
@@ -315,9 +315,16 @@ fn context(
     };
     let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
     let git = Arc::new(git.context("open the git cache")?);
-    let places = config.places()?;
-    let settings = config.settings(&places)?;
-    let ca_bundle = settings.ca_bundle.clone();
+    let settings = config.settings()?;
+    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned());
+    let notifier = Notifier::new(notifier::Parts {
+        kube: client.clone(),
+        instance: instance.clone(),
+        places: config.notifications.clone(),
+        ca_pem: settings.ca_bundle.as_deref(),
+        resources: resources.clone(),
+        wake: wake.clone(),
+    })?;
     let registry = alustan_registry::Registry::new(alustan_registry::Options {
         insecure_hosts: settings.insecure_registries.clone(),
         ca_pem: settings.ca_bundle.iter().cloned().collect(),
@@ -325,7 +332,7 @@ fn context(
     })
     .context("set up the registry client")?;
     Ok(Context {
-        instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned()),
+        instance,
         client: client.clone(),
         settings,
         driver: config.driver,
@@ -345,7 +352,7 @@ fn context(
             logs: Lookups::new(wake.clone(), metrics.clone(), Asked::Api),
             pruned: Lookups::new(wake.clone(), metrics.clone(), Asked::Registry("prune")),
         },
-        notifier: Notifier::new(places, ca_bundle.as_deref(), wake.clone())?,
+        notifier,
         objects: Objects::new(client, wake.clone()),
         looks: Looks::new(wake),
         memory: Arc::default(),

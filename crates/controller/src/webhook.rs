@@ -19,23 +19,36 @@ pub(crate) const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// A secret that sender and receiver share. No `Debug`.
 #[derive(Clone)]
-pub(crate) struct Secret(Vec<u8>);
+pub(crate) struct Secret {
+    /// As people copy it.
+    text: Vec<u8>,
+    /// What Standard Webhooks sign with.
+    bytes: Vec<u8>,
+}
 
 impl Secret {
     /// Reads a secret: `whsec_` and base64, or else the bytes themselves without white space around them.
-    /// None where nothing is left.
-    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+    ///
+    /// # Errors
+    /// What is wrong with it, to follow its name in a sentence.
+    pub(crate) fn read(text: &[u8]) -> Result<Self, &'static str> {
         let text = text.trim_ascii();
-        let decoded = text
-            .strip_prefix(b"whsec_")
-            .and_then(|rest| STANDARD.decode(rest).ok());
-        let bytes = decoded.unwrap_or_else(|| text.to_vec());
-        (!bytes.is_empty()).then_some(Self(bytes))
+        let bytes = match text.strip_prefix(b"whsec_") {
+            None => text.to_vec(),
+            Some(rest) => STANDARD
+                .decode(rest)
+                .map_err(|_| "begins with whsec_, but what follows is no base64")?,
+        };
+        if bytes.is_empty() {
+            return Err("is empty");
+        }
+        let text = text.to_vec();
+        Ok(Self { text, bytes })
     }
 
     /// The value of [`SIGNATURE`] for `body`, sent as `id` at `timestamp` (seconds since 1970).
     pub(crate) fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
-        let tag = hmac::sign(&self.key(), &signed(id, timestamp, body));
+        let tag = hmac::sign(&key(&self.bytes), &signed(id, timestamp, body));
         format!("v1,{}", STANDARD.encode(tag))
     }
 
@@ -51,23 +64,25 @@ impl Secret {
         let mut tags = signatures
             .split(' ')
             .filter_map(|one| STANDARD.decode(one.strip_prefix("v1,")?).ok());
-        tags.any(|tag| hmac::verify(&self.key(), &signed, &tag).is_ok())
+        let key = key(&self.bytes);
+        tags.any(|tag| hmac::verify(&key, &signed, &tag).is_ok())
     }
 
-    /// Whether `tag` is the HMAC-SHA256 of `body`; in constant time.
+    /// Whether `tag` is the HMAC-SHA256 of `body` with the secret as it is written; in constant time.
     pub(crate) fn has_tagged(&self, tag: &[u8], body: &[u8]) -> bool {
-        hmac::verify(&self.key(), body, tag).is_ok()
+        hmac::verify(&key(&self.text), body, tag).is_ok()
     }
 
-    /// Whether `token` is the secret, in constant time.
+    /// Whether `token` is the secret as it is written, in constant time.
     pub(crate) fn is(&self, token: &[u8]) -> bool {
-        let own = hmac::sign(&self.key(), &self.0);
-        hmac::verify(&self.key(), token, own.as_ref()).is_ok()
+        let key = key(&self.text);
+        let own = hmac::sign(&key, &self.text);
+        hmac::verify(&key, token, own.as_ref()).is_ok()
     }
+}
 
-    fn key(&self) -> hmac::Key {
-        hmac::Key::new(hmac::HMAC_SHA256, &self.0)
-    }
+fn key(bytes: &[u8]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, bytes)
 }
 
 /// Whether something signed at `timestamp` (seconds since 1970) may count at `now`.
@@ -117,7 +132,26 @@ mod tests {
     fn secrets_are_read_without_the_line_end_of_their_file() {
         assert!(secret("token\n").is(b"token"));
         assert!(!secret("token").is(b"token2"));
-        assert!(Secret::read(b" \n").is_none());
+    }
+
+    #[test]
+    fn what_is_no_secret_is_refused_and_not_taken_for_another() {
+        for (text, why) in [
+            (" \n", "empty"),
+            ("whsec_", "empty"),
+            ("whsec_not base64", "base64"),
+            ("whsec_AAA", "base64"),
+        ] {
+            let refused = Secret::read(text.as_bytes()).err().unwrap();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn git_servers_that_know_no_prefix_take_the_secret_as_it_is_written() {
+        let ours = secret(SECRET);
+        let tag = hmac::sign(&key(SECRET.as_bytes()), BODY);
+        assert!(ours.has_tagged(tag.as_ref(), BODY) && ours.is(SECRET.as_bytes()));
     }
 
     #[test]

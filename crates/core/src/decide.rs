@@ -68,7 +68,7 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
             };
         }
     }
-    case.remember_told();
+    case.remember_notices();
     if deleting {
         return delete::decide(case);
     }
@@ -147,16 +147,11 @@ impl Case<'_> {
         }
     }
 
-    /// What was told is not told again by who comes after us.
-    fn remember_told(&mut self) {
-        let told = &mut self.history.told;
-        let before = told.clone();
-        told.extend(self.seen.told.clone());
-        if *told != before {
-            self.steps.push(Step::SwapRecord(Box::new(Swap {
-                history: Some(self.history.clone()),
-                ..Swap::unchanged(&self.current)
-            })));
+    /// Who comes after us tells what is due, and does not tell again what was told.
+    fn remember_notices(&mut self) {
+        if self.history.notices != self.seen.notices {
+            self.history.notices.clone_from(&self.seen.notices);
+            self.steps.push(self.remember());
         }
     }
 

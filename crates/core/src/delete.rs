@@ -97,10 +97,15 @@ fn nothing_is_left(case: Case<'_>) -> Decision {
 /// How long the resource stays for its last notification, which nobody could send once it is gone.
 fn last_word(case: &Case<'_>) -> Option<Timestamp> {
     let event = NotificationEvent::Destroyed;
-    let report = case.history.reports.first()?;
-    let until = report.finished_at + LAST_WORD;
-    let waits = is_wanted(case.tf, case.settings, event)
-        && !case.history.told.contains_key(&event)
+    let notices = &case.history.notices;
+    let told = notices.due.iter().find(|notice| notice.event == event);
+    let since = match told {
+        Some(notice) => notice.since,
+        None => case.history.reports.first()?.finished_at,
+    };
+    let until = since + LAST_WORD;
+    let waits = is_wanted(case.tf, &case.seen.notified, event)
+        && !notices.told.contains_key(&event)
         && case.now < until;
     waits.then_some(until)
 }

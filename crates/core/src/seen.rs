@@ -5,13 +5,14 @@ mod stack;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use alustan_api::NotificationEvent;
 use alustan_api::report::{Failure, RunReport};
-use alustan_api::run::{History, Outputs, Pin, PinnedImage, RunInputs, RunRecord, ScriptTexts};
+use alustan_api::run::{
+    History, Notices, Outputs, Pin, PinnedImage, RunInputs, RunRecord, ScriptTexts,
+};
 use k8s_openapi::jiff::Timestamp;
 
 pub use stack::*;
-
-use crate::notices::Told;
 
 /// The answer to a question that takes a while: to a repository, to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +78,10 @@ pub struct Seen {
     pub jobs: BTreeMap<i64, OwnJob>,
     /// The claim of the cache volume.
     pub cache: CacheSeen,
-    /// Notifications that arrived, or were given up, since this operator started.
-    pub told: Told,
+    /// What others are told: what the record has of it, and what came up or arrived since.
+    pub notices: Notices,
+    /// The events that the operator tells of every resource, whatever it says itself.
+    pub notified: BTreeSet<NotificationEvent>,
     /// Whose the objects with the outputs are. Somebody else's is told from none only while outputs
     /// wait to be handed on.
     pub outputs: OutputsSeen,

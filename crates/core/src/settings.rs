@@ -1,8 +1,8 @@
 //! What the operator itself is configured with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use alustan_api::{Engine, NotificationEvent};
+use alustan_api::Engine;
 
 /// The operator's configuration, as far as behaviour depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,6 @@ pub struct Settings {
     /// Repositories that resources may use by the operator's own identity in a cloud; each is a
     /// registry, or a part of its repositories: `registry.example.com/team`.
     pub identity_registries: Vec<String>,
-    /// Events that are told of every resource, whatever it says itself.
-    pub notified: BTreeSet<NotificationEvent>,
     /// Whether resources may refer to objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
 }

@@ -40,12 +40,19 @@ def signed(headers, body):
     if not at.isdigit() or abs(time.time() - int(at)) > 300:
         return False
     content = f"{identity}.{at}.".encode() + body
-    digest = hmac.new(os.environ["SECRET"].strip().encode(), content, hashlib.sha256).digest()
+    digest = hmac.new(key(os.environ["SECRET"].strip()), content, hashlib.sha256).digest()
     expected = "v1," + base64.b64encode(digest).decode()
     given = headers.get("webhook-signature", "").split(" ")
     return any(hmac.compare_digest(expected, one) for one in given)
 
 
+def key(secret):
+    """What is signed with: what is written in base64 after whsec_, or else the secret itself."""
+    encoded = secret.removeprefix("whsec_")
+    return secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
+
+
 if __name__ == "__main__":
+    key(os.environ["SECRET"].strip())
     port = int(os.environ.get("PORT", "8080"))
     http.server.ThreadingHTTPServer(("", port), Relay).serve_forever()

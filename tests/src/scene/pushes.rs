@@ -10,7 +10,8 @@ const SYSTEM: &str = "alustan-system";
 /// As docs/hooks.md shows it.
 const SENDER: &str = r#"set -eu
 id=$(openssl rand -hex 16) at=$(date +%s)
-signature=$(printf '%s.%s.%s' "$id" "$at" "$BODY" | openssl dgst -sha256 -hmac "$SECRET" -binary | base64)
+key=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -v -tx1 | tr -d ' \n')
+signature=$(printf '%s.%s.%s' "$id" "$at" "$BODY" | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$key" -binary | base64)
 hack/cluster/in curl -sS -d "$BODY" -H "webhook-id: $id" -H "webhook-timestamp: $at" -H "webhook-signature: v1,$signature" \
   "http://$HOST/hooks/generic""#;
 

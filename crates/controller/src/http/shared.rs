@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use tracing::warn;
+
 use crate::webhook::Secret;
 
 /// The secrets in the files of `folder`, read anew, since a mounted Secret changes while we run. Files
@@ -19,7 +21,12 @@ pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<Secret>> {
             continue;
         }
         match tokio::fs::read(file.path()).await {
-            Ok(secret) => secrets.extend(Secret::read(&secret)),
+            Ok(secret) => match Secret::read(&secret) {
+                Ok(secret) => secrets.push(secret),
+                Err(why) => {
+                    warn!(file = %file.path().display(), "a secret is left aside: it {why}");
+                }
+            },
             // The key was removed a moment ago.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),

@@ -1,6 +1,6 @@
 //! A resource and its settings, and small changes of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Anything, Terraform};
@@ -31,7 +31,6 @@ pub(crate) fn settings() -> Settings {
         environment: BTreeMap::new(),
         dockerfiles: false,
         identity_registries: vec!["registry.test/team".to_owned()],
-        notified: BTreeSet::new(),
         cross_namespace_refs: false,
     }
 }

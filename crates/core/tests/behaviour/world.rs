@@ -15,9 +15,8 @@ mod runner;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{Outputs, Pin};
-use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::notices::Told;
+use alustan_api::run::{Notices, Outputs, Pin};
+use alustan_api::{NotificationEvent, Terraform, TerraformStatus};
 use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen, Whose};
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
@@ -141,8 +140,12 @@ pub(crate) struct World {
     pub(crate) handed_on: Secret,
     /// The `ConfigMap` with them.
     pub(crate) told: ConfigMap,
-    /// Messages that arrived.
-    pub(crate) arrived: Told,
+    /// What others are told, as the controller knows it.
+    pub(crate) notices: Notices,
+    /// The events that the operator tells of every resource.
+    pub(crate) notified: BTreeSet<NotificationEvent>,
+    /// Why the API server takes no Job.
+    pub(crate) refuses_jobs: Option<&'static str>,
     /// How pods end that are killed.
     pub(crate) ended: Option<String>,
     /// The claim of the cache volume.
@@ -207,7 +210,9 @@ impl World {
             more_outputs: Outputs::new(),
             handed_on: Secret::default(),
             told: ConfigMap::default(),
-            arrived: Told::new(),
+            notices: Notices::default(),
+            notified: BTreeSet::new(),
+            refuses_jobs: None,
             ended: None,
             cache: CacheSeen::Absent,
             real: Real::default(),
@@ -364,7 +369,7 @@ impl World {
     /// The controller starts anew and knows no answers.
     pub(crate) fn restart(&mut self) -> &mut Self {
         self.memory = Memory::default();
-        self.arrived.clear();
+        self.notices = Notices::default();
         self
     }
 

@@ -5,12 +5,15 @@ use alustan_api::NotificationEvent::{
 };
 use alustan_api::RECONCILE_AT;
 use alustan_api::report::FailureClass;
-use alustan_core::notices::{Notice, due};
+use alustan_api::run::{Notice, Notices};
+use alustan_core::notices::{settle, take_up, until};
+use alustan_core::status::ON_PURPOSE;
+use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, terraform};
-use crate::world::{Act, World};
+use crate::world::{Act, Stage, World};
 
 impl World {
     /// A world with a resource that tells everything.
@@ -20,22 +23,25 @@ impl World {
     }
 
     fn due(&self) -> Vec<Notice> {
-        let Some(tf) = &self.tf else {
-            return Vec::new();
-        };
-        let mut told = self.arrived.clone();
-        if let Some(record) = &self.record {
-            told.extend(record.history.told.clone());
-        }
-        due(tf, &self.status(), &self.settings, &told, self.now)
+        self.notices.due.clone()
     }
 
     /// Everything that is due arrives.
     fn hear(&mut self) -> Vec<NotificationEvent> {
         let due = self.due();
-        let arrived = due.iter().map(|notice| (notice.event, notice.id.clone()));
-        self.arrived.extend(arrived);
+        for notice in &due {
+            settle(&mut self.notices, notice.event, &notice.id);
+        }
         due.iter().map(|notice| notice.event).collect()
+    }
+
+    /// The API server refuses each Job, for `reason`.
+    fn refused(&mut self, reason: &'static str) -> &mut Self {
+        self.refuses_jobs = Some(reason);
+        for _ in 0..12 {
+            self.look_once();
+        }
+        self
     }
 
     /// What is heard while pods do as `act` says, until the world rests.
@@ -146,13 +152,180 @@ fn what_is_long_past_is_not_told_to_who_asks_for_it_now(#[case] operator: bool) 
     let mut world = World::applied();
     world.pass(7_200);
     if operator {
-        world.settings.notified = NotificationEvent::ALL.into();
+        world.notified = NotificationEvent::ALL.into();
     } else {
         world.edit(|tf| tf.with("/notifications", json!([{"url": "https://events.test/"}])));
     }
+    world.settle();
     assert_eq!(world.due(), []);
     world.edit(|tf| tf.with_variable("size", 2));
     assert_eq!(world.heard(Act::Progress), [Succeeded]);
+}
+
+/// A resource that stands still at once, for the reason `InvalidRule`.
+fn with_a_rule_that_is_none(world: &mut World) {
+    let rules = json!([{"when": "plan.", "then": "Ask"}]);
+    world.edit(|tf| tf.with("/approval/rules", rules));
+}
+
+#[test]
+fn how_things_have_stood_for_long_is_not_told_to_a_new_place() {
+    let mut world = World::new();
+    with_a_rule_that_is_none(&mut world);
+    world.settle();
+    world.pass(7_200);
+    world.notified = NotificationEvent::ALL.into();
+    assert_eq!(world.heard(Act::Progress), []);
+}
+
+#[test]
+fn what_the_api_server_refuses_is_told_once() {
+    let mut world = World::telling(&[]);
+    assert_eq!(world.refused("Forbidden").hear(), [Failed]);
+    assert_eq!(world.pass(60).refused("Forbidden").hear(), []);
+    world.restart();
+    assert_eq!(world.refused("Forbidden").hear(), []);
+}
+
+#[test]
+fn reasons_that_take_turns_are_told_once_each() {
+    let mut world = World::telling(&[Failed]);
+    let mut heard = Vec::new();
+    for reason in [
+        "Forbidden",
+        "Rejected",
+        "Forbidden",
+        "NameTaken",
+        "Rejected",
+    ] {
+        heard.extend(world.refused(reason).hear());
+        world.restart();
+    }
+    assert_eq!(heard, [Failed; 3]);
+}
+
+#[test]
+fn clocks_of_nodes_do_not_make_it_told_again() {
+    let mut world = World::telling(&[Succeeded]);
+    world.pass(120);
+    assert_eq!(world.heard(Act::Progress), [Succeeded]);
+    world.pass(-120);
+    for expected in [vec![Succeeded], vec![]] {
+        world.edit(|tf| tf.with_variable("size", 2));
+        assert_eq!(world.heard(Act::Progress), expected);
+    }
+}
+
+#[test]
+fn what_has_not_arrived_is_told_by_the_next_although_things_moved_on() {
+    let mut world = World::telling(&[Succeeded]);
+    world.settle();
+    let first = world.due();
+    assert_eq!(first.len(), 1);
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.refused("Forbidden").restart();
+    assert_eq!(world.refused("Forbidden").due(), first);
+    assert_eq!(world.hear(), [Succeeded]);
+    world.refused("Forbidden").restart();
+    assert_eq!(world.refused("Forbidden").due(), []);
+}
+
+#[test]
+fn only_the_last_few_wait_and_are_remembered() {
+    const REASONS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+    let mut world = World::telling(&[]);
+    for reason in REASONS {
+        world.refused(reason);
+    }
+    let reasons: Vec<Value> = world
+        .due()
+        .iter()
+        .map(|notice| notice.message["data"]["reason"].clone())
+        .collect();
+    assert_eq!(reasons, REASONS[4..]);
+    world.hear();
+    world.refused("l");
+    let kept = &world.record.as_ref().unwrap().history.notices;
+    assert_eq!((kept.due.len(), kept.told[&Failed].len()), (0, 8));
+}
+
+#[test]
+fn an_old_record_brings_nothing_back() {
+    let mut world = World::telling(&[]);
+    world.settle();
+    let left = world.record.as_ref().unwrap().history.notices.clone();
+    assert_eq!(left.due.len(), 1);
+    let mut told = left.clone();
+    settle(&mut told, Succeeded, &left.due[0].id);
+    let mut again = told.clone();
+    take_up(&mut again, &left);
+    assert_eq!(again, told);
+    let mut both = left.clone();
+    take_up(&mut both, &told);
+    assert_eq!(both, told, "another process told it");
+    let mut new = Notices::default();
+    take_up(&mut new, &left);
+    assert_eq!(new, left);
+}
+
+#[rstest]
+#[case::suspended("/suspend", "Suspended", false)]
+#[case::deleted_and_suspended("/suspend", "Suspended", true)]
+#[case::deleted_and_protected("/deletionProtection", "DeletionProtected", true)]
+fn what_a_person_wants_is_not_told(
+    #[case] field: &str,
+    #[case] reason: &str,
+    #[case] deleted: bool,
+) {
+    let mut world = World::telling(&[Failed, Stalled]);
+    world.settle();
+    world.edit(|tf| tf.with(field, true).with("/variables/size", 2));
+    if deleted {
+        world.delete();
+    }
+    assert_eq!(world.heard(Act::Progress), []);
+    assert!(world.is_stalled() && ON_PURPOSE.contains(&reason));
+    let conditions = world.status().conditions;
+    let stalled = conditions.iter().find(|it| it.type_ == "Stalled");
+    assert_eq!(stalled.unwrap().reason, reason);
+}
+
+#[test]
+fn alerts_leave_out_what_a_person_wants() {
+    let alerts = include_str!("../../../../../deploy/monitoring/alerts.yaml");
+    assert!(alerts.contains(&format!("reason!~\"{}\"", ON_PURPOSE.join("|"))));
+}
+
+#[test]
+fn a_run_that_had_nothing_to_apply_is_not_told() {
+    let mut world = World::telling(&[]);
+    assert_eq!(world.heard(Act::Progress), [Succeeded]);
+    world.commit(1).run_to(Stage::Planning);
+    world.real.config = Some(world.wanted_now());
+    assert_eq!(world.heard(Act::Progress), []);
+    let status = world.status();
+    assert_eq!(
+        (status.run, &*status.runs[0].result),
+        (Some(2), "NoChanges")
+    );
+}
+
+#[test]
+fn another_reason_is_news_from_when_it_came_up() {
+    let mut world = World::telling(&[]);
+    with_a_rule_that_is_none(&mut world);
+    assert_eq!(world.heard(Act::Progress), [Stalled]);
+    world.pass(7_200);
+    let tests = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "cel": "object."}]);
+    world.edit(|tf| {
+        tf.with("/approval/rules", json!([]))
+            .with("/waitFor", tests)
+    });
+    world.settle();
+    let [notice]: [Notice; 1] = world.due().try_into().unwrap();
+    assert_eq!(notice.message["data"]["reason"], "InvalidExpression");
+    assert_eq!(notice.message["time"], world.now.to_string());
+    assert_eq!(until(&notice), world.now + SignedDuration::from_hours(1));
 }
 
 #[test]

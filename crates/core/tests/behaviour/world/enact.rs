@@ -4,8 +4,10 @@ use alustan_api::names;
 use alustan_api::run::{Pin, RunRecord, key};
 use alustan_core::decide::decide;
 use alustan_core::image;
+use alustan_core::notices;
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
+use alustan_core::status::troubled;
 use alustan_core::step::{Keep, Object, Step, Swap};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret};
@@ -17,6 +19,8 @@ use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
 enum Ended {
     Conflict,
     Crash,
+    /// With the reason.
+    Refused(&'static str),
 }
 
 /// One pass over the steps of a decision.
@@ -77,6 +81,10 @@ impl World {
                 });
                 self.restart();
             }
+            Err(Ended::Refused(reason)) => {
+                let status = troubled(self.tf(), status, reason, "no", self.now);
+                pass.wrote |= self.report_status(status);
+            }
         }
         Looked {
             decision,
@@ -88,6 +96,7 @@ impl World {
     fn report_status(&mut self, status: alustan_api::TerraformStatus) -> bool {
         let Some(tf) = &mut self.tf else { return false };
         let changed = tf.status.as_ref() != Some(&status);
+        notices::note(&mut self.notices, tf, &status, &self.notified, self.now);
         tf.status = Some(status);
         changed
     }
@@ -119,7 +128,10 @@ impl World {
                 self.artifacts.insert(place.clone());
                 self.memory.asked |= self.memory.pushed.insert(place);
             }
-            Step::CreateJob(job) => self.create_job(job),
+            Step::CreateJob(job) => match self.refuses_jobs {
+                Some(reason) => return Err(Ended::Refused(reason)),
+                None => self.create_job(job),
+            },
             Step::DeleteJob { name, uid } => {
                 let job = self.jobs.get(name).map(|job| &job.uid);
                 let build = self.builds.get(name).map(|build| &build.uid);

@@ -8,6 +8,7 @@ use alustan_api::{BackendSpec, Script, names};
 use alustan_core::base_image::base_image;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
+use alustan_core::notices;
 use alustan_core::seen::{
     Answer, BuildSeen, BuildState, IMAGE_MISSING, Incomplete, InputsSeen, JobSeen, NothingLeft,
     OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
@@ -47,6 +48,9 @@ impl World {
     /// What is seen, with the record as it was `stale` versions ago.
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
+        if let Some(record) = &record {
+            notices::take_up(&mut self.notices, &record.history.notices);
+        }
         let source = self.source();
         let base = self.base(record.as_ref());
         let plan = source
@@ -73,7 +77,8 @@ impl World {
             invalid: None,
             conflict: self.conflict(),
             outputs: self.outputs,
-            told: self.arrived.clone(),
+            notices: self.notices.clone(),
+            notified: self.notified.clone(),
             pin: self.pin.clone(),
             record,
             source,

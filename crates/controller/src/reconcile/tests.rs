@@ -1,0 +1,93 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::Terraform;
+use clap::Parser as _;
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::look;
+use crate::config::Config;
+use crate::context::{Context, Mirrors};
+use crate::dispatch::Dispatcher;
+use crate::fake_api::{self, Log};
+use crate::http::Health;
+use crate::metrics::Metrics;
+use crate::mirror::Mirror;
+use crate::run::{MIRRORS, Made, context};
+
+/// The operator with `client`, which has seen an empty cluster.
+fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let flags = [
+        "alustan",
+        "--base-image=a.test/base:1",
+        "--operator-image=a.test/operator:1",
+    ];
+    let cache = format!("--cache-dir={}", cache.display());
+    let config = Config::try_parse_from(flags.into_iter().chain([&*cache])).unwrap();
+    let (wake, _) = mpsc::unbounded_channel();
+    let made = Made {
+        client,
+        wake: wake.clone(),
+        health: Health::new(),
+        metrics: Metrics::new(),
+        dispatcher: Arc::new(Dispatcher::new(1, wake)),
+    };
+    let mirrors = Mirrors {
+        secrets: Mirror::new(reflector::store().0),
+        config_maps: Mirror::new(reflector::store().0),
+        claims: Mirror::new(reflector::store().0),
+        jobs: Mirror::new(reflector::store().0),
+        pods: Mirror::new(reflector::store().0),
+        listed: watch::channel(MIRRORS).1,
+    };
+    Arc::new(context(made, &config, mirrors, reflector::store().0).unwrap())
+}
+
+async fn told(place: &Log) -> Value {
+    for _ in 0..100 {
+        if let Some(first) = place.lock().unwrap().first() {
+            return first.body.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("nobody is told");
+}
+
+#[tokio::test]
+async fn what_the_api_server_refuses_is_told() {
+    let (address, place) = fake_api::address(|_| (200, json!({}))).await;
+    let resource = json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+        "metadata": {"name": "web", "namespace": "team", "uid": "u", "generation": 1},
+        "spec": {
+            "gitRepo": {"url": "https://git.test/team/infra"},
+            "containerRegistry": {"imageName": "registry.test/team/web"},
+            "notifications": [{"url": address}],
+        },
+    });
+    let stored = resource.clone();
+    let (client, _) = fake_api::serve(move |asked| match (&*asked.method, &*asked.uri) {
+        ("PATCH", uri) if uri.contains("/web/status?") => {
+            let mut written = stored.clone();
+            written["status"] = asked.body["status"].clone();
+            (200, written)
+        }
+        ("PATCH" | "POST", _) => fake_api::forbidden(),
+        _ => fake_api::not_found(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let tf: Terraform = serde_json::from_value(resource).unwrap();
+    let object = DeserializeGuard(Ok(tf));
+    assert!(look(&object, &cx).await.is_err());
+    let data = told(&place).await["data"].clone();
+    assert_eq!(
+        (&data["event"], &data["reason"]),
+        (&json!("Failed"), &json!("Forbidden"))
+    );
+}
