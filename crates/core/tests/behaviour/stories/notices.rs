@@ -199,7 +199,7 @@ fn reasons_that_take_turns_are_told_once_each() {
         "Rejected",
     ] {
         heard.extend(world.refused(reason).hear());
-        world.restart();
+        world.refused(reason).restart();
     }
     assert_eq!(heard, [Failed; 3]);
 }

@@ -82,7 +82,8 @@ impl World {
                 self.restart();
             }
             Err(Ended::Refused(reason)) => {
-                let status = troubled(self.tf(), status, reason, "no", self.now);
+                let why = "no; asked again within a minute";
+                let status = troubled(self.tf(), status, reason, why, self.now);
                 pass.wrote |= self.report_status(status);
             }
         }
