@@ -130,9 +130,11 @@ async fn notify_tells_what_the_api_server_refuses_and_goes_where_the_mended_addr
         let url = format!("http://{}/", inbox.address);
         web["spec"]["notifications"][0]["url"] = json!(url);
         scene.apply(&web).await;
-        heard(&scene, &inbox, &["Failed"]).await;
-        let message = inbox.messages()[0].json();
-        assert_eq!(message["data"]["reason"], "Forbidden", "{message}");
+        // The message that waited, and the one about the edited resource, which fails the same way.
+        heard(&scene, &inbox, &["Failed", "Failed"]).await;
+        for message in inbox.messages() {
+            assert_eq!(message.json()["data"]["reason"], "Forbidden", "{message:?}");
+        }
         scene.kubectl(&["delete", "quota", "none"]).await;
         scene.ready("web").await;
     })
