@@ -11,6 +11,7 @@ use alustan_api::run::{Notice, Notices};
 use alustan_api::{Notification, NotificationEvent, Terraform, TerraformStatus};
 use alustan_core::events::Event;
 use alustan_core::notices::{note, settle, take_up, until};
+use alustan_core::seen::Seen;
 use anyhow::Context as _;
 use futures::future::join_all;
 use k8s_openapi::ByteString;
@@ -133,6 +134,12 @@ impl Notifier {
         if is_new {
             self.remember(who);
         }
+    }
+
+    /// Whether there is something to remember of `who` that was not `seen`.
+    pub(crate) fn knows_more(&self, who: &Ref, seen: &Seen) -> bool {
+        let all = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(who).is_some_and(|it| it.notices != seen.notices)
     }
 
     /// `who` is gone. What is on its way goes on.

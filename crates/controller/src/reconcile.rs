@@ -142,7 +142,11 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     cx.memory.succeeded(&who);
     Ok(Looked {
         again: Some(wait),
-        pace,
+        pace: if cx.notifier.knows_more(&who, &seen) {
+            Pace::AtWork
+        } else {
+            pace
+        },
     })
 }
 
