@@ -189,9 +189,10 @@ impl Notifier {
             targets.retain(|target| !taken.contains(target));
             let tries = targets.iter().map(|target| self.once(target, &tf, &notice));
             let answers = join_all(tries).await;
-            // Negative: no time is left.
             let left = Duration::try_from(until(&notice).duration_since(Timestamp::now()));
-            let over = left.unwrap_or_default() < wait;
+            // Negative: no time is left.
+            let left = left.unwrap_or_default();
+            let over = left.is_zero();
             let mut failed = false;
             for (target, answer) in targets.into_iter().zip(answers) {
                 let Err(why) = answer else {
@@ -207,7 +208,7 @@ impl Notifier {
             if over || !failed {
                 break;
             }
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(wait.min(left)).await;
             wait = (wait * 2).min(LONGEST);
         }
         self.ended(&who, &notice);
@@ -236,7 +237,7 @@ impl Notifier {
         } else {
             format!("it is tried again until {:.0}", until(notice))
         };
-        let (field, event) = (target.field(), notice.event);
+        let (field, event) = (target.field(tf), notice.event);
         let event = Event {
             warning: true,
             reason: "NotificationFailed".to_owned(),
@@ -311,10 +312,14 @@ enum Target {
 
 impl Target {
     /// Where it is set, for messages.
-    fn field(&self) -> &'static str {
+    fn field(&self, tf: &Terraform) -> String {
         match self {
-            Self::Own(_) => "spec.notifications",
-            Self::Operator(_) => "--notifications",
+            Self::Own(own) => {
+                let mut all = tf.spec.notifications.iter();
+                let at = all.position(|it| it == own).unwrap_or_default();
+                format!("spec.notifications[{at}]")
+            }
+            Self::Operator(_) => "--notifications".to_owned(),
         }
     }
 

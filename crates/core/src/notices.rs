@@ -137,6 +137,11 @@ struct Standing {
     at: Timestamp,
 }
 
+/// A moment as the API server keeps it: a status that was read has no more.
+fn seconds(at: Timestamp) -> String {
+    at.as_second().to_string()
+}
+
 struct Look<'a> {
     tf: &'a Terraform,
     status: &'a TerraformStatus,
@@ -177,7 +182,7 @@ impl<'a> Look<'a> {
         let done = RunResult::Done.as_str();
         let run = runs.find(|run| run.kind == RunKind::Apply && run.result == done)?;
         let at = run.time.as_ref().filter(|_| self.ready.status == "True")?.0;
-        let what = [run.number.to_string(), at.to_string()];
+        let what = [run.number.to_string(), seconds(at)];
         Some(self.thing(NotificationEvent::Succeeded, at, &what))
     }
 
@@ -191,7 +196,7 @@ impl<'a> Look<'a> {
     fn drifted(&self) -> Option<Standing> {
         let since = self.status.drift.as_ref()?.since.0;
         let no_end = self.ready.reason == NOT_CONVERGING;
-        let what = [since.to_string(), no_end.to_string()];
+        let what = [seconds(since), no_end.to_string()];
         Some(self.thing(NotificationEvent::Drifted, since, &what))
     }
 
@@ -200,7 +205,7 @@ impl<'a> Look<'a> {
         let stalled = conditions.find(|it| it.type_ == "Stalled" && it.status == "True")?;
         let at = stalled.last_transition_time.0;
         let mut what = self.subject();
-        what.push(at.to_string());
+        what.push(seconds(at));
         let stalled = !self.is_on_purpose();
         stalled.then(|| self.thing(NotificationEvent::Stalled, at, &what))
     }
@@ -228,7 +233,7 @@ impl<'a> Look<'a> {
     /// went well meanwhile.
     fn subject(&self) -> Vec<String> {
         let Self { status, ready, .. } = self;
-        let applied = status.last_applied.as_ref().map(|it| it.time.0.to_string());
+        let applied = status.last_applied.as_ref().map(|it| seconds(it.time.0));
         let source = status.source.as_ref();
         vec![
             ready.reason.clone(),
@@ -263,7 +268,7 @@ impl<'a> Look<'a> {
             "source": format!("/apis/alustan.io/v1alpha1/namespaces/{namespace}/terraforms/{name}"),
             "type": format!("io.alustan.terraform.{word}"),
             "subject": format!("{namespace}/{name}"),
-            "time": at.to_string(),
+            "time": format!("{at:.0}"),
             "datacontenttype": "application/json",
             "data": {
                 "event": event,

@@ -16,7 +16,7 @@ use crate::fake_api::{self, Log};
 use crate::http::Health;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
-use crate::run::{MIRRORS, Made, context};
+use crate::run::{LISTS, Made, context};
 
 /// The operator with `client`, which has seen an empty cluster.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
@@ -42,7 +42,7 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
         claims: Mirror::new(reflector::store().0),
         jobs: Mirror::new(reflector::store().0),
         pods: Mirror::new(reflector::store().0),
-        listed: watch::channel(MIRRORS).1,
+        listed: watch::channel(LISTS).1,
     };
     Arc::new(context(made, &config, mirrors, reflector::store().0).unwrap())
 }

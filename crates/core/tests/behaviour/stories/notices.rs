@@ -81,6 +81,20 @@ fn what_did_not_arrive_before_a_crash_is_told_by_the_next() {
     assert_eq!(first.len(), 1);
 }
 
+/// The API server keeps seconds.
+#[test]
+fn a_status_that_was_read_again_is_no_news() {
+    let mut world = World::telling(&[]);
+    world.now += SignedDuration::from_millis(770);
+    world.settle();
+    assert_eq!(world.hear(), [Succeeded]);
+    world.settle();
+    let read = serde_json::to_value(world.status()).unwrap();
+    world.tf.as_mut().unwrap().status = serde_json::from_value(read).unwrap();
+    world.restart().settle();
+    assert_eq!(world.hear(), []);
+}
+
 #[test]
 fn a_failure_is_told_once_however_often_it_is_tried() {
     let mut world = World::telling(&[]);
