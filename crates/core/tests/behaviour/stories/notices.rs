@@ -305,12 +305,6 @@ fn what_a_person_wants_is_not_told(
 }
 
 #[test]
-fn alerts_leave_out_what_a_person_wants() {
-    let alerts = include_str!("../../../../../deploy/monitoring/alerts.yaml");
-    assert!(alerts.contains(&format!("reason!~\"{}\"", ON_PURPOSE.join("|"))));
-}
-
-#[test]
 fn a_run_that_had_nothing_to_apply_is_not_told() {
     let mut world = World::telling(&[]);
     assert_eq!(world.heard(Act::Progress), [Succeeded]);
