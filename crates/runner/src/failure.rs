@@ -329,7 +329,7 @@ pub fn tidy(text: &str) -> String {
 }
 
 /// Takes out `ESC [ … letter`.
-fn without_escapes(text: &str) -> String {
+pub fn without_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut characters = text.chars();
     while let Some(c) = characters.next() {

@@ -9,6 +9,7 @@ use alustan_api::run::key;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::failure::without_escapes;
 use crate::leftover::RESERVE;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 
@@ -30,12 +31,19 @@ impl Tail {
         kept.drain(..much);
     }
 
-    /// The last 64 KiB, compressed; none if nothing was printed.
+    /// The last 64 KiB without colours, compressed; none if nothing was printed. The first line is a
+    /// whole one.
     pub fn packed(&self) -> Option<Vec<u8>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = &*kept.make_contiguous();
+        if text.len() == LONGEST {
+            let line = text.iter().position(|byte| *byte == b'\n');
+            text = line.and_then(|end| text.get(end + 1..)).unwrap_or(text);
+        }
+        let text = without_escapes(&String::from_utf8_lossy(text));
         let mut packed = GzEncoder::new(Vec::new(), Compression::best());
-        packed.write_all(kept.make_contiguous()).ok()?;
-        packed.finish().ok().filter(|_| !kept.is_empty())
+        packed.write_all(text.as_bytes()).ok()?;
+        packed.finish().ok().filter(|_| !text.is_empty())
     }
 }
 
@@ -89,6 +97,17 @@ mod tests {
         assert!(text.starts_with(b"aaaa") && text.ends_with(b"alast"));
         tail.push(&vec![b'b'; 2 * LONGEST]);
         assert_eq!(unpacked(&tail.packed().unwrap()), vec![b'b'; LONGEST]);
+    }
+
+    #[test]
+    fn it_begins_with_a_whole_line_and_has_no_colours() {
+        let tail = Tail::default();
+        tail.push(&vec![b'a'; LONGEST]);
+        tail.push("\u{1b}[31mé\u{1b}[0m\nlast".as_bytes());
+        assert_eq!(unpacked(&tail.packed().unwrap()), b"last");
+        let tail = Tail::default();
+        tail.push("\u{1b}[1m\u{1b}[31mError:\u{1b}[0m no\n".as_bytes());
+        assert_eq!(unpacked(&tail.packed().unwrap()), b"Error: no\n");
     }
 
     fn snapshot(keys: &[(&str, usize)]) -> Snapshot {

@@ -1,5 +1,6 @@
 //! `logs`: what the engine prints in the pod of a run.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Duration;
 
@@ -47,14 +48,17 @@ impl Logs {
         let tf = cluster.resource(&self.name).await?;
         let (pod, container) = match self.pod(cluster, &tf).await {
             Err(Error::Refused(why)) if !self.follow => {
-                return match self.kept(cluster, &tf).await {
+                let record = Record::of(cluster, &tf).read().await.ok();
+                // Who may not read the record learns nothing from it.
+                let logs = record.map(|(_, secret)| secret.data).unwrap_or_default();
+                return match self.kept(cluster, &tf, &logs).await {
                     Some((run, log)) => {
                         eprintln!(
                             "run {run} has no pod any more; this is the end of its log, kept because it failed:"
                         );
                         print::bytes(&log)
                     }
-                    None => Err(Error::Refused(why)),
+                    None => Err(Error::Refused(why + &others(logs.keys()))),
                 };
             }
             other => other?,
@@ -85,16 +89,20 @@ impl Logs {
         self.started(cluster, &job).await
     }
 
-    /// What the run record still has of the run that is wanted: its number and the end of its log. Who
-    /// may not read the record learns nothing from it.
-    async fn kept(&self, cluster: &Cluster, tf: &Terraform) -> Option<(i64, Vec<u8>)> {
+    /// What the `logs` of the run record still have of the run that is wanted: its number and the end of
+    /// its log.
+    async fn kept(
+        &self,
+        cluster: &Cluster,
+        tf: &Terraform,
+        logs: &BTreeMap<String, Vec<u8>>,
+    ) -> Option<(i64, Vec<u8>)> {
         let jobs = self.jobs(cluster).await.ok()?;
         let newest = reported(tf).max(last(&jobs).as_deref().and_then(number));
         let wanted = self.run.or(newest);
-        let (_, secret) = Record::of(cluster, tf).read().await.ok()?;
-        let run = kept_run(wanted, secret.data.keys())?;
+        let run = kept_run(wanted, logs.keys())?;
         let mut log = Vec::new();
-        let mut packed = GzDecoder::new(secret.data.get(&key::log(run))?.as_slice());
+        let mut packed = GzDecoder::new(logs.get(&key::log(run))?.as_slice());
         packed.read_to_end(&mut log).ok()?;
         Some((run, log))
     }
@@ -236,6 +244,17 @@ fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> 
         .max()
 }
 
+/// Of which other runs `keys` of a record have a log, to be added to a message.
+fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
+    let mut runs: Vec<i64> = keys.filter_map(|it| key::log_of(it)).collect();
+    runs.sort_unstable();
+    let runs: Vec<String> = runs.iter().map(i64::to_string).collect();
+    if runs.is_empty() {
+        return String::new();
+    }
+    format!("; the end of a log is kept of: {}", runs.join(", "))
+}
+
 /// The number of the last run that the status of `tf` tells of.
 fn reported(tf: &Terraform) -> Option<i64> {
     let runs = tf.status.iter().flat_map(|status| &status.runs);
@@ -282,6 +301,8 @@ mod tests {
         let keys = ["log-9", "log-10", "leftover", "record"].map(str::to_owned);
         assert_eq!(kept_run(wanted, keys.iter()), found);
         assert_eq!(kept_run(wanted, [].iter()), None);
+        assert_eq!(others(keys.iter()), "; the end of a log is kept of: 9, 10");
+        assert_eq!(others([].iter()), "");
     }
 
     #[rstest]
