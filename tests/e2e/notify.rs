@@ -35,7 +35,7 @@ fn events(inbox: &Inbox) -> Vec<String> {
     let messages = inbox.messages();
     let new = messages
         .iter()
-        .filter(|it| it.taken && seen.insert(it.header("webhook-id").to_owned()));
+        .filter(|it| it.taken && seen.insert(it.json()["id"].clone().to_string()));
     new.map(|it| it.json()["data"]["event"].as_str().unwrap().to_owned())
         .collect()
 }
