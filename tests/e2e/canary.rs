@@ -261,7 +261,7 @@ async fn canary_of_what_is_refused_is_not_in_the_refusal() {
                 "web",
                 &[(
                     "main.tf",
-                    "variable \"n\" {\n  type = number\n  default = 1\n}\n",
+                    "variable \"n\" {\n  type = number\n  default = 1\n}\noutput \"n\" { value = var.n }\n",
                 )],
             )
             .await;

@@ -136,7 +136,7 @@ async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respons
     if let Some(event) = other_event(sender, headers) {
         return Ok(ignored(&format!("{event} is no push")));
     }
-    if is_form(headers) {
+    if sender == Sender::Github && is_form(headers) {
         return Err(Refusal {
             status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
             reason: "UnsupportedType",
