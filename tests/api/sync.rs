@@ -163,7 +163,7 @@ async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
     let api = space.api::<Terraform>();
     wait(&api, "web", "a status", is_stalled).await;
     // Each label is news, so that the hook is called at once.
-    for turn in 0..10 {
+    for turn in 0..100 {
         let turn = turn.to_string();
         let touched = json!({"metadata": {"labels": {"turn": turn}}});
         let parameters = PatchParams::default();
@@ -175,21 +175,24 @@ async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
         let known = until("a call with the label", async || {
             let calls = metacontroller.calls();
             let call = calls.iter().rfind(|call| called(call));
-            call.map(|call| call.status == 304)
-                .ok_or_else(|| format!("{:?}", calls.last()))
+            call.cloned().ok_or_else(|| format!("{:?}", calls.last()))
         })
         .await;
-        if known {
+        // One at work may say the same twice, too.
+        if (known.status, &known.answer["resyncAfterSeconds"]) == (304, &json!(30)) {
             break;
         }
     }
     let last = metacontroller.calls().pop().unwrap();
     assert_eq!(last.status, 304, "{last:?}");
+    assert_eq!(last.answer["resyncAfterSeconds"], 30, "{last:?}");
     let writes = operator.wrote(&space.namespace, None);
-    let version = api.get("web").await.unwrap().resource_version();
+    let before = api.get("web").await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(operator.wrote(&space.namespace, None), writes);
-    assert_eq!(api.get("web").await.unwrap().resource_version(), version);
+    let after = api.get("web").await.unwrap();
+    assert_eq!(after.status, before.status);
+    assert_eq!(after.resource_version(), before.resource_version());
 }
 
 #[tokio::test]
