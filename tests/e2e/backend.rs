@@ -326,11 +326,9 @@ async fn backend_http() {
             ("address", url.as_str()),
             ("lock_address", &url),
             ("unlock_address", &url),
-            ("username", "alice"),
-            ("password", PASSWORD),
         ];
         let block = block("http", &config);
-        waits_for_the_lock(&scene, &backend, &block, None).await;
+        waits_for_the_lock(&scene, &backend, &block, Some("http")).await;
         lives(&scene, &format!("http://{}/web", server.address)).await;
         let all = scene.all_that_can_be_read().await;
         let state = server.state("web").unwrap();

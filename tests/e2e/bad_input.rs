@@ -258,7 +258,7 @@ async fn a_bad_registry_has_its_own_reason_and_harms_nobody() {
             .secret("wrong", kind, &[(".dockerconfigjson", &wrong)])
             .await;
         scene
-            .secret("text", "Opaque", &[("key", "user:password")])
+            .secret("text", "Opaque", &[("key", "user:the-password-of-nobody")])
             .await;
         let image = |name: &str, secret: Option<(&'static str, &'static str)>| {
             let name = name.to_owned();
@@ -356,7 +356,7 @@ async fn a_bad_registry_has_its_own_reason_and_harms_nobody() {
         Box::pin(each_has_its_reason(&scene, &good, &bads)).await;
         let said = scene.kubectl(&["get", "tf,events", "-o", "yaml"]).await;
         assert!(
-            !said.contains("user:password"),
+            !said.contains("user:the-password-of-nobody"),
             "a Secret's text is repeated"
         );
     })

@@ -12,7 +12,7 @@ fn module(end: &str) -> String {
         r#"
         variable "token" {{ default = "" }}
         resource "terraform_data" "a" {{
-          provisioner "local-exec" {{ command = "echo the token is s3cr3t-value; {end}" }}
+          provisioner "local-exec" {{ command = "echo the token is ${{var.token}}; {end}" }}
         }}
         "#
     )
