@@ -1,0 +1,136 @@
+//! `cargo xtask release`: what of a release is data. `hack/release` builds, packages and calls it.
+
+mod changelog;
+mod deploy;
+mod images;
+mod sums;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::Subcommand;
+
+/// The program's version, which is every package's.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Where sources and releases are.
+const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+
+#[derive(Subcommand)]
+pub(crate) enum Release {
+    /// Write what the changelog says of this release into DIST/notes.md. With a tag, all that
+    /// names a version must name that one.
+    Notes {
+        dist: PathBuf,
+        /// The tag, as v0.1.0.
+        #[arg(long)]
+        tag: Option<String>,
+    },
+    /// Make DIST/images/NAME of DIST/images/ARCHITECTURE/NAME, DIST/images.json of their digests,
+    /// and DIST/deploy of deploy/ with them in.
+    Images {
+        dist: PathBuf,
+        /// Where the images will be, as docker.io/alustan.
+        #[arg(long)]
+        registry: String,
+    },
+    /// Write the manifest for krew, the provenance and the checksums of all in DIST.
+    Sums {
+        dist: PathBuf,
+        /// Where the images will be, as docker.io/alustan.
+        #[arg(long)]
+        registry: String,
+        /// The profile of cargo that the programs were built with.
+        #[arg(long)]
+        profile: String,
+    },
+}
+
+/// Does one step of a release.
+pub(crate) fn run(root: &Path, step: Release) -> Result<()> {
+    match step {
+        Release::Notes { dist, tag } => {
+            let chart = read(&root.join("deploy/helm/alustan/Chart.yaml"))?;
+            let text = read(&root.join("CHANGELOG.md"))?;
+            let notes = match tag {
+                Some(tag) => {
+                    agree(&tag, &chart)?;
+                    changelog::of_release(&text, VERSION)?
+                }
+                None => changelog::of_next(&text, VERSION)?,
+            };
+            write(&dist.join("notes.md"), &notes)
+        }
+        Release::Images { dist, registry } => {
+            let images = images::merge(&dist.join("images"))?;
+            write(&dist.join("images.json"), &json(&images)?)?;
+            deploy::write(root, &dist.join("deploy"), &registry, &images)
+        }
+        Release::Sums {
+            dist,
+            registry,
+            profile,
+        } => sums::write(&dist, &registry, &profile),
+    }
+}
+
+/// Whether tag, packages and chart are of one version.
+fn agree(tag: &str, chart: &str) -> Result<()> {
+    ensure!(
+        tag == format!("v{VERSION}"),
+        "the tag is {tag}, Cargo.toml says {VERSION}: one of them is wrong"
+    );
+    for key in ["version", "appVersion"] {
+        let line = format!("{key}: {VERSION}");
+        ensure!(
+            chart.lines().any(|it| it == line),
+            "Chart.yaml does not say {line:?}, as Cargo.toml does"
+        );
+    }
+    Ok(())
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String> {
+    Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    std::fs::write(path, bytes).with_context(|| format!("write {}", path.display()))
+}
+
+/// The sha256 of bytes, in hexadecimal.
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    hex::encode(sha2::Sha256::digest(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_good_for_the_version_of_packages_and_chart() {
+        let chart = format!("version: {VERSION}\nappVersion: {VERSION}\n");
+        let tag = format!("v{VERSION}");
+        assert!(agree(&tag, &chart).is_ok());
+        assert!(agree(VERSION, &chart).is_err(), "tags begin with v");
+        assert!(agree("v9.9.9", &chart).is_err());
+        let old = format!("version: {VERSION}\nappVersion: 0.0.1\n");
+        let said = agree(&tag, &old).unwrap_err().to_string();
+        assert!(said.contains("appVersion"), "{said}");
+    }
+
+    #[test]
+    fn the_changelog_of_this_checkout_can_be_read() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = read(&root.join("CHANGELOG.md")).unwrap();
+        assert!(changelog::of_next(&text, VERSION).unwrap().len() > 100);
+    }
+}

@@ -1,0 +1,193 @@
+//! `deploy/` with the digests of a release in the places where the repository has tags or zeros.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use super::images::Images;
+use super::{VERSION, read};
+
+/// The digest that `overlays/prod` has in the repository.
+const ZEROS: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
+
+/// The overlay that becomes `install.yaml`.
+const OVERLAY: &str = "kustomize/release/kustomization.yaml";
+
+/// Copies what people install from into `folder`, by the digests of `images`, which are at `registry`.
+pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images) -> Result<()> {
+    for part in ["crd", "kustomize", "helm"] {
+        copy(&root.join("deploy").join(part), &folder.join(part))?;
+    }
+    let controller = &images
+        .get("controller")
+        .context("the release has no image controller")?
+        .digest;
+    // What images of runs are built from: Terraform, where the release has it.
+    let engines = images
+        .iter()
+        .filter_map(|(name, image)| Some((name, image, image.engine.as_ref()?)));
+    let base = engines.clone().next_back();
+    let (base, image, _) = base.context("the release has no image with an engine")?;
+    let base_digest = &image.digest;
+    let base = format!("{registry}/{base}@{base_digest}");
+    let catalogue: Vec<String> = engines
+        .map(|(name, image, version)| {
+            format!("'{name}:{version}={registry}/{name}@{}'", image.digest)
+        })
+        .collect();
+
+    edit(
+        &folder.join("helm/alustan/values.yaml"),
+        &[
+            (
+                "  repository: docker.io/alustan/controller\n",
+                &format!("  repository: {registry}/controller\n"),
+            ),
+            ("  digest: \"\"\n", &format!("  digest: {controller}\n")),
+            (
+                "\nbaseImage: docker.io/alustan/terraform:1.11\n",
+                &format!("\nbaseImage: {base}\n"),
+            ),
+            (
+                "\nengines: []\n",
+                &format!("\nengines: [{}]\n", catalogue.join(", ")),
+            ),
+        ],
+    )?;
+    for (path, digest) in [
+        ("kustomize/overlays/prod/kustomization.yaml", controller),
+        ("kustomize/overlays/prod/controller.yaml", base_digest),
+    ] {
+        edit(&folder.join(path), &[(ZEROS, digest)])?;
+    }
+    edit(
+        &folder.join("helm/values/prod.yaml"),
+        &[
+            (
+                &format!("  digest: {ZEROS}\n"),
+                &format!("  digest: {controller}\n"),
+            ),
+            (
+                &format!("terraform@{ZEROS}\n"),
+                &format!("terraform@{base_digest}\n"),
+            ),
+        ],
+    )?;
+    super::write(
+        &folder.join(OVERLAY),
+        overlay(
+            registry,
+            controller,
+            &base,
+            &catalogue.join(",").replace('\'', ""),
+        ),
+    )
+}
+
+fn overlay(registry: &str, controller: &str, base: &str, catalogue: &str) -> String {
+    format!(
+        "# Alustan {VERSION}, its images by digest.\n\
+         apiVersion: kustomize.config.k8s.io/v1beta1\n\
+         kind: Kustomization\n\
+         resources: [../base]\n\
+         images:\n\
+         \x20 - {{name: docker.io/alustan/controller, newName: {registry}/controller, digest: \"{controller}\"}}\n\
+         patches:\n\
+         \x20 - patch: |-\n\
+         \x20     apiVersion: apps/v1\n\
+         \x20     kind: Deployment\n\
+         \x20     metadata: {{name: alustan-controller, namespace: alustan-system}}\n\
+         \x20     spec:\n\
+         \x20       template:\n\
+         \x20         spec:\n\
+         \x20           containers:\n\
+         \x20             - name: controller\n\
+         \x20               env:\n\
+         \x20                 - {{name: ALUSTAN_BASE_IMAGE, value: \"{base}\"}}\n\
+         \x20                 - {{name: ALUSTAN_ENGINES, value: \"{catalogue}\"}}\n\
+         \x20                 - {{name: ALUSTAN_OPERATOR_IMAGE, value: \"{registry}/controller@{controller}\"}}\n"
+    )
+}
+
+/// Replaces in a file what is there exactly once.
+fn edit(path: &Path, changes: &[(&str, &str)]) -> Result<()> {
+    let mut text = read(path)?;
+    for (old, new) in changes {
+        let found = text.matches(old).count();
+        ensure!(
+            found == 1,
+            "{} has {old:?} {found} times, not once",
+            path.display()
+        );
+        text = text.replacen(old, new, 1);
+    }
+    super::write(path, text)
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            super::write(&target, std::fs::read(entry.path())?)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::images::Image;
+    use super::*;
+
+    fn image(digest: char, engine: Option<&str>) -> Image {
+        Image {
+            digest: format!("sha256:{}", digest.to_string().repeat(64)),
+            architectures: BTreeMap::new(),
+            engine: engine.map(str::to_owned),
+        }
+    }
+
+    /// Of this checkout: whoever moves a digest elsewhere learns of it here.
+    #[test]
+    fn all_places_with_tags_or_zeros_get_the_digests() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = tempfile::tempdir().unwrap();
+        let images = Images::from([
+            ("controller".to_owned(), image('a', None)),
+            ("opentofu".to_owned(), image('b', Some("1.12.6"))),
+            ("terraform".to_owned(), image('c', Some("1.11.4"))),
+        ]);
+        write(&root, folder.path(), "registry.test/alustan", &images).unwrap();
+        for (path, digests) in [
+            ("helm/alustan/values.yaml", "abc"),
+            ("helm/values/prod.yaml", "ac"),
+            (OVERLAY, "abc"),
+            ("kustomize/overlays/prod/kustomization.yaml", "a"),
+            ("kustomize/overlays/prod/controller.yaml", "c"),
+        ] {
+            let text = read(&folder.path().join(path)).unwrap();
+            assert!(!text.contains(ZEROS), "{path}");
+            for digest in "abc".chars() {
+                let there = text.contains(&digest.to_string().repeat(64));
+                assert_eq!(there, digests.contains(digest), "{path}: {digest}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_terraform_images_are_built_from_opentofu() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = tempfile::tempdir().unwrap();
+        let mut images = Images::from([("opentofu".to_owned(), image('b', Some("1.12.6")))]);
+        assert!(write(&root, folder.path(), "registry.test", &images).is_err());
+        images.insert("controller".to_owned(), image('a', None));
+        write(&root, folder.path(), "registry.test", &images).unwrap();
+        let values = read(&folder.path().join("helm/alustan/values.yaml")).unwrap();
+        assert!(values.contains("\nbaseImage: registry.test/opentofu@sha256:bbb"));
+    }
+}

@@ -1,0 +1,143 @@
+//! What tells of a release as a whole: the manifest for krew, the provenance, the checksums.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::images::Images;
+use super::{REPOSITORY, VERSION, read, sha256};
+
+/// Files with the checksums of all others.
+const SUMS: &str = "SHA256SUMS";
+const PROVENANCE: &str = "provenance.intoto.json";
+
+/// Writes them into `dist`.
+pub(super) fn write(dist: &Path, registry: &str, profile: &str) -> Result<()> {
+    let krew = krew(&files(dist)?)?;
+    super::write(&dist.join("krew.yaml"), krew)?;
+    let images: Images = serde_json::from_str(&read(&dist.join("images.json"))?)?;
+    let mut sums = files(dist)?;
+    sums.retain(|name, _| name != SUMS && name != PROVENANCE);
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    let built = json!({"profile": profile, "clean": clean});
+    let statement = provenance(&sums, &images, registry, &commit, &built);
+    let statement = super::json(&statement)?;
+    sums.insert(PROVENANCE.to_owned(), sha256(statement.as_bytes()));
+    super::write(&dist.join(PROVENANCE), statement)?;
+    let lines: Vec<String> = sums
+        .iter()
+        .map(|(name, sum)| format!("{sum}  {name}\n"))
+        .collect();
+    super::write(&dist.join(SUMS), lines.concat())
+}
+
+/// The checksums of the files of `dist` and its folder `sbom`. Images have digests.
+fn files(dist: &Path) -> Result<BTreeMap<String, String>> {
+    let mut sums = BTreeMap::new();
+    for folder in ["", "sbom/"] {
+        for entry in std::fs::read_dir(dist.join(folder))? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                let name = format!("{folder}{}", entry.file_name().to_string_lossy());
+                sums.insert(name, sha256(&std::fs::read(entry.path())?));
+            }
+        }
+    }
+    Ok(sums)
+}
+
+/// The manifest of the kubectl plugin (<https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/>).
+fn krew(sums: &BTreeMap<String, String>) -> Result<String> {
+    let prefix = format!("kubectl-alustan_v{VERSION}_");
+    let mut platforms = Vec::new();
+    for (name, sum) in sums {
+        let platform = name.strip_prefix(&prefix);
+        let Some(platform) = platform.and_then(|it| it.strip_suffix(".tar.gz")) else {
+            continue;
+        };
+        let (os, architecture) = platform
+            .split_once('_')
+            .with_context(|| format!("{name} names no architecture"))?;
+        platforms.push(format!(
+            "    - selector: {{matchLabels: {{os: {os}, arch: {architecture}}}}}\n      \
+             uri: {REPOSITORY}/releases/download/v{VERSION}/{name}\n      \
+             sha256: {sum}\n      bin: kubectl-alustan\n"
+        ));
+    }
+    ensure!(!platforms.is_empty(), "no archive of the kubectl plugin");
+    let platforms = platforms.concat();
+    Ok(format!(
+        "apiVersion: krew.googlecontainertools.github.com/v1alpha2\nkind: Plugin\nmetadata:\n  name: alustan\nspec:\n  \
+         version: v{VERSION}\n  homepage: {REPOSITORY}\n  \
+         shortDescription: Approve, follow and look into Terraform resources\n  description: |\n    \
+         Does for resources of Alustan, which runs Terraform and OpenTofu from git on Kubernetes, what takes\n    \
+         more than one command of kubectl: plans and their approval, logs of runs, who depends on whom, the state.\n  \
+         platforms:\n{platforms}"
+    ))
+}
+
+/// Where all of it comes from (<https://slsa.dev/spec/v1.0/provenance>), unsigned: the release workflow signs.
+fn provenance(
+    sums: &BTreeMap<String, String>,
+    images: &Images,
+    registry: &str,
+    commit: &str,
+    built: &Value,
+) -> Value {
+    let digest = |sha256: &str| json!({"sha256": sha256});
+    let files = sums
+        .iter()
+        .map(|(name, sum)| json!({"name": name, "digest": digest(sum)}));
+    let images = images.iter().map(|(name, image)| {
+        let sum = image.digest.trim_start_matches("sha256:");
+        json!({"name": format!("{registry}/{name}"), "digest": digest(sum)})
+    });
+    json!({
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": images.chain(files).collect::<Vec<_>>(),
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": format!("{REPOSITORY}/blob/v{VERSION}/hack/release"),
+                "externalParameters": {"version": VERSION, "registry": registry},
+                "internalParameters": built,
+                "resolvedDependencies": [{"uri": format!("git+{REPOSITORY}"), "digest": {"gitCommit": commit}}],
+            },
+            "runDetails": {"builder": {"id": format!("{REPOSITORY}/tree/v{VERSION}/hack/release/bundle")}},
+        },
+    })
+}
+
+/// What git says.
+fn git(arguments: &[&str]) -> Result<String> {
+    let output = Command::new("git").args(arguments).output();
+    let output = output.context("run git")?;
+    ensure!(output.status.success(), "git {arguments:?} failed");
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn krew_knows_each_archive_and_its_checksum() {
+        let name = format!("kubectl-alustan_v{VERSION}_linux_arm64.tar.gz");
+        let sums = BTreeMap::from([
+            (name.clone(), "ab".repeat(32)),
+            ("install.yaml".to_owned(), "cd".repeat(32)),
+        ]);
+        let manifest: Value = serde_saphyr::from_str(&krew(&sums).unwrap()).unwrap();
+        let platforms = manifest["spec"]["platforms"].as_array().unwrap();
+        assert_eq!(platforms.len(), 1);
+        let labels = json!({"os": "linux", "arch": "arm64"});
+        assert_eq!(platforms[0]["selector"]["matchLabels"], labels);
+        assert_eq!(platforms[0]["sha256"], "ab".repeat(32));
+        assert!(platforms[0]["uri"].as_str().unwrap().ends_with(&name));
+        assert!(krew(&BTreeMap::new()).is_err());
+    }
+}
