@@ -8,6 +8,8 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const MANAGER: &str = "alustan";
 /// Label: the `Terraform` resource an object belongs to.
 pub const NAME: &str = "alustan.io/terraform";
+/// Label: the namespace of that resource, on what takes part in a build in another.
+pub const NAMESPACE: &str = "alustan.io/namespace";
 /// Label: the uid of that resource, so that a resource made again under the same name is another.
 pub const UID: &str = "alustan.io/uid";
 /// Label: what the object is for, see [`Component`].
@@ -18,6 +20,9 @@ pub const IMAGE_TAG: &str = "alustan.io/image-tag";
 pub const CHANGES: &str = "alustan.io/changes";
 /// Label of a namespace that holds what was applied: `true`.
 pub const HOLDS_STATE: &str = "alustan.io/holds-state";
+/// Annotation of a `ServiceAccount`, set by who owns it: `true` lets resources of its namespace have it
+/// for their runs and builds.
+pub const ALLOW_RUNS: &str = "alustan.io/allow-runs";
 /// Annotation of an outputs Secret: which keys hold JSON and not text, separated by commas.
 pub const JSON_OUTPUTS: &str = "alustan.io/json-outputs";
 /// Annotation of an outputs Secret: which keys the module marks as sensitive, separated by commas.
@@ -54,6 +59,8 @@ pub enum Component {
     Outputs,
     /// A pull secret derived from the registry's.
     Registry,
+    /// Credentials that are lent to a build in another namespace.
+    Lent,
 }
 
 impl Component {
@@ -69,6 +76,7 @@ impl Component {
             Self::Cache => "cache",
             Self::Outputs => "outputs",
             Self::Registry => "registry",
+            Self::Lent => "lent",
         }
     }
 }

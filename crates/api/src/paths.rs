@@ -23,5 +23,7 @@ pub const INJECT: &str = "/alustan-inject";
 pub const DOCKER_CONFIG: &str = "/alustan-docker";
 /// The credentials of the repository in the `prepare` container, for modules that are fetched.
 pub const GIT: &str = "/alustan-git";
+/// Tokens for others than the cluster, in runner pods: `spec.runner.tokens`.
+pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";
 /// The user and group that runner containers run as.
 pub const USER: i64 = 65532;

@@ -385,6 +385,9 @@ pub struct RunInputs {
     /// Environment in place of that of Secrets that are gone, from the pin: for a destroy.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
+    /// The `ServiceAccount` of its pod, where that is not the resource's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account: Option<String>,
 }
 
 /// Who has a say in what a run applies (rules 5 and 6).

@@ -478,7 +478,8 @@ pub struct ContainerRegistry {
     #[serde(default)]
     pub provider: RegistryProvider,
     /// The ServiceAccount of the build pod: with `provider`, the one whose identity may push. No token
-    /// of it is mounted. Default: `default`.
+    /// of it is mounted. Only one whose owner says so, as with `spec.runner.serviceAccountName`.
+    /// Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
@@ -742,15 +743,47 @@ impl Default for Timeouts {
     }
 }
 
-/// Environment of the runner.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+/// As whom runs act, and their environment.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.tokens) || self.tokens.all(one, self.tokens.exists_one(other, other.name == one.name))").message("tokens must have different names"))]
 pub struct RunnerSpec {
+    /// The ServiceAccount of this resource's runs, in its namespace: whoever has an identity in a cloud
+    /// by its annotations (`eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`,
+    /// `azure.workload.identity/client-id`), or rights in the cluster. Only one whose owner says so: it
+    /// has the annotation `alustan.io/allow-runs: "true"`, or, where the operator's list
+    /// `serviceAccounts` exists, that names it (`ServiceAccountNotAllowed`). Runs give it the right to
+    /// their own record and state. Default: one of the resource's own, `<name>-runner`, with nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
+    pub service_account_name: Option<String>,
+    /// Tokens of that ServiceAccount for others than this cluster, as files that are always fresh:
+    /// `/var/run/secrets/alustan.io/tokens/<name>`. For example `{name: aws, audience:
+    /// sts.amazonaws.com}`, for `web_identity_token_file` of the provider, where no webhook of the cloud
+    /// adds one by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub tokens: Vec<IdentityToken>,
     /// Secrets whose keys become environment variables of the engine and of scripts, for example
     /// `AWS_ACCESS_KEY_ID`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub env_from_secrets: Vec<NameRef>,
+}
+
+/// A token of a ServiceAccount for somebody outside of the cluster. It is good for an hour, and replaced
+/// before that.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct IdentityToken {
+    /// The name of its file, such as `aws`.
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("!format.dns1123Label().validate(self).hasValue()").message("must be of small letters, digits and '-'"))]
+    pub name: String,
+    /// For whom it is: `sts.amazonaws.com`, `api://AzureADTokenExchange`.
+    #[schemars(length(min = 1, max = 253))]
+    pub audience: String,
 }
 
 /// The cache volume.

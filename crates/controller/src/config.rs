@@ -1,7 +1,7 @@
 //! Flags of the operator. Each can be given as an environment variable, too.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use alustan_api::{Engine, EngineName, engine};
@@ -52,6 +52,15 @@ pub(crate) struct Config {
     #[arg(long = "builder-capability", env = "ALUSTAN_BUILDER_CAPABILITIES", value_delimiter = ',',
           default_values_t = KANIKO_CAPABILITIES.map(str::to_owned))]
     pub(crate) builder_capabilities: Vec<String>,
+    /// Whether build pods have a user namespace of their own (`hostUsers: false`): root in them is nobody on
+    /// the node. The nodes must be able to (docs/builder.md).
+    #[arg(long, env = "ALUSTAN_BUILDER_USER_NAMESPACES")]
+    pub(crate) builder_user_namespaces: bool,
+    /// The namespace in which all images are built, for resources whose own enforces PodSecurity restricted;
+    /// that of the resource if it is not given. Credentials of registry and repository are lent to it for the
+    /// time of a build, so that nobody but the operator should have rights there.
+    #[arg(long, env = "ALUSTAN_BUILD_NAMESPACE")]
+    pub(crate) build_namespace: Option<String>,
     /// A registry that is spoken to in plain http, as host:port; may be repeated.
     #[arg(
         long = "insecure-registry",
@@ -81,9 +90,15 @@ pub(crate) struct Config {
     /// volume needs 2 GiB more, for contexts and for what arrives.
     #[arg(long, env = "ALUSTAN_GIT_CACHE_MIB", default_value_t = 3072, value_parser = clap::value_parser!(u64).range(64..1 << 24))]
     pub(crate) git_cache_mib: u64,
-    /// The one namespace to watch and act in; all of them if it is not given.
-    #[arg(long, env = "ALUSTAN_WATCH_NAMESPACE")]
-    pub(crate) watch_namespace: Option<String>,
+    /// A namespace to watch and act in; may be repeated. Without any, all are watched. With some, Roles in
+    /// them are enough, and they are not labelled alustan.io/holds-state.
+    #[arg(
+        long,
+        env = "ALUSTAN_WATCH_NAMESPACES",
+        value_delimiter = ',',
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    pub(crate) watch_namespaces: Vec<String>,
     /// Whether a resource may refer to objects in other namespaces than its own: to outputs of others,
     /// to what it depends on and waits for.
     #[arg(long, env = "ALUSTAN_ALLOW_CROSS_NAMESPACE_REFS")]
@@ -91,6 +106,18 @@ pub(crate) struct Config {
     /// How many runs may go on at once, over all resources.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
+    /// The Lease in the operator's namespace by which one of several replicas acts. Operators of different
+    /// namespaces that share one of their own need different ones.
+    #[arg(long, env = "ALUSTAN_LEASE", default_value = "alustan")]
+    pub(crate) lease: String,
+    /// The name of this pod. Of several replicas one acts, as long as it holds the Lease; by its pod's name
+    /// a process that was started again knows its own.
+    #[arg(long, env = "ALUSTAN_POD_NAME")]
+    pub(crate) pod_name: Option<String>,
+    /// The address of this pod, at which other replicas reach --listen: they hand on what is told at
+    /// their /hooks to the one that acts.
+    #[arg(long, env = "ALUSTAN_POD_IP")]
+    pub(crate) pod_ip: Option<IpAddr>,
     /// Where probes, `/version` and `/metrics` are answered.
     #[arg(long, env = "ALUSTAN_LISTEN", default_value = "0.0.0.0:8080")]
     pub(crate) listen: SocketAddr,
@@ -99,6 +126,11 @@ pub(crate) struct Config {
     /// operator runs, and need not be there.
     #[arg(long, env = "ALUSTAN_NOTIFICATIONS")]
     pub(crate) notifications: Option<PathBuf>,
+    /// A folder, mostly the mounted ConfigMap alustan-allowed, with what resources may use: files named
+    /// registries, repositories, builders, serviceAccounts, approval and destroy. What has no file is not
+    /// limited. It is followed while the operator runs, and need not be there.
+    #[arg(long, env = "ALUSTAN_ALLOWED")]
+    pub(crate) allowed: Option<PathBuf>,
     /// A folder, mostly a mounted Secret, with the secrets that those who send to /hooks sign with: one in
     /// each file, all of them accepted, so that a new one may come before the old one goes. Without it,
     /// /hooks takes nothing.
@@ -189,6 +221,12 @@ impl Config {
         Ok(())
     }
 
+    /// Where other replicas reach this one.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        let port = Some(self.listen.port()).filter(|port| *port > 0);
+        Some(SocketAddr::new(self.pod_ip?, port?))
+    }
+
     /// The base images for `spec.engine`.
     fn catalogue(&self) -> Result<Vec<EngineImage>> {
         let given = self.engines.iter().map(|it| it.trim());
@@ -232,6 +270,8 @@ impl Config {
             builder_image: self.builder_image.clone(),
             builder_args: self.builder_args.clone(),
             builder_capabilities: self.builder_capabilities.clone(),
+            builder_user_namespaces: self.builder_user_namespaces,
+            build_namespace: self.build_namespace.clone(),
             operator_image: self.operator_image.clone(),
             insecure_registries: self.insecure_registries.clone(),
             ca_bundle,
@@ -239,6 +279,7 @@ impl Config {
             dockerfiles: self.allow_dockerfiles,
             identity_registries: self.identity_registries.clone(),
             cross_namespace_refs: self.allow_cross_namespace_refs,
+            marks_namespaces: self.watch_namespaces.is_empty(),
         })
     }
 }
@@ -294,6 +335,25 @@ mod tests {
             "opentofu:1.12.6=Not An Image",
         ] {
             assert!(engine_image(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn namespaces_are_named_one_by_one_or_in_one_list() {
+        let parsed = |more: &[&str]| {
+            let least = ["alustan", "--base-image", "a", "--operator-image", "b"];
+            Config::try_parse_from(least.iter().chain(more))
+        };
+        assert!(parsed(&[]).unwrap().watch_namespaces.is_empty());
+        for flags in [
+            &["--watch-namespaces=a,b"][..],
+            &["--watch-namespaces=a", "--watch-namespaces=b"],
+        ] {
+            assert_eq!(parsed(flags).unwrap().watch_namespaces, ["a", "b"]);
+        }
+        // Whoever names none by mistake does not act everywhere.
+        for nothing in ["--watch-namespaces=", "--watch-namespaces=a,"] {
+            assert!(parsed(&[nothing]).is_err(), "{nothing}");
         }
     }
 

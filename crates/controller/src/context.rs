@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alustan_api::{TerraformStatus, names};
-use alustan_core::seen::SourceSeen;
+use alustan_core::seen::{SourceSeen, Waiting};
 use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
@@ -13,11 +13,13 @@ use kube::Client;
 use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::Store;
 
+use crate::allowed::Lists;
 use crate::config::Driver;
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
 use crate::fail_point::FailPoint;
 use crate::http::Health;
+use crate::leader::Leader;
 use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::metrics::Metrics;
@@ -35,6 +37,7 @@ pub(crate) struct Context {
     pub(crate) driver: Driver,
     /// The name of this pod.
     pub(crate) instance: String,
+    pub(crate) leader: Leader,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) mirrors: Arc<Mirrors>,
     /// All resources.
@@ -46,6 +49,8 @@ pub(crate) struct Context {
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) answers: Answers,
     pub(crate) notifier: Arc<Notifier>,
+    /// What resources may use.
+    pub(crate) allowed: Arc<Lists>,
     /// Objects of any kind that resources name.
     pub(crate) objects: Objects,
     pub(crate) looks: Looks,
@@ -132,6 +137,8 @@ struct Remembered {
     status: Option<TerraformStatus>,
     source: Option<(String, SourceSeen)>,
     failures: u32,
+    /// The last Job that was not admitted, and why.
+    refused: Option<(String, Waiting)>,
     told: HashMap<String, String>,
 }
 
@@ -199,6 +206,19 @@ impl Memory {
         let wait =
             Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));
         wait.min(Duration::from_mins(5))
+    }
+
+    /// The namespace of `who` did not admit `job`.
+    pub(crate) fn set_refused(&self, who: &Ref, job: String, why: Waiting) {
+        self.with(who, |memory| memory.refused = Some((job, why)));
+    }
+
+    /// Why `job` of `who` was not admitted, if that was the last one.
+    pub(crate) fn refused(&self, who: &Ref, job: &str) -> Option<Waiting> {
+        self.with(who, |memory| {
+            let (last, why) = memory.refused.as_ref()?;
+            (last == job).then(|| why.clone())
+        })
     }
 
     /// Whether the last thing told of `who` with `reason` was not about `what`.

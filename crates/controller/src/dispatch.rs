@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use alustan_core::metrics;
 use alustan_core::references::Key;
-use alustan_core::schedule::{Class, Waiting, schedule};
+use alustan_core::schedule::{Class, Served, Waiting, schedule};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -24,7 +24,13 @@ struct State {
     begun: bool,
     running: HashSet<Key>,
     queue: HashMap<Key, Waiting>,
+    served: Served,
+    /// How many places were given out.
+    places: u64,
 }
+
+/// So many places after its last one a namespace counts as one that never had any.
+const REMEMBERED: u64 = 10_000;
 
 /// How busy it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,8 +91,7 @@ impl Dispatcher {
             .unwrap_or(order.len());
         let free = self.limit.saturating_sub(state.running.len());
         if place < free {
-            state.queue.remove(key);
-            state.running.insert(key.clone());
+            state.serve(key);
             return Ok(Some(now.duration_since(since)));
         }
         Err(place - free + 1)
@@ -122,6 +127,20 @@ impl Dispatcher {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.queue.remove(key);
         state.running.remove(key);
+        self.call(&state, now);
+    }
+
+    /// Nobody can tell whether `key` still wants to run: it does not keep others waiting. What of it
+    /// runs goes on.
+    pub(crate) fn unknown(&self, key: &Key, now: Timestamp) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.queue.remove(key).is_some() {
+            self.call(&state, now);
+        }
+    }
+
+    /// Wakes those for whom there is a place.
+    fn call(&self, state: &State, now: Timestamp) {
         let free = self.limit.saturating_sub(state.running.len());
         for next in state.order(now).into_iter().take(free) {
             // The receiver lives as long as the controller.
@@ -131,10 +150,19 @@ impl Dispatcher {
 }
 
 impl State {
+    fn serve(&mut self, key: &Key) {
+        self.queue.remove(key);
+        self.running.insert(key.clone());
+        self.places += 1;
+        self.served.insert(key.namespace.clone(), self.places);
+        let places = self.places;
+        self.served.retain(|_, last| *last + REMEMBERED > places);
+    }
+
     fn order(&self, now: Timestamp) -> Vec<Key> {
         let queue: Vec<Waiting> = self.queue.values().cloned().collect();
         let running: Vec<Key> = self.running.iter().cloned().collect();
-        schedule(&queue, &running, now)
+        schedule(&queue, &running, &self.served, now)
     }
 }
 
@@ -200,5 +228,57 @@ mod tests {
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(2));
         dispatcher.idle(&key("b"), now);
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(1));
+    }
+
+    #[test]
+    fn one_that_cannot_be_looked_at_keeps_nobody_waiting() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(1, wake);
+        assert!(dispatcher.admit(&key("a"), Class::Change, now).is_ok());
+        for waits in ["b", "c"] {
+            assert!(dispatcher.admit(&key(waits), Class::Change, now).is_err());
+        }
+        dispatcher.unknown(&key("a"), now);
+        assert_eq!(dispatcher.load().running, 1, "its run may go on");
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        dispatcher.unknown(&key("b"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "c");
+        assert!(dispatcher.admit(&key("c"), Class::Change, now).is_ok());
+    }
+
+    #[test]
+    fn namespaces_take_turns_though_there_is_one_place_alone() {
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(1, wake);
+        let of = |namespace: &str, name: &str| Key::new(namespace, name);
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let all = [
+            ("greedy", "a"),
+            ("greedy", "b"),
+            ("greedy", "c"),
+            ("modest", "z"),
+        ];
+        assert!(
+            dispatcher
+                .admit(&of("greedy", "first"), Class::Change, at(0))
+                .is_ok()
+        );
+        for (second, (namespace, name)) in (1..).zip(all) {
+            let waits = dispatcher.admit(&of(namespace, name), Class::Change, at(second));
+            assert!(waits.is_err());
+        }
+        dispatcher.idle(&of("greedy", "first"), at(9));
+        assert!(
+            dispatcher
+                .admit(&of("greedy", "a"), Class::Change, at(9))
+                .is_err()
+        );
+        assert!(
+            dispatcher
+                .admit(&of("modest", "z"), Class::Change, at(9))
+                .is_ok()
+        );
     }
 }

@@ -3,6 +3,7 @@
 
 mod deletions;
 mod finalizer;
+pub(crate) mod lending;
 mod namespaces;
 
 use std::borrow::Cow;
@@ -126,7 +127,13 @@ impl<'a> Pass<'a> {
                 Ok(())
             }
             Step::CreateJob(job) => self.create_job(job).await,
-            Step::DeleteJob { name, uid } => self.delete_job(name, uid).await,
+            Step::DeleteJob {
+                namespace,
+                name,
+                uid,
+            } => deletions::delete_job(self.cx, namespace, name, uid).await,
+            Step::Lend(secret) => lending::lend(self.cx, secret).await,
+            Step::TakeBack(lent) => lending::take_back(self.cx, lent).await,
             Step::DeleteOutputs(OutputsObject::Secret(name)) => {
                 self.cx.mirrors.secrets.forget(&self.namespace(), name);
                 self.delete_outputs::<Secret>(name).await
@@ -374,7 +381,8 @@ impl<'a> Pass<'a> {
     /// A Job that is there already with the same inputs is the same Job.
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
-        let api = self.api::<Job>();
+        let namespace = job.namespace().unwrap_or_default();
+        let api: Api<Job> = Api::namespaced(self.cx.client.clone(), &namespace);
         match call(
             &format!("create job {name}"),
             api.create(&PostParams::default(), job),
@@ -396,12 +404,17 @@ impl<'a> Pass<'a> {
                     return Ok(());
                 }
                 if is_made_for(self.tf, &old) {
-                    self.delete_job(&name, &old.uid().unwrap_or_default())
-                        .await?;
+                    let uid = old.uid().unwrap_or_default();
+                    deletions::delete_job(self.cx, &namespace, &name, &uid).await?;
                 }
                 Err(Error::JobInTheWay(name))
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                if let Some(why) = error.refusal() {
+                    self.cx.memory.set_refused(self.session.who, name, why);
+                }
+                Err(error)
+            }
         }
     }
 }

@@ -1,8 +1,12 @@
 //! What can go wrong while the cluster is read or written. All of it is tried again.
 
 use alustan_api::report::Failure;
+use alustan_core::admission;
+use alustan_core::seen::Waiting;
 use alustan_core::step::{OutputsObject, Step};
 use thiserror::Error;
+
+use crate::leader::NotLeading;
 
 /// What was found, or what stands in the way of it.
 pub(crate) type Found<T> = Result<Result<T, Failure>, Error>;
@@ -75,8 +79,11 @@ impl Error {
     /// A stable word for events, conditions and metrics.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
+            Self::Call { .. } if self.is_not_leading() => "NotLeader",
             Self::Call { source, .. } => match &**source {
-                kube::Error::Api(status) if status.is_forbidden() => "Forbidden",
+                kube::Error::Api(status) if status.is_forbidden() => {
+                    admission::refused_by(&status.message).unwrap_or("Forbidden")
+                }
                 kube::Error::Api(status) if status.code < 500 && status.code != 429 => "Rejected",
                 kube::Error::Api(status) if status.code == 500 => "ApiError",
                 _ => "ApiUnavailable",
@@ -95,6 +102,27 @@ impl Error {
     /// Whether the next look settles it by itself.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict)
+    }
+
+    /// Whether nothing was written because another replica may lead.
+    pub(crate) fn is_not_leading(&self) -> bool {
+        let Self::Call { source, .. } = self else {
+            return false;
+        };
+        matches!(&**source, kube::Error::Service(error) if error.is::<NotLeading>())
+    }
+
+    /// What of it the namespace did not admit, by its quota or its limits.
+    pub(crate) fn refusal(&self) -> Option<Waiting> {
+        let Self::Call { source, .. } = self else {
+            return None;
+        };
+        match &**source {
+            kube::Error::Api(status) if status.is_forbidden() => {
+                admission::refusal(&status.message)
+            }
+            _ => None,
+        }
     }
 
     /// Whether the API server finds that what was written is not what the schema wants.
@@ -168,6 +196,11 @@ pub(crate) fn name(step: &Step) -> String {
             )
         }
         Step::DeleteJob { name, .. } => format!("delete job {name}"),
+        Step::Lend(secret) => {
+            let name = secret.metadata.name.as_deref().unwrap_or_default();
+            format!("lend Secret {name}")
+        }
+        Step::TakeBack(lent) => format!("take back Secret {}", lent.name),
         Step::DeleteOutputs(OutputsObject::Secret(name)) => {
             format!("delete the outputs in Secret {name}")
         }

@@ -73,6 +73,8 @@ mod under_test {
             Step::SwapRecord(swap) => format!("{:?}", swap.record.phase),
             Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
             Step::DeleteJob { name, .. } => name.clone(),
+            Step::Lend(secret) => secret.metadata.name.clone().unwrap_or_default(),
+            Step::TakeBack(lent) => lent.name.clone(),
             Step::DeleteOutputs(object) => object.name().to_owned(),
             Step::AddFinalizer
             | Step::CreateRecord(_)

@@ -1,5 +1,6 @@
 //! The operator: watches `Terraform` resources and does what [`alustan_core`] decides.
 
+mod allowed;
 mod config;
 mod context;
 mod contexts;
@@ -11,6 +12,7 @@ mod fail_point;
 mod fake_api;
 mod followers;
 mod http;
+mod leader;
 mod logging;
 mod looks;
 mod lookups;
@@ -52,9 +54,10 @@ pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform>
 }
 
 /// Whether `object` was made for `tf`: not by somebody else, and not for an earlier resource of the
-/// same name.
+/// same name. Of objects elsewhere only builds are, and what is lent to them.
 pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
     object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
+        && object.namespace() == tf.namespace()
 }
 
 #[tokio::main]
@@ -69,5 +72,5 @@ async fn main() -> Result<()> {
     {
         anyhow::bail!("a TLS provider is installed already");
     }
-    run::run(config).await.context("run the operator")
+    Box::pin(run::run(config)).await.context("run the operator")
 }

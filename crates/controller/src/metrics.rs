@@ -81,6 +81,7 @@ pub(crate) struct Metrics {
     oldest_queued: Gauges<1>,
     places_used: Gauge,
     places: Gauge,
+    leader: Gauge,
 }
 
 /// A question to the world outside the cluster.
@@ -109,6 +110,8 @@ pub(crate) struct Now {
     pub(crate) load: Load,
     /// Whether the watches have listed everything.
     pub(crate) ready: bool,
+    /// Whether this replica holds the Lease.
+    pub(crate) leads: bool,
 }
 
 fn runs() -> Histogram {
@@ -161,6 +164,7 @@ impl Metrics {
             oldest_queued: register(r, &table::OLDEST_QUEUED, Family::default()),
             places_used: register(r, &table::PLACES_USED, Gauge::default()),
             places: register(r, &table::PLACES, Gauge::default()),
+            leader: register(r, &table::LEADER, Gauge::default()),
             git: register(r, &table::GIT, Family::default()),
             registries: register(r, &table::REGISTRY, Family::default()),
             calls: register(r, &table::API, Family::default()),
@@ -361,6 +365,7 @@ impl Metrics {
             counts,
             load,
             ready,
+            leads,
         } = now;
         self.ready.set(i64::from(*ready));
         set(&self.resources, "state", &counts.states);
@@ -384,6 +389,7 @@ impl Metrics {
         self.registry_failed.set(of_registries);
         self.places_used.set(load.running);
         self.places.set(load.places);
+        self.leader.set(i64::from(*leads));
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)

@@ -11,6 +11,7 @@ macro_rules! found {
     };
 }
 
+mod accounts;
 mod inputs;
 pub(crate) mod jobs;
 mod record;
@@ -25,13 +26,15 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{HandedOn, Pin, PinnedImage};
 use alustan_api::{Terraform, names};
 use alustan_core::absorb::open_run;
+use alustan_core::allowed;
 use alustan_core::base_image::base_image;
 use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::objects::outputs;
 use alustan_core::seen::{
-    Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose,
+    Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen, Waiting,
+    Whose,
 };
 use alustan_core::state_address;
 use alustan_registry::DockerConfig;
@@ -127,15 +130,23 @@ impl<'a> Session<'a> {
         let docker = docker_config(tf, record.as_ref(), pin.as_ref());
         let inputs = inputs::read(cx, tf, docker).await?;
         let namespace_uid = self.namespace_uid();
-        let source = self.source(&inputs);
-        let base = self.base(record.as_ref(), &inputs);
+        let (lists, accounts) = (cx.allowed.now(), accounts::see(cx, tf).await?);
+        // Who may not use a repository and a registry has nobody ask them.
+        let not_allowed = allowed::refusal(tf, &lists, &accounts).filter(|_| pin.is_none());
+        let (source, base) = match not_allowed {
+            Some(failure) => (failed(failure.clone()), failed(failure)),
+            None => (self.source(&inputs), self.base(record.as_ref(), &inputs)),
+        };
         let plan = match (source.value(), base.value(), namespace_uid.as_deref()) {
             (Some(source), Some(base), Some(uid)) => {
                 Some(image::plan(tf, source, base, uid, &cx.settings))
             }
             _ => None,
         };
-        let build = plan.as_ref().and_then(|plan| self.build(plan));
+        let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
+            Some(build) => Some(jobs::explained(cx, cx.settings.builds_in(tf), build).await),
+            None => None,
+        };
         let history = record.as_ref().map(|record| &record.history);
         let pinned = plan
             .as_ref()
@@ -172,6 +183,8 @@ impl<'a> Session<'a> {
                 .clone()
                 .or_else(|| questions::check(tf).err())
                 .or(refused),
+            allowed: lists,
+            accounts,
             conflict: self.conflict(record.as_ref(), pin.as_ref()),
             inputs: inputs.seen,
             stack,
@@ -185,7 +198,9 @@ impl<'a> Session<'a> {
             artifact,
             build: build.map(|build| build.seen),
             job,
+            refused: self.refused(record.as_ref()),
             jobs: jobs::own(cx, tf),
+            lent: jobs::lent(cx, tf),
             cache: self.cache(),
             outputs,
             record,
@@ -403,7 +418,7 @@ impl<'a> Session<'a> {
     }
 
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
-        let namespace = self.tf.namespace().unwrap_or_default();
+        let namespace = self.cx.settings.builds_in(self.tf).to_owned();
         let name = names::build_job(&plan.tag);
         self.cx.memory.done_building(self.who);
         self.cx
@@ -442,6 +457,12 @@ impl<'a> Session<'a> {
             claimed && record.report.is_none(),
         )
         .await
+    }
+
+    /// Why the Job of the current run was not admitted when this process tried to make it.
+    fn refused(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
+        let run = record?.record.run.as_ref()?;
+        self.cx.memory.refused(self.who, &run.job)
     }
 
     /// Whose the objects with the outputs are.

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::context::{Memory, Mirrors};
+use crate::leader::Leader;
 use crate::lookups::Ask;
 use crate::observe::Session;
 use crate::questions::{access, identity, image_name, registry};
@@ -88,6 +89,7 @@ impl Session<'_> {
             registry: cx.registry.clone(),
             mirrors: cx.mirrors.clone(),
             memory: cx.memory.clone(),
+            leader: cx.leader.clone(),
             plan: plan.clone(),
             namespace: namespace.to_owned(),
             policy,
@@ -152,6 +154,7 @@ struct Work {
     access: Access,
     mirrors: Arc<Mirrors>,
     memory: Arc<Memory>,
+    leader: Leader,
     plan: ImagePlan,
     namespace: String,
     policy: Policy,
@@ -172,6 +175,10 @@ impl Work {
         // A large repository takes a while: what is needed is asked for after it.
         let used = self.needed()?;
         for digest in choose(&found, &self.namespace, &used, self.policy, now) {
+            // Another replica may know of more that is needed.
+            if !self.leader.leads() {
+                break;
+            }
             let deleted = self.registry.delete(&self.name, &digest, &self.access);
             deleted.await.map_err(refused)?;
             *removed += 1;

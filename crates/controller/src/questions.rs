@@ -63,6 +63,7 @@ impl Repository {
             identity: format!("{} as {secrets}", url.remote()),
             url,
             credentials: credentials.clone(),
+            tenant: tf.namespace().unwrap_or_default(),
         };
         Ok(Self {
             remote,
@@ -125,6 +126,7 @@ impl Repository {
                 (git.clone(), contexts.clone(), me.clone(), revision.clone());
             Box::pin(async move {
                 let context = git
+                    .of_tenant(&me.remote.tenant)
                     .fetch_context(&me.remote.url, &revision, &me.spec, &me.remote.credentials)
                     .await
                     .map_err(|error| at_commit(&revision, &error))?;
@@ -350,6 +352,7 @@ pub(crate) fn push(
 
 impl Repository {
     async fn fetch_again(&self, git: &GitCache, seen: &SourceSeen) -> Result<Vec<u8>, Failure> {
+        let git = git.of_tenant(&self.remote.tenant);
         let revision = git
             .resolve(&self.remote.url, &self.reference, &self.remote.credentials)
             .await

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use alustan_api::{FINALIZER, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
+use alustan_core::admission::{LIMITS, QUOTA, limits_of};
 use alustan_core::decide::decide;
 use alustan_core::metacontroller::{Pace, pace};
 use alustan_core::references::Key;
@@ -39,14 +40,18 @@ const QUEUED: SignedDuration = SignedDuration::from_secs(30);
 /// Looked at again after this, if nothing happened: no watch promises every event.
 const RESYNC: Duration = Duration::from_hours(1);
 
-/// One look at `object`, unless it is metacontroller that says when to look.
+/// What a namespace does not admit is not tried again sooner: its quota is used up for a while.
+const GENTLE: Duration = Duration::from_secs(10);
+
+/// One look at `object`, unless it is metacontroller that says when to look, or another replica that
+/// looks: who begins to lead looks at everything.
 pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
     match cx.driver {
-        Driver::Native => {
+        Driver::Native if cx.leader.leads() => {
             let looked = Box::pin(look(&object, &cx)).await;
             looked.map(|looked| looked.action())
         }
-        Driver::Metacontroller => Ok(Action::await_change()),
+        Driver::Native | Driver::Metacontroller => Ok(Action::await_change()),
     }
 }
 
@@ -85,6 +90,9 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
     let result = Box::pin(unmeasured(object, who.clone(), cx))
         .instrument(span)
         .await;
+    if result.as_ref().is_err_and(|error| !error.is_conflict()) {
+        cx.dispatcher.unknown(&key(&who), Timestamp::now());
+    }
     cx.metrics.looked(&who, &result, began.elapsed());
     result
 }
@@ -250,7 +258,7 @@ async fn act(
             cx.looks.note(&key, Look::of(tf, seen, &status));
             report(session, status).await
         }
-        Err(error) if error.is_conflict() => Err(error),
+        Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
         Err(error) => {
             report(session, trouble(tf, status, &error)).await?;
             Err(error)
@@ -275,7 +283,7 @@ fn key(who: &Ref) -> Key {
 /// Who has a run that goes on, as after a restart of the operator.
 fn running(cx: &Context) -> Vec<Key> {
     let jobs = cx.mirrors.jobs.filter(jobs::is_running);
-    let owners = jobs.iter().filter_map(|job| owner(&**job));
+    let owners = jobs.iter().filter_map(|job| owner(&cx.settings, &**job));
     owners.map(|who| key(&who)).collect()
 }
 
@@ -296,10 +304,16 @@ fn queued(status: &mut TerraformStatus, position: usize) {
 /// The status when a read or a write failed: what stands in the way is said, and tried again. An
 /// API server that is out of reach cannot be told anything.
 fn trouble(tf: &Terraform, status: TerraformStatus, error: &Error) -> TerraformStatus {
-    match error.reason() {
-        "ApiUnavailable" => tf.status.clone().unwrap_or(status),
-        reason => troubled(tf, status, reason, &error.chain(), Timestamp::now()),
-    }
+    let message = match error.reason() {
+        "ApiUnavailable" => return tf.status.clone().unwrap_or(status),
+        QUOTA | LIMITS => format!(
+            "{}; tried again within five minutes; see {}",
+            error.chain(),
+            limits_of(tf)
+        ),
+        _ => error.chain(),
+    };
+    troubled(tf, status, error.reason(), &message, Timestamp::now())
 }
 
 /// What to do when a look failed: look again, later and later.
@@ -310,9 +324,23 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Ac
         debug!(resource = %who, "the record changed meanwhile; looking again");
         return Action::requeue(Duration::from_millis(50));
     }
-    let wait = cx.memory.failed(&who);
+    if error.is_not_leading() && !cx.leader.leads() {
+        info!(resource = %who, "left to the replica that leads next");
+        return Action::await_change();
+    }
+    let wait = pause(&cx, &who, error);
     warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
     Action::requeue(wait)
+}
+
+/// How long to wait after a look at `who` that failed.
+pub(crate) fn pause(cx: &Context, who: &Ref, error: &Error) -> Duration {
+    let wait = cx.memory.failed(who);
+    if error.refusal().is_some() {
+        wait.max(GENTLE)
+    } else {
+        wait
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub(crate) struct Remote {
     pub(crate) credentials: Credentials,
     /// Tells two of them apart, without a word of the credentials.
     pub(crate) identity: String,
+    /// The namespace on whose turn it is asked.
+    pub(crate) tenant: String,
 }
 
 /// The questions that gather.
@@ -80,6 +82,7 @@ impl References {
         };
         let wanted = gathered.map(|it| it.wanted).unwrap_or_default();
         self.git
+            .of_tenant(&remote.tenant)
             .references(&remote.url, &wanted, &remote.credentials)
             .await
             .map_err(|error| crate::questions::source(&error))

@@ -1,13 +1,15 @@
-//! Wiring: watches, mirrors, the controller, its HTTP server, and an orderly end.
+//! Wiring: the election, watches, mirrors, the controller, its HTTP server, and an orderly end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
+use alustan_core::lease::{self, Identity};
 use alustan_core::references::followers;
+use alustan_core::settings::Settings;
 use alustan_source::{CacheOptions, GitCache};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
 use k8s_openapi::api::batch::v1::Job;
@@ -17,16 +19,20 @@ use kube::client::ClientBuilder;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{Controller, controller, watcher};
 use kube::{Client, Resource, ResourceExt};
-use tokio::sync::{mpsc, watch};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
+use crate::allowed::Lists;
 use crate::config::Config;
 use crate::context::{Answers, Context, Mirrors};
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
+use crate::enact::lending::{is_lent, sweep_after};
 use crate::error::with_causes;
 use crate::fail_point::FailPoint;
 use crate::http::{self, Health, Hooks, Listeners, Measured, Pushed};
+use crate::leader::{Election, Fence, Leader};
 use crate::looks::Looks;
 use crate::lookups::Lookups;
 use crate::metrics::{Asked, Counting, Metrics};
@@ -38,13 +44,18 @@ use crate::pushes::follow;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
 use crate::sync::Syncs;
-use crate::watches::{Events, Watches, to_ref};
+use crate::watches::{Events, Watches, is_watched, to_ref, wake_all};
 use crate::{Guarded, Ref, readable};
 
 /// Resources, Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
 pub(crate) const LISTS: usize = 6;
 /// The Secrets that are mirrored: what is read at each look. State is none of the operator's business.
-const MIRRORED: [Component; 3] = [Component::Record, Component::Pin, Component::Outputs];
+const MIRRORED: [Component; 4] = [
+    Component::Record,
+    Component::Pin,
+    Component::Outputs,
+    Component::Lent,
+];
 
 /// Several events of one moment cause one look. Short: people wait for it.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -62,10 +73,14 @@ const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
 pub(crate) async fn run(config: Config) -> Result<()> {
     let listeners = Listeners::bind(&config).await?;
     let metrics = Metrics::new();
-    let client = connect(&metrics)
+    let leader = Leader::new(identity(&config)?);
+    let (lists, listed) = watch::channel(0);
+    let election = election(&config, &leader, &metrics, listed.clone()).await;
+    let election = election.context("connect to the API server")?;
+    let client = connect(&metrics, &leader)
         .await
         .context("connect to the API server")?;
-    let health = Health::new();
+    let health = Health::new(leader.clone());
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
         shutdown().await;
@@ -73,9 +88,15 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         let _ = stop.send(true);
     });
     let (wake, woken) = mpsc::unbounded_channel::<Ref>();
-    let (lists, listed) = watch::channel(0);
-    let namespace = config.watch_namespace.clone();
-    let watches = Watches::new(client.clone(), namespace, wake.clone(), lists);
+    let namespaces = config.watch_namespaces.clone();
+    if !namespaces.is_empty() {
+        info!(
+            ?namespaces,
+            "acting in these namespaces alone; they are not labelled alustan.io/holds-state, so nothing \
+             keeps one from being deleted while something is applied in it"
+        );
+    }
+    let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists);
     let dispatcher = Dispatcher::new(config.max_concurrent_runs, wake.clone());
     let (push, pushes) = mpsc::channel(PUSHES);
     let made = Made {
@@ -83,6 +104,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         wake,
         health: health.clone(),
         metrics: metrics.clone(),
+        leader: leader.clone(),
         dispatcher: Arc::new(dispatcher),
     };
     let dispatcher = made.dispatcher.clone();
@@ -91,15 +113,16 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         woken,
         pushes,
         listed,
-        syncs: Arc::new(Syncs::new(config.watch_namespace.clone())),
+        syncs: Arc::new(Syncs::new(config.watch_namespaces.clone())),
     };
     let routes = http::Parts {
-        hooks: Hooks::new(config.hook_secrets.clone(), push),
+        hooks: Hooks::new(config.hook_secrets.clone(), push, leader.clone())?,
         measured: Measured {
             metrics,
             resources: watches.0.resources(),
             dispatcher,
             health: health.clone(),
+            leader,
         },
         health,
         syncs: parts.syncs.clone(),
@@ -109,12 +132,70 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         let stop = move || until(stopped.clone());
         tokio::spawn(async move { listeners.serve(&config, routes, stop).await })
     };
-    control(parts, &config, watches, until(stopped)).await?;
+    let work = Box::pin(control(parts, &config, watches, until(stopped)));
+    leading(election, work).await?;
     // A caller who does not come to an end does not keep the next operator waiting.
     match tokio::time::timeout(LAST_ANSWERS, server).await {
         Ok(ended) => ended.context("the HTTP server ended")?,
         Err(_) => Ok(()),
     }
+}
+
+/// Takes part in the `election` until `work` has ended, and then leaves it in good order. Who is
+/// replaced by another ends at once: what it remembers may be out of date.
+async fn leading(mut election: Election, work: impl Future<Output = Result<()>>) -> Result<()> {
+    let (resign, resigned) = oneshot::channel::<()>();
+    let mut part = tokio::spawn(async move {
+        let over = tokio::select! {
+            by = election.run() => Some(by),
+            _ = resigned => None,
+        };
+        if over.is_none() {
+            election.resign().await;
+        }
+        over
+    });
+    tokio::select! {
+        over = &mut part => {
+            let by = over.context("the election ended")?.flatten();
+            let by = by.as_deref().map_or("nobody", lease::pod);
+            bail!("this replica led, and its Lease was taken from it ({by} has it now): it starts anew");
+        }
+        done = work => {
+            drop(resign);
+            part.await.context("release the Lease")?;
+            done
+        }
+    }
+}
+
+/// Who this replica is.
+fn identity(config: &Config) -> Result<Identity> {
+    let mut process = [0_u8; 4];
+    if SystemRandom::new().fill(&mut process).is_err() {
+        bail!("no random numbers for the name of this replica");
+    }
+    Ok(Identity::new(config.pod_name.clone(), hex::encode(process)))
+}
+
+/// This replica's part in the election. Its calls are not held up by others, nor tried again later
+/// than they were meant.
+async fn election(
+    config: &Config,
+    leader: &Leader,
+    metrics: &Arc<Metrics>,
+    listed: watch::Receiver<usize>,
+) -> Result<Election> {
+    let mut api = kube::Config::infer().await?;
+    api.default_retry = false;
+    let client = ClientBuilder::try_from(api)?.with_layer(&Counting::new(metrics.clone()));
+    Ok(Election::new(
+        leader.clone(),
+        client.build(),
+        &config.lease,
+        config.address(),
+        listed,
+    ))
 }
 
 /// What is made before anything is watched.
@@ -132,13 +213,15 @@ pub(crate) struct Made {
     pub(crate) wake: mpsc::UnboundedSender<Ref>,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) leader: Leader,
     pub(crate) dispatcher: Arc<Dispatcher>,
 }
 
-/// A client whose calls are counted.
-async fn connect(metrics: &Arc<Metrics>) -> Result<Client> {
+/// A client whose calls are counted, and which writes nothing unless this replica leads.
+async fn connect(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
     let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
-    Ok(builder.with_layer(&Counting::new(metrics.clone())).build())
+    let builder = builder.with_layer(&Counting::new(metrics.clone()));
+    Ok(builder.with_layer(&Fence::new(leader.clone())).build())
 }
 
 /// The first of SIGTERM and SIGINT.
@@ -176,7 +259,7 @@ async fn control(
         listed,
         made,
     } = parts;
-    let health = made.health.clone();
+    let (health, wake) = (made.health.clone(), made.wake.clone());
     let ours =
         watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
     let memory_secrets = format!(
@@ -188,12 +271,13 @@ async fn control(
     );
     let memory_secrets = watcher::Config::default().labels(&memory_secrets);
     let resources = watches.resources();
-    let (secrets, secret_events) = watches.mirrored::<Secret>(memory_secrets, without_logs);
+    let builds = watches.including(config.build_namespace.as_ref());
+    let (secrets, secret_events) = builds.mirrored::<Secret>(memory_secrets, lean);
     let (config_maps, map_events) =
         watches.mirrored::<PartialObjectMeta<ConfigMap>>(ours.clone(), |_| {});
     let (claims, claim_events) = watches.mirrored::<PersistentVolumeClaim>(ours.clone(), |_| {});
-    let (jobs, job_events) = watches.mirrored::<Job>(ours.clone(), |_| {});
-    let (pods, pod_events) = watches.mirrored::<Pod>(ours, |_| {});
+    let (jobs, job_events) = builds.mirrored::<Job>(ours.clone(), |_| {});
+    let (pods, pod_events) = builds.mirrored::<Pod>(ours, |_| {});
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         config_maps: Mirror::new(config_maps),
@@ -212,17 +296,17 @@ async fn control(
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
         .watches_stream(secret_events, move |secret| {
             of_secret.mirrors.secrets.saw(&secret);
-            let mut who = takers(&of_outputs, &secret);
-            who.extend(owner(&secret));
+            let mut who = takers(&of_secret.settings, &of_outputs, &secret);
+            who.extend(owner(&of_secret.settings, &secret));
             who
         })
         .watches_stream(map_events, move |map| {
             of_map.mirrors.config_maps.saw(&map);
-            owner(&map)
+            owner(&of_map.settings, &map)
         })
         .watches_stream(claim_events, move |claim| {
             of_claim.mirrors.claims.saw(&claim);
-            owner(&claim)
+            owner(&of_claim.settings, &claim)
         })
         .watches_stream(job_events, move |job| {
             of_job.mirrors.jobs.saw(&job);
@@ -246,6 +330,8 @@ async fn control(
     let looks = controller.run(reconcile, retry, cx.clone());
     let mut looks = std::pin::pin!(looks);
     let mut tick = tokio::time::interval(Duration::from_secs(10));
+    tokio::spawn(look_at_all(cx.clone(), wake.clone()));
+    tokio::spawn(cx.allowed.clone().follow(cx.resources.clone(), wake));
     tokio::spawn(ready(cx.mirrors.listed.clone(), health.clone()));
     tokio::spawn(sweep(cx.git.clone()));
     tokio::spawn(follow(cx.clone(), pushes));
@@ -253,9 +339,9 @@ async fn control(
         tokio::select! {
             look = looks.next() => match look {
                 Some(Ok(_)) => {}
-                // Whoever let it go, it was not us.
                 Some(Err(controller::Error::ObjectNotFound(who))) => {
-                    forget(&cx, &Ref::new(&who.name).within(who.namespace.as_deref().unwrap_or_default()));
+                    let namespace = who.namespace.unwrap_or_default();
+                    gone(&cx, config, Ref::new(&who.name).within(&namespace));
                 }
                 Some(Err(error)) => debug!(%error, "look"),
                 None => return Ok(()),
@@ -263,6 +349,31 @@ async fn control(
             _ = tick.tick() => {}
         }
         health.turn();
+    }
+}
+
+/// Forgets a resource that is gone, and does away with the builds of one that went without us. In the
+/// namespace of builds there may be some of resources that another operator watches.
+fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
+    forget(cx, &who);
+    let namespace = who.namespace.as_deref().unwrap_or_default();
+    if is_watched(&config.watch_namespaces, namespace) {
+        let cx = cx.clone();
+        tokio::spawn(async move { sweep_after(&cx, &who).await });
+    }
+}
+
+/// Whoever begins to lead looks at every resource, also at those of which only builds are left: nobody did
+/// since the last one ended.
+async fn look_at_all(cx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
+    loop {
+        cx.leader.begins().await;
+        wake_all(cx.resources.state(), &wake);
+        let elsewhere = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
+        let builds = cx.mirrors.jobs.filter(elsewhere);
+        for who in builds.iter().filter_map(|job| owner(&cx.settings, &**job)) {
+            let _ = wake.send(who);
+        }
     }
 }
 
@@ -305,6 +416,7 @@ pub(crate) fn context(
         wake,
         health,
         metrics,
+        leader,
         dispatcher,
     } = made;
     let contexts = Contexts::open(config.cache_dir.join("contexts"))
@@ -337,6 +449,7 @@ pub(crate) fn context(
         settings,
         driver: config.driver,
         registry,
+        leader,
         dispatcher,
         mirrors: Arc::new(mirrors),
         resources,
@@ -353,6 +466,7 @@ pub(crate) fn context(
             pruned: Lookups::new(wake.clone(), metrics.clone(), Asked::Registry("prune")),
         },
         notifier,
+        allowed: Arc::new(Lists::open(config.allowed.clone())?),
         objects: Objects::new(client, wake.clone()),
         looks: Looks::new(wake),
         memory: Arc::default(),
@@ -362,8 +476,11 @@ pub(crate) fn context(
     })
 }
 
-/// Logs of failed runs are for people: they would take memory for nothing.
-fn without_logs(secret: &mut Secret) {
+/// Logs of failed runs are for people, and what is lent is for builds: they would be kept for nothing.
+fn lean(secret: &mut Secret) {
+    if is_lent(secret) {
+        secret.data = None;
+    }
     if let Some(data) = &mut secret.data {
         data.retain(|name, _| key::log_of(name).is_none());
     }
@@ -375,17 +492,20 @@ pub(crate) fn is_mirrored(secret: &Secret) -> bool {
     component.is_some_and(|component| MIRRORED.iter().any(|of| of.as_str() == component))
 }
 
-/// The resource that an object of ours belongs to.
-pub(crate) fn owner(object: &impl Resource) -> Option<Ref> {
-    let name = object.labels().get(labels::NAME)?;
-    Some(Ref::new(name).within(&object.namespace()?))
+/// The resource that an object of ours belongs to. In the namespace of builds its labels tell of which
+/// namespace that is; elsewhere anybody could have written them.
+pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> {
+    let (namespace, labels) = (object.namespace()?, object.labels());
+    let builds = settings.build_namespace.as_ref() == Some(&namespace);
+    let elsewhere = labels.get(labels::NAMESPACE).filter(|_| builds);
+    Some(Ref::new(labels.get(labels::NAME)?).within(elsewhere.unwrap_or(&namespace)))
 }
 
 /// Who waits for a Job: its resource, and all that share a build.
 fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
     let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
-    who.extend(owner(object));
+    who.extend(owner(&cx.settings, object));
     who
 }
 
@@ -406,10 +526,10 @@ fn users<K: Resource<DynamicType = ()>>(
 }
 
 /// Resources that take outputs of the one that a Secret belongs to.
-fn takers(resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
+fn takers(settings: &Settings, resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
     let outputs = Component::Outputs.as_str();
     let component = secret.labels().get(labels::COMPONENT);
-    let made_for = owner(secret).filter(|_| component.is_some_and(|it| it == outputs));
+    let made_for = owner(settings, secret).filter(|_| component.is_some_and(|it| it == outputs));
     let made_for = made_for.and_then(|who| resources.get(&who));
     let Some(Ok(made_for)) = made_for.as_deref().map(|it| &it.0) else {
         return Vec::new();

@@ -15,8 +15,9 @@ use tracing::{debug, warn};
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
-use crate::reconcile::{forget, look, signed};
+use crate::reconcile::{forget, look, pause, signed};
 use crate::run::LISTS;
+use crate::watches::is_watched;
 use crate::{Guarded, Ref};
 
 /// Metacontroller gives up after 10 s
@@ -27,18 +28,18 @@ const LONGEST: Duration = Duration::from_secs(6);
 /// Looks at resources when metacontroller asks.
 #[derive(Default)]
 pub(crate) struct Syncs {
-    /// The namespace that is watched, where it is not all of them.
-    namespace: Option<String>,
+    /// The namespaces that are watched, where it is not all of them.
+    namespaces: Vec<String>,
     context: OnceLock<Arc<Context>>,
     /// Who is being looked at: never twice at a time.
     busy: Mutex<HashSet<Ref>>,
 }
 
 impl Syncs {
-    /// In `namespace`, or everywhere. Nobody is looked at before [`Self::begin`].
-    pub(crate) fn new(namespace: Option<String>) -> Self {
+    /// In `namespaces`, or, without any, everywhere. Nobody is looked at before [`Self::begin`].
+    pub(crate) fn new(namespaces: Vec<String>) -> Self {
         Self {
-            namespace,
+            namespaces,
             ..Self::default()
         }
     }
@@ -54,16 +55,21 @@ impl Syncs {
     /// # Errors
     /// Why nobody looks at it: 422 where nobody ever will, 429 where it is to be asked again.
     pub(crate) async fn sync(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
-        if let Some(only) = self.namespace.as_ref().filter(|it| **it != asked.namespace) {
+        if !is_watched(&self.namespaces, &asked.namespace) {
             let message = format!(
-                "the operator acts in namespace {only} alone (--watch-namespace): narrow \
-                 spec.parentResource.labelSelector of the CompositeController to resources in it"
+                "the operator does not act in namespace {} (--watch-namespaces {}): narrow \
+                 spec.parentResource.labelSelector of the CompositeController to resources that it watches",
+                asked.namespace,
+                self.namespaces.join(",")
             );
             return Err(Refusal::new(422, "NamespaceNotWatched", message));
         }
         let Some(cx) = self.context.get().filter(|cx| has_listed(cx)).cloned() else {
             return Err(again("NotReady", "the operator has just started"));
         };
+        if !cx.leader.leads() {
+            return Err(again("NotLeader", "another replica of the operator leads"));
+        }
         let who = Ref::new(&asked.name).within(&asked.namespace);
         let Some(turn) = Turn::take(self, who) else {
             return Err(again("Busy", "the resource is being looked at"));
@@ -175,7 +181,7 @@ fn failed(cx: &Context, who: &Ref, error: &Error) -> Pace {
         debug!(resource = %who, "the record changed meanwhile");
         return Pace::AtWork;
     }
-    let wait = cx.memory.failed(who);
+    let wait = pause(cx, who, error);
     warn!(resource = %who, reason = error.reason(), error = error.chain(), ?wait, "will look again");
     Pace::AtRest(signed(wait))
 }

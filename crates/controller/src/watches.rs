@@ -1,7 +1,10 @@
 //! Watches that try again by themselves, and mirrors that they fill.
 
+mod joined;
+
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use alustan_core::approval::sets_approval;
 use alustan_core::references::Key;
@@ -19,14 +22,21 @@ use tracing::{debug, warn};
 use crate::error::with_causes;
 use crate::followers::Followers;
 use crate::{Guarded, Ref};
+use joined::joined;
 
 /// What a watch gives.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
 
-/// Watches in one namespace, or in all.
+/// Whether an operator of `namespaces`, of all without any, watches in `namespace`.
+pub(crate) fn is_watched(namespaces: &[String], namespace: &str) -> bool {
+    namespaces.is_empty() || namespaces.iter().any(|it| it == namespace)
+}
+
+/// Watches in some namespaces, or in all.
+#[derive(Clone)]
 pub(crate) struct Watches {
     client: Client,
-    namespace: Option<String>,
+    namespaces: Vec<String>,
     resources: Store<Guarded>,
     wake: mpsc::UnboundedSender<Ref>,
     /// How many have listed everything once.
@@ -34,20 +44,20 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// Watches in `namespace`, and the events of the resources. Their own status is no news to us. One
+    /// Watches in `namespaces`, in all without any, and the events of the resources. Their own status is no news to us. One
     /// that is gone is looked at once more, so that nothing of it is remembered; `wake` gets it, and
     /// those that an event concerns besides the one that it is about. `lists` counts the resources and the
     /// mirrors that have listed everything once.
     pub(crate) fn new(
         client: Client,
-        namespace: Option<String>,
+        namespaces: Vec<String>,
         wake: mpsc::UnboundedSender<Ref>,
         lists: watch::Sender<usize>,
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
         let (resources, writer) = reflector::store();
         let watches = Self {
             client,
-            namespace,
+            namespaces,
             resources,
             wake: wake.clone(),
             lists: lists.clone(),
@@ -75,19 +85,32 @@ impl Watches {
         (watches, events)
     }
 
+    /// Watches in `namespace`, too.
+    pub(crate) fn including(&self, namespace: Option<&String>) -> Self {
+        let mut wider = self.clone();
+        let more = namespace.filter(|it| !is_watched(&self.namespaces, it));
+        wider.namespaces.extend(more.cloned());
+        wider
+    }
+
     /// All resources.
     pub(crate) fn resources(&self) -> Store<Guarded> {
         self.resources.clone()
     }
 
-    fn api<K>(&self) -> Api<K>
+    /// Where objects are watched: in all namespaces at once, or in each of those that are named.
+    fn apis<K>(&self) -> Vec<Api<K>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        match &self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
+        let client = || self.client.clone();
+        if self.namespaces.is_empty() {
+            return vec![Api::all(client())];
         }
+        let namespaces = self.namespaces.iter();
+        namespaces
+            .map(|namespace| Api::namespaced(client(), namespace))
+            .collect()
     }
 
     /// What happens to what `wanted` selects. A watch that fails is tried again by itself: an error
@@ -104,8 +127,16 @@ impl Watches {
         let (resources, wake) = (self.resources(), self.wake.clone());
         let mut known = Vec::new();
         let mut first = true;
-        watcher(self.api::<K>(), wanted)
-            .default_backoff()
+        let apis = self.apis::<K>();
+        let begin = move || {
+            let watch = |api: &Api<K>| {
+                watcher(api.clone(), wanted.clone())
+                    .default_backoff()
+                    .boxed()
+            };
+            apis.iter().map(watch).collect()
+        };
+        joined(begin)
             .filter(|event| {
                 told::<K>(event);
                 future::ready(event.is_ok())
@@ -113,10 +144,7 @@ impl Watches {
             .inspect_ok(move |event| match event {
                 watcher::Event::Init => known = resources.state(),
                 watcher::Event::InitDone if !std::mem::take(&mut first) => {
-                    for resource in known.drain(..) {
-                        // The receiver lives as long as the controller.
-                        let _ = wake.send(ObjectRef::from_obj(&*resource));
-                    }
+                    wake_all(known.drain(..), &wake);
                 }
                 _ => {}
             })
@@ -154,6 +182,17 @@ impl Watches {
             .inspect_ok(counted(self.lists.clone()))
             .touched_objects();
         (store, events)
+    }
+}
+
+/// Has `resources` looked at.
+pub(crate) fn wake_all(
+    resources: impl IntoIterator<Item = Arc<Guarded>>,
+    wake: &mpsc::UnboundedSender<Ref>,
+) {
+    for resource in resources {
+        // The receiver lives as long as the controller.
+        let _ = wake.send(ObjectRef::from_obj(&*resource));
     }
 }
 

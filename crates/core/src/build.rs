@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Failures, History, Pin};
-use alustan_api::{State, Terraform};
+use alustan_api::{State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::absorb;
@@ -11,11 +11,12 @@ use crate::digest;
 use crate::image::{self, ImagePlan};
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
-use crate::ongoing::{self, GIVE_UP, NO_POD};
+use crate::ongoing::{self, NO_POD, patience};
 use crate::retry;
-use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, SourceSeen, Waiting};
+use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, Seen, SourceSeen, Waiting};
+use crate::settings::Settings;
 use crate::start;
-use crate::status::{Situation, logs};
+use crate::status::{Situation, logs_in};
 use crate::step::{Object, Step, Swap};
 
 /// How long a registry may take to tell the digest of what was pushed.
@@ -176,7 +177,7 @@ fn going_on(
     waiting: Option<&Waiting>,
 ) -> Image {
     let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
-        .then(|| ongoing::no_pod(case.tf, &build.job));
+        .then(|| ongoing::no_pod(case.settings.builds_in(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
     let Some(why) = waiting.cloned().or(unborn) else {
         let due = build.created_at + NO_POD;
@@ -185,9 +186,11 @@ fn going_on(
             look_at,
             ..building(&logs)
         };
-        return missing(Vec::new(), going_on);
+        // Nobody could lend it anything before it was there.
+        let lent = (!build.lent).then(|| lend(case, plan)).flatten();
+        return missing(lent.into_iter().collect(), going_on);
     };
-    let given_up_at = build.created_at + GIVE_UP;
+    let given_up_at = build.created_at + patience(&why);
     let message = format!("the build of the runner image cannot start: {why}");
     if case.now >= given_up_at {
         let failure = Failure {
@@ -209,7 +212,36 @@ fn going_on(
 }
 
 fn logs_of_build(case: &Case<'_>, job: &str) -> String {
-    format!("{} --all-containers", logs(case.tf, job))
+    let logs = logs_in(case.settings.builds_in(case.tf), job);
+    format!("{logs} --all-containers")
+}
+
+/// What the build of `plan` may use, where it runs in another namespace.
+fn lend(case: &Case<'_>, plan: &ImagePlan) -> Option<Step> {
+    let job = names::build_job(&plan.tag);
+    let lends = case.settings.lends(case.tf);
+    let lent = lends.then(|| secrets::lent(case.tf, &job, case.seen.found(), case.settings));
+    Some(Step::Lend(Box::new(lent.flatten()?)))
+}
+
+/// What was lent goes as soon as its build has ended, whether the image is still wanted or not.
+pub(crate) fn taken_back(seen: &Seen) -> impl Iterator<Item = Step> {
+    let over = seen.lent.iter().filter(|lent| lent.over);
+    over.map(|lent| Step::TakeBack(Box::new(lent.clone())))
+}
+
+/// In another namespace nobody may be who they please: each would be everybody there.
+fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Situation> {
+    let account = tf.spec.container_registry.service_account_name.as_ref()?;
+    settings.lends(tf).then(|| {
+        let message = format!(
+            "spec.containerRegistry.serviceAccountName: images are built in the namespace {} (--build-namespace), \
+             where no ServiceAccount {account} of {} is; name a Secret in secretRef instead",
+            settings.builds_in(tf),
+            tf.metadata.namespace.as_deref().unwrap_or_default()
+        );
+        Situation::stalled("BuildIdentityElsewhere", message)
+    })
 }
 
 fn building(logs: &str) -> Situation {
@@ -238,6 +270,7 @@ fn broken(
     let verdict = retry::verdict(&failures, &of, &case.tf.spec.retry, case.now);
     let steps = match verdict {
         retry::Verdict::Go => vec![Step::DeleteJob {
+            namespace: case.settings.builds_in(case.tf).to_owned(),
             name: build.job.clone(),
             uid: build.uid.clone(),
         }],
@@ -284,6 +317,9 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         retry::Verdict::Go => {}
         verdict => return missing(Vec::new(), failed(tf, failures, verdict, "")),
     }
+    if let Some(refused) = no_identity(tf, case.settings) {
+        return missing(Vec::new(), refused);
+    }
     let artifact = match &seen.artifact {
         Some(Answer::Known(artifact)) => artifact,
         Some(Answer::Failed {
@@ -299,21 +335,25 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
             return missing(push.into_iter().collect(), pushing);
         }
     };
-    let pull = start::pull_secret(tf, seen);
-    let inputs = seen.inputs.as_ref().ok();
-    let docker = start::docker_secret(tf, seen);
+    let (lent, docker) = (lend(case, plan), start::docker_secret(tf, seen));
+    let job = names::build_job(&plan.tag);
+    let (docker, pull, mut steps) = if case.settings.lends(tf) {
+        let docker = seen.found().docker_config.is_some();
+        let docker = docker.then_some((job.as_str(), secrets::DOCKER_CONFIG));
+        (docker, docker.map(|_| job.clone()), Vec::new())
+    } else {
+        let docker = docker.as_ref().map(|(name, key)| (name.as_str(), *key));
+        (docker, start::pull_secret(tf, seen), surroundings(case))
+    };
     let build = Build {
         image: plan,
         artifact,
         path: &source.path,
-        docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
+        docker,
         pull_secret: pull.as_deref(),
+        lent: lent.as_ref().map(|_| job.as_str()),
         namespace_uid: &seen.namespace_uid,
     };
-    let derived = inputs.and_then(|inputs| inputs.pull_config.as_deref());
-    let derived = derived.map(|config| Object::Secret(secrets::pull(tf, config)));
-    let mut steps = start::cache(tf, seen);
-    steps.extend(derived.map(|object| Step::Ensure(Box::new(object))));
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
     // Who looks at an old record gets no further: a build that failed for good is counted there.
@@ -321,7 +361,18 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         &case.record.record,
     ))));
     steps.push(Step::CreateJob(Box::new(job)));
+    steps.extend(lent);
     missing(steps, building(&logs_of_build(case, &name)))
+}
+
+/// What a build in the namespace of its resource needs there.
+fn surroundings(case: &Case<'_>) -> Vec<Step> {
+    let mut steps = start::cache(case.tf, case.seen);
+    let inputs = case.seen.inputs.as_ref().ok();
+    let derived = inputs.and_then(|inputs| inputs.pull_config.as_deref());
+    let derived = derived.map(|config| Object::Secret(secrets::pull(case.tf, config)));
+    steps.extend(derived.map(|object| Step::Ensure(Box::new(object))));
+    steps
 }
 
 fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, see: &str) -> Situation {

@@ -8,6 +8,8 @@ use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
+use crate::admission;
+use crate::allowed;
 use crate::build::{self, Image};
 use crate::image::{self, ImagePlan};
 use crate::inputs::Config;
@@ -23,7 +25,8 @@ use crate::{absorb, approval, delete, inputs, state_address, unrecorded};
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
 
-/// How often a resource whose state belongs to another looks whether it still does.
+/// How often a resource looks whether what stands against it still does, where nobody would tell it: its
+/// state belongs to another, an account is not for its runs.
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
 /// One look at one resource.
@@ -42,9 +45,13 @@ pub(crate) struct Case<'a> {
 
 /// What to do with `tf` at `now`.
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
+    let asking = allowed::asks_before_destroy(tf, &seen.allowed);
+    let tf = asking.as_ref().unwrap_or(tf);
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
-        return unrecorded::decide(tf, seen, now);
+        let mut decision = unrecorded::decide(tf, seen, now);
+        decision.steps.splice(0..0, build::taken_back(seen));
+        return decision;
     };
     let mut case = Case {
         tf,
@@ -69,6 +76,7 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         }
     }
     case.remember_notices();
+    case.steps.extend(build::taken_back(seen));
     if deleting {
         return delete::decide(case);
     }
@@ -98,6 +106,7 @@ fn old_jobs(case: &Case<'_>) -> Vec<Step> {
         .rev()
         .skip(KEPT_JOBS)
         .map(|(_, job)| Step::DeleteJob {
+            namespace: case.tf.namespace().unwrap_or_default(),
             name: job.name.clone(),
             uid: job.uid.clone(),
         })
@@ -162,6 +171,9 @@ impl Case<'_> {
         }
         if let Some(refusal) = image::refusal(self.tf, self.settings) {
             return Err(build::refused(&refusal));
+        }
+        if let Some(refusal) = allowed::refusal(self.tf, &self.seen.allowed, &self.seen.accounts) {
+            return Err(self.not_allowed(&refusal));
         }
         alustan_approval::check(&self.tf.spec.approval.rules)
             .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;
@@ -228,6 +240,18 @@ impl Case<'_> {
             own,
             wanted,
         })
+    }
+
+    /// Nobody tells when the owner of an account changes it.
+    fn not_allowed(&self, refusal: &Failure) -> Situation {
+        let situation = match refusal.class {
+            FailureClass::World => missing_input(refusal),
+            FailureClass::User | FailureClass::Module => build::refused(refusal),
+        };
+        Situation {
+            look_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
+            ..situation
+        }
     }
 
     /// What is wrong with the expressions of the spec, whatever they are about.
@@ -298,12 +322,8 @@ impl Case<'_> {
                 .is_some_and(|applied| self.is_applied(&applied.config_hash)),
         };
         let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
-        let ready = status
-            .conditions
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let current = status.observed_generation == self.tf.metadata.generation;
-        (ready && current).then(|| {
+        (is_ready(status) && current).then(|| {
             let view = self.view(None, None);
             if self.seen.source == Answer::Pending {
                 return status.clone();
@@ -399,9 +419,9 @@ impl Case<'_> {
     }
 
     /// There is no image, at least for now. Who waited before the registry was asked does so until it
-    /// answers.
+    /// answers; but what is ready may be so with something else than what is asked for.
     fn asking(self, situation: &Situation, plan: Option<&ImagePlan>) -> Decision {
-        match self.waited() {
+        match self.waited().filter(|status| !is_ready(status)) {
             Some(status) if situation.reason == build::LOOKUP => self.said(status),
             _ => self.done(situation, plan, None),
         }
@@ -482,12 +502,16 @@ impl Case<'_> {
         }
     }
 
+    /// What to look at after the last run.
     pub(crate) fn last_logs(&self) -> String {
-        self.history
-            .reports
-            .first()
-            .map(|report| format!("; see {}", logs(self.tf, &report.job)))
-            .unwrap_or_default()
+        let Some(report) = self.history.reports.first() else {
+            return String::new();
+        };
+        let failure = report.failure.as_ref();
+        if failure.is_some_and(|failure| admission::is_refused(&failure.reason)) {
+            return format!("; see {}", admission::limits_of(self.tf));
+        }
+        format!("; see {}", logs(self.tf, &report.job))
     }
 
     /// Starts `run` once there is room for it.
@@ -602,9 +626,16 @@ fn missing_input(failure: &Failure) -> Situation {
 
 /// Whether a resource waits for something else than its own work.
 fn is_blocked(status: &TerraformStatus) -> bool {
+    status.state == State::Pending && ready_is(status, "False")
+}
+
+fn is_ready(status: &TerraformStatus) -> bool {
+    ready_is(status, "True")
+}
+
+fn ready_is(status: &TerraformStatus, value: &str) -> bool {
     let mut conditions = status.conditions.iter();
-    status.state == State::Pending
-        && conditions.any(|it| it.type_ == "Ready" && it.status == "False")
+    conditions.any(|it| it.type_ == "Ready" && it.status == value)
 }
 
 /// The earlier of two moments.

@@ -46,7 +46,14 @@ pub fn run_inputs(
         applied_before: delete::says_applied(tf),
         plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),
+        service_account: service_account(tf).map(str::to_owned),
     })
+}
+
+/// The account that runs of `tf` are to have, where that is not its own.
+pub(crate) fn service_account(tf: &Terraform) -> Option<&str> {
+    let runner = tf.spec.runner.as_ref()?;
+    runner.service_account_name.as_deref()
 }
 
 /// The time limits of runs of `tf`.
@@ -194,17 +201,24 @@ pub fn config(tf: &Terraform, key: &[u8], tag: &str, inputs: &RunInputs, seen: &
     ];
     place.extend((!backend.secret_config.is_empty()).then(|| json!(backend.secret_config)));
     place.extend(backend.bootstrap.as_ref().map(|it| json!(it)));
-    let own = digest::keyed(
-        key,
-        &json!({
-            "image": tag,
-            "path": inputs.path,
-            "variables": own_variables,
-            "scripts": inputs.scripts,
-            "backend": place,
-            "runner": seen.found().runner,
-        }),
-    );
+    let mut own = json!({
+        "image": tag,
+        "path": inputs.path,
+        "variables": own_variables,
+        "scripts": inputs.scripts,
+        "backend": place,
+        "runner": seen.found().runner,
+    });
+    let runner = tf.spec.runner.as_ref();
+    let tokens = runner.map_or(&[][..], |runner| runner.tokens.as_slice());
+    let has_identity = inputs.service_account.is_some() || !tokens.is_empty();
+    if let (true, Some(own)) = (has_identity, own.as_object_mut()) {
+        own.insert(
+            "identity".to_owned(),
+            json!([inputs.service_account, tokens]),
+        );
+    }
+    let own = digest::keyed(key, &own);
     let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();
     for (name, found) in effective.iter().filter(|(_, found)| found.from.trigger) {
         let of = values.entry(&found.from.of).or_default();

@@ -1,8 +1,10 @@
 //! The pure behaviour of the operator: [`decide::decide`] turns a resource and what was seen of
-//! the world into steps and a status, [`schedule::schedule`] says which runs may start. No client,
-//! no clock, no async.
+//! the world into steps and a status, [`schedule::schedule`] says which runs may start, and
+//! [`lease::Elector`] which replica decides at all. No client, no clock, no async.
 
 pub mod absorb;
+pub mod admission;
+pub mod allowed;
 pub mod approval;
 pub mod base_image;
 pub mod build;
@@ -14,6 +16,7 @@ mod flapping;
 mod hand_on;
 pub mod image;
 pub mod inputs;
+pub mod lease;
 mod leave;
 pub mod leftovers;
 pub mod metacontroller;

@@ -100,6 +100,8 @@ definitions! {
     ] "Always 1; the labels tell what runs";
     READY = Gauge "alustan_ready" []
         "1 once the operator has seen all that it watches, and `/readyz` says so; 0 before: it does nothing until then";
+    LEADER = Gauge "alustan_leader" []
+        "1 where this replica acts, 0 where it stands by, or cannot renew its Lease";
     RESOURCES = Gauge "alustan_resources" [
         label("state", "as `status.state`; `Unreadable` where the resource is none that this version can read")
     ] "Resources by what goes on with them";
@@ -415,7 +417,7 @@ pub fn document() -> String {
          the\nname of a resource, a namespace, a repository or a registry in it: their number is bounded, and who reads them \
          learns\nnothing that kubectl would refuse. Counters begin anew with the operator; gauges are counted at each scrape. Where \
          nothing\nwaits, `alustan_oldest_…_timestamp_seconds` has no sample; where something does, `time() -` that is its age in \
-         seconds.\n\n\
+         seconds. Of\nseveral replicas the one that acts counts resources and runs, and the others tell 0: sums over all are right.\n\n\
          `deploy/monitoring` has a dashboard for Grafana and alerts for Prometheus; what to do about an alert:\n\
          [troubleshooting.md](troubleshooting.md).\n\n\
          | metric | type | labels | |\n|---|---|---|---|\n",

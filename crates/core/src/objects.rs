@@ -6,7 +6,7 @@ pub mod cache_pvc;
 pub mod namespace;
 pub mod outputs;
 pub mod pod;
-pub(crate) mod prepare;
+pub mod prepare;
 pub mod rbac;
 pub mod run_job;
 pub mod secrets;
@@ -14,6 +14,8 @@ pub mod secrets;
 use alustan_api::{Terraform, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+
+use crate::settings::Settings;
 
 /// Metadata of an object of `tf`. No ownerReference: foreground deletion would sweep away what
 /// destroy needs; the controller removes these objects itself.
@@ -28,4 +30,24 @@ pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -
         )),
         ..ObjectMeta::default()
     }
+}
+
+/// Metadata of an object that takes part in a build of `tf`. Elsewhere it tells of which namespace
+/// that is.
+pub(crate) fn meta_of_build(
+    tf: &Terraform,
+    name: String,
+    component: labels::Component,
+    settings: &Settings,
+) -> ObjectMeta {
+    let mut metadata = meta(tf, name, component);
+    if settings.lends(tf) {
+        let labels = metadata.labels.get_or_insert_default();
+        labels.extend(
+            tf.namespace()
+                .map(|own| (labels::NAMESPACE.to_owned(), own)),
+        );
+        metadata.namespace = Some(settings.builds_in(tf).to_owned());
+    }
+    metadata
 }

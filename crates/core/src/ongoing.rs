@@ -7,6 +7,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
+use crate::admission;
 use crate::approval;
 use crate::build;
 use crate::decide::{Case, Target};
@@ -20,7 +21,7 @@ pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 /// How long a pod may take to start before people are told: its image may be large.
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
 /// How long a pod may be unable to start before it is given up.
-pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
+const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 /// The same where nobody says what keeps it.
 const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
 /// How long after its time limits a run may need to end: the grace period of its pod, and much more.
@@ -212,18 +213,24 @@ impl Case<'_> {
 
     /// What keeps the pod of the current run from starting, and until when that is waited for.
     fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
+        if let Some(refused) = &self.seen.refused {
+            return Some((refused.clone(), self.now));
+        }
         let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
         let waited = self.now.duration_since(run.started_at);
         let told = match &job.waiting {
             Some(waiting) => Some(waiting.clone()),
-            None if !job.has_pod && waited >= NO_POD => Some(no_pod(self.tf, &run.job)),
+            None if !job.has_pod && waited >= NO_POD => {
+                let namespace = self.tf.namespace().unwrap_or_default();
+                Some(no_pod(&namespace, &run.job))
+            }
             None => None,
         };
         if let Some(told) = told {
             let wait = if self.has_another_way(run, &told) {
                 NO_POD
             } else {
-                GIVE_UP
+                patience(&told)
             };
             return Some((told, run.started_at + wait));
         }
@@ -262,10 +269,14 @@ impl Case<'_> {
             };
             self.cancel(&run.job, Some(failure));
         }
-        let message = format!(
-            "{message}; waited for until {}, then it is started anew",
-            build::clock(given_up_at)
-        );
+        let message = if admission::is_refused(&why.reason) {
+            format!("{message}; see {}", admission::limits_of(self.tf))
+        } else {
+            format!(
+                "{message}; waited for until {}, then it is started anew",
+                build::clock(given_up_at)
+            )
+        };
         Some(Situation {
             look_at: Some(given_up_at),
             ..Situation::blocked(State::Planning, &why.reason, message)
@@ -288,9 +299,20 @@ impl Case<'_> {
     pub(crate) fn delete_job(&mut self, name: &str) {
         let job = self.seen.job.as_ref().filter(|job| !job.finished);
         self.steps.extend(job.map(|job| Step::DeleteJob {
+            namespace: self.tf.namespace().unwrap_or_default(),
             name: name.to_owned(),
             uid: job.uid.clone(),
         }));
+    }
+}
+
+/// How long a Job is waited for whose pod waits for `why`. One that is not admitted leaves its place to
+/// others: the namespace may stay full for long.
+pub(crate) fn patience(why: &Waiting) -> SignedDuration {
+    if admission::is_refused(&why.reason) {
+        NO_POD
+    } else {
+        GIVE_UP
     }
 }
 
@@ -301,13 +323,10 @@ pub(crate) fn suspension(tf: &Terraform) -> String {
 }
 
 /// Nobody has made a pod for `job`: its namespace does not admit it, or has no room.
-pub(crate) fn no_pod(tf: &Terraform, job: &str) -> Waiting {
+pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
     Waiting {
         reason: "PodNotCreated".to_owned(),
-        message: format!(
-            "Job {job} has no pod yet; see kubectl describe -n {} job/{job}",
-            tf.namespace().unwrap_or_default()
-        ),
+        message: format!("Job {job} has no pod yet; see kubectl describe -n {namespace} job/{job}"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which runs may start now, over all resources (rule 18).
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -31,28 +32,66 @@ pub struct Waiting {
 /// After this long in the queue a run counts as one class higher.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
+/// When namespaces got their last places: numbers that grow with each place that is given out.
+pub type Served = BTreeMap<String, u64>;
+
 /// All of `queue` in the order in which they start; the first `limit - running` may start at
 /// `now`. Class first, with ageing; then the namespace with the fewest runs going or put before;
-/// then who waits longest.
-pub fn schedule(queue: &[Waiting], running: &[Key], now: Timestamp) -> Vec<Key> {
-    let mut load: BTreeMap<&str, usize> = BTreeMap::new();
-    for key in running {
-        *load.entry(&key.namespace).or_default() += 1;
+/// then the one that was `served` longest ago; then who waits longest.
+///
+/// So each other namespace gets one place at most before an apply of one in which nothing runs, however
+/// many it wants.
+pub fn schedule(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+    let mut lines: BTreeMap<&str, Line<'_>> = BTreeMap::new();
+    for waiting in queue {
+        let namespace = waiting.key.namespace.as_str();
+        let line = lines.entry(namespace).or_insert_with(|| Line {
+            waiting: Vec::new(),
+            load: 0,
+            // Zero is never: places are counted from one.
+            served: served.get(namespace).copied().unwrap_or_default(),
+        });
+        line.waiting.push((rank(waiting, now), waiting));
     }
-    let mut left: Vec<&Waiting> = queue.iter().collect();
-    let mut order = Vec::with_capacity(left.len());
-    while let Some((index, next)) = left.iter().enumerate().min_by_key(|(_, waiting)| {
-        let load = load
-            .get(waiting.key.namespace.as_str())
-            .copied()
-            .unwrap_or_default();
-        (rank(waiting, now), load, waiting.since, &waiting.key)
-    }) {
-        *load.entry(&next.key.namespace).or_default() += 1;
-        order.push(next.key.clone());
-        left.swap_remove(index);
+    for key in running {
+        if let Some(line) = lines.get_mut(key.namespace.as_str()) {
+            line.load += 1;
+        }
+    }
+    // Of each namespace, the first in its line stands for all of it.
+    let mut firsts = BinaryHeap::new();
+    for (namespace, line) in &mut lines {
+        line.waiting
+            .sort_by_key(|(rank, it)| Reverse((*rank, it.since, &it.key.name)));
+        firsts.extend(line.first().map(|turn| Reverse((turn, *namespace))));
+    }
+    let mut places = served.values().copied().max().unwrap_or_default();
+    let mut order = Vec::with_capacity(queue.len());
+    while let Some(Reverse((_, namespace))) = firsts.pop() {
+        let Some(line) = lines.get_mut(namespace) else {
+            continue;
+        };
+        places += 1;
+        (line.load, line.served) = (line.load + 1, places);
+        order.extend(line.waiting.pop().map(|(_, first)| first.key.clone()));
+        firsts.extend(line.first().map(|turn| Reverse((turn, namespace))));
     }
     order
+}
+
+/// Who waits in a namespace, the first of them last.
+struct Line<'a> {
+    waiting: Vec<(i64, &'a Waiting)>,
+    load: usize,
+    served: u64,
+}
+
+impl Line<'_> {
+    /// What says whether the first in it is next.
+    fn first(&self) -> Option<(i64, usize, u64, Timestamp)> {
+        let (rank, first) = self.waiting.last()?;
+        Some((*rank, self.load, self.served, first.since))
+    }
 }
 
 fn rank(waiting: &Waiting, now: Timestamp) -> i64 {
@@ -101,7 +140,7 @@ mod tests {
             waiting("a", "apply", Class::Change, 3),
         ];
         assert_eq!(
-            names(&schedule(&queue, &[], at(10))),
+            names(&schedule(&queue, &[], &Served::new(), at(10))),
             ["apply", "plan", "drift"]
         );
     }
@@ -112,7 +151,10 @@ mod tests {
             waiting("a", "drift", Class::Drift, 0),
             waiting("a", "apply", Class::Change, 1_100),
         ];
-        assert_eq!(names(&schedule(&queue, &[], at(1_200))), ["drift", "apply"]);
+        assert_eq!(
+            names(&schedule(&queue, &[], &Served::new(), at(1_200))),
+            ["drift", "apply"]
+        );
     }
 
     #[test]
@@ -122,29 +164,135 @@ mod tests {
             .collect();
         queue.push(waiting("modest", "m", Class::Change, 100));
         assert_eq!(
-            schedule(&queue, &[key("greedy", "r")], at(101))[0],
+            schedule(&queue, &[key("greedy", "r")], &Served::new(), at(101))[0],
             key("modest", "m")
         );
-        assert_eq!(schedule(&queue, &[], at(101))[1], key("modest", "m"));
+        assert_eq!(
+            schedule(&queue, &[], &Served::new(), at(101))[1],
+            key("modest", "m")
+        );
+    }
+
+    /// Who waits, who runs and who was served when, in five namespaces.
+    fn crowd() -> impl Strategy<Value = (Vec<Waiting>, Vec<Key>, Served)> {
+        let place = (0..5_u8, 0..20_u8);
+        let what = (0..3_usize, 0..5_000_i64);
+        let queue = prop::collection::btree_map(place, what, 0..60);
+        let running = prop::collection::btree_set((0..5_u8, 20..30_u8), 0..12);
+        let served = prop::collection::btree_map(0..5_u8, 1..9_u64, 0..5);
+        (queue, running, served).prop_map(|(queue, running, served)| {
+            let queue = queue.iter().map(|((namespace, name), (class, since))| {
+                let class = [Class::Change, Class::Plan, Class::Drift][*class];
+                waiting(&namespace.to_string(), &name.to_string(), class, *since)
+            });
+            let running = running
+                .iter()
+                .map(|(namespace, name)| key(&namespace.to_string(), &name.to_string()));
+            let served = served
+                .iter()
+                .map(|(namespace, at)| (namespace.to_string(), *at));
+            (queue.collect(), running.collect(), served.collect())
+        })
+    }
+
+    /// What [`schedule`] says, found the slow way: whoever is next is looked for among all.
+    fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+        let (mut left, mut going, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
+        let mut order = Vec::new();
+        let turn = |waiting: &Waiting, going: &[Key], served: &Served| {
+            let Key { namespace, name } = waiting.key.clone();
+            let load = going
+                .iter()
+                .filter(|key| key.namespace == namespace)
+                .count();
+            let served = served.get(&namespace).copied().unwrap_or_default();
+            (
+                rank(waiting, now),
+                load,
+                served,
+                waiting.since,
+                namespace,
+                name,
+            )
+        };
+        while let Some(next) = left
+            .iter()
+            .min_by_key(|it| turn(it, &going, &served))
+            .cloned()
+        {
+            left.retain(|waiting| waiting.key != next.key);
+            let last = served.values().max().copied().unwrap_or_default();
+            served.insert(next.key.namespace.clone(), last + 1);
+            going.push(next.key.clone());
+            order.push(next.key);
+        }
+        order
     }
 
     proptest! {
         #[test]
-        fn everyone_in_the_queue_gets_exactly_one_place(
-            entries in prop::collection::btree_map((0..5_u8, 0..20_u8), (0..3_u8, 0..5_000_i64), 0..40)
-        ) {
-            let queue: Vec<_> = entries
-                .iter()
-                .map(|((namespace, name), (class, since))| {
-                    let class = [Class::Change, Class::Plan, Class::Drift][usize::from(*class)];
-                    waiting(&namespace.to_string(), &name.to_string(), class, *since)
-                })
-                .collect();
-            let mut order = schedule(&queue, &[], at(5_000));
+        fn everyone_in_the_queue_gets_exactly_one_place((queue, running, served) in crowd()) {
+            let mut order = schedule(&queue, &running, &served, at(5_000));
             order.sort();
             let mut keys: Vec<_> = queue.into_iter().map(|waiting| waiting.key).collect();
             keys.sort();
             prop_assert_eq!(order, keys);
+        }
+
+        #[test]
+        fn who_is_next_is_the_first_among_all_that_are_left((queue, running, served) in crowd()) {
+            let found = schedule(&queue, &running, &served, at(5_000));
+            prop_assert_eq!(found, one_by_one(&queue, &running, &served, at(5_000)));
+        }
+
+        /// Thousands wait in some namespaces, and as many as there are places run; places get free
+        /// in any order. However late an apply comes in another namespace, each of those gets one
+        /// place at most before it.
+        #[test]
+        fn a_thousand_of_one_tenant_delay_the_apply_of_another_by_one_run_at_most(
+            greedy in 1..4_usize,
+            places in 1..6_usize,
+            comes in 0..20_usize,
+            was_served in any::<bool>(),
+            classes in prop::collection::vec(0..3_usize, 1..7),
+            ends in prop::collection::vec(any::<prop::sample::Index>(), 40),
+        ) {
+            let all = [Class::Change, Class::Plan, Class::Drift];
+            let class = |n: usize| all[classes[n % classes.len()]];
+            let mut queue: Vec<_> = (0..1_000 * greedy)
+                .map(|n| {
+                    let since = i64::try_from(n).unwrap();
+                    waiting(&format!("greedy{}", n % greedy), &format!("g{n:04}"), class(n), since)
+                })
+                .collect();
+            let modest = key("modest", "m");
+            let (mut running, mut served) = (Vec::<Key>::new(), Served::new());
+            let mut before: BTreeMap<String, usize> = BTreeMap::new();
+            for (turn, end) in ends.iter().enumerate() {
+                let now = at(5_000 + i64::try_from(turn).unwrap());
+                if turn == comes {
+                    let last = served.values().max().copied().unwrap_or_default();
+                    served.extend(was_served.then(|| (modest.namespace.clone(), last + 1)));
+                    queue.push(Waiting { key: modest.clone(), class: Class::Change, since: now });
+                }
+                let order = schedule(&queue, &running, &served, now);
+                for next in order.into_iter().take(places - running.len()) {
+                    if next == modest {
+                        prop_assert!(before.values().all(|starts| *starts <= 1), "{:?}", before);
+                        return Ok(());
+                    }
+                    if turn >= comes {
+                        *before.entry(next.namespace.clone()).or_default() += 1;
+                    }
+                    let last = served.values().max().copied().unwrap_or_default();
+                    served.insert(next.namespace.clone(), last + 1);
+                    queue.retain(|waiting| waiting.key != next);
+                    running.push(next);
+                }
+                let index = end.index(running.len());
+                running.swap_remove(index);
+            }
+            prop_assert!(false, "it never started");
         }
     }
 }

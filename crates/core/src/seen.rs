@@ -4,6 +4,7 @@ mod stack;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use alustan_api::NotificationEvent;
 use alustan_api::report::{Failure, RunReport};
@@ -13,6 +14,8 @@ use alustan_api::run::{
 use k8s_openapi::jiff::Timestamp;
 
 pub use stack::*;
+
+use crate::allowed::Allowed;
 
 /// The answer to a question that takes a while: to a repository, to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +59,10 @@ pub struct Seen {
     pub namespace_uid: String,
     /// What is wrong with the spec itself, whatever the world is like.
     pub invalid: Option<Failure>,
+    /// What resources may use.
+    pub allowed: Arc<Allowed>,
+    /// The `ServiceAccount`s that the spec names.
+    pub accounts: BTreeMap<String, AccountSeen>,
     /// Why its state may not be used: it belongs to another resource.
     pub conflict: Option<Failure>,
     /// Values of the Secrets and `ConfigMap`s that the spec names.
@@ -74,8 +81,12 @@ pub struct Seen {
     pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
+    /// Why its namespace did not admit that Job, where this operator has tried to make it.
+    pub refused: Option<Waiting>,
     /// Runner Jobs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,
+    /// What is lent to builds of this resource in another namespace.
+    pub lent: Vec<LentSeen>,
     /// The claim of the cache volume.
     pub cache: CacheSeen,
     /// What others are told: what the record has of it, and what came up or arrived since.
@@ -97,6 +108,17 @@ impl Seen {
     }
 }
 
+/// A `ServiceAccount` that a spec names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccountSeen {
+    /// There is none.
+    Absent,
+    /// Nobody has said that resources may have it.
+    Closed,
+    /// Its owner lets resources have it.
+    Open,
+}
+
 /// A runner Job that was made, perhaps long ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnJob {
@@ -106,6 +128,19 @@ pub struct OwnJob {
     pub uid: String,
     /// Whether it carries the `Complete` or the `Failed` condition.
     pub finished: bool,
+}
+
+/// A Secret that is lent to a build in another namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentSeen {
+    /// That namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Whether the build has ended or is gone.
+    pub over: bool,
 }
 
 /// The claim of the cache volume.
@@ -169,10 +204,13 @@ pub struct InputsSeen {
     pub gone: BTreeSet<String>,
     /// The key of the registry's Secret that holds the docker configuration.
     pub registry_key: Option<String>,
-    /// The docker configuration; only its digest is used.
+    /// The docker configuration: only its digest is used, unless it is lent to a build elsewhere.
     pub docker_config: Option<String>,
     /// The docker configuration, where the registry's Secret cannot be a pull secret itself.
     pub pull_config: Option<String>,
+    /// What the repository asks for, by the name of the file that the build reads: lent to builds
+    /// elsewhere, and else not used.
+    pub git: BTreeMap<String, Vec<u8>>,
 }
 
 /// The commit and what the module needs at it.
@@ -201,6 +239,8 @@ pub struct BuildSeen {
     pub created_at: Timestamp,
     /// Whether there is a pod of it.
     pub has_pod: bool,
+    /// Whether a Secret is lent to it.
+    pub lent: bool,
     /// How far it is.
     pub state: BuildState,
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::Engine;
+use alustan_api::{Engine, Terraform};
 
 /// The operator's configuration, as far as behaviour depends on it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The base image of resources that name none; it carries the runner.
@@ -17,6 +18,10 @@ pub struct Settings {
     pub builder_args: Vec<String>,
     /// Capabilities of the builder's container.
     pub builder_capabilities: Vec<String>,
+    /// Whether build pods have a user namespace of their own, so that root in them is nobody on the node.
+    pub builder_user_namespaces: bool,
+    /// The namespace of all builds; `None` for that of the resource.
+    pub build_namespace: Option<String>,
     /// The operator's own image: the runner in it goes into images built from foreign bases.
     pub operator_image: String,
     /// Registries that are spoken to in plain http, as `host:port`.
@@ -32,9 +37,25 @@ pub struct Settings {
     pub identity_registries: Vec<String>,
     /// Whether resources may refer to objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
+    /// Whether namespaces that hold state are labelled: that needs a right in the cluster, which an
+    /// operator of some namespaces has not.
+    pub marks_namespaces: bool,
 }
 
 impl Settings {
+    /// The namespace in which the image of `tf` is built.
+    pub fn builds_in<'a>(&'a self, tf: &'a Terraform) -> &'a str {
+        let own = tf.metadata.namespace.as_deref();
+        let namespace = self.build_namespace.as_deref().or(own);
+        namespace.unwrap_or_default()
+    }
+
+    /// Whether that is another than that of `tf`: then it has none of the objects that `tf` names, and
+    /// credentials are lent to the build.
+    pub fn lends(&self, tf: &Terraform) -> bool {
+        tf.metadata.namespace.as_deref() != Some(self.builds_in(tf))
+    }
+
     /// Whether the operator's own identity may be used for `repository`, named without a tag.
     pub fn lends_identity_to(&self, repository: &str) -> bool {
         let mut allowed = self.identity_registries.iter();

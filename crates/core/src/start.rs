@@ -132,7 +132,8 @@ impl Plan {
         })));
         steps.extend(pin(tf, seen, &next, history.base.as_ref(), &self.inputs));
         let mark = Object::Namespace(namespace::marked(tf));
-        steps.extend((self.kind == RunKind::Apply).then(|| ensure(mark)));
+        let marks = settings.marks_namespaces && self.kind == RunKind::Apply;
+        steps.extend(marks.then(|| ensure(mark)));
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
@@ -236,11 +237,13 @@ fn surroundings(
     inputs: &RunInputs,
 ) -> Vec<Step> {
     let state = inputs.backend.managed.as_ref();
-    let mut objects = vec![
-        Object::Account(rbac::account(tf)),
-        Object::Role(rbac::role(tf, inputs)),
-        Object::Binding(rbac::binding(tf)),
-    ];
+    let own = inputs.service_account.is_none();
+    let mut objects: Vec<Object> = own
+        .then(|| Object::Account(rbac::account(tf)))
+        .into_iter()
+        .collect();
+    objects.push(Object::Role(rbac::role(tf, inputs)));
+    objects.push(Object::Binding(rbac::binding(tf, inputs)));
     if kind.changes() {
         objects.push(Object::Budget(budget::budget(tf)));
     }
@@ -317,6 +320,7 @@ fn job(
         pull_secrets: &pulls,
         docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
         cache,
+        account: inputs.service_account.as_deref(),
     };
     Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
 }
@@ -359,7 +363,7 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     };
     let mut steps = more_slots(tf, current, inputs);
     let begun = current.record.claimed_by.is_some() || current.record.cancel;
-    if seen.job.is_none() && !begun {
+    if seen.job.is_none() && seen.refused.is_none() && !begun {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         let base = current.history.base.as_ref();
         steps.extend(pin(tf, seen, &current.record, base, inputs));

@@ -127,10 +127,12 @@ pub fn troubled(
 
 /// The command that shows what `job` prints.
 pub(crate) fn logs(tf: &Terraform, job: &str) -> String {
-    format!(
-        "kubectl logs -n {} job/{job}",
-        tf.namespace().unwrap_or_default()
-    )
+    logs_in(&tf.namespace().unwrap_or_default(), job)
+}
+
+/// The same, of a `job` in `namespace`.
+pub(crate) fn logs_in(namespace: &str, job: &str) -> String {
+    format!("kubectl logs -n {namespace} job/{job}")
 }
 
 /// The command that changes the spec as `change` says.

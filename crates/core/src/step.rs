@@ -11,6 +11,7 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::schedule::Class;
+use crate::seen::LentSeen;
 
 /// One write. Each can be done again without harm.
 #[derive(Clone)]
@@ -29,17 +30,23 @@ pub enum Step {
     CreateJob(Box<Job>),
     /// Delete a Job and its pods, unless it is another one by now.
     DeleteJob {
+        /// Its namespace.
+        namespace: String,
         /// Its name.
         name: String,
         /// Its uid.
         uid: String,
     },
+    /// Lend this Secret to the build Job of the same name, which becomes its owner.
+    Lend(Box<Secret>),
+    /// Delete a Secret that was lent, unless it is another one by now.
+    TakeBack(Box<LentSeen>),
     /// Delete an object with outputs that are handed on elsewhere by now, or no longer.
     DeleteOutputs(OutputsObject),
     /// Delete the claim of the cache volume, which lost its volume.
     DeleteClaim,
-    /// Delete what is left of the resource's own objects, state included or not, and the mark of its
-    /// namespace, if nothing else that was applied is in there.
+    /// Delete what is left of the resource's own objects, its builds elsewhere and state included or not,
+    /// and the mark of its namespace, if nothing else that was applied is in there.
     CleanUp {
         /// Whether the state goes, too.
         state: bool,
@@ -93,6 +100,8 @@ kinds!(
     PushContext,
     CreateJob,
     DeleteJob,
+    Lend,
+    TakeBack,
     DeleteOutputs,
     DeleteClaim,
     CleanUp,
@@ -110,6 +119,8 @@ impl Step {
             Self::PushContext => StepKind::PushContext,
             Self::CreateJob(_) => StepKind::CreateJob,
             Self::DeleteJob { .. } => StepKind::DeleteJob,
+            Self::Lend(_) => StepKind::Lend,
+            Self::TakeBack(_) => StepKind::TakeBack,
             Self::DeleteOutputs(_) => StepKind::DeleteOutputs,
             Self::DeleteClaim => StepKind::DeleteClaim,
             Self::CleanUp { .. } => StepKind::CleanUp,

@@ -110,6 +110,7 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
     }
     if deleting && is_abandoned(tf) {
         steps.push(Step::DeleteJob {
+            namespace: tf.namespace().unwrap_or_default(),
             name: job.name.clone(),
             uid: job.uid.clone(),
         });

@@ -127,11 +127,12 @@ impl Question<'_> {
         let status = response.status();
         let body = self.body(response).await?;
         if !status.is_success() {
-            // What is wrong with credentials comes as 400 from some, and so do refresh tokens that have run out.
-            let failure = if status == StatusCode::BAD_REQUEST {
-                Failure::Unauthorized
-            } else {
-                Failure::of_status(status.as_u16())
+            let failure = match status {
+                // What is wrong with credentials comes as 400 from some, and so do refresh tokens that have run out.
+                StatusCode::BAD_REQUEST => Failure::Unauthorized,
+                // It is the service that is missing, not the image.
+                StatusCode::NOT_FOUND => Failure::Other,
+                status => Failure::of_status(status.as_u16()),
             };
             return Err(self.failed(failure, &format!("status {status} of its token service")));
         }

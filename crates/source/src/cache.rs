@@ -15,8 +15,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, SemaphorePermit};
-
 pub use self::refs::Listing;
 use self::store::Store;
 use crate::{
@@ -25,6 +23,7 @@ use crate::{
     error::Error,
     git::{self, Bounds, Session},
     reference::{Reference, Revision},
+    turns::{Turn, Turns},
     url::RepositoryUrl,
 };
 
@@ -45,7 +44,7 @@ pub struct CacheOptions {
     pub repository_bytes: u64,
     /// Bytes of all repositories together; those that were not used for longest go first [3 GiB].
     pub cache_bytes: u64,
-    /// Repositories that are asked or fetched at once; others queue [8].
+    /// Repositories that are asked or fetched at once; others queue, tenant by tenant [8].
     pub at_once: usize,
     /// What git may know of the machine: search path, proxies, trusted certificates [those of this process].
     pub environment: BTreeMap<String, OsString>,
@@ -75,7 +74,8 @@ const LISTING: u64 = 64 << 20;
 pub struct GitCache {
     store: Arc<Store>,
     options: Arc<CacheOptions>,
-    turns: Arc<Semaphore>,
+    turns: Arc<Turns>,
+    tenant: Arc<str>,
 }
 
 impl GitCache {
@@ -95,9 +95,19 @@ impl GitCache {
     pub fn with_options(root: impl Into<PathBuf>, options: CacheOptions) -> Result<Self, Error> {
         Ok(Self {
             store: Arc::new(Store::open(root.into())?),
-            turns: Arc::new(Semaphore::new(options.at_once)),
+            turns: Turns::new(options.at_once),
             options: Arc::new(options),
+            tenant: Arc::default(),
         })
+    }
+
+    /// The same cache for the calls of `tenant`: tenants take turns.
+    #[must_use]
+    pub fn of_tenant(&self, tenant: &str) -> Self {
+        Self {
+            tenant: tenant.into(),
+            ..self.clone()
+        }
     }
 
     /// Asks the remote for the commit that `reference` is at now. A commit is what it is, and nobody is asked.
@@ -201,9 +211,9 @@ impl GitCache {
         collected.pack(module_path).await
     }
 
-    /// A place among those who may call git. The semaphore is never closed.
-    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.turns.acquire().await.ok()
+    /// A place among those who may call git.
+    async fn turn(&self) -> Option<Turn> {
+        self.turns.take(&self.tenant).await
     }
 
     /// Removes repositories that were not used for `idle`, and tells how many.

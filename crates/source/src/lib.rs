@@ -21,6 +21,7 @@ mod repopath;
 mod secret;
 mod ssh_key;
 mod tree;
+mod turns;
 mod unpack;
 mod url;
 

@@ -5,34 +5,49 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::{Pass, StatusKind, call, gone, is, namespaces};
+use super::{Pass, StatusKind, call, gone, is, lending, namespaces};
+use crate::context::Context;
 use crate::error::Error;
 use crate::observe::jobs;
 
-impl Pass<'_> {
-    /// With its pods: by default the API server would leave them behind. Another Job that has taken
-    /// its name meanwhile stays.
-    pub(super) async fn delete_job(&self, name: &str, uid: &str) -> Result<(), Error> {
-        self.cx.mirrors.jobs.forget(&self.namespace(), name);
-        let this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: None,
-            }),
-            ..DeleteParams::background()
-        };
-        let api = self.api::<Job>();
-        match call(&format!("delete job {name}"), api.delete(name, &this)).await {
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(()),
-            other => gone(other),
-        }
-    }
+/// With its pods: by default the API server would leave them behind. Another Job that has taken
+/// its name meanwhile stays.
+pub(super) async fn delete_job(
+    cx: &Context,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<(), Error> {
+    cx.mirrors.jobs.forget(namespace, name);
+    let api: Api<Job> = Api::namespaced(cx.client.clone(), namespace);
+    delete_this(&api, name, uid).await
+}
 
+/// Unless it is another object by now.
+pub(super) async fn delete_this<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let this = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    };
+    let what = format!("delete {} {name}", K::kind(&()));
+    match call(&what, api.delete(name, &this)).await {
+        Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(()),
+        other => gone(other),
+    }
+}
+
+impl Pass<'_> {
     /// One that somebody else made meanwhile stays.
     pub(super) async fn delete_outputs<K>(&self, name: &str) -> Result<(), Error>
     where
@@ -69,14 +84,14 @@ impl Pass<'_> {
             job.namespace() == namespace && jobs::finished(job) && names_claim(job, claim)
         });
         for job in users {
-            self.delete_job(&job.name_any(), &job.uid().unwrap_or_default())
-                .await?;
+            let (name, uid) = (job.name_any(), job.uid().unwrap_or_default());
+            delete_job(self.cx, &self.namespace(), &name, &uid).await?;
         }
         Ok(())
     }
 
-    /// Everything that carries our labels for this resource; the state last, and only if it is
-    /// to go. Then the mark of the namespace, if this was the last that was applied in it.
+    /// Everything that carries our labels for this resource, its builds elsewhere first; the state last,
+    /// and only if it is to go. Then the mark of the namespace, if this was the last that was applied in it.
     pub(super) async fn clean_up(&self, state: bool, volume: bool) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(
@@ -94,6 +109,7 @@ impl Pass<'_> {
                 Component::State.as_str()
             )
         };
+        lending::sweep(self.cx, self.session.who).await?;
         self.delete_all::<Job>(&ours).await?;
         self.delete_all::<PodDisruptionBudget>(&ours).await?;
         self.delete_all::<RoleBinding>(&ours).await?;
@@ -104,7 +120,9 @@ impl Pass<'_> {
         }
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&secrets).await?;
-        namespaces::unmark(&self.cx.client, &self.namespace()).await?;
+        if self.cx.settings.marks_namespaces {
+            namespaces::unmark(&self.cx.client, &self.namespace()).await?;
+        }
         self.cx
             .mirrors
             .forget(&self.namespace(), &self.tf.name_any());

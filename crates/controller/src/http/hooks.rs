@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use k8s_openapi::jiff::Timestamp;
+use reqwest::Client;
 use ring::digest::{self, digest};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -25,6 +27,7 @@ pub(crate) use payload::{Push, Sender};
 use super::received::{Budget, Unreceived};
 use super::shared::secrets_in;
 use crate::error::with_causes;
+use crate::leader::Leader;
 use crate::webhook::{self, Secret};
 
 /// The most that a sender may send; GitHub leaves out commits beyond 2048 of a push.
@@ -42,6 +45,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A push, and whom to tell how many resources it concerns.
 pub(crate) type Pushed = (Push, oneshot::Sender<usize>);
 
+/// What one replica hands on to the one that leads: what senders sign and say.
+const HANDED_ON: [&str; 9] = [
+    "content-type",
+    "webhook-id",
+    "webhook-timestamp",
+    "webhook-signature",
+    "x-github-event",
+    "x-gitlab-event",
+    "x-gitlab-event-uuid",
+    "x-gitlab-token",
+    "x-hub-signature-256",
+];
+
+/// The header by which a message was handed on once: it is not handed on again.
+const BY_REPLICA: &str = "alustan-replica";
+
+/// When to send a message again that no replica could take, in seconds: another one leads by then.
+const AGAIN: &str = "20";
+
 /// What the endpoint needs.
 #[derive(Clone)]
 pub(crate) struct Hooks {
@@ -50,18 +72,27 @@ pub(crate) struct Hooks {
     /// By the SHA-256 of what tells a message from all others.
     seen: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
     budget: Budget,
+    leader: Leader,
+    http: Client,
 }
 
 impl Hooks {
-    /// Accepts what is signed with a secret of the folder `secrets`, and tells `pushes`. Without a folder
-    /// nothing is accepted.
-    pub(crate) fn new(secrets: Option<PathBuf>, pushes: mpsc::Sender<Pushed>) -> Self {
-        Self {
+    /// Accepts what is signed with a secret of the folder `secrets`, and tells `pushes`, or the
+    /// replica that leads. Without a folder nothing is accepted.
+    pub(crate) fn new(
+        secrets: Option<PathBuf>,
+        pushes: mpsc::Sender<Pushed>,
+        leader: Leader,
+    ) -> anyhow::Result<Self> {
+        let http = Client::builder().no_proxy().timeout(PATIENCE).build();
+        Ok(Self {
             secrets,
             pushes,
             seen: Arc::default(),
             budget: Budget::default(),
-        }
+            leader,
+            http: http.context("set up the HTTP client of hooks")?,
+        })
     }
 
     /// Whether a message was seen a moment ago.
@@ -96,9 +127,9 @@ pub(crate) fn router(hooks: Hooks) -> Router {
         })
     };
     Router::new()
-        .route("/hooks/github", of(Sender::Github))
-        .route("/hooks/gitlab", of(Sender::Gitlab))
-        .route("/hooks/generic", of(Sender::Generic))
+        .route(Sender::Github.path(), of(Sender::Github))
+        .route(Sender::Gitlab.path(), of(Sender::Gitlab))
+        .route(Sender::Generic.path(), of(Sender::Generic))
         .with_state(hooks)
 }
 
@@ -112,14 +143,16 @@ struct Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let told = json!({"reason": self.reason, "message": self.message});
-        let mut response = answer(self.status, &told);
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            let soon = axum::http::HeaderValue::from_static("5");
-            response.headers_mut().insert(RETRY_AFTER, soon);
+        let answer = answer(self.status, &told);
+        match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => ([(RETRY_AFTER, AGAIN)], answer).into_response(),
+            _ => answer,
         }
-        response
     }
 }
+
+/// The reason of a message that reached no replica that leads.
+const NOT_LEADER: &str = "NotLeader";
 
 async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
     let secrets = secrets(hooks.secrets.as_deref()).await?;
@@ -149,6 +182,9 @@ async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Respons
         reason: "InvalidPush",
         message,
     })?;
+    if !hooks.leader.acts() {
+        return hand_on(hooks, sender, headers, body).await;
+    }
     let resources = tell(hooks, push).await.ok_or_else(|| Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
         reason: "NotReady",
@@ -181,6 +217,50 @@ fn unreceived(why: Unreceived) -> Refusal {
             reason: "Busy",
             message: "too much comes at a time; send it again".to_owned(),
         },
+    }
+}
+
+/// Asks the replica that leads, which checks the signature itself.
+async fn hand_on(
+    hooks: &Hooks,
+    sender: Sender,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Response, Refusal> {
+    let once = !headers.contains_key(BY_REPLICA);
+    let Some(leader) = hooks.leader.address().filter(|_| once) else {
+        return Err(nobody("no replica of the operator leads at this moment"));
+    };
+    let known = HANDED_ON
+        .iter()
+        .filter_map(|name| Some((HeaderName::from_static(name), headers.get(*name)?.clone())));
+    let asked = hooks
+        .http
+        .post(format!("http://{leader}{}", sender.path()))
+        .headers(known.collect())
+        .header(BY_REPLICA, "once")
+        .body(body.to_vec())
+        .send();
+    let unreachable = |error: reqwest::Error| {
+        let why = with_causes(&error);
+        nobody(&format!("the replica that leads cannot be reached: {why}"))
+    };
+    let answered = asked.await.map_err(unreachable)?;
+    let status = answered.status();
+    let told = answered.bytes().await.map_err(unreachable)?;
+    Ok((status, [(CONTENT_TYPE, "application/json")], told).into_response())
+}
+
+/// Who leads next asks all repositories at once, so that nothing is lost for good.
+fn nobody(why: &str) -> Refusal {
+    let message = format!(
+        "{why}; who leads next asks all repositories at once; send it again in {AGAIN} s to be sure"
+    );
+    warn!(message, "a message to /hooks was not taken");
+    Refusal {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        reason: NOT_LEADER,
+        message,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use alustan_core::metrics::count;
+use alustan_core::metrics::{Counts, count};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -13,8 +13,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::Store;
 
 use crate::Guarded;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Load};
 use crate::http::Health;
+use crate::leader::Leader;
 use crate::metrics::{Metrics, Now};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -30,6 +31,8 @@ pub(crate) struct Measured {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Whether the watches have listed everything.
     pub(crate) health: Health,
+    /// Which replica acts.
+    pub(crate) leader: Leader,
 }
 
 /// The route.
@@ -45,13 +48,22 @@ async fn scrape(State(measured): State<Measured>) -> Response {
         resources,
         dispatcher,
         health,
+        leader,
     } = measured;
     metrics.keep(|who| resources.get(who).is_some());
-    let all = resources.state();
+    // All replicas know the resources: one of them tells, so that a sum over replicas is right.
+    let (counts, load) = if leader.acts() {
+        let (all, now) = (resources.state(), Timestamp::now());
+        let counts = count(all.iter().map(|it| it.0.as_ref().ok()), now);
+        (counts, dispatcher.load())
+    } else {
+        (Counts::default(), Load::default())
+    };
     let now = Now {
-        counts: count(all.iter().map(|it| it.0.as_ref().ok()), Timestamp::now()),
-        load: dispatcher.load(),
+        counts,
+        load,
         ready: health.is_ready(),
+        leads: leader.leads(),
     };
     match metrics.text(&now) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
@@ -111,13 +123,14 @@ mod tests {
         assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }
 
-    fn measured(resources: Store<Guarded>) -> Measured {
+    fn measured(resources: Store<Guarded>, leader: Leader) -> Measured {
         let (wake, _woken) = mpsc::unbounded_channel();
         Measured {
             metrics: Metrics::new(),
             resources,
             dispatcher: Arc::new(Dispatcher::new(7, wake)),
-            health: Health::new(),
+            health: Health::new(leader.clone()),
+            leader,
         }
     }
 
@@ -127,7 +140,8 @@ mod tests {
         for (name, reason) in [("secret-project", "StateLost"), ("other", "StateLost")] {
             writer.apply_watcher_event(&watcher::Event::Apply(resource(name, reason)));
         }
-        let text = scraped(&measured(resources)).await;
+        let text = scraped(&measured(resources, Leader::leading())).await;
+        has(&text, "alustan_leader 1");
         has(&text, "alustan_resources{state=\"Stalled\"} 2");
         has(&text, "alustan_resources_stalled{reason=\"StateLost\"} 2");
         has(&text, "alustan_run_places 7");
@@ -140,7 +154,7 @@ mod tests {
     async fn an_operator_whose_watches_list_nothing_says_so_and_that_it_looked_at_nothing() {
         let (resources, mut writer) = reflector::store();
         writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
-        let measured = measured(resources);
+        let measured = measured(resources, Leader::leading());
         let text = scraped(&measured).await;
         has(&text, "alustan_ready 0");
         has(&text, "alustan_reconciles_total{result=\"ok\"} 0");
@@ -154,7 +168,7 @@ mod tests {
         let (resources, mut writer) = reflector::store();
         let web = resource("web", "Rejected");
         writer.apply_watcher_event(&watcher::Event::Apply(web.clone()));
-        let measured = measured(resources);
+        let measured = measured(resources, Leader::leading());
         let (who, took) = (Ref::new("web").within("team"), Duration::ZERO);
         let failed: Result<(), Error> = Err(Error::Random);
         for _ in 0..3 {
@@ -174,5 +188,16 @@ mod tests {
             &scraped(&measured).await,
             "alustan_resources_reconcile_failed 0",
         );
+    }
+
+    #[tokio::test]
+    async fn who_stands_by_counts_nothing_that_another_counts() {
+        let (resources, mut writer) = reflector::store();
+        writer.apply_watcher_event(&watcher::Event::Apply(resource("web", "StateLost")));
+        let text = scraped(&measured(resources, Leader::following(None))).await;
+        has(&text, "alustan_leader 0");
+        has(&text, "alustan_run_places 0");
+        has(&text, "alustan_resources_drifted 0");
+        assert!(!text.contains("alustan_resources{"), "{text}");
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Alive: the loop turns, also while there is nothing to do, and no look hangs. A look is bounded by
 //! the time limits of its calls; one that goes on for [`HUNG`] will not end. Ready: all watches have
-//! listed everything once. From then on the operator stays ready: an API server that is out of reach
-//! is not mended by taking the operator away.
+//! listed everything once, and the Lease was read; who stands by is ready, too, to take over. From
+//! then on the operator stays ready: an API server that is out of reach is not mended by taking the
+//! operator away.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use axum::routing::get;
 use tokio::time::Instant;
 
 use crate::Ref;
+use crate::leader::{Leader, Role};
 use crate::version::Version;
 
 /// A loop that did not turn for this long is stuck: it turns every ten seconds at least.
@@ -30,6 +32,7 @@ const HUNG: Duration = Duration::from_mins(10);
 pub(crate) struct Health(Arc<Inner>);
 
 struct Inner {
+    leader: Leader,
     warm: AtomicBool,
     loops: Mutex<Loop>,
 }
@@ -54,9 +57,10 @@ impl Drop for Looking {
 }
 
 impl Health {
-    /// Alive, not yet ready.
-    pub(crate) fn new() -> Self {
+    /// Alive, not yet ready; `leader` knows what part it takes.
+    pub(crate) fn new(leader: Leader) -> Self {
         Self(Arc::new(Inner {
+            leader,
             warm: AtomicBool::default(),
             loops: Mutex::new(Loop {
                 turned: Instant::now(),
@@ -124,10 +128,12 @@ impl Health {
     }
 
     fn ready(&self) -> Result<String, String> {
-        if self.is_ready() {
-            Ok("the watches have listed everything".to_owned())
-        } else {
-            Err("the watches have not yet listed everything once".to_owned())
+        if !self.is_ready() {
+            return Err("the watches have not yet listed everything once".to_owned());
+        }
+        match self.0.leader.role() {
+            Role::Has(role) => Ok(format!("the watches have listed everything; {role}")),
+            Role::None(why) => Err(why),
         }
     }
 }
@@ -158,12 +164,17 @@ async fn version() -> impl IntoResponse {
 #[cfg(test)]
 mod tests {
     use alustan_api::run::PROTOCOL;
+    use alustan_core::lease::Identity;
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
     use serde_json::{Value, json};
     use tower::ServiceExt;
 
     use super::*;
+
+    fn alive() -> Health {
+        Health::new(Leader::leading())
+    }
 
     async fn ask(health: &Health, path: &str) -> (u16, String) {
         let request = Request::get(path).body(Body::empty()).unwrap();
@@ -175,7 +186,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_waits_for_events_is_alive_and_one_that_does_not_turn_is_not() {
-        let health = Health::new();
+        let health = alive();
         for _ in 0..30 {
             tokio::time::advance(Duration::from_secs(10)).await;
             health.turn();
@@ -191,7 +202,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_look_that_hangs_is_told_although_the_loop_turns_and_others_end() {
-        let health = Health::new();
+        let health = alive();
         let hanging = health.look(&Ref::new("web").within("team"));
         for _ in 0..59 {
             tokio::time::advance(Duration::from_secs(10)).await;
@@ -216,17 +227,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_ready_once_the_caches_are_warm() {
-        let health = Health::new();
-        assert_eq!(ask(&health, "/readyz").await.0, 503);
-        assert_eq!(ask(&health, "/livez").await.0, 200);
+    async fn it_is_ready_once_the_caches_are_warm_whoever_leads() {
+        let leads = Leader::leading();
+        let stands_by = Leader::following(None);
+        for (leader, role) in [
+            (leads, "this replica leads"),
+            (stands_by, "stands by while other leads"),
+        ] {
+            let health = Health::new(leader);
+            assert_eq!(ask(&health, "/readyz").await.0, 503);
+            assert_eq!(ask(&health, "/livez").await.0, 200);
+            health.set_ready();
+            let told = format!("ok: the watches have listed everything; {role}\n");
+            assert_eq!(ask(&health, "/readyz").await, (200, told));
+        }
+    }
+
+    #[tokio::test]
+    async fn who_cannot_read_the_lease_is_no_replica_to_count_on() {
+        let health = Health::new(Leader::new(Identity::new(None, "test")));
         health.set_ready();
-        assert_eq!(ask(&health, "/readyz").await.0, 200);
+        let told = "not ok: the Lease is being read\n".to_owned();
+        assert_eq!(ask(&health, "/readyz").await, (503, told));
     }
 
     #[tokio::test]
     async fn the_version_tells_what_runs() {
-        let (code, text) = ask(&Health::new(), "/version").await;
+        let (code, text) = ask(&alive(), "/version").await;
         assert_eq!(code, 200);
         let mut told: Value = serde_json::from_str(&text).unwrap();
         told.as_object_mut().unwrap().remove("commit");

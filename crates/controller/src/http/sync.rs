@@ -10,7 +10,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{
-    ALLOW, AUTHORIZATION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER,
+    WWW_AUTHENTICATE,
 };
 use axum::http::{HeaderMap, HeaderName, StatusCode, response};
 use axum::response::Response;
@@ -142,6 +143,10 @@ fn refused(refusal: &Refusal) -> Response {
     let headers: &[_] = match status {
         StatusCode::UNAUTHORIZED => &[(WWW_AUTHENTICATE, "Bearer")],
         StatusCode::METHOD_NOT_ALLOWED => &[(ALLOW, "POST")],
+        // The next connection may lead to another replica.
+        StatusCode::TOO_MANY_REQUESTS if *reason == "NotLeader" => {
+            &[(RETRY_AFTER, AGAIN), (CONNECTION, "close")]
+        }
         StatusCode::TOO_MANY_REQUESTS => &[(RETRY_AFTER, AGAIN)],
         _ => &[],
     };

@@ -62,6 +62,7 @@ fn text(metrics: &Metrics) -> String {
             places: 50,
         },
         ready: true,
+        leads: true,
     };
     metrics.text(&now).unwrap()
 }
@@ -210,6 +211,7 @@ fn a_build_counts_once_however_many_wait_for_it() {
     let metrics = Metrics::new();
     let now = Timestamp::now();
     let build = |uid: &str, ended: Timestamp| BuildSeen {
+        lent: false,
         job: "build-1".to_owned(),
         uid: uid.to_owned(),
         created_at: ended - SignedDuration::from_secs(20),

@@ -2,6 +2,7 @@ use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{self, store::Writer};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{sleep, timeout};
 
@@ -174,6 +175,46 @@ async fn a_corrected_address_gets_the_message_and_a_removed_one_is_not_tried_aga
     scene.with(&json!([]));
     assert_eq!(scene.settled().await, 2);
     assert!(refused.lock().unwrap().len() <= 2);
+}
+
+/// A place that sends its callers to `elsewhere`, and says more than a status.
+async fn sends_on(elsewhere: &str) -> Value {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let answer = format!(
+        "HTTP/1.1 307 Temporary Redirect\r\nlocation: {elsewhere}\r\ncontent-length: 7\r\nconnection: close\r\n\r\ninside!"
+    );
+    tokio::spawn(async move {
+        while let Ok((mut caller, _)) = listener.accept().await {
+            assert!(caller.read(&mut [0; 4096]).await.unwrap() > 0);
+            caller.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    json!([{"url": url}])
+}
+
+#[tokio::test]
+async fn an_address_leads_to_no_other_and_what_it_answers_is_told_to_nobody() {
+    let mut scene = scene().await;
+    let (elsewhere, log) = place(200).await;
+    let places = sends_on(elsewhere[0]["url"].as_str().unwrap()).await;
+    let tf = scene.with(&places);
+    scene.notifier.tell(&who(), &tf, &failed("a"));
+    let wait = async {
+        while scene.warnings() == 0 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), wait).await.unwrap();
+    assert!(log.lock().unwrap().is_empty(), "redirects are not followed");
+    let said: String = scene
+        .api
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|it| it.body.to_string())
+        .collect();
+    assert!(said.contains("307") && !said.contains("inside!"), "{said}");
 }
 
 #[tokio::test]

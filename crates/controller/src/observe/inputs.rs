@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::ScriptTexts;
 use alustan_api::{KeyRef, Script, Terraform};
+use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::objects::secrets::DOCKER_CONFIG;
 use alustan_core::seen::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
@@ -44,7 +45,10 @@ pub(super) async fn read(
     };
     let git = reader.git(tf).await?;
     let registry = reader.registry(tf).await?;
-    let (found, missing) = reader.seen(tf, &registry).await?;
+    let (mut found, missing) = reader.seen(tf, &registry).await?;
+    let files = git.as_ref().ok().filter(|_| cx.settings.lends(tf));
+    found.git = files.map(|git| git.files.clone()).unwrap_or_default();
+    let git = git.map(|git| git.credentials);
     let missing = [
         git.as_ref().err(),
         registry.as_ref().err(),
@@ -58,6 +62,22 @@ pub(super) async fn read(
     let stands_in = || DockerConfig::parse(pinned?.as_bytes()).ok();
     let docker = docker.or_else(|failure| stands_in().map(Some).ok_or(failure));
     Ok(Inputs { seen, git, docker })
+}
+
+/// What the repository asks for.
+#[derive(Default)]
+struct GitSecrets {
+    credentials: Credentials,
+    /// The same as builds read it.
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl GitSecrets {
+    fn keep(&mut self, files: &[&str], data: &BTreeMap<String, ByteString>) {
+        let found = files.iter().filter_map(|file| data.get_key_value(*file));
+        let found = found.map(|(file, text)| (file.clone(), text.0.clone()));
+        self.files.extend(found);
+    }
 }
 
 /// The registry's Secret.
@@ -133,8 +153,9 @@ impl Reader<'_> {
         )
     }
 
-    async fn git(&self, tf: &Terraform) -> Found<Credentials> {
+    async fn git(&self, tf: &Terraform) -> Found<GitSecrets> {
         let repo = &tf.spec.git_repo;
+        let mut secrets = GitSecrets::default();
         let mut credentials = Credentials::default();
         let mut authorities: Vec<String> = self.cx.settings.ca_bundle.iter().cloned().collect();
         authorities.extend(repo.ca_bundle.clone());
@@ -151,6 +172,9 @@ impl Reader<'_> {
                     &reference.key,
                 )));
             };
+            let [ssh_key, known_hosts] = SSH_FILES;
+            secrets.files.insert(ssh_key.to_owned(), key.0.clone());
+            secrets.keep(&[known_hosts], &data);
             credentials.ssh_key = Some(SecretBytes::new(key.0.clone()));
             credentials.known_hosts = data.get("known_hosts").map(text);
         }
@@ -169,6 +193,7 @@ impl Reader<'_> {
                     "password",
                 )));
             }
+            secrets.keep(&HTTPS_FILES, &data);
             if let Some(password) = password {
                 credentials.https = Some(HttpsCredentials {
                     username: SecretString::new(user),
@@ -178,7 +203,8 @@ impl Reader<'_> {
             authorities.extend(data.get("ca.crt").map(text));
         }
         credentials.ca_bundle = (!authorities.is_empty()).then(|| authorities.join("\n"));
-        Ok(Ok(credentials))
+        secrets.credentials = credentials;
+        Ok(Ok(secrets))
     }
 
     async fn registry(&self, tf: &Terraform) -> Found<Option<RegistrySecret>> {

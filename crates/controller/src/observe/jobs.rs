@@ -8,22 +8,30 @@ use alustan_api::labels::{self, Component};
 use alustan_api::report::{Failure, FailureClass, PrepareReport};
 use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
-use alustan_core::seen::{BuildSeen, BuildState, IMAGE_PULL, JobSeen, OwnJob, Waiting};
+use alustan_core::admission;
+use alustan_core::seen::{BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, Waiting};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, Secret};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
+use tracing::debug;
 
 use crate::context::Context;
 use crate::enact::call;
+use crate::enact::lending::{is_lent, is_lent_to};
 use crate::error::Error;
 use crate::is_made_for;
 
 /// The label by which the Job controller marks the pods of a Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
 const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+
+/// How long the Job controller may take for a pod before it is looked up what it tells: less than
+/// until people are told.
+const LATE: SignedDuration = SignedDuration::from_secs(10);
 
 /// The label with the name of a pod's Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -57,14 +65,40 @@ pub(super) async fn run(
             ended: None,
         }));
     };
+    let uid = job.uid().unwrap_or_default();
+    let mut waiting = pods.iter().find_map(|pod| stuck(pod));
+    let created_at = moment(job.creation_timestamp().as_ref());
+    if pods.is_empty() && !finished(&job) && is_late(created_at) {
+        waiting = no_pod(cx, &namespace, &uid).await;
+    }
     Ok(Some(JobSeen {
-        uid: job.uid().unwrap_or_default(),
+        uid,
         finished: finished(&job),
         has_pod: !pods.is_empty(),
         pods_alive,
-        waiting: pods.iter().find_map(|pod| stuck(pod)),
+        waiting,
         ended: pods.iter().find_map(|pod| ended(pod)),
     }))
+}
+
+/// Whether the Job controller should have made a pod by now.
+fn is_late(created_at: Timestamp) -> bool {
+    Timestamp::now().duration_since(created_at) >= LATE
+}
+
+/// What the Job controller tells of its last try to make a pod for the Job `uid`. Nothing depends on
+/// it: where nobody may ask, people are told to.
+async fn no_pod(cx: &Context, namespace: &str, uid: &str) -> Option<Waiting> {
+    let api: Api<Event> = Api::namespaced(cx.client.clone(), namespace);
+    let failures = format!("regarding.uid={uid},reason=FailedCreate");
+    let list = ListParams::default().fields(&failures);
+    let found = call("list the events of a Job", api.list(&list)).await;
+    let found = found.inspect_err(|error| debug!(error = error.chain(), "nobody tells"));
+    let latest = found.ok()?.items.into_iter().max_by_key(|event| {
+        let at = event.deprecated_last_timestamp.as_ref().map(|at| at.0);
+        at.max(event.event_time.as_ref().map(|at| at.0))
+    });
+    Some(admission::no_pod(&latest?.note?))
 }
 
 /// Whether a pod of the Job `job` is left, which may hold the lock of the state.
@@ -132,6 +166,16 @@ pub(super) struct Build {
     pub(super) log_of: Option<String>,
 }
 
+/// `build`, and why it has no pod, where it has none.
+pub(super) async fn explained(cx: &Context, namespace: &str, mut build: Build) -> Build {
+    let seen = &mut build.seen;
+    let unborn = seen.state == BuildState::Active(None) && !seen.has_pod;
+    if unborn && is_late(seen.created_at) {
+        seen.state = BuildState::Active(no_pod(cx, namespace, &seen.uid).await);
+    }
+    build
+}
+
 /// The build Job `name`.
 pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> {
     let job = cx.mirrors.jobs.get(namespace, name)?;
@@ -164,10 +208,40 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         job: name.to_owned(),
         created_at: moment(job.creation_timestamp().as_ref()),
         has_pod: pod.is_some(),
+        lent: cx
+            .mirrors
+            .secrets
+            .get(namespace, name)
+            .is_some_and(|secret| is_lent_to(&*secret, &uid)),
         uid,
         state,
     };
     Some(Build { seen, log_of })
+}
+
+/// What is lent to builds of the resource `tf`, or of an earlier one of its name.
+pub(super) fn lent(cx: &Context, tf: &Terraform) -> Vec<LentSeen> {
+    let namespace = cx.settings.builds_in(tf);
+    let of_tf = |secret: &Secret| {
+        let labels = secret.labels();
+        is_lent(secret)
+            && secret.metadata.namespace.as_deref() == Some(namespace)
+            && labels.get(labels::NAMESPACE) == tf.metadata.namespace.as_ref()
+            && labels.get(labels::NAME) == tf.metadata.name.as_ref()
+    };
+    let lent = cx.mirrors.secrets.filter(of_tf);
+    let seen = lent.iter().map(|secret| {
+        let name = secret.name_any();
+        let build = build(cx, namespace, &name).filter(|it| is_lent_to(&**secret, &it.seen.uid));
+        let goes_on = |build: &Build| matches!(build.seen.state, BuildState::Active(_));
+        LentSeen {
+            namespace: namespace.to_owned(),
+            uid: secret.uid().unwrap_or_default(),
+            over: !build.as_ref().is_some_and(goes_on),
+            name,
+        }
+    });
+    seen.collect()
 }
 
 /// The failure of a container that was ended from outside: by a drain, an eviction, its node.

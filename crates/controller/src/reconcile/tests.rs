@@ -14,6 +14,7 @@ use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
 use crate::fake_api::{self, Log};
 use crate::http::Health;
+use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use crate::run::{LISTS, Made, context};
@@ -32,7 +33,8 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     let made = Made {
         client,
         wake: wake.clone(),
-        health: Health::new(),
+        health: Health::new(Leader::leading()),
+        leader: Leader::leading(),
         metrics: Metrics::new(),
         dispatcher: Arc::new(Dispatcher::new(1, wake)),
     };

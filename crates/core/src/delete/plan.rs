@@ -7,6 +7,7 @@ use alustan_api::{Terraform, names};
 use kube::ResourceExt;
 
 use super::gaps;
+use crate::allowed;
 use crate::approval;
 use crate::build::image_by_digest;
 use crate::decide::{Case, Target, Wanted};
@@ -107,6 +108,10 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
     inputs.secret_environment.extend(secret.cloned());
     inputs.environment = gaps::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
+    // Another account than the pin's must be allowed, whoever changed the spec last.
+    if allowed::account_refusal(case.tf, &case.seen.allowed, &case.seen.accounts).is_none() {
+        inputs.service_account = inputs::service_account(case.tf).map(str::to_owned);
+    }
     if let Some(live) = same_backend(case, seen, &inputs.backend) {
         inputs.backend.environment = live.environment;
         inputs.backend.secret_config = live.secret_config;

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::prepare::{self, Prepare, environment, host, insecure};
-use super::{cache_pvc, meta, pod};
+use super::{cache_pvc, meta_of_build, pod};
 use crate::image::{ARCHITECTURE, DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
@@ -37,6 +37,8 @@ pub struct Build<'a> {
     pub docker: Option<(&'a str, &'a str)>,
     /// The Secret that pulls the base image.
     pub pull_secret: Option<&'a str>,
+    /// The Secret that is lent to a build in another namespace, in place of those that the resource names.
+    pub lent: Option<&'a str>,
     /// The uid of the resource's namespace.
     pub namespace_uid: &'a str,
 }
@@ -44,7 +46,8 @@ pub struct Build<'a> {
 /// The Job that builds `build`. Its name follows from the image's tag: resources with one
 /// content build once.
 pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
-    let mut metadata = meta(tf, names::build_job(&build.image.tag), Component::Build);
+    let name = names::build_job(&build.image.tag);
+    let mut metadata = meta_of_build(tf, name, Component::Build, settings);
     if let Some(labels) = &mut metadata.labels {
         labels.insert(labels::IMAGE_TAG.to_owned(), build.image.tag.clone());
     }
@@ -68,12 +71,12 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
     }
 }
 
-/// Azure hands out identities to pods that say so:
-/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
+/// Azure hands out identities to pods that say so.
 fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     let mut labels = job.labels.clone().unwrap_or_default();
     if tf.spec.container_registry.provider == RegistryProvider::Azure {
-        labels.insert("azure.workload.identity/use".to_owned(), "true".to_owned());
+        let (name, value) = pod::AZURE_IDENTITY;
+        labels.insert(name.to_owned(), value.to_owned());
     }
     labels
 }
@@ -88,9 +91,13 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         inject: build.image.inject,
         docker: build.docker.is_some(),
         before: build.image.before.as_deref(),
+        lent: build.lent,
     };
+    // Elsewhere there is no volume of the resource, and it names no ServiceAccount.
+    let own = !settings.lends(tf);
+    let account = tf.spec.container_registry.service_account_name.as_ref();
     let mut volumes = vec![
-        cache_pvc::volume(tf, tf.spec.cache.enabled),
+        cache_pvc::volume(tf, own && tf.spec.cache.enabled),
         pod::scratch("tmp"),
     ];
     volumes.extend(prepare::volumes(tf, &prepare));
@@ -103,6 +110,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         automount_service_account_token: Some(false),
         containers: vec![builder(tf, build, settings)],
         enable_service_links: Some(false),
+        host_users: settings.builder_user_namespaces.then_some(false),
         image_pull_secrets: build.pull_secret.map(|name| {
             vec![LocalObjectReference {
                 name: name.to_owned(),
@@ -115,7 +123,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         )])),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
-        service_account_name: tf.spec.container_registry.service_account_name.clone(),
+        service_account_name: account.filter(|_| own).cloned(),
         termination_grace_period_seconds: Some(5),
         volumes: Some(volumes),
         ..PodSpec::default()

@@ -7,6 +7,10 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+/// The label of pods that Azure hands out identities to:
+/// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
+pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
+
 /// A container of a restricted pod: no escalation, no capabilities, read-only root.
 pub(crate) fn restricted() -> SecurityContext {
     SecurityContext {

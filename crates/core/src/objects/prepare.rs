@@ -19,7 +19,6 @@ pub(crate) const VOLUME: &str = "build";
 pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
 const GIT: &str = "git";
-const KNOWN_HOSTS: &str = "known_hosts";
 
 /// What is prepared, and in what.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +39,8 @@ pub(crate) struct Prepare<'a> {
     pub(crate) docker: bool,
     /// The path of the Dockerfile in the context that stands before `dockerfile`.
     pub(crate) before: Option<&'a str>,
+    /// The Secret that is lent in place of those that the resource names.
+    pub(crate) lent: Option<&'a str>,
 }
 
 /// The program that signs in at the registry of a cloud. It comes from the operator's image.
@@ -63,12 +64,17 @@ pub(crate) fn containers(
 pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
     let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
     let volumes = [pod::scratch(VOLUME)].into_iter().chain(injected);
-    volumes.chain(git_credentials(tf)).collect()
+    volumes.chain(git_credentials(tf, prepare.lent)).collect()
 }
+
+/// The files that the repository's Secrets come to: for a clone by https, and for one by ssh.
+pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
+/// The private key for a clone by ssh, and the keys of hosts beside it.
+pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
 /// What the repository asks for, so that private modules can be fetched like it. The builder does
 /// not see it. A Secret that is gone stops nobody who needs nothing of it.
-fn git_credentials(tf: &Terraform) -> Option<Volume> {
+fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
     let secret = |name: &str, keys: &[(&str, &str)]| VolumeProjection {
         secret: Some(SecretProjection {
@@ -86,13 +92,15 @@ fn git_credentials(tf: &Terraform) -> Option<Volume> {
         }),
         ..VolumeProjection::default()
     };
+    let [ssh_key, known_hosts] = SSH_FILES;
     let ssh = repo.ssh_key_secret.iter().map(|ssh| {
-        let keys = [(ssh.key.as_str(), "ssh-key"), (KNOWN_HOSTS, KNOWN_HOSTS)];
-        secret(&ssh.name, &keys)
+        let key = lent.map_or(ssh.key.as_str(), |_| ssh_key);
+        let keys = [(key, ssh_key), (known_hosts, known_hosts)];
+        secret(lent.unwrap_or(&ssh.name), &keys)
     });
     let https = repo.credentials_secret.iter().map(|https| {
-        let keys = ["username", "password", "ca.crt"].map(|key| (key, key));
-        secret(&https.name, &keys)
+        let keys = HTTPS_FILES.map(|key| (key, key));
+        secret(lent.unwrap_or(&https.name), &keys)
     });
     let sources: Vec<_> = ssh.chain(https).collect();
     (!sources.is_empty()).then(|| Volume {

@@ -40,9 +40,10 @@ pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
     }
 }
 
-/// The binding of the two.
-pub fn binding(tf: &Terraform) -> RoleBinding {
+/// The binding of that to the account that a run with `inputs` has.
+pub fn binding(tf: &Terraform, inputs: &RunInputs) -> RoleBinding {
     let name = names::runner(&tf.name_any());
+    let account = inputs.service_account.clone();
     RoleBinding {
         metadata: meta(tf, name.clone(), Component::Run),
         role_ref: RoleRef {
@@ -53,7 +54,7 @@ pub fn binding(tf: &Terraform) -> RoleBinding {
         subjects: Some(vec![Subject {
             api_group: None,
             kind: "ServiceAccount".to_owned(),
-            name,
+            name: account.unwrap_or(name),
             namespace: tf.namespace(),
         }]),
     }

@@ -7,8 +7,9 @@ use alustan_api::run::RunSpec;
 use alustan_api::{Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    Container, EnvFromSource, LocalObjectReference, PodSpec, PodTemplateSpec, SecretEnvSource,
-    VolumeMount,
+    Container, EnvFromSource, LocalObjectReference, PodSpec, PodTemplateSpec,
+    ProjectedVolumeSource, SecretEnvSource, ServiceAccountTokenProjection, Volume, VolumeMount,
+    VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -24,6 +25,8 @@ pub(crate) const MEMORY: &str = "2Gi";
 const GRACE_CHANGING: i64 = 600;
 /// The same where nothing is changed.
 const GRACE_READING: i64 = 30;
+/// How long a token is good, in seconds.
+const TOKEN_SECONDS: i64 = 3600;
 
 /// What the Job of a run is made from.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,8 @@ pub struct Parts<'a> {
     pub docker: Option<(&'a str, &'a str)>,
     /// Whether it has the cache volume.
     pub cache: bool,
+    /// Its account, where that is not the resource's own.
+    pub account: Option<&'a str>,
 }
 
 /// The Job of a run. It runs one pod once: what is to be tried again is tried by us.
@@ -57,7 +62,7 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
             backoff_limit: Some(0),
             pod_replacement_policy: Some("Failed".to_owned()),
             template: PodTemplateSpec {
-                metadata: Some(pod_metadata(&metadata, run)),
+                metadata: Some(pod_metadata(&metadata, parts)),
                 spec: Some(pod_spec(tf, parts, settings)),
             },
             ..JobSpec::default()
@@ -68,7 +73,8 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
 }
 
 /// Autoscalers and drains leave pods alone that may change real objects (rule 8).
-fn pod_metadata(job: &ObjectMeta, run: &RunSpec) -> ObjectMeta {
+fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
+    let run = parts.run;
     let keep = [
         ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
         ("karpenter.sh/do-not-disrupt", "true"),
@@ -76,6 +82,10 @@ fn pod_metadata(job: &ObjectMeta, run: &RunSpec) -> ObjectMeta {
     let mut labels = job.labels.clone().unwrap_or_default();
     if run.kind.changes() {
         labels.insert(labels::CHANGES.to_owned(), "true".to_owned());
+    }
+    if parts.account.is_some() {
+        let (name, value) = pod::AZURE_IDENTITY;
+        labels.insert(name.to_owned(), value.to_owned());
     }
     ObjectMeta {
         labels: Some(labels),
@@ -98,8 +108,10 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
         pod::scratch("tmp"),
     ];
     volumes.extend(unpacked.into_iter().flat_map(|it| prepare::volumes(tf, it)));
+    volumes.extend(tokens(tf));
     let docker = parts.docker.filter(|_| unpacked.is_some());
     volumes.extend(docker.map(|(name, key)| prepare::docker_config(name, key)));
+    let account = parts.account.map(str::to_owned);
     let grace = if run.kind.changes() {
         GRACE_CHANGING
     } else {
@@ -123,11 +135,37 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
         )])),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
-        service_account_name: Some(names::runner(&tf.name_any())),
+        service_account_name: Some(account.unwrap_or_else(|| names::runner(&tf.name_any()))),
         termination_grace_period_seconds: Some(grace),
         volumes: Some(volumes),
         ..PodSpec::default()
     }
+}
+
+/// The name of the volume with tokens.
+const TOKENS: &str = "tokens";
+
+/// The tokens of `spec.runner.tokens`. Kubelet replaces each before it expires.
+fn tokens(tf: &Terraform) -> Option<Volume> {
+    let wanted = tf.spec.runner.iter().flat_map(|runner| &runner.tokens);
+    let sources: Vec<_> = wanted
+        .map(|token| VolumeProjection {
+            service_account_token: Some(ServiceAccountTokenProjection {
+                audience: Some(token.audience.clone()),
+                expiration_seconds: Some(TOKEN_SECONDS),
+                path: token.name.clone(),
+            }),
+            ..VolumeProjection::default()
+        })
+        .collect();
+    (!sources.is_empty()).then(|| Volume {
+        name: TOKENS.to_owned(),
+        projected: Some(ProjectedVolumeSource {
+            sources: Some(sources),
+            ..ProjectedVolumeSource::default()
+        }),
+        ..Volume::default()
+    })
 }
 
 /// How the context gets into the pod of a run whose own image is gone. The base image may be older
@@ -145,6 +183,7 @@ fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
             inject: true,
             docker: parts.docker.is_some(),
             before: None,
+            lent: None,
         })
 }
 
@@ -188,6 +227,10 @@ fn container(
         mounts.extend(unpacked());
         mounts.push(prepare::inject_mount());
     }
+    mounts.extend(tokens(tf).map(|volume| VolumeMount {
+        read_only: Some(true),
+        ..pod::mount(&volume.name, paths::TOKENS)
+    }));
     let env_from = tf
         .spec
         .runner

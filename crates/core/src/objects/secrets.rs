@@ -10,7 +10,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use super::meta;
+use super::{meta, meta_of_build};
+use crate::seen::InputsSeen;
+use crate::settings::Settings;
 
 /// The key of the pin in its Secret.
 pub const PIN: &str = "pin";
@@ -68,6 +70,35 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
         type_: Some("kubernetes.io/dockerconfigjson".to_owned()),
         ..secret(tf, name, Component::Registry, data)
     }
+}
+
+/// What the build Job `job` in another namespace may use: the docker configuration, and what the
+/// repository asks for. `None` where it needs neither. It cannot be changed, and goes with the Job, which
+/// who makes it names as its owner.
+pub fn lent(tf: &Terraform, job: &str, found: &InputsSeen, settings: &Settings) -> Option<Secret> {
+    let docker = found.docker_config.as_ref();
+    let docker = docker.map(|config| (DOCKER_CONFIG.to_owned(), config.clone().into_bytes()));
+    let kind = if docker.is_some() {
+        "kubernetes.io/dockerconfigjson"
+    } else {
+        "Opaque"
+    };
+    let git = found
+        .git
+        .iter()
+        .map(|(file, text)| (file.clone(), text.clone()));
+    let data: BTreeMap<_, _> = docker
+        .into_iter()
+        .chain(git)
+        .map(|(key, value)| (key, ByteString(value)))
+        .collect();
+    (!data.is_empty()).then(|| Secret {
+        metadata: meta_of_build(tf, job.to_owned(), Component::Lent, settings),
+        data: Some(data),
+        immutable: Some(true),
+        type_: Some(kind.to_owned()),
+        ..Secret::default()
+    })
 }
 
 pub(super) fn secret<'a>(

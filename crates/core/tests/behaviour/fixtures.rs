@@ -25,6 +25,8 @@ pub(crate) fn settings() -> Settings {
         builder_image: KANIKO.to_owned(),
         builder_args: Vec::new(),
         builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),
+        builder_user_namespaces: false,
+        build_namespace: None,
         operator_image: "registry.test/operator:1".to_owned(),
         insecure_registries: Vec::new(),
         ca_bundle: None,
@@ -32,6 +34,7 @@ pub(crate) fn settings() -> Settings {
         dockerfiles: false,
         identity_registries: vec!["registry.test/team".to_owned()],
         cross_namespace_refs: false,
+        marks_namespaces: true,
     }
 }
 

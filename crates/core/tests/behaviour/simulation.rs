@@ -55,6 +55,7 @@ fn comes_to_rest(world: &mut World) {
     world.regcred = true;
     world.cloud = world.cloud.or(Some(0));
     world.room = true;
+    world.full = false;
     world.unsteady = false;
     world.edit(|tf| tf.with("/suspend", false));
     world.protect(false);
@@ -237,4 +238,25 @@ fn a_look_that_cannot_start_is_one_run_more() {
     events.push((Event::DriftByHand, After::Looks(1)));
     story(&mut world, &events);
     assert!(world.is_ready() && !world.real.drifted);
+}
+
+/// A correction of drift waits for a person, the controller is started anew, and a commit comes before
+/// the registry was asked: what is ready is so with the old commit alone.
+#[test]
+fn a_commit_that_comes_with_a_restart_is_not_ready_before_it_is_applied() {
+    let mut world = World::applied();
+    let progress = |after| (Event::Pod(0, Act::Progress), after);
+    let events = [
+        (Event::Mode("Manual"), After::Nothing),
+        (Event::Clock(2_540), After::Dies(9)),
+        (Event::DriftByHand, After::Nothing),
+        progress(After::Nothing),
+        progress(After::Nothing),
+        progress(After::Looks(2)),
+        progress(After::Nothing),
+        progress(After::Looks(1)),
+        (Event::Commit(1), After::Nothing),
+    ];
+    story(&mut world, &events);
+    assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
 }

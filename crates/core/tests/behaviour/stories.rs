@@ -1,7 +1,9 @@
 //! One module for each rule of the design.
 
 mod abandon;
+mod allowed;
 mod approval;
+mod build_namespace;
 mod build_once;
 mod by_hand;
 mod clock;
@@ -29,6 +31,7 @@ mod notices;
 mod objects;
 mod pin;
 mod pod_security;
+mod quota;
 mod references;
 mod registries;
 mod runs;
@@ -63,6 +66,8 @@ fn word(step: &Step) -> String {
         Step::PushContext => "PushContext".to_owned(),
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
         Step::DeleteJob { name, .. } => format!("DeleteJob {name}"),
+        Step::Lend(secret) => format!("Lend {}", secret.name_any()),
+        Step::TakeBack(lent) => format!("TakeBack {}", lent.name),
         Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),

@@ -14,10 +14,14 @@ mod rest;
 mod runner;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use alustan_api::run::{Notices, Outputs, Pin};
 use alustan_api::{NotificationEvent, Terraform, TerraformStatus};
-use alustan_core::seen::{BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen, Whose};
+use alustan_core::allowed::Allowed;
+use alustan_core::seen::{
+    AccountSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen, Whose,
+};
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -36,7 +40,7 @@ pub(crate) struct Config {
     pub(crate) size: serde_json::Value,
     pub(crate) cloud: u32,
     pub(crate) image: String,
-    /// Backend and scripts.
+    /// Backend, scripts and account.
     pub(crate) how: serde_json::Value,
 }
 
@@ -80,6 +84,10 @@ pub(crate) struct Build {
     pub(crate) uid: String,
     pub(crate) destination: (String, String),
     pub(crate) credentials: bool,
+    /// Whether it cannot start before something is lent to it.
+    pub(crate) borrows: bool,
+    /// What is lent to it.
+    pub(crate) lent: Option<Secret>,
     pub(crate) created_at: Timestamp,
     /// Whether nobody makes a pod for it.
     pub(crate) unborn: bool,
@@ -144,6 +152,10 @@ pub(crate) struct World {
     pub(crate) notices: Notices,
     /// The events that the operator tells of every resource.
     pub(crate) notified: BTreeSet<NotificationEvent>,
+    /// What resources may use.
+    pub(crate) allowed: Arc<Allowed>,
+    /// The `ServiceAccount`s that there are.
+    pub(crate) accounts: BTreeMap<String, AccountSeen>,
     /// Why the API server takes no Job.
     pub(crate) refuses_jobs: Option<&'static str>,
     /// How pods end that are killed.
@@ -176,6 +188,8 @@ pub(crate) struct World {
     pub(crate) unsteady: bool,
     /// Whether the dispatcher has room.
     pub(crate) room: bool,
+    /// Whether the quota of the namespace is used up: it admits no Job, no pod and no claim.
+    pub(crate) full: bool,
     /// Whether clean-up removes the record before the pin.
     pub(crate) record_first: bool,
     pub(crate) memory: Memory,
@@ -212,6 +226,8 @@ impl World {
             told: ConfigMap::default(),
             notices: Notices::default(),
             notified: BTreeSet::new(),
+            allowed: Arc::default(),
+            accounts: BTreeMap::new(),
             refuses_jobs: None,
             ended: None,
             cache: CacheSeen::Absent,
@@ -230,6 +246,7 @@ impl World {
             cloud: Some(0),
             unsteady: false,
             room: true,
+            full: false,
             record_first: false,
             memory: Memory::default(),
             ledger: Ledger::default(),

@@ -1,6 +1,7 @@
 //! Clients and what they trust.
 
 use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
+use reqwest::redirect::{Action, Attempt, Policy};
 
 use super::Options;
 use crate::error::Error;
@@ -42,11 +43,30 @@ pub(super) fn http(options: &Options, certificates: &[Vec<u8>]) -> Result<reqwes
     let builder = reqwest::Client::builder().tls_certs_merge(trusted);
     let builder = builder
         .connect_timeout(options.connect_timeout)
+        .redirect(Policy::custom(elsewhere))
         .user_agent(USER_AGENT);
     builder
         .build()
         .map_err(|_| setup("a CA certificate cannot be used"))
 }
+
+/// What is sent goes to the host that it is for: to another one only without a body (307 and 308 keep it;
+/// the header with the password is left out by reqwest), and never in the clear after TLS.
+fn elsewhere(attempt: Attempt<'_>) -> Action {
+    let from = attempt.previous().last();
+    let same = from.is_some_and(|from| from.origin() == attempt.url().origin());
+    let clear =
+        from.is_some_and(|from| from.scheme() == "https" && attempt.url().scheme() != "https");
+    let whole = matches!(attempt.status().as_u16(), 307 | 308);
+    if attempt.previous().len() <= REDIRECTS && (same || !clear && !whole) {
+        attempt.follow()
+    } else {
+        attempt.stop()
+    }
+}
+
+/// How many redirects are followed.
+const REDIRECTS: usize = 5;
 
 const USER_AGENT: &str = concat!("alustan/", env!("CARGO_PKG_VERSION"));
 

@@ -110,6 +110,7 @@ async fn what_token_services_refuse_is_told() {
         (401, "RegistryUnauthorized", false),
         (400, "RegistryUnauthorized", false),
         (403, "RegistryForbidden", false),
+        (404, "RegistryError", false),
         (429, "RegistryRateLimited", true),
         (503, "RegistryUnreachable", true),
         (200, "RegistryError", false),
@@ -121,6 +122,42 @@ async fn what_token_services_refuse_is_told() {
             .await
             .unwrap_err();
         told(&error, reason, transient, &["token service", &server.host]);
+    }
+}
+
+#[tokio::test]
+async fn a_token_service_sends_nobodys_credentials_on_to_another() {
+    let other = Fake::start(|_, _| (200, None, GOOD.1.to_owned())).await;
+    let place = format!("http://{}/elsewhere", other.host);
+    for (status, followed) in [(302, true), (307, false), (308, false)] {
+        let place = place.clone();
+        let server = Fake::start(move |host, seen| with_tokens(host, seen, (status, &place))).await;
+        for credential in [
+            Credential::Identity("refresh-me".into()),
+            basic(USER, PASSWORD),
+        ] {
+            let asked = ask(&server.host, &plain(Some(credential))).await;
+            assert_eq!(asked.is_ok(), followed, "{status}: {asked:?}");
+        }
+    }
+    let seen = other.seen("/elsewhere");
+    assert!(!seen.is_empty());
+    for seen in seen {
+        assert_eq!(seen.authorization, "");
+        assert!(!seen.fields.contains("refresh-me"), "{seen:?}");
+    }
+}
+
+/// Whoever names a registry names the address of its token service, too: what stands there is not shown to them.
+#[tokio::test]
+async fn what_a_token_service_says_is_told_to_nobody() {
+    for status in [200, 401, 403, 404, 500] {
+        let server = Fake::start(move |host, seen| {
+            with_tokens(host, seen, (status, r#"{"Token":"inside"}"#))
+        });
+        let error = ask(&server.await.host, &plain(None)).await.unwrap_err();
+        let said = format!("{error} {error:?}");
+        assert!(!said.contains("inside"), "{said}");
     }
 }
 

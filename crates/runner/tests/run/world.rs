@@ -101,6 +101,7 @@ impl World {
             applied_before: false,
             plan_secret: None,
             environment: BTreeMap::new(),
+            service_account: None,
         };
         Self {
             directory,

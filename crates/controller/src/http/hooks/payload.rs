@@ -18,6 +18,17 @@ pub(crate) enum Sender {
     Generic,
 }
 
+impl Sender {
+    /// Where it sends to.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::Github => "/hooks/github",
+            Self::Gitlab => "/hooks/gitlab",
+            Self::Generic => "/hooks/generic",
+        }
+    }
+}
+
 /// A push to a repository.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Push {

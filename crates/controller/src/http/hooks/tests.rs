@@ -7,6 +7,8 @@ use super::*;
 const SECRET: &[u8] = b"a secret";
 const PUSH: &str =
     r#"{"ref":"refs/heads/main","repository":{"clone_url":"https://git.test/a/b.git"}}"#;
+const GITLAB: &str =
+    r#"{"ref":"refs/heads/main","project":{"git_http_url":"https://git.test/a/b.git"}}"#;
 const GENERIC: &str = r#"{"repository":"https://git.test/a/b"}"#;
 
 /// The endpoint, with a controller for which each push concerns three resources.
@@ -18,6 +20,12 @@ struct Endpoint {
 
 impl Endpoint {
     fn new() -> Self {
+        Self::of(Leader::leading())
+    }
+
+    fn of(leader: Leader) -> Self {
+        // Another test of this process may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("github"), SECRET).unwrap();
         let (pushes, mut receiver) = mpsc::channel::<Pushed>(1);
@@ -29,9 +37,9 @@ impl Endpoint {
                 told.send(3).unwrap();
             }
         });
-        let hooks = Hooks::new(Some(folder.path().to_owned()), pushes);
+        let hooks = Hooks::new(Some(folder.path().to_owned()), pushes, leader);
         Self {
-            router: router(hooks),
+            router: router(hooks.unwrap()),
             folder,
             taken,
         }
@@ -221,7 +229,7 @@ async fn a_form_is_told_what_to_send() {
 
 #[tokio::test]
 async fn what_is_remembered_has_a_bound() {
-    let hooks = Hooks::new(None, mpsc::channel(1).0);
+    let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     for number in 0..=MEMORY {
         hooks.remember(number.to_be_bytes().to_vec());
     }
@@ -231,7 +239,8 @@ async fn what_is_remembered_has_a_bound() {
 
 #[tokio::test]
 async fn without_secrets_nothing_is_taken() {
-    let hooks = Hooks::new(None, mpsc::channel(1).0);
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
     let request = Request::post("/hooks/github").body(Body::empty()).unwrap();
     let answer = router(hooks).oneshot(request).await.unwrap();
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -240,9 +249,60 @@ async fn without_secrets_nothing_is_taken() {
 #[tokio::test(start_paused = true)]
 async fn before_the_controller_is_up_a_push_is_sent_again() {
     let (pushes, receiver) = mpsc::channel::<Pushed>(1);
-    let hooks = Hooks::new(None, pushes);
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let hooks = Hooks::new(None, pushes, Leader::leading()).unwrap();
     let push = payload::read(Sender::Generic, GENERIC.as_bytes()).unwrap();
     assert_eq!(tell(&hooks, push.clone()).await, None);
     drop(receiver);
     assert_eq!(tell(&hooks, push).await, None);
+}
+
+/// An endpoint that answers on loopback, and one that stands by for it.
+async fn two_replicas() -> (Endpoint, Endpoint) {
+    let leads = Endpoint::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = leads.router.clone();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let stands_by = Endpoint::of(Leader::following(Some(address)));
+    (leads, stands_by)
+}
+
+#[tokio::test]
+async fn a_replica_that_stands_by_hands_a_push_on_to_the_one_that_leads() {
+    let (leads, stands_by) = two_replicas().await;
+    let (status, told) = stands_by.github(SECRET, "push", PUSH).await;
+    assert_eq!((status, &told["resources"]), (202, &json!(3)));
+    let (status, _) = stands_by.signed("/hooks/gitlab", "1", now(), GITLAB).await;
+    assert_eq!(status, 202);
+    assert_eq!((leads.pushes(), stands_by.pushes()), (2, 0));
+    // Whichever of them it comes to the second time.
+    for again in [&stands_by, &leads] {
+        let (status, told) = again.github(SECRET, "push", PUSH).await;
+        assert_eq!(status, 200, "{told}");
+    }
+    let (status, told) = stands_by.github(b"other", "push", PUSH).await;
+    assert_eq!((status, &told["reason"]), (401, &json!("InvalidSignature")));
+    assert_eq!(leads.pushes(), 2);
+}
+
+#[tokio::test]
+async fn a_push_that_reaches_nobody_who_leads_is_told_so() {
+    let nowhere = "127.0.0.1:1".parse().unwrap();
+    for (leader, why) in [
+        (Leader::following(None), "no replica of the operator leads"),
+        (Leader::following(Some(nowhere)), "cannot be reached"),
+    ] {
+        let (status, told) = Endpoint::of(leader).github(SECRET, "push", PUSH).await;
+        assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
+        assert!(told["message"].as_str().unwrap().contains(why), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_push_is_handed_on_once() {
+    let (_leads, stands_by) = two_replicas().await;
+    let headers = [("x-gitlab-token", "a secret"), (BY_REPLICA, "once")];
+    let (status, told) = stands_by.post("/hooks/gitlab", &headers, GITLAB).await;
+    assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
 }

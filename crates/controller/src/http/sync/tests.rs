@@ -223,7 +223,7 @@ async fn who_is_to_ask_again_is_told_when() {
 
 #[tokio::test]
 async fn an_operator_that_has_not_listed_everything_looks_at_nothing() {
-    let syncs = Arc::new(Syncs::new(None));
+    let syncs = Arc::new(Syncs::new(Vec::new()));
     let door = Door::new(Driver::Metacontroller, None, syncs);
     assert_eq!(
         refusal(&door, post_of(V2)).await,
@@ -232,7 +232,7 @@ async fn an_operator_that_has_not_listed_everything_looks_at_nothing() {
     let door = Door::new(
         Driver::Metacontroller,
         None,
-        Arc::new(Syncs::new(Some("other".to_owned()))),
+        Arc::new(Syncs::new(vec!["other".to_owned()])),
     );
     assert_eq!(
         refusal(&door, post_of(V2)).await,
@@ -297,5 +297,17 @@ proptest! {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.parse().unwrap());
         prop_assert!(!has_token(&tokens, &headers));
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_stands_by_sends_the_caller_to_another() {
+    let refusal = |reason| Refusal::new(429, reason, "ask again");
+    for (reason, closes) in [("NotLeader", true), ("Busy", false)] {
+        let (door, _) = door(Err(refusal(reason)));
+        let (status, headers, _) = call(&door, post_of(V2)).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(headers[RETRY_AFTER], AGAIN);
+        assert_eq!(headers.contains_key(CONNECTION), closes, "{reason}");
     }
 }

@@ -28,6 +28,7 @@ pub(super) enum Event {
     Git(bool),
     Registry(bool),
     Room(bool),
+    Full(bool),
     DeleteJobs,
     FinalizerRemoved,
     OutputsRemoved,
@@ -96,6 +97,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Git),
         2 => any::<bool>().prop_map(Event::Registry),
         5 => any::<bool>().prop_map(Event::Room),
+        5 => any::<bool>().prop_map(Event::Full),
         2 => Just(Event::DeleteJobs),
         1 => Just(Event::FinalizerRemoved),
         1 => Just(Event::OutputsRemoved),
@@ -162,6 +164,7 @@ pub(super) fn happen(world: &mut World, event: &Event) {
         Event::Git(up) => world.git_up = up,
         Event::Registry(up) => world.registry_up = up,
         Event::Room(room) => world.room = room,
+        Event::Full(full) => world.full = full,
         Event::DeleteJobs => {
             for name in world.jobs.keys().cloned().collect::<Vec<_>>() {
                 world.delete_job(&name);

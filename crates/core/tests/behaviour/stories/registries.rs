@@ -1,7 +1,10 @@
 //! Registries: their names, their credentials, their certificates, and Dockerfiles of repositories.
 
+use std::collections::BTreeMap;
+
 use alustan_api::Terraform;
 use alustan_core::image::canonical;
+use alustan_core::seen::AccountSeen;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use proptest::prelude::*;
@@ -171,7 +174,9 @@ fn a_cloud_lets_the_build_pod_in_by_its_account(
     let tf = terraform()
         .with("/containerRegistry/provider", provider)
         .with("/containerRegistry/serviceAccountName", "pusher");
-    let job = build(tf);
+    let mut world = World::with(tf);
+    world.accounts = BTreeMap::from([("pusher".to_owned(), AccountSeen::Open)]);
+    let job = build_of(world);
     assert!(arguments(&job).contains(&format!("--credential-helpers={kaniko}")));
     assert_eq!(pod(&job).service_account_name.as_deref(), Some("pusher"));
     assert_eq!(pod(&job).automount_service_account_token, Some(false));

@@ -25,7 +25,8 @@ impl World {
         let now = self.now;
         let mut any = false;
         for build in self.builds.values_mut() {
-            if !matches!(build.state, BuildState::Active(_)) {
+            let waits = build.borrows && build.lent.is_none();
+            if waits || !matches!(build.state, BuildState::Active(_)) {
                 continue;
             }
             any = true;

@@ -90,7 +90,7 @@ impl World {
             assert_eq!(
                 self.real.config.as_ref(),
                 Some(&wanted),
-                "ready, but not with {wanted:?}"
+                "ready, but not with {wanted:?}: {status:?}"
             );
         }
     }

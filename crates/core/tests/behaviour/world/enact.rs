@@ -2,6 +2,7 @@
 
 use alustan_api::names;
 use alustan_api::run::{Pin, RunRecord, key};
+use alustan_core::admission;
 use alustan_core::decide::decide;
 use alustan_core::image;
 use alustan_core::notices;
@@ -19,9 +20,15 @@ use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
 enum Ended {
     Conflict,
     Crash,
+    /// By a quota: the next look knows of it.
+    Full,
     /// With the reason.
     Refused(&'static str),
 }
+
+/// What the API server says of a Job where the quota is used up.
+const FULL: &str = "jobs.batch \"web\" is forbidden: exceeded quota: small, requested: count/jobs.batch=1, \
+                    used: count/jobs.batch=2, limited: count/jobs.batch=2";
 
 /// One pass over the steps of a decision.
 struct Pass {
@@ -73,6 +80,7 @@ impl World {
         match done {
             Ok(()) => pass.wrote |= self.report_status(status),
             Err(Ended::Conflict) => self.ledger.class(Class::Conflict),
+            Err(Ended::Full) => self.ledger.class(Class::Refused),
             Err(Ended::Crash) => {
                 self.ledger.class(if started {
                     Class::CrashMidStart
@@ -123,17 +131,36 @@ impl World {
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
             Step::SwapRecord(swap) => self.swap_record(swap, pass)?,
+            Step::Ensure(object) if self.full && matches!(**object, Object::Claim(_)) => {
+                return Err(Ended::Full);
+            }
             Step::Ensure(object) => self.ensure(object, seen),
             Step::PushContext => {
                 let place = image::artifact(self.tf(), seen.source.value().unwrap());
                 self.artifacts.insert(place.clone());
                 self.memory.asked |= self.memory.pushed.insert(place);
             }
+            Step::CreateJob(job) if self.full && !self.has_job(&job.name_any()) => {
+                self.memory.refused = admission::refusal(FULL).map(|why| (job.name_any(), why));
+                return Err(Ended::Full);
+            }
             Step::CreateJob(job) => match self.refuses_jobs {
                 Some(reason) => return Err(Ended::Refused(reason)),
                 None => self.create_job(job),
             },
-            Step::DeleteJob { name, uid } => {
+            Step::Lend(secret) => {
+                let build = self.builds.get_mut(&secret.name_any());
+                if let Some(build) = build.filter(|it| matches!(it.state, BuildState::Active(_))) {
+                    build.lent = Some((**secret).clone());
+                }
+            }
+            Step::TakeBack(lent) => {
+                let build = self.builds.get_mut(&lent.name);
+                if let Some(build) = build.filter(|it| format!("lent-to-{}", it.uid) == lent.uid) {
+                    build.lent = None;
+                }
+            }
+            Step::DeleteJob { name, uid, .. } => {
                 let job = self.jobs.get(name).map(|job| &job.uid);
                 let build = self.builds.get(name).map(|build| &build.uid);
                 if job.or(build) == Some(uid) {
@@ -262,6 +289,10 @@ impl World {
         self.objects.insert(name);
     }
 
+    fn has_job(&self, name: &str) -> bool {
+        self.jobs.contains_key(name) || self.builds.contains_key(name)
+    }
+
     fn create_job(&mut self, job: &batch::Job) {
         let name = job.name_any();
         let (uid, now) = (format!("job-{}", self.fresh()), self.now);
@@ -270,11 +301,14 @@ impl World {
         let container = &pod.containers[0];
         if job.labels().contains_key(alustan_api::labels::IMAGE_TAG) {
             let named = self.tf().spec.container_registry.secret_ref.is_some();
+            let borrows = named && job.metadata.namespace != self.tf().metadata.namespace;
             let volumes = pod.volumes.iter().flatten();
             self.builds.entry(name).or_insert_with(|| Build {
                 uid,
                 destination: destination(container),
                 credentials: !named || volumes.into_iter().any(|volume| volume.name == "docker"),
+                borrows,
+                lent: None,
                 created_at: now,
                 unborn: false,
                 state: BuildState::Active(None),

@@ -32,6 +32,7 @@ pub(crate) enum Class {
     NotConverging,
     OrphanLock,
     Outage,
+    Refused,
     RunFailed,
     Stale,
     Suspended,
@@ -39,7 +40,7 @@ pub(crate) enum Class {
 
 impl Class {
     /// All of them.
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Applied,
         Self::Approved,
         Self::BuildFailed,
@@ -56,6 +57,7 @@ impl Class {
         Self::NotConverging,
         Self::OrphanLock,
         Self::Outage,
+        Self::Refused,
         Self::RunFailed,
         Self::Stale,
         Self::Suspended,

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{BackendSpec, Script, names};
+use alustan_core::admission;
+use alustan_core::allowed;
 use alustan_core::base_image::base_image;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::notices;
 use alustan_core::seen::{
-    Answer, BuildSeen, BuildState, IMAGE_MISSING, Incomplete, InputsSeen, JobSeen, NothingLeft,
-    OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
+    AccountSeen, Answer, BuildSeen, BuildState, IMAGE_MISSING, Incomplete, InputsSeen, JobSeen,
+    LentSeen, NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
 use alustan_core::state_address;
 use k8s_openapi::jiff::Timestamp;
@@ -29,6 +31,8 @@ pub(crate) struct Memory {
     source: Option<SourceSeen>,
     /// Contexts that were to be pushed.
     pub(crate) pushed: BTreeSet<String>,
+    /// The last run's Job that was not admitted, and why.
+    pub(crate) refused: Option<(String, Waiting)>,
 }
 
 impl Memory {
@@ -40,6 +44,9 @@ impl Memory {
     }
 }
 
+/// What the Job controller tells of a pod where the quota is used up.
+const FULL: &str = "Error creating: pods \"web-x\" is forbidden: exceeded quota: small, requested: pods=1, \
+                    used: pods=1, limited: pods=1";
 const NAMESPACE: &str = "uid-of-team";
 const NO_REGCRED: &str =
     "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
@@ -72,9 +79,13 @@ impl World {
                 .map_or(Answer::Pending, |plan| self.image(plan)),
             artifact: source.value().and_then(|source| self.artifact(source)),
             job: record.as_ref().and_then(|record| self.job(record)),
+            refused: record.as_ref().and_then(|record| self.not_admitted(record)),
             jobs: self.own_jobs(),
+            lent: self.lent_seen(),
             cache: self.cache,
             invalid: None,
+            allowed: self.allowed.clone(),
+            accounts: self.accounts(),
             conflict: self.conflict(),
             outputs: self.outputs,
             notices: self.notices.clone(),
@@ -85,6 +96,13 @@ impl World {
             base,
             build,
         }
+    }
+
+    fn accounts(&self) -> BTreeMap<String, AccountSeen> {
+        let seen = |name: &str| self.accounts.get(name).copied();
+        allowed::accounts(self.tf())
+            .map(|(_, name)| (name.to_owned(), seen(name).unwrap_or(AccountSeen::Absent)))
+            .collect()
     }
 
     fn conflict(&self) -> Option<Failure> {
@@ -291,8 +309,21 @@ impl World {
             uid: build.uid.clone(),
             created_at: build.created_at,
             has_pod: !build.unborn,
+            lent: build.lent.is_some(),
             state: build.state.clone(),
         })
+    }
+
+    /// Everything that is lent, to builds that go on, have ended or are gone.
+    fn lent_seen(&self) -> Vec<LentSeen> {
+        let lent = self.builds.iter().filter(|(_, build)| build.lent.is_some());
+        let seen = lent.map(|(name, build)| LentSeen {
+            namespace: self.settings.builds_in(self.tf()).to_owned(),
+            name: name.clone(),
+            uid: format!("lent-to-{}", build.uid),
+            over: !matches!(build.state, BuildState::Active(_)),
+        });
+        seen.collect()
     }
 
     /// The Job of the run in `record`, also when only a pod of it is left.
@@ -313,6 +344,13 @@ impl World {
         })
     }
 
+    /// Why the Job of the run in `record` was not admitted.
+    fn not_admitted(&self, record: &RecordSeen) -> Option<Waiting> {
+        let run = record.record.run.as_ref()?;
+        let (job, why) = self.memory.refused.as_ref()?;
+        (*job == run.job).then(|| why.clone())
+    }
+
     fn is_finished(&self, name: &str) -> bool {
         let Some(job) = self.jobs.get(name) else {
             return true;
@@ -326,6 +364,10 @@ impl World {
 
     /// What the pod of the Job `name` waits for.
     fn waiting(&self, name: &str) -> Option<Waiting> {
+        let unborn = self.jobs.get(name).is_some_and(|job| !job.spawned);
+        if self.full && unborn {
+            return Some(admission::no_pod(FULL));
+        }
         let mut pods = self.pods.iter();
         let pod = pods.find(|pod| pod.job == *name && pod.stage == Stage::Created)?;
         self.obstacle(pod)
@@ -380,6 +422,8 @@ impl World {
         });
         let engine = spec.engine.as_ref().map(|it| (it.name, &it.version));
         let base = &spec.container_registry.base_image;
+        let runner = spec.runner.as_ref();
+        let account = runner.and_then(|runner| runner.service_account_name.as_ref());
         Config {
             context,
             size: spec
@@ -389,7 +433,7 @@ impl World {
                 .unwrap_or_default(),
             cloud,
             image: spec.container_registry.image_name.clone(),
-            how: serde_json::json!([backend, spec.scripts, self.found(), engine, base]),
+            how: serde_json::json!([backend, spec.scripts, self.found(), engine, base, account]),
         }
     }
 

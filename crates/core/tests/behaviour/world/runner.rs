@@ -87,6 +87,9 @@ impl World {
 
     /// The Job controller makes the pods of new Jobs.
     pub(crate) fn spawn(&mut self) {
+        if self.full {
+            return;
+        }
         for name in self.jobs.keys().cloned().collect::<Vec<_>>() {
             let uid = format!("pod-{}", self.fresh());
             let Some(job) = self.jobs.get_mut(&name).filter(|job| !job.spawned) else {

@@ -99,5 +99,8 @@ async fn serve(State(behaviour): State<Arc<Behaviour>>, request: Request) -> Res
     if let Some(challenge) = challenge {
         response = response.header(header::WWW_AUTHENTICATE, challenge);
     }
+    if (300..400).contains(&status) {
+        response = response.header(header::LOCATION, &body);
+    }
     response.body(Body::from(body)).unwrap()
 }

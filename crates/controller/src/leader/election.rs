@@ -1,0 +1,298 @@
+//! Reads and writes the Lease.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use alustan_api::labels;
+use alustan_core::lease::{Act, DURATION, Moment, Record, Standing, pod};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, PostParams};
+use kube::{Client, Resource, ResourceExt};
+use tokio::sync::watch;
+use tokio::time::{sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+use super::Leader;
+use crate::error::cause;
+use crate::run::LISTS;
+
+/// The annotation of the Lease with where its holder answers.
+const ADDRESS: &str = "alustan.io/address";
+
+/// How long a call may take: two fit in before a leader must stop.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How often who may not lead yet looks whether somebody else does.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// One replica's part in the election.
+pub(crate) struct Election {
+    leader: Leader,
+    api: Api<Lease>,
+    name: String,
+    address: Option<SocketAddr>,
+    /// How many watches have listed everything once.
+    listed: watch::Receiver<usize>,
+    /// As it was read or written last.
+    lease: Option<Lease>,
+    told: Standing,
+}
+
+impl Election {
+    /// By the Lease `name` in the client's own namespace; `client` neither tries again by itself nor
+    /// passes the fence. `address` is where other replicas reach this one; it does not begin to lead before
+    /// as many watches as there are have `listed`.
+    pub(crate) fn new(
+        leader: Leader,
+        client: Client,
+        name: &str,
+        address: Option<SocketAddr>,
+        listed: watch::Receiver<usize>,
+    ) -> Self {
+        Self {
+            leader,
+            api: Api::default_namespaced(client),
+            name: name.to_owned(),
+            address,
+            listed,
+            lease: None,
+            told: Standing::Unknown,
+        }
+    }
+
+    /// Takes part until it has led and another one does, or nobody: who has the Lease now.
+    pub(crate) async fn run(&mut self) -> Option<String> {
+        loop {
+            let (due, act) = self.leader.known().elector.next(self.leader.now());
+            if act == Act::End {
+                let Standing::Over { by } = self.leader.standing() else {
+                    return None;
+                };
+                return by;
+            }
+            sleep_until(self.leader.0.began + due).await;
+            if act == Act::Look || self.is_left_to_others(&act).await {
+                self.look().await;
+            } else {
+                self.write(&act).await;
+            }
+            self.tell();
+        }
+    }
+
+    /// Who has not listed everything could do nothing but keep others from leading, so that it waits a
+    /// moment, and looks again.
+    async fn is_left_to_others(&mut self, act: &Act) -> bool {
+        if !matches!(act, Act::Create | Act::Take(_)) {
+            return false;
+        }
+        let listed = self.listed.wait_for(|lists| *lists >= LISTS);
+        timeout(AGAIN, listed).await.is_err()
+    }
+
+    async fn look(&mut self) {
+        match timeout(PATIENCE, self.api.get_opt(&self.name)).await {
+            Ok(Ok(found)) => self.found(found),
+            Ok(Err(error)) => self.failed("read", &cause(&error)),
+            Err(_) => self.failed("read", "no answer"),
+        }
+    }
+
+    fn found(&mut self, found: Option<Lease>) {
+        let now = self.leader.now();
+        let mut known = self.leader.known();
+        known.elector.looked(found.as_ref().map(record), now);
+        known.address = found.as_ref().and_then(address);
+        known.trouble = None;
+        drop(known);
+        self.lease = found;
+    }
+
+    async fn write(&mut self, act: &Act) {
+        let sent = self.leader.now();
+        let lease = self.wanted(act);
+        let parameters = PostParams::default();
+        let written = match act {
+            Act::Create => timeout(PATIENCE, self.api.create(&parameters, &lease)).await,
+            _ => timeout(PATIENCE, self.api.replace(&self.name, &parameters, &lease)).await,
+        };
+        match written {
+            Ok(Ok(written)) => self.wrote(written, sent),
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                debug!(
+                    lease = self.name,
+                    reason = status.reason,
+                    "the Lease changed meanwhile"
+                );
+                self.leader.known().elector.refused();
+            }
+            Ok(Err(error)) => self.failed("write", &cause(&error)),
+            Err(_) => self.failed("write", "no answer"),
+        }
+    }
+
+    fn wrote(&mut self, written: Lease, sent: Moment) {
+        let now = self.leader.now();
+        let mut known = self.leader.known();
+        let might = known.elector.may_begin(now);
+        let version = written.resource_version().unwrap_or_default();
+        known.elector.wrote(version, sent);
+        known.address = None;
+        let may = known.elector.may_begin(now);
+        drop(known);
+        self.lease = Some(written);
+        if may && !might {
+            self.leader.0.begins.notify_one();
+        }
+    }
+
+    fn failed(&self, what: &str, why: &str) {
+        let message = format!("could not {what} Lease {}: {why}", self.name);
+        let mut known = self.leader.known();
+        if known.trouble.as_ref() != Some(&message) {
+            warn!("{message}; trying again each second");
+        }
+        known.trouble = Some(message);
+        known.elector.failed(self.leader.now());
+    }
+
+    /// What the Lease says once `act` is done.
+    fn wanted(&self, act: &Act) -> Lease {
+        let now = MicroTime(Timestamp::now());
+        let last = self.lease.clone().unwrap_or_default();
+        let spec = last.spec.unwrap_or_default();
+        let renews = matches!(act, Act::Renew(_));
+        let changes = spec.lease_transitions.unwrap_or_default();
+        let first = spec.lease_transitions.is_none();
+        Lease {
+            metadata: self.metadata(act, last.metadata),
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.leader.known().elector.identity().holder()),
+                lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+                acquire_time: if renews {
+                    spec.acquire_time
+                } else {
+                    Some(now.clone())
+                },
+                renew_time: Some(now),
+                lease_transitions: Some(changes + i32::from(!renews && !first)),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    /// Labels and annotations of somebody else's stay.
+    fn metadata(&self, act: &Act, last: ObjectMeta) -> ObjectMeta {
+        let version = match act {
+            Act::Take(version) | Act::Renew(version) => Some(version.clone()),
+            Act::Create | Act::Look | Act::End => None,
+        };
+        let mut annotations = last.annotations.unwrap_or_default();
+        annotations.remove(ADDRESS);
+        let address = self.address.map(|it| (ADDRESS.to_owned(), it.to_string()));
+        annotations.extend(address);
+        let managed = (labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned());
+        let mut labels = last.labels.unwrap_or_default();
+        labels.extend([managed]);
+        ObjectMeta {
+            name: Some(self.name.clone()),
+            resource_version: version,
+            labels: Some(labels),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        }
+    }
+
+    /// A change of its standing is worth a line.
+    fn tell(&mut self) {
+        let now = self.leader.standing();
+        if now == self.told {
+            return;
+        }
+        match &now {
+            Standing::Leads => info!(lease = self.name, "leads"),
+            Standing::Doubts => warn!(
+                lease = self.name,
+                "the Lease may have expired: nothing is written until it is renewed"
+            ),
+            Standing::StandsBy { leader } => {
+                let leader = leader.as_deref().map(pod);
+                info!(lease = self.name, leader, "stands by");
+            }
+            Standing::Unknown | Standing::Over { .. } => {}
+        }
+        self.told = now;
+    }
+
+    /// Gives the Lease back, if it is this replica's, once all that it writes has ended: another one
+    /// leads within two seconds.
+    pub(crate) async fn resign(self) {
+        let Some(version) = self.leader.known().elector.resign() else {
+            return;
+        };
+        // The fence gives them up in time.
+        drop(self.leader.0.writes.write().await);
+        let mut lease = self.wanted(&Act::Renew(version));
+        let own = self.leader.known().elector.identity().holder();
+        for _ in 0..2 {
+            lease.annotations_mut().remove(ADDRESS);
+            if let Some(spec) = &mut lease.spec {
+                spec.holder_identity = None;
+                spec.lease_duration_seconds = Some(1);
+            }
+            let parameters = PostParams::default();
+            let released = self.api.replace(&self.name, &parameters, &lease);
+            match timeout(PATIENCE, released).await {
+                Ok(Ok(_)) => {
+                    info!(lease = self.name, "released");
+                    return;
+                }
+                Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
+                Ok(Err(error)) => {
+                    return warn!(error = cause(&error), "could not release the Lease");
+                }
+                Err(_) => return warn!("could not release the Lease: no answer"),
+            }
+            // A renewal that nobody waited for any more may have arrived.
+            match timeout(PATIENCE, self.api.get(&self.name)).await {
+                Ok(Ok(found)) if holder(&found) == Some(own.clone()) => lease = found,
+                _ => return,
+            }
+            lease.managed_fields_mut().clear();
+        }
+    }
+}
+
+fn holder(lease: &Lease) -> Option<String> {
+    lease.spec.as_ref()?.holder_identity.clone()
+}
+
+fn record(lease: &Lease) -> Record {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let seconds = spec
+        .lease_duration_seconds
+        .and_then(|it| u64::try_from(it).ok());
+    Record {
+        version: lease.resource_version().unwrap_or_default(),
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        renewed: spec
+            .renew_time
+            .map(|at| at.0.to_string())
+            .unwrap_or_default(),
+        duration: seconds.map_or(DURATION, Duration::from_secs),
+    }
+}
+
+fn address(lease: &Lease) -> Option<SocketAddr> {
+    lease
+        .meta()
+        .annotations
+        .as_ref()?
+        .get(ADDRESS)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+use std::sync::{Arc, Mutex};
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, Response};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, advance, sleep};
+use tower::{BoxError, service_fn};
+
+use super::*;
+use crate::leader::Role;
+use alustan_core::lease::Identity;
+
+/// An API server with one Lease.
+#[derive(Clone, Default)]
+struct Api(Arc<Mutex<Stored>>);
+
+#[derive(Default)]
+struct Stored {
+    lease: Option<Value>,
+    version: u64,
+    down: bool,
+}
+
+impl Api {
+    fn client(&self) -> Client {
+        let api = self.clone();
+        let service = service_fn(move |request: Request<kube::client::Body>| {
+            let api = api.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = to_bytes(Body::new(body), usize::MAX).await.unwrap();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                if api.0.lock().unwrap().down {
+                    sleep(Duration::from_hours(1)).await;
+                }
+                let (code, answer) = api.answer(&parts.method, parts.uri.path(), body);
+                let answer = Response::builder()
+                    .status(code)
+                    .body(Body::from(answer.to_string()));
+                Ok::<_, BoxError>(answer?)
+            }
+        });
+        Client::new(service, "alustan-system")
+    }
+
+    fn answer(&self, method: &Method, path: &str, mut body: Value) -> (u16, Value) {
+        let mut stored = self.0.lock().unwrap();
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/alustan-system/leases";
+        let own = [leases.to_owned(), format!("{leases}/alustan")];
+        assert!(own.contains(&path.to_owned()), "{path}");
+        let there = stored.lease.clone();
+        let version = there
+            .as_ref()
+            .map(|lease| &lease["metadata"]["resourceVersion"]);
+        match (method.as_str(), version) {
+            ("GET", Some(_)) => return (200, there.unwrap_or_default()),
+            ("POST", None) => {}
+            ("PUT", Some(version)) if *version == body["metadata"]["resourceVersion"] => {}
+            ("GET" | "PUT", None) => return (404, refusal(404, "NotFound")),
+            _ => return (409, refusal(409, "Conflict")),
+        }
+        stored.version += 1;
+        body["metadata"]["resourceVersion"] = stored.version.to_string().into();
+        stored.lease = Some(body.clone());
+        (200, body)
+    }
+
+    fn lease(&self) -> Value {
+        self.0.lock().unwrap().lease.clone().unwrap_or_default()
+    }
+
+    fn is_down(&self, down: bool) {
+        self.0.lock().unwrap().down = down;
+    }
+
+    /// A replica that takes part.
+    fn replica(&self, pod: &str, address: Option<&str>) -> Replica {
+        let leader = Leader::new(Identity::new(Some(pod.to_owned()), "1"));
+        let address = address.map(|it| it.parse().unwrap());
+        self.begun(leader, address, watch::channel(LISTS).1)
+    }
+
+    fn begun(
+        &self,
+        leader: Leader,
+        address: Option<SocketAddr>,
+        listed: watch::Receiver<usize>,
+    ) -> Replica {
+        let client = self.client();
+        let mut election = Election::new(leader.clone(), client, "alustan", address, listed);
+        let task = tokio::spawn(async move { election.run().await });
+        Replica { leader, task }
+    }
+}
+
+fn refusal(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": reason})
+}
+
+struct Replica {
+    leader: Leader,
+    task: JoinHandle<Option<String>>,
+}
+
+impl Replica {
+    /// Waits until it leads; how many seconds that took.
+    async fn leads(&self) -> u64 {
+        let since = Instant::now();
+        self.leader.begins().await;
+        assert!(self.leader.leads());
+        since.elapsed().as_secs()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_leads_and_another_stands_by_until_the_first_is_dead() {
+    let api = Api::default();
+    let first = api.replica("a", Some("10.0.0.1:8080"));
+    assert_eq!(first.leads().await, 0);
+    let second = api.replica("b", None);
+    sleep(Duration::from_mins(1)).await;
+    assert!(first.leader.leads() && !second.leader.leads());
+    let role = Role::Has("stands by while a leads".to_owned());
+    assert_eq!(second.leader.role(), role);
+    assert_eq!(
+        second.leader.address(),
+        Some("10.0.0.1:8080".parse().unwrap())
+    );
+    first.task.abort();
+    let took = second.leads().await;
+    assert!((10..=17).contains(&took), "{took}");
+    let lease = api.lease();
+    assert_eq!(lease["spec"]["holderIdentity"], "b_1");
+    assert_eq!(lease["spec"]["leaseTransitions"], 1);
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
+    assert!(
+        lease["metadata"]["annotations"].get(ADDRESS).is_none(),
+        "{lease}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_not_listed_everything_leaves_the_lease_to_others() {
+    let api = Api::default();
+    let (lists, listed) = watch::channel(LISTS - 1);
+    let leader = Leader::new(Identity::new(Some("cold".to_owned()), "1"));
+    let cold = api.begun(leader, None, listed);
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(api.lease(), Value::Null);
+    let warm = api.replica("warm", None);
+    warm.leads().await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(
+        cold.leader.role(),
+        Role::Has("stands by while warm leads".to_owned())
+    );
+    warm.task.abort();
+    sleep(Duration::from_mins(1)).await;
+    assert!(!cold.leader.leads());
+    lists.send_replace(LISTS);
+    assert!(cold.leads().await <= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_back_is_taken_within_two_seconds() {
+    let api = Api::default();
+    let leader = Leader::new(Identity::new(Some("a".to_owned()), "1"));
+    let listed = watch::channel(LISTS).1;
+    let mut election = Election::new(leader.clone(), api.client(), "alustan", None, listed);
+    let _elapsed = timeout(Duration::from_secs(5), election.run()).await;
+    let second = api.replica("b", None);
+    sleep(Duration::from_secs(1)).await;
+    let going = leader.pass().unwrap();
+    let resigning = tokio::spawn(election.resign());
+    sleep(Duration::from_secs(1)).await;
+    assert!(leader.pass().is_err(), "it begins nothing new");
+    assert_eq!(
+        api.lease()["spec"]["holderIdentity"],
+        "a_1",
+        "a write goes on"
+    );
+    drop(going);
+    resigning.await.unwrap();
+    assert!(second.leads().await <= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_renew_writes_nothing_and_goes_on_if_nobody_took_over() {
+    let api = Api::default();
+    let only = api.replica("a", None);
+    only.leads().await;
+    api.is_down(true);
+    advance(Duration::from_secs(13)).await;
+    assert_eq!(only.leader.standing(), Standing::Doubts);
+    assert!(only.leader.pass().is_err());
+    sleep(Duration::from_mins(10)).await;
+    api.is_down(false);
+    assert!(only.leads().await <= 5);
+    assert_eq!(api.lease()["spec"]["leaseTransitions"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_another_in_its_place_ends() {
+    let api = Api::default();
+    let first = api.replica("a", None);
+    first.leads().await;
+    {
+        let mut stored = api.0.lock().unwrap();
+        let lease = stored.lease.as_mut().unwrap();
+        lease["spec"]["holderIdentity"] = "b_1".into();
+        lease["metadata"]["resourceVersion"] = "900".into();
+    }
+    assert_eq!(first.task.await.unwrap(), Some("b_1".to_owned()));
+    assert!(!first.leader.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_wrote_on_the_lease_stays() {
+    let api = Api::default();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "alustan", "annotations": {"example.com/a": "b"}, "resourceVersion": "7"},
+        "spec": {},
+    });
+    api.0.lock().unwrap().lease = Some(lease);
+    api.replica("a", Some("10.0.0.1:8080")).leads().await;
+    let lease = api.lease();
+    let annotations = json!({"example.com/a": "b", ADDRESS: "10.0.0.1:8080"});
+    assert_eq!(lease["metadata"]["annotations"], annotations);
+    assert_eq!(lease["spec"]["leaseTransitions"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_read_is_told() {
+    let api = Api::default();
+    api.is_down(true);
+    let only = api.replica("a", None);
+    sleep(Duration::from_secs(10)).await;
+    let role = Role::None("could not read Lease alustan: no answer".to_owned());
+    assert_eq!(only.leader.role(), role);
+}

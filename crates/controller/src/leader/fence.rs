@@ -1,0 +1,171 @@
+//! The fence: a layer around the client that lets no write through unless this replica leads.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::http::{Method, Request, Response};
+use thiserror::Error;
+use tokio::time::timeout_at;
+use tower::{BoxError, Layer, Service};
+
+use super::Leader;
+
+/// Nothing is written: another replica may lead.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("this replica does not lead, or its Lease may have expired: it writes nothing")]
+pub(crate) struct NotLeading;
+
+/// The layer, and the service that it makes of another. Reads pass. A write begins only while the
+/// replica's own clock says that it leads, and is given up before another one could.
+#[derive(Clone)]
+pub(crate) struct Fence<S = ()> {
+    leader: Leader,
+    inner: S,
+}
+
+impl Fence {
+    /// For what `leader` says.
+    pub(crate) fn new(leader: Leader) -> Self {
+        Self { leader, inner: () }
+    }
+}
+
+impl<S> Layer<S> for Fence {
+    type Service = Fence<S>;
+
+    fn layer(&self, inner: S) -> Fence<S> {
+        Fence {
+            leader: self.leader.clone(),
+            inner,
+        }
+    }
+}
+
+impl<S, A, B> Service<Request<A>> for Fence<S>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
+            let answer = self.inner.call(request);
+            return Box::pin(async move { answer.await.map_err(Into::into) });
+        }
+        match self.leader.pass() {
+            Ok(going) => {
+                let (answer, leader) = (self.inner.call(request), self.leader.clone());
+                Box::pin(async move {
+                    let _going = going;
+                    in_time(&leader, answer).await?.map_err(Into::into)
+                })
+            }
+            Err(refused) => Box::pin(async move { Err(refused.into()) }),
+        }
+    }
+}
+
+/// Waits for `answer` as long as `leader` leads: a renewal gives it more time.
+async fn in_time<T>(leader: &Leader, answer: impl Future<Output = T>) -> Result<T, NotLeading> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let ends = leader.ends();
+        if let Ok(answer) = timeout_at(ends, &mut answer).await {
+            return Ok(answer);
+        }
+        if leader.ends() <= ends {
+            return Err(NotLeading);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use alustan_core::lease::{BEGINS, ENDS};
+    use tokio::time::{Instant, advance, sleep};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+
+    /// What came of one call with `method` of a server that takes `seconds`; and whether it came to it.
+    async fn call(leader: &Leader, method: Method, seconds: u64) -> (Result<(), NotLeading>, bool) {
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let seen = arrived.clone();
+        let server = service_fn(move |_: Request<()>| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            async move {
+                sleep(Duration::from_secs(seconds)).await;
+                Ok::<_, BoxError>(Response::new(()))
+            }
+        });
+        let request = Request::builder().method(method).body(()).unwrap();
+        let answer = Fence::new(leader.clone())
+            .layer(server)
+            .oneshot(request)
+            .await;
+        let answer = answer.map(drop).map_err(|error| *error.downcast().unwrap());
+        (answer, arrived.load(Ordering::SeqCst) == 1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_passes_while_the_clock_says_so_and_reads_always() {
+        let leader = Leader::leading();
+        let writes = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        for method in writes.clone() {
+            assert_eq!(call(&leader, method, 0).await, (Ok(()), true));
+        }
+        advance(BEGINS).await;
+        for method in writes {
+            assert_eq!(call(&leader, method, 0).await, (Err(NotLeading), false));
+        }
+        assert_eq!(call(&leader, Method::GET, 600).await, (Ok(()), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stands_by_writes_nothing() {
+        let follower = Leader::following(None);
+        assert_eq!(
+            call(&follower, Method::PATCH, 0).await,
+            (Err(NotLeading), false)
+        );
+        assert_eq!(call(&follower, Method::GET, 0).await, (Ok(()), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_takes_too_long_is_given_up_before_another_leads() {
+        let leader = Leader::leading();
+        let began = Instant::now();
+        advance(Duration::from_secs(9)).await;
+        assert_eq!(
+            call(&leader, Method::PATCH, 60).await,
+            (Err(NotLeading), true)
+        );
+        assert_eq!(began.elapsed().as_secs(), ENDS.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_write_of_one_that_goes_on_leading_is_waited_for() {
+        let leader = Leader::leading();
+        let renewed = leader.clone();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                sleep(Duration::from_secs(3)).await;
+                renewed.renew();
+            }
+        });
+        assert_eq!(call(&leader, Method::PATCH, 20).await, (Ok(()), true));
+    }
+}

@@ -1,0 +1,40 @@
+//! The `ServiceAccount`s that a spec names, read live.
+
+use std::collections::BTreeMap;
+
+use alustan_api::Terraform;
+use alustan_api::labels::ALLOW_RUNS;
+use alustan_core::allowed;
+use alustan_core::seen::AccountSeen;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::ResourceExt;
+use kube::api::Api;
+
+use crate::context::Context;
+use crate::enact::call;
+use crate::error::Error;
+
+/// The accounts that `tf` names, in its namespace, by name.
+pub(super) async fn see(
+    cx: &Context,
+    tf: &Terraform,
+) -> Result<BTreeMap<String, AccountSeen>, Error> {
+    let namespace = tf.namespace().unwrap_or_default();
+    let api: Api<ServiceAccount> = Api::namespaced(cx.client.clone(), &namespace);
+    let mut accounts = BTreeMap::new();
+    for (_, name) in allowed::accounts(tf) {
+        let what = format!("read ServiceAccount {name}");
+        let found = call(&what, api.get_metadata_opt(name)).await?;
+        let seen = found.map_or(AccountSeen::Absent, |account| {
+            let says = account.annotations().get(ALLOW_RUNS);
+            let open = says.is_some_and(|says| says == "true");
+            if open {
+                AccountSeen::Open
+            } else {
+                AccountSeen::Closed
+            }
+        });
+        accounts.insert(name.to_owned(), seen);
+    }
+    Ok(accounts)
+}

@@ -1,0 +1,476 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn second(second: u64) -> Moment {
+    Moment::from_secs(second)
+}
+
+fn identity(pod: &str, process: &str) -> Identity {
+    Identity::new(Some(pod.to_owned()), process)
+}
+
+fn elector(pod: &str) -> Elector {
+    Elector::new(identity(pod, "1"))
+}
+
+fn record(version: &str, holder: Option<&str>, renewed: &str) -> Record {
+    Record {
+        version: version.to_owned(),
+        holder: holder.map(str::to_owned),
+        renewed: renewed.to_owned(),
+        duration: DURATION,
+    }
+}
+
+/// One that leads since its write at `sent`.
+fn leader(sent: Moment) -> Elector {
+    let mut leader = elector("a");
+    leader.looked(None, sent);
+    leader.wrote("1", sent);
+    leader
+}
+
+#[test]
+fn the_first_of_all_creates_the_lease_and_leads() {
+    let mut first = elector("a");
+    assert_eq!(first.standing(second(0)), Standing::Unknown);
+    assert_eq!(first.next(second(0)), (second(0), Act::Look));
+    first.looked(None, second(1));
+    assert_eq!(first.next(second(1)), (second(1), Act::Create));
+    first.wrote("1", second(1));
+    assert_eq!(first.standing(second(2)), Standing::Leads);
+    assert_eq!(
+        first.next(second(2)),
+        (second(4), Act::Renew("1".to_owned()))
+    );
+}
+
+#[test]
+fn who_comes_second_looks_every_two_seconds_and_takes_what_was_not_renewed_for_fifteen() {
+    let mut other = elector("b");
+    other.looked(Some(record("1", Some("a_1"), "x")), second(0));
+    let leader = Some("a_1".to_owned());
+    assert_eq!(other.standing(second(1)), Standing::StandsBy { leader });
+    assert_eq!(other.next(second(1)), (second(2), Act::Look));
+    // A version that changes without a renewal gives no time.
+    other.looked(Some(record("2", Some("a_1"), "x")), second(2));
+    other.looked(Some(record("2", Some("a_1"), "x")), second(14));
+    let take = Act::Take("2".to_owned());
+    assert_eq!(other.next(second(14)), (second(15), take.clone()));
+    assert_eq!(other.next(second(99)), (second(99), take));
+    other.looked(Some(record("3", Some("a_1"), "y")), second(15));
+    assert_eq!(other.next(second(15)), (second(17), Act::Look));
+}
+
+#[test]
+fn what_nobody_holds_is_taken_at_once() {
+    let mut other = elector("b");
+    other.looked(Some(record("7", None, "x")), second(3));
+    let take = Act::Take("7".to_owned());
+    assert_eq!(other.next(second(3)), (second(3), take));
+}
+
+#[test]
+fn the_next_process_of_a_pod_waits_for_nobody() {
+    let holders = [
+        ("a_1", true),
+        ("a_0", true),
+        ("b_1", false),
+        ("a", true),
+        ("process_9", false),
+    ];
+    for (holder, at_once) in holders {
+        let mut next = Elector::new(identity("a", "2"));
+        next.looked(Some(record("7", Some(holder), "x")), second(3));
+        let (due, _) = next.next(second(3));
+        assert_eq!(due == second(3), at_once, "{holder}");
+    }
+    // Where it is not told its pod's name, it cannot know.
+    let mut nameless = Elector::new(Identity::new(None, "2"));
+    nameless.looked(Some(record("7", Some("process_1"), "x")), second(3));
+    assert_eq!(nameless.next(second(3)), (second(5), Act::Look));
+}
+
+#[test]
+fn a_leader_that_cannot_renew_stops_writing_before_anybody_else_begins() {
+    let mut leader = leader(second(1));
+    for now in 4..20 {
+        let due = leader.next(second(now));
+        assert_eq!(due, (second(now), Act::Renew("1".to_owned())));
+        leader.failed(second(now));
+        assert_eq!(leader.may_begin(second(now)), now < 11, "{now}");
+        assert_eq!(leader.must_end(), Some(second(14)));
+        assert_eq!(leader.next(second(now)).0, second(now) + AGAIN);
+    }
+    assert_eq!(leader.standing(second(20)), Standing::Doubts);
+    // Nobody has taken it meanwhile: it goes on.
+    leader.wrote("2", second(20));
+    assert_eq!(leader.standing(second(21)), Standing::Leads);
+}
+
+#[test]
+fn the_clock_counts_from_when_a_renewal_was_sent() {
+    let mut slow = leader(second(1));
+    slow.wrote("2", second(4));
+    assert!(slow.may_begin(second(9)));
+    assert!(!slow.may_begin(second(14)), "ten seconds after it was sent");
+    assert_eq!(slow.must_end(), Some(second(17)));
+}
+
+#[test]
+fn a_renewal_whose_answer_was_lost_is_its_own() {
+    let mut leader = leader(second(1));
+    leader.failed(second(8));
+    leader.refused();
+    assert_eq!(leader.next(second(8)), (second(8), Act::Look));
+    leader.looked(Some(record("2", Some("a_1"), "y")), second(8));
+    let renew = Act::Renew("2".to_owned());
+    assert_eq!(leader.next(second(8)), (second(8), renew));
+    assert!(
+        !leader.may_begin(second(12)),
+        "when it was sent is not known"
+    );
+}
+
+#[test]
+fn who_was_deposed_never_leads_again() {
+    for (holder, by) in [(Some("b_1"), Some("b_1".to_owned())), (None, None)] {
+        let mut leader = leader(second(1));
+        leader.refused();
+        leader.looked(Some(record("2", holder, "y")), second(3));
+        assert!(!leader.may_begin(second(3)));
+        assert_eq!(leader.must_end(), None);
+        leader.wrote("3", second(3));
+        leader.looked(None, second(4));
+        assert_eq!(leader.standing(second(4)), Standing::Over { by });
+        assert_eq!(leader.next(second(4)), (second(4), Act::End));
+    }
+}
+
+#[test]
+fn a_lease_that_somebody_deletes_is_not_free_before_its_time() {
+    let mut other = elector("b");
+    other.looked(Some(record("1", Some("a_1"), "x")), second(0));
+    other.looked(None, second(10));
+    other.looked(None, second(24));
+    assert_eq!(other.next(second(24)), (second(25), Act::Create));
+    let mut leader = leader(second(1));
+    leader.refused();
+    leader.looked(None, second(4));
+    assert_eq!(leader.next(second(4)), (second(4), Act::Create));
+    assert_eq!(leader.standing(second(4)), Standing::Leads);
+}
+
+#[test]
+fn who_resigns_gives_the_lease_back() {
+    let mut leader = leader(second(1));
+    assert_eq!(leader.resign(), Some("1".to_owned()));
+    assert!(!leader.may_begin(second(1)));
+    let mut other = elector("b");
+    other.looked(Some(record("1", Some("a_1"), "x")), second(0));
+    assert_eq!(other.resign(), None);
+}
+
+#[test]
+fn who_loses_the_race_looks_who_won() {
+    let mut other = elector("b");
+    other.looked(Some(record("1", None, "x")), second(0));
+    other.refused();
+    assert_eq!(other.next(second(0)), (second(0), Act::Look));
+    let mut first = elector("a");
+    first.looked(None, second(0));
+    first.refused();
+    assert_eq!(first.next(second(0)), (second(0), Act::Look));
+}
+
+/// Milliseconds of the true time, which nobody knows.
+type Millis = u64;
+
+/// What the API server has: version, holder, a time.
+type Lease = (u64, Option<String>, u64);
+
+/// How long a replica waits for an answer.
+const PATIENCE: Millis = 4_000;
+
+struct Call {
+    act: Act,
+    sent: Moment,
+    /// When the API server acts on it, if that is still to come.
+    acts: Option<Millis>,
+    answer: Option<Result<Lease, Refused>>,
+    /// When the replica hears of that, or hears nothing any more.
+    ends: Millis,
+    heard: bool,
+}
+
+/// The Lease is not there, or not as it was seen.
+struct Refused;
+
+struct Replica {
+    elector: Elector,
+    offset: Millis,
+    /// What its clock counts in a second, in milliseconds.
+    rate: u64,
+    call: Option<Call>,
+    /// It does nothing before.
+    paused: Millis,
+    /// Until when something that it has begun may go on.
+    writes_until: Millis,
+    alive: bool,
+}
+
+impl Replica {
+    fn clock(&self, now: Millis) -> Moment {
+        Moment::from_millis((now + self.offset) * self.rate / 1_000)
+    }
+
+    /// When its clock shows `moment`, rounded up.
+    fn time(&self, moment: Moment) -> Millis {
+        let millis = u64::try_from(moment.as_millis()).unwrap();
+        let since = (millis * 1_000).div_ceil(self.rate);
+        since.saturating_sub(self.offset)
+    }
+
+    fn leads(&self, now: Millis) -> bool {
+        self.alive && self.elector.may_begin(self.clock(now))
+    }
+
+    /// When something happens to it.
+    fn next(&self, now: Millis) -> Millis {
+        let Some(call) = &self.call else {
+            let (due, _) = self.elector.next(self.clock(now));
+            return self.time(due).max(self.paused);
+        };
+        let ends = call.ends.max(self.paused);
+        call.acts.unwrap_or(call.ends).min(ends)
+    }
+}
+
+/// Replicas and one Lease, a network that loses and delays, machines that stop for a while.
+struct World {
+    now: Millis,
+    lease: Option<Lease>,
+    replicas: Vec<Replica>,
+    /// Calls that nobody waits for any more, still on their way.
+    late: Vec<(Millis, Act, String)>,
+    chance: std::vec::IntoIter<u16>,
+    /// How often a process began to lead.
+    leaders: usize,
+}
+
+impl World {
+    fn new(replicas: &[(u16, u16)], chance: Vec<u16>) -> Self {
+        let replica = |(pod, (offset, rate)): (usize, &(u16, u16))| Replica {
+            elector: elector(&format!("pod{pod}")),
+            offset: Millis::from(*offset),
+            rate: 950 + u64::from(rate % 101),
+            call: None,
+            paused: 0,
+            writes_until: 0,
+            alive: true,
+        };
+        Self {
+            now: 0,
+            lease: None,
+            replicas: replicas.iter().enumerate().map(replica).collect(),
+            late: Vec::new(),
+            chance: chance.into_iter(),
+            leaders: 0,
+        }
+    }
+
+    /// Something below `below`; 0 once all chance is used up.
+    fn chance(&mut self, below: u16) -> u16 {
+        self.chance.next().unwrap_or_default() % below
+    }
+
+    /// How long something takes: mostly little.
+    fn latency(&mut self) -> Millis {
+        match self.chance(8) {
+            0..6 => 5,
+            6 => 1_500,
+            _ => Millis::from(self.chance(20_000)),
+        }
+    }
+
+    fn run(&mut self, until: Millis) {
+        while self.now < until {
+            self.step();
+        }
+    }
+
+    /// Goes on to the next moment at which anything happens.
+    fn step(&mut self) {
+        let alive = self.replicas.iter().filter(|replica| replica.alive);
+        let next = alive.map(|replica| replica.next(self.now));
+        let next = next.chain(self.late.iter().map(|late| late.0)).min();
+        self.now = next.unwrap_or_default().max(self.now + 1);
+        let due: Vec<_> = self
+            .late
+            .extract_if(.., |late| late.0 <= self.now)
+            .collect();
+        for (_, act, holder) in due {
+            let _nobody_hears_of_it = self.acts(&act, &holder);
+        }
+        for index in 0..self.replicas.len() {
+            if self.replicas[index].alive {
+                self.turn(index);
+            }
+        }
+        self.nobody_writes_beside_a_leader();
+    }
+
+    /// The API server's part.
+    fn acts(&mut self, act: &Act, holder: &str) -> Result<Lease, Refused> {
+        let version = self.lease.as_ref().map(|lease| lease.0);
+        let wanted = match act {
+            Act::Look => return self.lease.clone().ok_or(Refused),
+            Act::End => false,
+            Act::Create => version.is_none(),
+            Act::Take(seen) | Act::Renew(seen) => version.is_some_and(|it| it.to_string() == *seen),
+        };
+        if !wanted {
+            return Err(Refused);
+        }
+        let lease = (
+            version.unwrap_or_default() + 1,
+            Some(holder.to_owned()),
+            self.now,
+        );
+        self.lease = Some(lease.clone());
+        Ok(lease)
+    }
+
+    fn turn(&mut self, index: usize) {
+        let now = self.now;
+        if let Some(mut call) = self.replicas[index].call.take() {
+            if call.acts.is_some_and(|acts| acts <= now) {
+                let holder = self.replicas[index].elector.identity().holder();
+                call.acts = None;
+                call.answer = Some(self.acts(&call.act, &holder));
+            }
+            if now < call.ends.max(self.replicas[index].paused) {
+                self.replicas[index].call = Some(call);
+                return;
+            }
+            self.ends(index, call);
+        }
+        let replica = &self.replicas[index];
+        match replica.elector.next(replica.clock(now)) {
+            // Its pod starts the next process.
+            (_, Act::End) => self.kill(index),
+            (due, act) if replica.time(due).max(replica.paused) <= now => self.call(index, act),
+            _ => {}
+        }
+    }
+
+    fn call(&mut self, index: usize, act: Act) {
+        let (there, back) = (self.latency(), self.latency());
+        let lost = self.chance(12) == 1;
+        let pause = if self.chance(40) == 1 { 30_000 } else { 0 };
+        let now = self.now;
+        let replica = &mut self.replicas[index];
+        replica.paused = now + pause;
+        replica.call = Some(Call {
+            act,
+            sent: replica.clock(now),
+            acts: (!lost).then_some(now + there),
+            answer: None,
+            ends: now + (there + back).min(PATIENCE),
+            heard: !lost && there + back <= PATIENCE,
+        });
+    }
+
+    fn ends(&mut self, index: usize, call: Call) {
+        let now = self.now;
+        let replica = &mut self.replicas[index];
+        let elector = &mut replica.elector;
+        let clock = Moment::from_millis((now + replica.offset) * replica.rate / 1_000);
+        match (call.answer.filter(|_| call.heard), call.act) {
+            (None, act) => {
+                elector.failed(clock);
+                let holder = elector.identity().holder();
+                self.late.extend(call.acts.map(|acts| (acts, act, holder)));
+            }
+            (Some(Ok((version, holder, renewed))), Act::Look) => {
+                let (version, renewed) = (version.to_string(), renewed.to_string());
+                let found = record(&version, holder.as_deref(), &renewed);
+                elector.looked(Some(found), clock);
+            }
+            (Some(Err(Refused)), Act::Look) => elector.looked(None, clock),
+            (Some(Ok((version, ..))), act) => {
+                elector.wrote(version.to_string(), call.sent);
+                self.leaders += usize::from(!matches!(act, Act::Renew(_)));
+            }
+            (Some(Err(Refused)), _) => elector.refused(),
+        }
+    }
+
+    /// While somebody may begin a write, nothing that another has begun goes on.
+    fn nobody_writes_beside_a_leader(&mut self) {
+        let now = self.now;
+        for replica in &mut self.replicas {
+            if replica.leads(now) {
+                let ends = replica.elector.must_end().map(|ends| replica.time(ends));
+                replica.writes_until = replica.writes_until.max(ends.unwrap_or_default());
+            }
+        }
+        let all = self.replicas.iter().enumerate();
+        let writes = all.filter(|(_, replica)| replica.writes_until > now);
+        let writes: Vec<usize> = writes.map(|(index, _)| index).collect();
+        let leads = |index: &usize| self.replicas[*index].leads(now);
+        let led = writes.iter().any(leads);
+        assert!(!led || writes.len() == 1, "at {now}: {writes:?}");
+    }
+
+    /// A process ends without a word, and its pod starts the next one.
+    fn kill(&mut self, index: usize) {
+        let replica = &mut self.replicas[index];
+        let Identity { pod, process } = replica.elector.identity().clone();
+        let holder = replica.elector.identity().holder();
+        let next = process.parse::<u32>().unwrap() + 1;
+        replica.elector = Elector::new(Identity::new(pod, next.to_string()));
+        replica.writes_until = self.now;
+        let call = replica.call.take();
+        let late = call.and_then(|call| Some((call.acts?, call.act, holder)));
+        self.late.extend(late);
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let mut all = self.replicas.iter();
+        all.position(|replica| replica.leads(self.now))
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_two_write_at_a_time_whatever_happens_to_them_and_to_their_calls(
+        replicas in prop::collection::vec((0..30_000_u16, any::<u16>()), 2..4),
+        chance in prop::collection::vec(any::<u16>(), 0..600),
+        kills in prop::collection::vec((0..3_usize, 1_000..40_000_u64), 0..8),
+    ) {
+        let mut world = World::new(&replicas, chance);
+        for (index, after) in kills {
+            world.run(world.now + after);
+            world.kill(index % replicas.len());
+        }
+        world.run(world.now + 120_000);
+        prop_assert!(world.leaders > 0, "nobody ever led");
+    }
+}
+
+#[test]
+fn another_one_leads_within_eighteen_seconds_of_the_death_of_a_leader() {
+    for dies in (20_000..24_000).step_by(97) {
+        let mut world = World::new(&[(0, 50), (700, 50)], Vec::new());
+        world.run(dies);
+        let leader = world.leader().expect("a leader");
+        world.replicas[leader].alive = false;
+        world.replicas[leader].writes_until = world.now;
+        while world.leader().is_none() {
+            world.step();
+        }
+        assert!(world.now < dies + 18_000, "{dies}: {}", world.now);
+    }
+}

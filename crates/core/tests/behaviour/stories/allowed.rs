@@ -1,0 +1,292 @@
+//! What resources may use, besides what schema and operator say: lists of who runs the operator, and
+//! accounts whose owners lend them. What is not allowed is neither built nor run, and what exists goes
+//! all the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use alustan_api::run::RunKind;
+use alustan_api::{State, Terraform};
+use alustan_core::allowed::{Allowed, KEYS, refusal};
+use alustan_core::seen::AccountSeen;
+use alustan_core::step::Object;
+use k8s_openapi::api::batch::v1::Job;
+use kube::ResourceExt;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::objects::Made;
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::World;
+
+/// Shared with the tests of the policy (`tests/api/policies.rs`): both say the same.
+const TABLE: &str = include_str!("../../../../../tests/tables/allowed.json");
+
+const RUNNER: &str = "/runner/serviceAccountName";
+
+fn lists(data: &[(&str, &str)]) -> Arc<Allowed> {
+    let data = data
+        .iter()
+        .map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
+    Arc::new(Allowed::read(&data.collect()))
+}
+
+/// The world in which there is the account `cloud`.
+fn world(tf: Terraform, cloud: AccountSeen) -> World {
+    let mut world = World::with(tf);
+    world.accounts = BTreeMap::from([("cloud".to_owned(), cloud)]);
+    world
+}
+
+#[test]
+fn resources_use_what_the_lists_name_and_nothing_else() {
+    let table: Value = serde_json::from_str(&TABLE.replace("NAMESPACE", "team")).expect("a table");
+    let data: BTreeMap<String, String> = serde_json::from_value(table["lists"].clone()).unwrap();
+    let (known, keys): (BTreeSet<_>, BTreeSet<_>) =
+        (KEYS.into(), data.keys().map(String::as_str).collect());
+    assert_eq!(keys, known, "the table has every list");
+    let allowed = Allowed::read(&data);
+    let mut tf = terraform();
+    tf.spec = serde_json::from_value(table["spec"].clone()).unwrap();
+    assert_eq!(refusal(&tf, &allowed, &BTreeMap::new()), None);
+    for case in table["cases"].as_array().unwrap() {
+        let field = case["field"].as_str().unwrap();
+        for (key, wanted) in [("allowed", true), ("refused", false)] {
+            for value in case[key].as_array().unwrap() {
+                let tf = tf.clone().with(field, value.clone());
+                let refused = refusal(&tf, &allowed, &BTreeMap::new());
+                assert_eq!(refused.is_none(), wanted, "{field} {value}: {refused:?}");
+                let Some(refused) = refused else { continue };
+                let path = format!("spec{}", field.replace('/', "."));
+                for part in [
+                    &path,
+                    value
+                        .as_str()
+                        .filter(|it| *it != "Auto")
+                        .unwrap_or("Manual"),
+                ] {
+                    let message = &refused.message;
+                    assert!(message.contains(part), "no {part} in {message}");
+                }
+                let free = refusal(&tf, &Allowed::default(), &open(&tf));
+                assert_eq!(free, None, "without lists");
+            }
+        }
+    }
+}
+
+/// Every account that `tf` names, lent.
+fn open(tf: &Terraform) -> BTreeMap<String, AccountSeen> {
+    let names = alustan_core::allowed::accounts(tf).map(|(_, name)| name.to_owned());
+    names.map(|name| (name, AccountSeen::Open)).collect()
+}
+
+#[test]
+fn an_empty_list_allows_nothing() {
+    for key in ["registries", "repositories"] {
+        let refused = refusal(&terraform(), &lists(&[(key, " \n")]), &BTreeMap::new());
+        assert_eq!(refused.unwrap().reason, "NotAllowed", "{key}");
+    }
+    let none = lists(&[("builders", ""), ("serviceAccounts", "")]);
+    assert_eq!(refusal(&terraform(), &none, &BTreeMap::new()), None);
+}
+
+#[test]
+fn what_is_not_allowed_is_neither_asked_for_nor_built_nor_run() {
+    let mut world = World::new();
+    world.allowed = lists(&[("registries", "registry.other")]);
+    world.settle();
+    assert!(world.builds.is_empty() && world.jobs.is_empty());
+    let status = world.status();
+    assert_eq!(
+        (status.state, world.reason().as_str()),
+        (State::Stalled, "NotAllowed")
+    );
+    for part in ["registry.other", "registry.test/team/web", "--allowed"] {
+        assert!(status.message.contains(part), "{}", status.message);
+    }
+    world.allowed = lists(&[("registries", "registry.test/team")]);
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn what_was_applied_before_a_list_runs_no_more_and_goes_all_the_same() {
+    let mut world = World::applied();
+    world.allowed = lists(&[("repositories", "https://other.test")]);
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert_eq!(world.reason(), "NotAllowed");
+    assert_eq!(world.run_number(), 1);
+    world.delete().settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn nobody_is_asked_about_a_destroy_by_script_and_a_mode_is_read_as_it_is_meant() {
+    for (mode, asks) in [
+        ("Manual", true),
+        ("Manual\n", true),
+        ("manual", true),
+        ("Auto", false),
+        (" \n", false),
+    ] {
+        let lists = lists(&[("destroy", mode), ("approval", mode)]);
+        let tf = terraform().with("/approval/mode", "Manual");
+        let refused = refusal(&tf, &lists, &BTreeMap::new());
+        assert_eq!(refused.is_some(), asks, "{mode:?}");
+        let by_script = tf.with("/scripts/destroy/inline", "terraform destroy");
+        assert_eq!(refusal(&by_script, &lists, &BTreeMap::new()), None);
+        assert_eq!(
+            refusal(&terraform(), &lists, &BTreeMap::new()).is_some(),
+            asks,
+            "{mode:?}"
+        );
+    }
+}
+
+#[test]
+fn where_a_person_must_be_asked_a_resource_that_does_not_ask_is_asked_for() {
+    let mut world = World::applied();
+    world.allowed = lists(&[("destroy", "Manual")]);
+    world.settle();
+    assert_eq!(world.reason(), "NotAllowed");
+    world.delete().settle();
+    world.goes_once_approved();
+
+    let mut world = World::new();
+    world.allowed = lists(&[("approval", "Manual")]);
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.run_number()),
+        ("NotAllowed", 0)
+    );
+    world
+        .edit(|tf| tf.with("/approval/mode", "Manual"))
+        .settle();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+}
+
+#[rstest]
+#[case::of_runs(RUNNER)]
+#[case::of_builds("/containerRegistry/serviceAccountName")]
+fn an_account_is_for_resources_once_its_owner_says_so(#[case] field: &str) {
+    let tf = terraform().with(field, "cloud");
+    let mut world = world(tf, AccountSeen::Absent);
+    for (account, state, reason) in [
+        (
+            AccountSeen::Absent,
+            State::Pending,
+            "ServiceAccountNotFound",
+        ),
+        (
+            AccountSeen::Closed,
+            State::Stalled,
+            "ServiceAccountNotAllowed",
+        ),
+    ] {
+        world.accounts.insert("cloud".to_owned(), account);
+        assert!(world.settle().is_some(), "it looks again by itself");
+        let status = world.status();
+        assert_eq!((status.state, world.reason().as_str()), (state, reason));
+        assert!(world.builds.is_empty() && world.jobs.is_empty());
+    }
+    let command = "kubectl annotate serviceaccount cloud -n team alustan.io/allow-runs=true";
+    let message = world.status().message;
+    assert!(message.contains(command), "{message}");
+    world.accounts.insert("cloud".to_owned(), AccountSeen::Open);
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn a_list_of_accounts_goes_before_their_owners() {
+    for (list, account, wanted) in [
+        ("other", AccountSeen::Open, "ServiceAccountNotAllowed"),
+        ("", AccountSeen::Open, "ServiceAccountNotAllowed"),
+        ("team/cloud", AccountSeen::Closed, "Applied"),
+        ("*", AccountSeen::Closed, "Applied"),
+    ] {
+        let mut world = world(terraform().with(RUNNER, "cloud"), account);
+        world.allowed = lists(&[("serviceAccounts", list)]);
+        world.settle();
+        assert_eq!(world.reason(), wanted, "{list:?}");
+    }
+}
+
+fn account(job: &Job) -> String {
+    let pod = job.spec.clone().unwrap().template.spec.unwrap();
+    pod.service_account_name.unwrap()
+}
+
+#[test]
+fn runs_have_the_account_that_is_named_with_its_identity_and_the_rights_of_a_run() {
+    let tokens = json!([{"name": "aws", "audience": "sts.amazonaws.com"}]);
+    let tf = terraform()
+        .with(RUNNER, "cloud")
+        .with("/runner/tokens", tokens);
+    let made = Made::by(world(tf, AccountSeen::Open));
+    let jobs: Vec<_> = ["web-apply-1", "web-drift-2"]
+        .into_iter()
+        .map(|name| made.jobs.iter().find(|job| job.name_any() == name).unwrap())
+        .collect();
+    for job in jobs {
+        assert_eq!(account(job), "cloud");
+        let template = &job.spec.as_ref().unwrap().template;
+        let labels = template.metadata.as_ref().unwrap().labels.as_ref().unwrap();
+        assert_eq!(labels["azure.workload.identity/use"], "true");
+        let pod = serde_json::to_value(template.spec.as_ref().unwrap()).unwrap();
+        let volumes = pod["volumes"].as_array().unwrap();
+        let volume = volumes.iter().find(|it| it["name"] == "tokens").unwrap();
+        let token =
+            json!({"audience": "sts.amazonaws.com", "expirationSeconds": 3600, "path": "aws"});
+        assert_eq!(
+            volume["projected"]["sources"],
+            json!([{ "serviceAccountToken": token }])
+        );
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|it| it["name"] == "tokens").unwrap();
+        assert_eq!(mount["mountPath"], "/var/run/secrets/alustan.io/tokens");
+        assert_eq!(mount["readOnly"], true);
+    }
+    let made_account = made
+        .objects
+        .iter()
+        .any(|it| matches!(it, Object::Account(_)));
+    assert!(!made_account, "it has the user's");
+    let subjects = made.objects.iter().find_map(|object| match object {
+        Object::Binding(binding) => binding.subjects.clone(),
+        _ => None,
+    });
+    let subject = &subjects.unwrap()[0];
+    assert_eq!(subject.name, "cloud");
+    assert_eq!(subject.namespace.as_deref(), Some("team"));
+}
+
+#[test]
+fn another_identity_is_another_configuration() {
+    let mut world = world(terraform(), AccountSeen::Open);
+    world.settle();
+    world.edit(|tf| tf.with(RUNNER, "cloud")).settle();
+    let (kind, trigger) = world.last_run();
+    assert_eq!((kind, trigger.as_str()), (RunKind::Apply, "spec"));
+}
+
+/// Whoever changes the spec of a resource and deletes it gets no account thereby.
+#[rstest]
+#[case::the_same("cloud", AccountSeen::Open, "cloud")]
+#[case::one_that_is_not_lent_any_more("cloud", AccountSeen::Closed, "cloud")]
+#[case::another_one("other", AccountSeen::Closed, "cloud")]
+#[case::another_one_that_is_lent("other", AccountSeen::Open, "other")]
+fn a_destroy_has_the_account_of_the_apply_or_one_that_is_allowed(
+    #[case] named: &str,
+    #[case] seen: AccountSeen,
+    #[case] expected: &str,
+) {
+    let mut world = world(terraform().with(RUNNER, "cloud"), AccountSeen::Open);
+    world.settle();
+    assert!(world.is_ready());
+    world.accounts.insert(named.to_owned(), seen);
+    world.edit(|tf| tf.with(RUNNER, named)).delete();
+    let made = Made::by_destroying(world);
+    assert_eq!(account(made.jobs.last().unwrap()), expected);
+}

@@ -1,0 +1,321 @@
+//! Builds in a namespace of their own, and in user namespaces.
+
+use alustan_api::Terraform;
+use alustan_api::labels::{self, Component};
+use alustan_api::names;
+use alustan_api::report::FailureClass;
+use alustan_core::objects::secrets;
+use alustan_core::seen::{AccountSeen, BuildState, InputsSeen};
+use alustan_core::settings::Settings;
+use alustan_core::step::Step;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use rstest::rstest;
+use serde_json::json;
+
+use super::objects::{Made, pod, rich};
+use super::words;
+use crate::fixtures::{Edit as _, settings, terraform};
+use crate::world::World;
+
+const BUILDS: &str = "builds";
+
+fn elsewhere() -> Settings {
+    Settings {
+        build_namespace: Some(BUILDS.to_owned()),
+        ..settings()
+    }
+}
+
+/// A world with `tf`, of an operator with `settings`.
+fn world_of(tf: Terraform, settings: Settings) -> World {
+    let mut world = World::with(tf);
+    world.settings = settings;
+    world
+}
+
+fn world() -> World {
+    world_of(terraform(), elsewhere())
+}
+
+/// A world with a build that goes on, and the build's name.
+fn building() -> (World, String) {
+    let mut world = world();
+    for _ in 0..20 {
+        world.look_once();
+        if !world.builds.is_empty() {
+            break;
+        }
+    }
+    let job = world.builds.keys().next().cloned();
+    (world, job.expect("a build"))
+}
+
+impl World {
+    fn is_lent(&self, job: &str) -> bool {
+        self.builds
+            .get(job)
+            .is_some_and(|build| build.lent.is_some())
+    }
+}
+
+#[rstest]
+#[case::nothing_said(None, "team", false)]
+#[case::elsewhere(Some(BUILDS), BUILDS, true)]
+#[case::where_the_resource_is(Some("team"), "team", false)]
+fn builds_have_one_namespace(
+    #[case] said: Option<&str>,
+    #[case] wanted: &str,
+    #[case] lends: bool,
+) {
+    let settings = Settings {
+        build_namespace: said.map(str::to_owned),
+        ..settings()
+    };
+    let tf = terraform();
+    assert_eq!(settings.builds_in(&tf), wanted);
+    assert_eq!(settings.lends(&tf), lends);
+}
+
+#[test]
+fn a_build_elsewhere_is_lent_what_it_needs() {
+    let mut world = world();
+    let mut steps = Vec::new();
+    for _ in 0..8 {
+        steps.extend(words(&world.look_once().decision.steps));
+    }
+    let job = names::build_job(&world.status().image.unwrap().tag);
+    assert_eq!(
+        steps,
+        [
+            "AddFinalizer".to_owned(),
+            "CreateRecord".to_owned(),
+            "PushContext".to_owned(),
+            "SwapRecord Starting".to_owned(),
+            format!("CreateJob {job}"),
+            format!("Lend {job}"),
+        ]
+    );
+    let said = world.status().message;
+    let follow = format!("kubectl logs -n {BUILDS} job/{job} --all-containers");
+    assert!(said.contains(&follow), "{said}");
+
+    let lent = world.builds[&job].lent.clone().unwrap();
+    assert_eq!(lent.metadata.namespace.as_deref(), Some(BUILDS));
+    assert_eq!(lent.immutable, Some(true));
+    assert_eq!(lent.labels()[labels::NAMESPACE], "team");
+    assert_eq!(lent.labels()[labels::NAME], "web");
+    assert_eq!(lent.labels()[labels::UID], "uid-of-web");
+    assert_eq!(lent.labels()[labels::COMPONENT], Component::Lent.as_str());
+    let keys: Vec<_> = lent.data.unwrap().into_keys().collect();
+    assert_eq!(keys, [secrets::DOCKER_CONFIG]);
+}
+
+#[test]
+fn nothing_of_the_namespace_of_a_resource_is_named_by_a_build_elsewhere() {
+    let tf = rich().with("/containerRegistry/serviceAccountName", json!(null));
+    let made = Made::by(world_of(tf, elsewhere()));
+    let build = made.job("alustan-build");
+    assert_eq!(build.metadata.namespace.as_deref(), Some(BUILDS));
+    assert_eq!(build.labels()[labels::NAMESPACE], "team");
+    let spec = pod(build);
+    assert_eq!(spec.service_account_name, None);
+    assert_eq!(spec.automount_service_account_token, Some(false));
+    let text = serde_json::to_value(&spec).unwrap();
+    let mut named = Vec::new();
+    secrets_named(&text, &mut named);
+    named.sort_unstable();
+    named.dedup();
+    assert_eq!(named, [build.name_any()]);
+    let volumes = spec.volumes.unwrap();
+    let claims = volumes
+        .iter()
+        .filter(|it| it.persistent_volume_claim.is_some());
+    assert_eq!(claims.count(), 0);
+    let own = |job: &&Job| job.metadata.namespace.as_deref() == Some("team");
+    assert!(
+        made.jobs.iter().any(|job| own(&job)),
+        "runs stay where they are"
+    );
+}
+
+/// The names of all Secrets in a pod.
+fn secrets_named(value: &serde_json::Value, named: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (field, value) in fields {
+                let name = match field.as_str() {
+                    "secret" => value.get("secretName").or_else(|| value.get("name")),
+                    "imagePullSecrets" => value.pointer("/0/name"),
+                    "secretRef" | "secretKeyRef" => value.get("name"),
+                    _ => None,
+                };
+                named.extend(name.and_then(|name| Some(name.as_str()?.to_owned())));
+                secrets_named(value, named);
+            }
+        }
+        serde_json::Value::Array(all) => all.iter().for_each(|one| secrets_named(one, named)),
+        _ => {}
+    }
+}
+
+#[rstest]
+#[case::nothing(None, &[], None)]
+#[case::registry(Some("{}"), &[], Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson"])))]
+#[case::repository(None, &["ssh-key"], Some(("Opaque", vec!["ssh-key"])))]
+#[case::both(Some("{}"), &["username", "password"],
+    Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", "password", "username"])))]
+fn what_is_lent_is_what_is_there(
+    #[case] docker: Option<&str>,
+    #[case] git: &[&str],
+    #[case] wanted: Option<(&str, Vec<&str>)>,
+) {
+    let file = |name: &&str| ((*name).to_owned(), b"x".to_vec());
+    let found = InputsSeen {
+        docker_config: docker.map(str::to_owned),
+        git: git.iter().map(file).collect(),
+        ..InputsSeen::default()
+    };
+    let lent = secrets::lent(&terraform(), "job", &found, &elsewhere());
+    let told = |secret: &Secret| {
+        let keys = secret.data.clone().unwrap_or_default().into_keys();
+        (secret.type_.clone().unwrap(), keys.collect::<Vec<_>>())
+    };
+    let wanted = wanted.map(|(kind, keys)| {
+        (
+            kind.to_owned(),
+            keys.into_iter().map(str::to_owned).collect(),
+        )
+    });
+    assert_eq!(lent.as_ref().map(told), wanted);
+}
+
+#[rstest]
+#[case::it_went_well(None)]
+#[case::it_failed(Some(FailureClass::Module))]
+#[case::the_world_failed(Some(FailureClass::World))]
+fn it_is_taken_back_as_soon_as_the_build_has_ended(#[case] fail: Option<FailureClass>) {
+    let (mut world, job) = building();
+    assert!(world.is_lent(&job));
+    assert!(world.advance_builds(fail));
+    let steps = words(&world.look_once().decision.steps);
+    assert_eq!(steps.first(), Some(&format!("TakeBack {job}")), "{steps:?}");
+    assert!(!world.is_lent(&job));
+    let again = words(&world.look_once().decision.steps);
+    assert!(!again.contains(&format!("TakeBack {job}")), "{again:?}");
+}
+
+#[test]
+fn a_failed_build_is_deleted_where_it_is_and_the_next_is_lent_anew() {
+    let (mut world, job) = building();
+    world.advance_builds(Some(FailureClass::World));
+    let mut deleted = None;
+    for _ in 0..20 {
+        let looked = world.look_once();
+        let steps = &looked.decision.steps;
+        deleted = deleted.or_else(|| {
+            steps.iter().find_map(|step| match step {
+                Step::DeleteJob {
+                    namespace, name, ..
+                } => Some((namespace.clone(), name.clone())),
+                _ => None,
+            })
+        });
+        if deleted.is_some() && world.is_lent(&job) {
+            break;
+        }
+        world.now = looked.decision.requeue_at.unwrap_or(world.now);
+    }
+    assert_eq!(deleted, Some((BUILDS.to_owned(), job.clone())));
+    assert!(world.is_lent(&job));
+    assert!(world.advance_builds(None));
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert!(!world.is_lent(&job));
+}
+
+#[test]
+fn a_build_whose_maker_died_before_it_was_lent_anything_gets_it() {
+    let (mut world, job) = building();
+    world.builds.get_mut(&job).unwrap().lent = None;
+    world.restart();
+    for _ in 0..8 {
+        world.look_once();
+    }
+    assert!(world.is_lent(&job));
+    let again = words(&world.look_once().decision.steps);
+    assert!(again.is_empty(), "lent once: {again:?}");
+}
+
+#[test]
+fn it_is_taken_back_also_from_a_build_that_nobody_wants_any_more() {
+    let (mut world, job) = building();
+    world.commit(7);
+    world.restart();
+    for _ in 0..12 {
+        world.look_once();
+    }
+    assert!(world.builds.len() > 1, "the next commit is built");
+    let build = world.builds.get_mut(&job).unwrap();
+    assert!(build.lent.is_some());
+    build.state = BuildState::Done(world.now);
+    world.look_once();
+    assert!(!world.is_lent(&job));
+}
+
+#[test]
+fn it_is_taken_back_from_a_resource_that_is_deleted_or_whose_record_is_gone() {
+    for lose_record in [false, true] {
+        let (mut world, job) = building();
+        world.advance_builds(None);
+        world.delete();
+        if lose_record {
+            world.record = None;
+        }
+        let steps = words(&world.look_once().decision.steps);
+        assert_eq!(steps.first(), Some(&format!("TakeBack {job}")), "{steps:?}");
+    }
+}
+
+#[test]
+fn nobody_is_who_they_please_in_the_namespace_of_builds() {
+    let tf = terraform().with("/containerRegistry/serviceAccountName", "pusher");
+    let mut world = world_of(tf, elsewhere());
+    world
+        .accounts
+        .insert("pusher".to_owned(), AccountSeen::Open);
+    world.settle();
+    assert!(world.builds.is_empty());
+    let status = world.status();
+    assert!(world.is_stalled(), "{status:?}");
+    let reason = status
+        .conditions
+        .iter()
+        .find(|it| it.type_ == "Ready")
+        .unwrap();
+    assert_eq!(reason.reason, "BuildIdentityElsewhere");
+    assert!(
+        status
+            .message
+            .contains("spec.containerRegistry.serviceAccountName"),
+        "{}",
+        status.message
+    );
+}
+
+#[test]
+fn builds_and_nothing_else_have_user_namespaces() {
+    let settings = Settings {
+        builder_user_namespaces: true,
+        ..settings()
+    };
+    let made = Made::by(world_of(terraform(), settings));
+    for job in &made.jobs {
+        let builds = job.labels()[labels::COMPONENT] == Component::Build.as_str();
+        let wanted = builds.then_some(false);
+        assert_eq!(pod(job).host_users, wanted, "{}", job.name_any());
+    }
+    let plain = Made::of(terraform());
+    assert_eq!(pod(plain.job("alustan-build")).host_users, None);
+}

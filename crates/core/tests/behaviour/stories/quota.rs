@@ -1,0 +1,152 @@
+//! What a namespace does not admit is told, leaves its place to others, and is tried again gently
+//! (rules 10 and 18).
+
+use alustan_api::State;
+use alustan_api::run::RunPhase;
+use alustan_core::admission::QUOTA;
+use alustan_core::seen::BuildState;
+use k8s_openapi::jiff::SignedDuration;
+
+use super::words;
+use crate::fixtures::Edit as _;
+use crate::world::{Stage, World, condition};
+
+impl World {
+    /// A new run, whose Job was not admitted a moment ago.
+    fn without_room() -> Self {
+        let mut world = Self::applied();
+        world.full = true;
+        world.edit(|tf| tf.with_variable("size", 1));
+        let looked = world.look_once();
+        assert!(looked.started);
+        assert!(!world.jobs.contains_key("web-apply-2"));
+        world
+    }
+}
+
+#[test]
+fn a_run_whose_job_is_not_admitted_ends_at_once_and_costs_no_retry() {
+    let mut world = World::without_room();
+    let looked = world.look_once();
+    assert_eq!(words(&looked.decision.steps), ["SwapRecord Starting"]);
+    assert_eq!(world.reason(), QUOTA);
+    world.look_once();
+    let record = world.record.as_ref().unwrap();
+    assert_eq!(record.record.phase, RunPhase::Recorded, "its place is free");
+    assert_eq!(
+        (record.history.failures.count, record.history.failures.world),
+        (0, 1)
+    );
+    let status = world.status();
+    assert_eq!(
+        (status.state, world.reason().as_str()),
+        (State::Failed, QUOTA)
+    );
+    assert_eq!(condition(&status, "Ready"), "False");
+    for part in [
+        "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2",
+        "costs no retry; tried again at ",
+        "see kubectl describe resourcequota,limitrange -n team",
+    ] {
+        assert!(
+            status.message.contains(part),
+            "no {part:?} in {}",
+            status.message
+        );
+    }
+    assert_eq!(status.runs[0].reason.as_deref(), Some(QUOTA));
+}
+
+#[test]
+fn it_is_tried_again_ever_more_seldom_until_there_is_room() {
+    let mut world = World::without_room();
+    let mut tries = Vec::new();
+    for _ in 0..8 {
+        while !world.look_once().started {
+            let next = world.look_once().decision.requeue_at;
+            world.now = next.unwrap_or(world.now).max(world.now);
+        }
+        tries.push(world.now);
+    }
+    let waits: Vec<_> = tries
+        .windows(2)
+        .map(|two| two[1].duration_since(two[0]))
+        .collect();
+    assert!(waits.is_sorted(), "{waits:?}");
+    assert!(waits[0] >= SignedDuration::from_secs(10), "{waits:?}");
+    assert_eq!(*waits.last().unwrap(), SignedDuration::from_mins(10));
+    world.full = false;
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.real.config, Some(world.wanted_now()));
+}
+
+#[test]
+fn who_comes_after_a_crash_learns_it_by_itself() {
+    let mut world = World::without_room();
+    world.restart();
+    for _ in 0..5 {
+        world.look_once();
+    }
+    let record = &world.record.as_ref().unwrap().record;
+    assert_eq!((record.number, record.phase), (2, RunPhase::Recorded));
+}
+
+#[test]
+fn a_destroy_that_is_not_admitted_says_so_and_happens_once_there_is_room() {
+    let mut world = World::applied();
+    world.full = true;
+    world.delete();
+    for _ in 0..3 {
+        world.look_once();
+    }
+    assert_eq!(world.reason(), QUOTA);
+    assert!(!world.real.is_empty());
+    world.full = false;
+    world.run_until_rest();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn a_pod_that_is_not_admitted_leaves_its_place_after_half_a_minute() {
+    let mut world = World::new();
+    world.run_to(Stage::Created);
+    world.pods.clear();
+    world.full = true;
+    for job in world.jobs.values_mut() {
+        job.spawned = false;
+    }
+    world.pass(29).look_once();
+    assert_eq!(world.reason(), QUOTA);
+    assert!(world.jobs.contains_key("web-apply-1"));
+    world.pass(1).look_once();
+    assert!(!world.jobs.contains_key("web-apply-1"));
+    world.look_once();
+    assert_eq!(
+        world.record.as_ref().unwrap().record.phase,
+        RunPhase::Recorded
+    );
+    assert_eq!(world.reason(), QUOTA);
+}
+
+#[test]
+fn a_build_that_is_not_admitted_is_told_and_done_again() {
+    let mut world = World::until(|world| !world.builds.is_empty());
+    let why = alustan_core::admission::no_pod(
+        r#"Error creating: pods "b-x" is forbidden: exceeded quota: small, requested: pods=1"#,
+    );
+    for build in world.builds.values_mut() {
+        build.state = BuildState::Active(Some(why.clone()));
+    }
+    world.look_once();
+    assert_eq!(world.reason(), QUOTA);
+    world.pass(30).look_once();
+    let status = world.status();
+    assert!(
+        status.message.contains("costs no retry"),
+        "{}",
+        status.message
+    );
+    world.run_until_rest();
+    assert!(world.is_ready());
+}

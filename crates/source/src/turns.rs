@@ -1,0 +1,178 @@
+//! Turns for what only a few may do at once, given out fairly between tenants: next is who has the
+//! fewest, then who got the last one longest ago. One with a thousand repositories that do not answer
+//! keeps nobody else waiting for longer than one of its calls.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Turns, of which there are so many at a time.
+pub(crate) struct Turns {
+    at_once: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    taken: usize,
+    /// How many were given out so far.
+    given: u64,
+    tenants: BTreeMap<Arc<str>, Tenant>,
+}
+
+/// One who has turns, or waits for them.
+#[derive(Default)]
+struct Tenant {
+    taken: usize,
+    /// Which one of all was its last.
+    last: u64,
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// A turn; it is over when this is dropped.
+pub(crate) struct Turn {
+    of: Option<(Arc<Turns>, Arc<str>)>,
+}
+
+impl Turns {
+    /// `at_once` of them.
+    pub(crate) fn new(at_once: usize) -> Arc<Self> {
+        Arc::new(Self {
+            at_once,
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a turn of `tenant`; `None` never comes.
+    pub(crate) async fn take(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Turn> {
+        let (turn, given) = oneshot::channel();
+        {
+            let mut state = self.state();
+            let own = state.tenants.entry(tenant.clone()).or_default();
+            own.waiting.push_back(turn);
+            self.give_out(&mut state);
+        }
+        given.await.ok()
+    }
+
+    fn give_out(self: &Arc<Self>, state: &mut State) {
+        while state.taken < self.at_once {
+            let waiting = state.tenants.iter_mut();
+            let waiting = waiting.filter(|(_, tenant)| !tenant.waiting.is_empty());
+            let next = waiting.min_by_key(|(_, tenant)| (tenant.taken, tenant.last));
+            let Some((name, tenant)) = next else {
+                return;
+            };
+            let turn = Turn {
+                of: Some((self.clone(), name.clone())),
+            };
+            let refused = tenant.waiting.pop_front().map(|who| who.send(turn));
+            if let Some(Err(mut turn)) = refused {
+                // Nobody waits for it any more, and nobody has it.
+                turn.of = None;
+                continue;
+            }
+            state.taken += 1;
+            state.given += 1;
+            tenant.taken += 1;
+            tenant.last = state.given;
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some((turns, name)) = self.of.take() else {
+            return;
+        };
+        let mut state = turns.state();
+        state.taken -= 1;
+        if let Some(tenant) = state.tenants.get_mut(&name) {
+            tenant.taken -= 1;
+            if tenant.taken == 0 && tenant.waiting.is_empty() {
+                state.tenants.remove(&name);
+            }
+        }
+        turns.give_out(&mut state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use tokio::task::JoinHandle;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    type Names = UnboundedSender<&'static str>;
+
+    /// One more of `tenant` takes a turn, tells so, and needs a second.
+    fn comes(turns: &Arc<Turns>, tenant: &'static str, tells: &Names) -> JoinHandle<()> {
+        let (turns, tells) = (turns.clone(), tells.clone());
+        tokio::spawn(async move {
+            let _turn = turns.take(&Arc::from(tenant)).await;
+            tells.send(tenant).unwrap();
+            sleep(Duration::from_secs(1)).await;
+        })
+    }
+
+    async fn told(names: &mut UnboundedReceiver<&'static str>, number: usize) -> String {
+        let mut all = String::new();
+        for _ in 0..number {
+            all.push_str(names.recv().await.unwrap());
+        }
+        all
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_a_thousand_goes_before_another_tenants_call_at_most() {
+        for at_once in [1, 2, 8] {
+            let turns = Turns::new(at_once);
+            let (tells, mut names) = unbounded_channel();
+            for _ in 0..1_000 {
+                comes(&turns, "g", &tells);
+            }
+            told(&mut names, at_once).await;
+            comes(&turns, "m", &tells);
+            sleep(Duration::from_millis(1)).await;
+            let next = told(&mut names, 2).await;
+            assert!(next.contains('m'), "{next}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tenants_take_turns_and_each_in_the_order_of_its_own() {
+        let turns = Turns::new(1);
+        let (tells, mut names) = unbounded_channel();
+        for tenant in ["a", "a", "a", "b", "b", "c"] {
+            comes(&turns, tenant, &tells);
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(told(&mut names, 6).await, "abcaba");
+        sleep(Duration::from_secs(2)).await;
+        let state = turns.state();
+        assert!(state.taken == 0 && state.tenants.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_away_takes_no_turn_with_it() {
+        let turns = Turns::new(1);
+        let (tells, mut names) = unbounded_channel();
+        let first = comes(&turns, "a", &tells);
+        told(&mut names, 1).await;
+        let second = comes(&turns, "b", &tells);
+        comes(&turns, "c", &tells);
+        sleep(Duration::from_millis(1)).await;
+        second.abort();
+        first.abort();
+        assert_eq!(told(&mut names, 1).await, "c");
+    }
+}
