@@ -1,6 +1,6 @@
 # Every target does the set-up it needs. Folders: ALUSTAN_CACHE (tools), ALUSTAN_DEV_DIR (state of the dev cluster).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test api e2e bench build gen lint cluster-up cluster-down images install kubeconfig envtest-assets
+.PHONY: help setup demo test chart api e2e bench build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ demo: ## run the main job in front of you, on a dev cluster of its own
 test: ## all tests: pure, API server, and end to end on the dev cluster
 	@hack/test
 
+chart: ## tests of the Helm chart and of the overlays, without a cluster: make chart T=same
+	@hack/chart "$(T)"
+
 api: ## tests whose names contain T, on an API server alone: make api T=rules
 	@hack/api "$(T)"
 
@@ -26,7 +29,7 @@ bench: ## measure the operator against bare Terraform on the dev cluster
 build: ## build the operator and the runner
 	@cargo build --locked --package alustan-controller --package alustan-runner
 
-gen: ## write what is generated from the Rust types: the CRD
+gen: ## write what is generated: the CRD, tables of the docs, the chart's copies and schema
 	@cargo xtask gen
 
 lint: ## formatting, clippy, generated files, licences and advisories
@@ -41,8 +44,14 @@ cluster-down: ## stop the dev cluster and remove all it made
 images: ## build the images and push them to the dev cluster's registry
 	@hack/images/build
 
-install: build images ## build the operator and install it in the dev cluster
-	@hack/install
+install: $(if $(OVERLAY),,build images) ## install the operator in the dev cluster, or an overlay by the current kubeconfig: OVERLAY=prod
+	@hack/install $(OVERLAY)
+
+helm-push: ## package the chart and push it: make helm-push REGISTRY=registry.example.com/charts
+	@hack/helm-push "$(REGISTRY)"
+
+release-dry-run: ## all that a release has, into dist/, and its tests; nothing is pushed: make release-dry-run PROFILE=dev
+	@PROFILE="$(PROFILE)" hack/release/dry-run
 
 kubeconfig: ## print the path of the dev cluster's kubeconfig
 	@hack/cluster/kubeconfig

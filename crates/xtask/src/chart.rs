@@ -1,0 +1,376 @@
+//! What is generated for the Helm chart: copies of the files that kustomize has, too, and from
+//! `values.yaml` the schema of its values and their table in the chart's README.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Map, Value, json};
+
+/// The chart's folder.
+const CHART: &str = "deploy/helm/alustan";
+
+/// Where kustomize has a file, and its name in the chart.
+const SHARED: [(&str, &str); 8] = [
+    ("deploy/crd/terraforms.alustan.io.yaml", "crd.yaml"),
+    ("deploy/kustomize/base/policies.yaml", "policies.yaml"),
+    ("deploy/kustomize/base/rbac.yaml", "rbac.yaml"),
+    (
+        "deploy/kustomize/components/allow-lists/policy.yaml",
+        "allowed.yaml",
+    ),
+    ("deploy/kustomize/builds/rbac.yaml", "builds-rbac.yaml"),
+    (
+        "deploy/metacontroller/component/rbac.yaml",
+        "metacontroller-rbac.yaml",
+    ),
+    (
+        "deploy/monitoring/prometheusrule.yaml",
+        "prometheusrule.yaml",
+    ),
+    ("deploy/monitoring/dashboard.json", "dashboard.json"),
+];
+
+/// The files of the chart that are generated. `fresh` are those that others generate: they count
+/// before what stands in the tree at `root`.
+pub(crate) fn generated(
+    root: &Path,
+    fresh: &[(PathBuf, String)],
+) -> Result<Vec<(PathBuf, String)>> {
+    let read = |path: &str| match fresh.iter().find(|(known, _)| known == Path::new(path)) {
+        Some((_, text)) => Ok(text.clone()),
+        None => std::fs::read_to_string(root.join(path)).with_context(|| format!("read {path}")),
+    };
+    let mut files = Vec::new();
+    for (path, name) in SHARED {
+        files.push((format!("{CHART}/files/{name}").into(), read(path)?));
+    }
+    let keys = keys(&read(&format!("{CHART}/values.yaml"))?)?;
+    let schema = serde_json::to_string_pretty(&schema(&keys)?)?;
+    files.push((
+        format!("{CHART}/values.schema.json").into(),
+        format!("{schema}\n"),
+    ));
+    let readme = format!("{CHART}/README.md");
+    let text = read(&readme)?;
+    let (by_hand, _) = text
+        .split_once(TABLE)
+        .with_context(|| format!("{readme} has no {TABLE:?}"))?;
+    files.push((readme.into(), format!("{by_hand}{TABLE}{}", table(&keys))));
+    Ok(files)
+}
+
+/// What the table of the README begins with.
+const TABLE: &str = "| value | default | |\n|---|---|---|\n";
+
+/// A key of `values.yaml`.
+#[derive(Debug, PartialEq)]
+struct Key {
+    /// Its names, from the outermost.
+    path: Vec<String>,
+    /// What the comment above it says.
+    description: String,
+    /// Its value; without one it has keys of its own.
+    default: Option<Value>,
+}
+
+/// The keys of `values.yaml`: each on one line with its value, below a comment.
+fn keys(text: &str) -> Result<Vec<Key>> {
+    let mut path: Vec<String> = Vec::new();
+    let mut comment: Vec<&str> = Vec::new();
+    let mut keys = Vec::new();
+    for line in text.lines() {
+        let words = line.trim();
+        if let Some(words) = words.strip_prefix('#') {
+            comment.push(words.trim());
+            continue;
+        }
+        let description = std::mem::take(&mut comment).join(" ");
+        if words.is_empty() {
+            continue;
+        }
+        let (name, value) = words
+            .split_once(':')
+            .with_context(|| format!("values.yaml: no key in {line:?}"))?;
+        path.truncate((line.len() - line.trim_start().len()) / 2);
+        path.push(name.to_owned());
+        let default = match value.trim() {
+            "" => None,
+            value => Some(serde_saphyr::from_str(value).with_context(|| line.to_owned())?),
+        };
+        ensure!(
+            default.is_none() || !description.is_empty(),
+            "values.yaml: nothing explains {}",
+            path.join(".")
+        );
+        keys.push(Key {
+            path: path.clone(),
+            description,
+            default,
+        });
+    }
+    Ok(keys)
+}
+
+/// What the type of its default does not say of a value.
+fn constraints() -> Vec<(&'static str, Value)> {
+    let name = json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"});
+    let objects = json!({"items": {"type": "object"}});
+    let strings = json!({"additionalProperties": {"type": "string"}});
+    let lines = json!({"type": "array", "items": {"type": "string", "minLength": 1}});
+    let manual = json!({"enum": ["Manual"]});
+    vec![
+        ("image.repository", json!({"minLength": 1})),
+        (
+            "image.digest",
+            json!({"pattern": "^(sha256:[0-9a-f]{64})?$"}),
+        ),
+        (
+            "image.pullPolicy",
+            json!({"enum": ["", "Always", "IfNotPresent", "Never"]}),
+        ),
+        (
+            "imagePullSecrets",
+            json!({"items": {"type": "object", "required": ["name"]}}),
+        ),
+        ("baseImage", json!({"minLength": 1})),
+        (
+            "engines",
+            json!({"items": {"type": "string", "pattern": "^(terraform|opentofu):[0-9]+\\.[0-9]+\\.[0-9]+[^=]*=[^,]+$"}}),
+        ),
+        (
+            "builder.arguments",
+            json!({"items": {"type": "string", "pattern": "^[^,]+$"}}),
+        ),
+        (
+            "builder.capabilities",
+            json!({"items": {"type": "string", "pattern": "^[A-Z_]+$"}}),
+        ),
+        (
+            "registries.insecure",
+            json!({"items": {"type": "string", "pattern": "^[^/,]+$"}}),
+        ),
+        (
+            "registries.identity",
+            json!({"items": {"type": "string", "pattern": "^[^,]+$"}}),
+        ),
+        ("certificateAuthorities.key", json!({"minLength": 1})),
+        (
+            "watchNamespaces",
+            json!({"items": name, "uniqueItems": true}),
+        ),
+        ("maxConcurrentRuns", json!({"minimum": 1})),
+        ("gitCache.mib", json!({"minimum": 64})),
+        (
+            "gitCache.volume",
+            json!({"pattern": "^[0-9]+(\\.[0-9]+)?[KMGT]i?$"}),
+        ),
+        ("log.level", json!({"minLength": 1})),
+        ("log.format", json!({"enum": ["text", "json"]})),
+        ("log.levelConfigMap", json!({"minLength": 1})),
+        ("hooks.secretName", json!({"minLength": 1})),
+        ("notifications.secretName", json!({"minLength": 1})),
+        ("replicas", json!({"minimum": 0})),
+        (
+            "resources",
+            json!({"properties": {"requests": {"type": "object"}, "limits": {"type": "object"}, "claims": {"type": "array"}}, "additionalProperties": false}),
+        ),
+        (
+            "extraEnv",
+            json!({"items": {"type": "object", "required": ["name"]}}),
+        ),
+        ("podLabels", strings.clone()),
+        ("podAnnotations", strings.clone()),
+        ("nodeSelector", strings.clone()),
+        ("tolerations", objects.clone()),
+        ("topologySpreadConstraints", objects.clone()),
+        ("serviceAccount.annotations", strings.clone()),
+        ("service.annotations", strings.clone()),
+        (
+            "allowed",
+            json!({
+                "properties": {
+                    "registries": lines, "repositories": lines, "builders": lines, "serviceAccounts": lines,
+                    "approval": manual, "destroy": manual,
+                },
+                "additionalProperties": false,
+            }),
+        ),
+        ("networkPolicy.from", objects),
+        (
+            "networkPolicy.blocked",
+            json!({"items": {"type": "string", "pattern": "^[0-9a-f:.]+/[0-9]+$"}}),
+        ),
+        (
+            "networkPolicy.namespaces",
+            json!({"items": name, "uniqueItems": true}),
+        ),
+        ("monitoring.podMonitor.labels", strings.clone()),
+        ("monitoring.prometheusRule.labels", strings.clone()),
+        ("monitoring.dashboard.labels", strings),
+    ]
+}
+
+/// The schema of `values.yaml`: nothing may be given that has no meaning.
+fn schema(keys: &[Key]) -> Result<Value> {
+    let mut constraints = constraints();
+    let mut root = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        // Helm hands it to every chart.
+        "properties": {"global": {"type": "object"}},
+        "additionalProperties": false,
+    });
+    for key in keys {
+        let path = key.path.join(".");
+        let known = constraints.iter().position(|(name, _)| *name == path);
+        let constraint = known.map(|at| constraints.swap_remove(at).1);
+        let property = match &key.default {
+            None => object(),
+            Some(default) => property(key, default, constraint)?,
+        };
+        *place(&mut root, &key.path)? = property;
+    }
+    ensure!(
+        constraints.is_empty(),
+        "values.yaml lacks what is constrained: {constraints:?}"
+    );
+    Ok(root)
+}
+
+fn object() -> Value {
+    json!({"type": "object", "properties": {}, "additionalProperties": false})
+}
+
+fn property(key: &Key, default: &Value, constraint: Option<Value>) -> Result<Value> {
+    let kind = match default {
+        Value::String(_) => json!({"type": "string"}),
+        Value::Bool(_) => json!({"type": "boolean"}),
+        Value::Number(_) => json!({"type": "integer"}),
+        Value::Array(_) => json!({"type": "array", "items": {"type": "string"}}),
+        Value::Object(_) => json!({"type": "object"}),
+        Value::Null => bail!("values.yaml: {} has no type", key.path.join(".")),
+    };
+    let mut all = Map::new();
+    all.insert("description".to_owned(), key.description.clone().into());
+    all.insert("default".to_owned(), default.clone());
+    for part in [Some(kind), constraint].into_iter().flatten() {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
+    }
+    Ok(Value::Object(all))
+}
+
+/// Where the schema of the key at `path` stands.
+fn place<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
+    let mut place = root;
+    for name in path {
+        let properties = place.get_mut("properties").and_then(Value::as_object_mut);
+        let properties = properties.with_context(|| format!("values.yaml: {path:?}"))?;
+        place = properties.entry(name.clone()).or_insert(Value::Null);
+    }
+    Ok(place)
+}
+
+/// The keys with values, row by row.
+fn table(keys: &[Key]) -> String {
+    let cell = |text: &str| text.replace('|', "\\|");
+    let mut rows = String::new();
+    for key in keys {
+        if let Some(default) = &key.default {
+            let default = cell(&default.to_string());
+            let row = format!(
+                "| `{}` | `{default}` | {} |\n",
+                key.path.join("."),
+                cell(&key.description)
+            );
+            rows.push_str(&row);
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn read(path: &str) -> String {
+        let file = crate::root().join(path);
+        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    #[test]
+    fn keys_have_a_path_a_description_and_a_default() {
+        let text = "# Said of the file.\n\na:\n  # One\n  # and more.\n  b: [x]\n  c:\n    # Two.\n    d: true\n# Three.\ne: \"\"\n";
+        let key = |path: &[&str], description: &str, default| Key {
+            path: path.iter().map(|it| (*it).to_owned()).collect(),
+            description: description.to_owned(),
+            default,
+        };
+        let wanted = [
+            key(&["a"], "", None),
+            key(&["a", "b"], "One and more.", Some(json!(["x"]))),
+            key(&["a", "c"], "", None),
+            key(&["a", "c", "d"], "Two.", Some(json!(true))),
+            key(&["e"], "Three.", Some(json!(""))),
+        ];
+        assert_eq!(keys(text).unwrap(), wanted);
+        let unexplained = keys("a: 1\n").unwrap_err();
+        assert!(
+            unexplained.to_string().contains("explains a"),
+            "{unexplained}"
+        );
+    }
+
+    #[test]
+    fn nothing_may_be_given_that_has_no_meaning() {
+        let keys = keys(&read(&format!("{CHART}/values.yaml"))).unwrap();
+        let schema = schema(&keys).unwrap();
+        assert_eq!(schema["additionalProperties"], false);
+        let log = &schema["properties"]["log"];
+        assert_eq!(log["additionalProperties"], false);
+        let format = &log["properties"]["format"];
+        assert_eq!(format["enum"], json!(["text", "json"]));
+    }
+
+    /// Words of `text` that begin with `ALUSTAN_`.
+    fn variables(text: &str) -> BTreeSet<&str> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.filter(|word| word.starts_with("ALUSTAN_")).collect()
+    }
+
+    /// Flags whose values the manifests settle: where the volume is mounted, and which port is named.
+    const SETTLED: [&str; 2] = ["ALUSTAN_CACHE_DIR", "ALUSTAN_LISTEN"];
+
+    #[test]
+    fn the_chart_reaches_every_flag_of_the_operator() {
+        let flags = read("crates/controller/src/config.rs");
+        let flags: BTreeSet<&str> = flags
+            .split("env = \"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .filter(|name| !SETTLED.contains(name))
+            .collect();
+        assert!(flags.len() > 20, "{flags:?}");
+        let deployment = read(&format!("{CHART}/templates/deployment.yaml"));
+        assert_eq!(variables(&deployment), flags);
+    }
+
+    #[test]
+    fn chart_and_overlays_name_the_version_of_the_operator() {
+        let version = env!("CARGO_PKG_VERSION");
+        let chart = read(&format!("{CHART}/Chart.yaml"));
+        for key in ["version", "appVersion"] {
+            assert!(chart.contains(&format!("\n{key}: {version}\n")), "{key}");
+        }
+        for file in ["base", "overlays/staging"] {
+            let file = format!("deploy/kustomize/{file}/kustomization.yaml");
+            let tag = format!("newTag: {version}\n");
+            assert!(read(&file).contains(&tag), "{file}");
+        }
+        let deployment = read("deploy/kustomize/base/deployment.yaml");
+        assert!(deployment.contains(&format!("/controller:{version}\"")));
+    }
+}

@@ -1,0 +1,72 @@
+{{- define "alustan.name" -}}
+{{ default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* What names begin with: `alustan`, where the release has that in its name, too. */ -}}
+{{- define "alustan.fullname" -}}
+{{- $name := include "alustan.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- /* Deployment, Service, Roles. */ -}}
+{{- define "alustan.controller" -}}
+{{ include "alustan.fullname" . }}-controller
+{{- end }}
+
+{{- define "alustan.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "alustan.controller" .) }}
+{{- end }}
+
+{{- /* Of a pod of the operator. */ -}}
+{{- define "alustan.selector" -}}
+app.kubernetes.io/name: {{ include "alustan.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: controller
+{{- end }}
+
+{{- /* Of every object. */ -}}
+{{- define "alustan.labels" -}}
+app.kubernetes.io/name: {{ include "alustan.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "alustan.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /*
+The text of a file that kustomize has, too (deploy/, brought here by `cargo xtask gen`), about this release: its namespace,
+its ServiceAccount, its names.
+*/ -}}
+{{- define "alustan.file" -}}
+{{- $text := .context.Files.Get .file | replace "alustan-system:alustan-controller" "%ACCOUNT%" -}}
+{{- $text = replace "alustan-system" "%NAMESPACE%" $text -}}
+{{- $text = regexReplaceAll "\\balustan-" $text (printf "%s-" (include "alustan.fullname" .context)) -}}
+{{- $text = replace "%ACCOUNT%" (printf "%%NAMESPACE%%:%s" (include "alustan.serviceAccount" .context)) $text -}}
+{{- replace "%NAMESPACE%" .context.Release.Namespace $text -}}
+{{- end }}
+
+{{- /* The objects of such a file, with the release's labels. */ -}}
+{{- define "alustan.objects" -}}
+{{- $labels := include "alustan.labels" .context | fromYaml -}}
+{{- range splitList "\n---\n" (include "alustan.file" .) }}
+{{- $object := fromYaml . }}
+{{- $_ := set $object.metadata "labels" (merge (dict) ($object.metadata.labels | default dict) ($.labels | default dict) $labels) }}
+{{- if $.namespace }}
+{{- $_ := set $object.metadata "namespace" $.namespace }}
+{{- end }}
+---
+{{ toYaml $object }}
+{{- end }}
+{{- end }}
