@@ -10,13 +10,18 @@
     reason = "a test may fail where it stands"
 )]
 
+mod build_namespace;
 mod cli;
 mod crd;
 mod defaults;
+mod ha;
 mod kubectl;
+mod namespaced;
 mod objects;
 mod operator;
+mod outside;
 mod ownership;
+mod pinned;
 mod policies;
 mod rights;
 mod rules;
@@ -24,3 +29,4 @@ mod samples;
 mod server;
 mod space;
 mod sync;
+mod tenancy;

@@ -38,6 +38,8 @@ fn settings() -> Settings {
         builder_image: KANIKO.to_owned(),
         builder_args: Vec::new(),
         builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),
+        builder_user_namespaces: true,
+        build_namespace: None,
         operator_image: "registry.test/operator:1".to_owned(),
         insecure_registries: vec!["registry.test".to_owned()],
         ca_bundle: Some("-----BEGIN CERTIFICATE-----\n".to_owned()),
@@ -45,6 +47,7 @@ fn settings() -> Settings {
         dockerfiles: false,
         identity_registries: Vec::new(),
         cross_namespace_refs: false,
+        marks_namespaces: true,
     }
 }
 
@@ -83,6 +86,7 @@ fn run_inputs(name: &str) -> RunInputs {
         applied_before: false,
         plan_secret: None,
         environment: BTreeMap::new(),
+        service_account: None,
     }
 }
 
@@ -125,6 +129,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 path: "web",
                 pull_secrets: &pull,
                 docker: Some(("regcred", ".dockerconfigjson")),
+                account: None,
                 cache: true,
             };
             run_job::job(tf, &parts, &settings())
@@ -152,6 +157,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             path: "web",
             docker: Some(("regcred", ".dockerconfigjson")),
             pull_secret: Some("regcred"),
+            lent: None,
             namespace_uid: "namespace-uid",
         };
         jobs.push(build_job::job(tf, &build, &settings()));
@@ -238,7 +244,7 @@ async fn the_operator_may_make_all_that_it_makes() {
         let managed = state(name);
         ensure(&space, &rbac::account(&tf)).await;
         ensure(&space, &rbac::role(&tf, &run_inputs(&tf.name_any()))).await;
-        ensure(&space, &rbac::binding(&tf)).await;
+        ensure(&space, &rbac::binding(&tf, &run_inputs(&tf.name_any()))).await;
         ensure(&space, &budget::budget(&tf)).await;
         create(&space, &cache_pvc::claim(&tf).unwrap()).await;
         let pin = Pin {

@@ -1,13 +1,15 @@
-//! What the API server refuses by itself: `deploy/kustomize/base/policies.yaml`.
+//! What the API server refuses by itself: `deploy/kustomize/base/policies.yaml`, and the allow-lists.
+
+use std::collections::BTreeMap;
 
 use alustan_api::Terraform;
 use alustan_api::labels::HOLDS_STATE;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::server::{OPERATOR, until};
-use crate::space::{Space, resource, with};
+use crate::space::{Space, resource, with, with_spec};
 
 /// The refusal of `call`, once the API server knows its policies.
 async fn refusal<T>(call: impl AsyncFn() -> Result<T, kube::Error>) -> String {
@@ -135,4 +137,214 @@ async fn the_engines_own_backend_for_secrets_is_allowed_with_a_warning() {
         Some(json!({"provider": "kubernetes"})),
     );
     space.apply(&tf).await.expect("it is allowed");
+}
+
+/// Applies objects with all rights, strictly.
+fn install(space: &Space, objects: &[Value]) {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+    std::fs::write(file.path(), list.to_string()).unwrap();
+    let apply = ["apply", "--server-side", "--validate=strict", "-f"];
+    let file = [file.path().to_str().unwrap()];
+    space.server.kubectl(&[&apply[..], &file].concat()).unwrap();
+}
+
+/// Lets `user` have a role in the space's namespace.
+fn bind(space: &Space, user: &str, kind: &str, role: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": format!("{user}-{role}"), "namespace": space.namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    })
+}
+
+#[tokio::test]
+async fn who_may_change_a_resource_may_not_thereby_approve_its_plans() {
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    let may_edit = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "editor", "namespace": space.namespace},
+        "rules": [{"apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["get", "create", "patch"]}],
+    });
+    install(
+        &space,
+        &[may_edit, bind(&space, "editor", "Role", "editor")],
+    );
+    let client = space.server.client_as("editor").await;
+    let editor: Api<Terraform> = Api::namespaced(client, &space.namespace);
+    let trial = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let change = async |spec: Value| {
+        let patch = json!({ "spec": spec });
+        editor.patch("web", &trial, &Patch::Merge(&patch)).await
+    };
+    let changed = async || change(json!({"suspend": true})).await;
+    until("the editor's rights", async || {
+        changed().await.map_err(|refused| refused.to_string())
+    })
+    .await;
+
+    let rule = json!({"when": "plan.destroy > 0", "then": "Ask"});
+    for approval in [
+        json!({"plan": "0123"}),
+        json!({"mode": "Manual"}),
+        json!({"destroy": "Manual"}),
+        json!({"rules": [rule]}),
+    ] {
+        let refused = refusal(async || change(json!({ "approval": approval })).await).await;
+        let command = format!(
+            "kubectl create rolebinding approvers -n {} --clusterrole=alustan-approver --user=editor",
+            space.namespace
+        );
+        assert!(refused.contains(&command), "{approval}: {refused}");
+    }
+    changed().await.expect("everything else");
+    let create = async |approval: Value| {
+        let new = with(resource("new"), "/approval", Some(approval));
+        let apply = PatchParams::apply("editor").dry_run();
+        editor.patch("new", &apply, &Patch::Apply(&new)).await
+    };
+    create(json!({"mode": "Manual"})).await.expect("a question");
+    refusal(async || create(json!({"plan": "0123"})).await).await;
+
+    let binding = bind(&space, "editor", "ClusterRole", "alustan-approver");
+    install(&space, &[binding]);
+    let approved = async || change(json!({"approval": {"plan": "0123"}})).await;
+    until("the approver's rights", async || {
+        approved().await.map_err(|refused| refused.to_string())
+    })
+    .await;
+}
+
+/// The policy of the component, and its binding for the space's namespace alone, with a `ConfigMap` there.
+async fn limit(space: &Space, lists: Value) {
+    let text = include_str!("../../deploy/kustomize/components/allow-lists/policy.yaml");
+    let objects: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    let [policy, mut binding] = <[Value; 2]>::try_from(objects).unwrap();
+    binding["metadata"]["name"] = json!(space.namespace);
+    binding["spec"]["paramRef"]["namespace"] = json!(space.namespace);
+    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": space.namespace}});
+    binding["spec"]["matchResources"] = json!({ "namespaceSelector": here });
+    install(space, &[policy, binding]);
+    let lists: BTreeMap<String, String> = serde_json::from_value(lists).unwrap();
+    let lists = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "alustan-allowed"}, "data": lists,
+    });
+    let api = space.api::<ConfigMap>();
+    let apply = PatchParams::apply("tests").force();
+    api.patch("alustan-allowed", &apply, &Patch::Apply(&lists))
+        .await
+        .unwrap();
+}
+
+/// Waits until the lists count, by a resource that they refuse.
+async fn until_refused(space: &Space, tf: &Value) -> String {
+    until("a refusal", async || match space.try_create(tf).await {
+        Err(refused) => Ok(refused),
+        Ok(_) => Err("it is allowed".to_owned()),
+    })
+    .await
+}
+
+/// Shared with the tests of the operator's own look (`crates/core/tests/behaviour/stories/allowed.rs`): both say
+/// the same.
+const TABLE: &str = include_str!("../tables/allowed.json");
+
+#[tokio::test]
+async fn resources_use_what_the_lists_name_and_nothing_else() {
+    let space = Space::new().await;
+    let table: Value = serde_json::from_str(&TABLE.replace("NAMESPACE", &space.namespace)).unwrap();
+    limit(&space, table["lists"].clone()).await;
+    let good = with_spec("web", table["spec"].clone());
+    let image = "/containerRegistry/imageName";
+    let foreign = with(
+        good.clone(),
+        image,
+        Some(json!("registry.test/teams/infra")),
+    );
+    let refused = until_refused(&space, &foreign).await;
+    for word in [
+        "registry.test/teams/infra",
+        "registry.test/team, docker.io/bases",
+    ] {
+        assert!(refused.contains(word), "{refused}");
+    }
+    for case in table["cases"].as_array().unwrap() {
+        let field = case["field"].as_str().unwrap();
+        for (key, wanted) in [("allowed", true), ("refused", false)] {
+            for value in case[key].as_array().unwrap() {
+                let tf = with(good.clone(), field, Some(value.clone()));
+                let created = space.try_create(&tf).await;
+                assert_eq!(created.is_ok(), wanted, "{field} {value}: {created:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_list_allows_nothing_and_a_missing_one_everything() {
+    let space = Space::new().await;
+    let lists =
+        json!({"builders": "", "serviceAccounts": "", "approval": "Manual", "destroy": "Manual"});
+    limit(&space, lists).await;
+    let refused = until_refused(&space, &resource("web")).await;
+    assert!(
+        refused.contains("spec.approval.mode must be Manual"),
+        "{refused}"
+    );
+    let manual = |mode: &str, destroy: &str| {
+        let approval = json!({"mode": mode, "destroy": destroy});
+        with(resource("web"), "/approval", Some(approval))
+    };
+    let refused = space
+        .try_create(&manual("Manual", "Auto"))
+        .await
+        .unwrap_err();
+    assert!(refused.contains("spec.approval.destroy"), "{refused}");
+    let good = manual("Manual", "Manual");
+    space
+        .try_create(&good)
+        .await
+        .expect("any repository and registry");
+    for (pointer, said) in [
+        ("/containerRegistry/builder/image", "left to the operator"),
+        ("/containerRegistry/serviceAccountName", "left out"),
+    ] {
+        let tf = with(good.clone(), pointer, Some(json!("some")));
+        let refused = space.try_create(&tf).await.unwrap_err();
+        assert!(refused.contains(said), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_there_before_the_lists_can_still_be_let_go() {
+    let space = Space::new().await;
+    let mut tf = resource("web");
+    tf["metadata"]["finalizers"] = json!(["tests.alustan.io/hold"]);
+    space.apply(&tf).await.unwrap();
+    limit(&space, json!({"registries": "registry.test"})).await;
+    let changed = with(tf.clone(), "/suspend", Some(json!(true)));
+    until("a refusal", async || {
+        match space.try_apply(&changed).await {
+            Err(refused) => Ok(refused),
+            Ok(_) => Err("it is allowed".to_owned()),
+        }
+    })
+    .await;
+    // As the operator does.
+    let note = json!({"metadata": {"annotations": {"a": "b"}}});
+    let api = space.api::<Terraform>();
+    let edit = PatchParams::default();
+    api.patch("web", &edit, &Patch::Merge(&note)).await.unwrap();
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    let orphan = json!({"spec": {"deletionPolicy": "Orphan"}});
+    api.patch("web", &edit, &Patch::Merge(&orphan))
+        .await
+        .unwrap();
+    let open = json!({"metadata": {"finalizers": null}});
+    api.patch("web", &edit, &Patch::Merge(&open)).await.unwrap();
 }

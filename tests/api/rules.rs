@@ -441,6 +441,40 @@ async fn a_registry_is_of_a_provider_that_exists() {
 }
 
 #[tokio::test]
+async fn a_run_has_an_account_and_tokens_by_name() {
+    let space = Space::new().await;
+    let field = "/runner/serviceAccountName";
+    accepts(&space, field, &[json!("cloud"), json!("cloud.prod")]).await;
+    let wrong = [json!("a/b"), json!(""), json!("A")];
+    refuses(&space, field, "must be the name of an object", &wrong).await;
+
+    let field = "/runner/tokens";
+    let token = |name: &str, audience: &str| json!({"name": name, "audience": audience});
+    let (aws, azure) = (
+        token("aws", "sts.amazonaws.com"),
+        token("azure", "api://AzureADTokenExchange"),
+    );
+    accepts(&space, field, &[json!([]), json!([aws, azure])]).await;
+    let message = "must be of small letters, digits and '-'";
+    let wrong = ["../aws", "", "AWS", "a.b"].map(|name| json!([token(name, "x")]));
+    refuses(&space, field, message, &wrong).await;
+    refuses(
+        &space,
+        field,
+        "should be at least 1 chars long",
+        &[json!([token("a", "")])],
+    )
+    .await;
+    refuses(
+        &space,
+        "/runner",
+        "different names",
+        &[json!({"tokens": [aws, aws]})],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn a_builder_is_named_or_only_told_what_to_keep() {
     let space = Space::new().await;
     let good = [

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 /// How long anything may take; the machine may have much else to do.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(3);
 
 /// The operator's account, as its manifests bind it.
 pub(crate) const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
@@ -77,6 +77,17 @@ impl Server {
         server.wait_until_ready().await?;
         server.install().await;
         Ok(server)
+    }
+
+    /// One that only the test has, as long as the tests run.
+    ///
+    /// # Panics
+    /// It does not start.
+    pub(crate) async fn of_its_own() -> &'static Self {
+        match Self::start().await {
+            Ok(server) => Box::leak(Box::new(server)),
+            Err(problem) => panic!("{problem}"),
+        }
     }
 
     async fn wait_until_ready(&self) -> Result<(), String> {
@@ -147,6 +158,11 @@ impl Server {
     fn kubeconfig_of(&self, user: &str) -> Value {
         let mut kubeconfig = self.kubeconfig.clone();
         kubeconfig["users"][0]["user"]["as"] = user.into();
+        // An account acts in its own namespace, where nothing else is said.
+        let own = user.strip_prefix("system:serviceaccount:");
+        if let Some((namespace, _)) = own.and_then(|own| own.split_once(':')) {
+            kubeconfig["contexts"][0]["context"]["namespace"] = namespace.into();
+        }
         kubeconfig
     }
 

@@ -76,6 +76,8 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::DeleteClaim => &[(Story::Replace, 1, "")],
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
         StepKind::DeleteJob => &[(Story::Cancel, 2, "web-apply-1")],
+        // Of builds in another namespace: see build_namespace.rs.
+        StepKind::Lend | StepKind::TakeBack => &[],
         StepKind::CleanUp => &[(Story::Destroy, 5, "")],
         StepKind::RemoveFinalizer => &[(Story::Destroy, 6, "")],
     }

@@ -133,7 +133,11 @@ async fn notify_tells_what_the_api_server_refuses_and_goes_where_the_mended_addr
         // The message that waited, and the one about the edited resource, which fails the same way.
         heard(&scene, &inbox, &["Failed", "Failed"]).await;
         for message in inbox.messages() {
-            assert_eq!(message.json()["data"]["reason"], "Forbidden", "{message:?}");
+            assert_eq!(
+                message.json()["data"]["reason"],
+                "QuotaRefused",
+                "{message:?}"
+            );
         }
         scene.kubectl(&["delete", "quota", "none"]).await;
         scene.ready("web").await;

@@ -71,13 +71,7 @@ async fn retry_outlasts_git_and_the_registry_without_a_loss_of_budget() {
         scene.reason("runs", "RegistryUnreachable").await;
         scene.cluster.start().await;
         for (name, run) in [("comes", 1), ("runs", 2), ("rests", 2)] {
-            let status = scene.ready_after_run(name, run).await.status.unwrap();
-            assert_eq!(status.retry, None);
-            let results: Vec<_> = status.runs.iter().map(|run| run.result.as_str()).collect();
-            assert!(
-                results.iter().all(|result| *result == "Done"),
-                "{name}: {results:?}"
-            );
+            scene.ready_without_failures(name, run).await;
         }
         assert_eq!(counter.lives(), (3, 0));
     })

@@ -132,7 +132,7 @@ impl Cluster {
         cut
     }
 
-    /// How many copies of the installed operator there are to be: none, or one.
+    /// How many copies of the installed operator there are to be.
     pub async fn scale_operator(&self, copies: usize) {
         let operator = ["-n", "alustan-system", "deployment/alustan-controller"];
         let scale = format!("--replicas={copies}");
@@ -152,6 +152,38 @@ impl Cluster {
             self.run("kubectl", &[&gone[..], &selector[..]].concat())
                 .await;
         }
+    }
+
+    /// Removes the operator, however it was installed, as docs/install.md says: the CRD, and what people
+    /// have, stay.
+    pub async fn uninstall_operator(&self) {
+        let helm = ["uninstall", "alustan", "-n", "alustan-system", "--wait"];
+        let (_, releases) = self
+            .output("helm", &["list", "-q", "-n", "alustan-system"], None)
+            .await;
+        if releases.lines().any(|name| name == "alustan") {
+            self.run("helm", &helm).await;
+        }
+        // It has everything that any overlay has.
+        let overlay = "deploy/kustomize/overlays/prod";
+        let delete = ["delete", "-k", overlay, "--ignore-not-found", "-l"];
+        let all_but = ["!alustan.io/user-data"];
+        self.run("kubectl", &[&delete[..], &all_but].concat()).await;
+    }
+
+    /// Brings back the operator of `make install`, whichever is there.
+    pub async fn reinstall_operator(&self) {
+        self.uninstall_operator().await;
+        // A chart may have left another one.
+        let crd = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "-k",
+            "deploy/crd",
+        ];
+        self.run("kubectl", &crd).await;
+        self.run("hack/install", &[]).await;
     }
 
     /// Makes whole what a test took apart: every part is up, the node takes pods, the operator runs.

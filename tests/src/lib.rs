@@ -18,6 +18,7 @@ mod immutable;
 mod inbox;
 pub mod metacontroller;
 mod operator;
+pub mod rights;
 mod scene;
 mod state_server;
 mod sweep;
@@ -29,6 +30,9 @@ pub use gate::Gate;
 pub use immutable::ImmutableRegistry;
 pub use inbox::{Inbox, Message};
 pub use operator::{Operator, Operators};
-pub use scene::{AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone};
+pub use scene::{
+    AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone,
+    scene_without_operator,
+};
 pub use state_server::StateServer;
 pub use sweep::{Found, Sweep};

@@ -1,4 +1,4 @@
-//! An operator of a test's own, on the host, for one namespace.
+//! Operators of a test's own, on the host.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -17,9 +17,11 @@ const DEADLINE: Duration = Duration::from_mins(2);
 /// The signal that nobody can catch.
 const SIGKILL: i32 = 9;
 
-/// How operators of one namespace are started: as the installed one is, but for that namespace.
+/// How operators of a test are started: as the installed one is, but for one namespace.
 pub struct Operators {
     namespace: String,
+    /// Whether they act there alone.
+    narrow: bool,
     cluster: Cluster,
     environment: Vec<(String, String)>,
     cache: tempfile::TempDir,
@@ -41,6 +43,7 @@ impl Operators {
         let environment = container.and_then(|it| it.env).unwrap_or_default();
         Self {
             namespace: scene.namespace.clone(),
+            narrow: true,
             cluster: scene.cluster.clone(),
             environment: environment
                 .into_iter()
@@ -50,6 +53,13 @@ impl Operators {
         }
     }
 
+    /// In all namespaces.
+    #[must_use]
+    pub fn everywhere(mut self) -> Self {
+        self.narrow = false;
+        self
+    }
+
     /// With another flag, given as an environment variable.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
@@ -57,14 +67,20 @@ impl Operators {
         self
     }
 
-    /// Starts one; `die_at` is the step that it does not survive.
+    /// Starts one; `die_at` is the step that it does not survive. It is the successor of the one
+    /// before, as a pod that is started again.
     pub fn start(&self, die_at: Option<&str>) -> Operator {
+        self.replica("one", die_at)
+    }
+
+    /// Starts one of several replicas, under a name of its own.
+    pub fn replica(&self, name: &str, die_at: Option<&str>) -> Operator {
         println!(
             "{}: an operator starts; the end of it: {die_at:?}",
             self.namespace
         );
         let folder = &self.cluster.folder;
-        let log = folder.join(format!("log/operator-{}.log", self.namespace));
+        let log = folder.join(format!("log/operator-{}-{name}.log", self.namespace));
         let file = File::options().create(true).append(true).open(&log);
         let file = file.expect("a log");
         // Each program on the way hands its process on to the next.
@@ -73,9 +89,18 @@ impl Operators {
             .arg(program())
             .env("ALUSTAN_LISTEN", "127.0.0.1:0")
             .envs(self.environment.iter().cloned())
-            .env("ALUSTAN_WATCH_NAMESPACE", &self.namespace)
+            .envs(
+                self.narrow
+                    .then_some([
+                        ("ALUSTAN_WATCH_NAMESPACES", self.namespace.clone()),
+                        ("ALUSTAN_LEASE", format!("alustan-{}", self.namespace)),
+                    ])
+                    .into_iter()
+                    .flatten(),
+            )
+            .env("ALUSTAN_POD_NAME", format!("{}-{name}", self.namespace))
             .env("ALUSTAN_CA_FILE", folder.join("pki/ca.crt"))
-            .env("ALUSTAN_CACHE_DIR", self.cache.path())
+            .env("ALUSTAN_CACHE_DIR", self.cache.path().join(name))
             .env("KUBECONFIG", folder.join("kubeconfig"))
             .envs(die_at.map(|point| ("ALUSTAN_DIE_AT", point)))
             .stdin(Stdio::null())
@@ -113,6 +138,11 @@ impl Operator {
         });
         let signal = ended.expect("an exit code").signal();
         assert_eq!(signal, Some(SIGKILL), "see {}", self.log.display());
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Ends it without warning.

@@ -54,7 +54,7 @@ where
     T: Future<Output = ()>,
 {
     let _with_others = CLUSTER.read().await;
-    run(name, false, test).await;
+    run(name, Disturbs::Nothing, test).await;
 }
 
 /// The same while no other test runs: `test` may stop the operator, a part of the cluster, or the
@@ -65,18 +65,42 @@ where
     T: Future<Output = ()>,
 {
     let _alone = CLUSTER.write().await;
-    run(name, true, test).await;
+    run(name, Disturbs::Cluster, test).await;
 }
 
-async fn run<F, T>(name: &str, mend: bool, test: F)
+/// The same in a cluster that has no operator yet, but the CRD: `test` may install one in any way.
+pub async fn scene_without_operator<F, T>(name: &str, test: F)
+where
+    F: FnOnce(Arc<Scene>) -> T,
+    T: Future<Output = ()>,
+{
+    let _alone = CLUSTER.write().await;
+    run(name, Disturbs::Installation, async |scene: Arc<Scene>| {
+        scene.cluster.uninstall_operator().await;
+        test(scene).await;
+    })
+    .await;
+}
+
+/// What is to be made whole after a test.
+#[derive(Clone, Copy)]
+enum Disturbs {
+    Nothing,
+    Cluster,
+    Installation,
+}
+
+async fn run<F, T>(name: &str, disturbs: Disturbs, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
     let scene = Scene::open(name).await;
     let result = AssertUnwindSafe(test(scene.clone())).catch_unwind().await;
-    if mend {
-        scene.cluster.mend().await;
+    match disturbs {
+        Disturbs::Nothing => {}
+        Disturbs::Cluster => scene.cluster.mend().await,
+        Disturbs::Installation => scene.cluster.reinstall_operator().await,
     }
     if let Err(panic) = result {
         scene.show().await;
@@ -92,7 +116,7 @@ impl Scene {
         F: FnOnce(Arc<Self>) -> T,
         T: Future<Output = ()>,
     {
-        run(&name, false, test).await;
+        run(&name, Disturbs::Nothing, test).await;
     }
 
     /// A fresh namespace.

@@ -405,6 +405,8 @@ impl<'a> Bench<'a> {
         log.lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
             .filter(|call| call["stage"] == "ResponseComplete")
+            // Renewed every few seconds, however many resources there are.
+            .filter(|call| call["objectRef"]["resource"] != "leases")
             .filter(|call| {
                 let user = call["user"]["username"].as_str().unwrap_or_default();
                 let runner = format!("system:serviceaccount:{}:", self.scene.namespace);

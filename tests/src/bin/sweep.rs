@@ -1,18 +1,24 @@
-//! `sweep COMMAND…`: runs a command that uses the dev cluster, and then looks for what was secret in
-//! any Secret meanwhile wherever it does not belong: everywhere but in Secrets.
+//! `sweep [--all-rights] COMMAND…`: runs a command that uses the dev cluster, and then looks for what was
+//! secret in any Secret meanwhile wherever it does not belong: everywhere but in Secrets; and at what the
+//! operator and the runners called: nothing that their roles do not allow, and with `--all-rights` each right
+//! that they have.
 
 #![expect(clippy::expect_used, clippy::print_stderr, reason = "a tool")]
 
 use std::process::ExitCode;
 
+use alustan_tests::rights::Audit;
 use alustan_tests::{Cluster, Found, Sweep};
 use tokio::process::Command;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    let all_rights = arguments.next_if(|it| it == "--all-rights").is_some();
     let program = arguments.next().expect("usage: sweep COMMAND...");
-    let sweep = Sweep::begin(&Cluster::connect().await, "e2e-").await;
+    let cluster = Cluster::connect().await;
+    let audit = Audit::begin(&cluster);
+    let sweep = Sweep::begin(&cluster, "e2e-").await;
     let status = Command::new(&program).args(arguments).status().await;
     let good = status.expect("a command that can be run").success();
     let swept = sweep.end().await;
@@ -33,5 +39,14 @@ async fn main() -> ExitCode {
             names.iter().take(3).cloned().collect::<Vec<_>>().join("; ")
         );
     }
-    ExitCode::from(u8::from(!good || !leaks.is_empty()))
+    // Of a run that failed half-way nobody knows what it would have used.
+    let wrong = audit.end(all_rights && good).await;
+    eprintln!(
+        "the calls of operator and runners were held to their roles; {} are wrong",
+        wrong.len()
+    );
+    for what in &wrong {
+        eprintln!("{what}");
+    }
+    ExitCode::from(u8::from(!good || !leaks.is_empty() || !wrong.is_empty()))
 }

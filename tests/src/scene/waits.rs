@@ -59,6 +59,16 @@ impl Scene {
         .await
     }
 
+    /// The same, and nothing failed on the way: no retry, and every run that the status tells of did it.
+    pub async fn ready_without_failures(&self, name: &str, run: i64) {
+        let status = self.ready_after_run(name, run).await.status;
+        let status = status.expect("a status");
+        assert_eq!(status.retry, None, "{name}");
+        let results: Vec<_> = status.runs.iter().map(|run| run.result.as_str()).collect();
+        let done = results.iter().all(|result| *result == "Done");
+        assert!(done, "{name}: {results:?}");
+    }
+
     /// Waits until the resource `name` is Ready and `revision` is the last commit that is known.
     pub async fn ready_at(&self, name: &str, revision: &str) -> Terraform {
         self.wait(name, &format!("Ready at {revision}"), |tf| {

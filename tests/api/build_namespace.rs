@@ -1,0 +1,317 @@
+//! Builds in a namespace of their own: what is lent to them, to whom, and that it is taken back. The Job
+//! controller's part is played here.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command};
+
+use alustan_api::labels::{self, COMPONENT, Component};
+use alustan_api::{FINALIZER, Terraform};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use crate::outside::Outside;
+use crate::server::{OPERATOR, Server, built, leashed, until};
+use crate::space::{Space, resource, with};
+
+const BUILDS: &str = "builds";
+
+struct Operator {
+    server: &'static Server,
+    outside: Outside,
+    leash: Option<Child>,
+}
+
+impl Operator {
+    /// A server of its own, with a namespace of builds.
+    async fn new() -> Self {
+        let server = Server::of_its_own().await;
+        let builds: Namespace =
+            serde_json::from_value(json!({"metadata": {"name": BUILDS}})).unwrap();
+        let namespaces = Api::all(server.client().await);
+        namespaces
+            .create(&PostParams::default(), &builds)
+            .await
+            .unwrap();
+        let mut operator = Self {
+            server,
+            outside: Outside::start(server.folder()).await,
+            leash: None,
+        };
+        operator.start();
+        operator
+    }
+
+    fn start(&mut self) {
+        let program = built("alustan-controller", "alustan-controller").unwrap();
+        let mut operator = Command::new(program);
+        let address = &self.outside.address;
+        operator
+            .args(["--base-image", &format!("{address}/base:1")])
+            .args(["--operator-image", &format!("{address}/operator:1")])
+            .args(["--insecure-registry", address])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(["--build-namespace", BUILDS])
+            .args(["--log-level", "info,alustan_controller=debug"])
+            // It is told apart from the one before by nothing: its Lease is its own.
+            .args(["--pod-name", "operator"])
+            .arg("--cache-dir")
+            .arg(self.server.folder().join("cache"))
+            .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))
+            .env("SIGNAL", "KILL");
+        let log = self.server.folder().join("operator.log");
+        self.leash = Some(leashed(&mut operator, &log));
+    }
+
+    /// Ends it, and waits until it has ended.
+    fn stop(&mut self) {
+        if let Some(mut leash) = self.leash.take() {
+            drop(leash.stdin.take());
+            leash.wait().unwrap();
+        }
+    }
+
+    /// A tenant with a Secret for the registry, in which `user` signs in, and a resource `web`.
+    async fn tenant(&self, user: &str) -> Space {
+        let space = Space::of(self.server, json!({})).await;
+        let login =
+            json!({"auths": {&self.outside.address: {"username": user, "password": "short"}}});
+        let secret: Secret = serde_json::from_value(json!({
+            "metadata": {"name": "regcred"}, "type": "kubernetes.io/dockerconfigjson",
+            "stringData": {".dockerconfigjson": login.to_string()},
+        }))
+        .unwrap();
+        space
+            .api()
+            .create(&PostParams::default(), &secret)
+            .await
+            .unwrap();
+        let address = &self.outside.address;
+        let web = with(
+            resource("web"),
+            "/gitRepo/url",
+            Some(format!("http://{address}/team/infra").into()),
+        );
+        let web = with(
+            web,
+            "/containerRegistry/imageName",
+            Some(format!("{address}/team/web").into()),
+        );
+        let named = json!({"name": "regcred", "key": ".dockerconfigjson"});
+        let web = with(web, "/containerRegistry/secretRef", Some(named));
+        space.apply(&web).await.unwrap();
+        space
+    }
+
+    async fn builds<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.server.client().await, BUILDS)
+    }
+
+    /// Waits for the build of a tenant, and for what is lent to it.
+    async fn build(&self, tenant: &Space) -> (Job, Secret) {
+        let list =
+            ListParams::default().labels(&format!("{}={}", labels::NAMESPACE, tenant.namespace));
+        let (jobs, secrets) = (self.builds::<Job>().await, self.builds::<Secret>().await);
+        until("a build and what is lent to it", async || {
+            let job = jobs.list(&list).await.unwrap().items.pop();
+            let lent = secrets.list(&list).await.unwrap().items.pop();
+            let said = tenant.raw().get("web").await.unwrap().data["status"]["message"].clone();
+            job.zip(lent).ok_or_else(|| said.to_string())
+        })
+        .await
+    }
+
+    /// Waits until `object` is gone, whatever has its name since.
+    async fn gone<K>(&self, object: &K)
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+        K: serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let api = self.builds::<K>().await;
+        let (kind, name) = (K::kind(&()), object.name_any());
+        until(&format!("{kind} {name} to go"), async || {
+            let now = api.get_opt(&name).await.unwrap();
+            let there = now.is_some_and(|now| now.uid() == object.uid());
+            (!there)
+                .then_some(())
+                .ok_or_else(|| "it is there".to_owned())
+        })
+        .await;
+    }
+
+    /// The build ends well.
+    async fn ends(&self, job: &Job) {
+        let now = Timestamp::now().to_string();
+        let condition = |kind: &str| {
+            json!({"type": kind, "status": "True", "reason": "CompletionsReached",
+            "message": "", "lastTransitionTime": now, "lastProbeTime": now})
+        };
+        let done = json!({"status": {
+            "startTime": now, "completionTime": now, "succeeded": 1,
+            "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
+        }});
+        let jobs = self.builds::<Job>().await;
+        let edit = PatchParams::default();
+        jobs.patch_status(&job.name_any(), &edit, &Patch::Merge(&done))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_case() {
+    let mut operator = Operator::new().await;
+    let (one, other) = (operator.tenant("one").await, operator.tenant("other").await);
+
+    // Both have the same repository, image and name, and yet nothing in common.
+    let (job, lent) = operator.build(&one).await;
+    let (job_of_other, lent_to_other) = operator.build(&other).await;
+    assert_ne!(job.name_any(), job_of_other.name_any());
+    for (user, job, lent) in [
+        ("one", &job, &lent),
+        ("other", &job_of_other, &lent_to_other),
+    ] {
+        assert_eq!(lent.name_any(), job.name_any());
+        assert_eq!(lent.immutable, Some(true));
+        assert_eq!(lent.labels()[COMPONENT], Component::Lent.as_str());
+        let owners: Vec<_> = lent
+            .owner_references()
+            .iter()
+            .map(|it| it.uid.clone())
+            .collect();
+        assert_eq!(owners, [job.uid().unwrap()]);
+        let data = lent.data.clone().unwrap();
+        assert_eq!(data.keys().collect::<Vec<_>>(), [".dockerconfigjson"]);
+        let config = String::from_utf8(data[".dockerconfigjson"].0.clone()).unwrap();
+        let login = STANDARD.encode(format!("{user}:short"));
+        assert!(config.contains(&login), "{config}");
+        let pod = job.spec.clone().unwrap().template.spec.unwrap();
+        assert_eq!(pod.image_pull_secrets.unwrap()[0].name, lent.name_any());
+    }
+    for space in [&one, &other] {
+        let jobs = space
+            .api::<Job>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        assert!(jobs.items.is_empty(), "a build where its resource is");
+    }
+
+    // One build ends; the other goes on.
+    operator.ends(&job).await;
+    operator.gone(&lent).await;
+    let secrets = operator.builds::<Secret>().await;
+    assert!(
+        secrets
+            .get_opt(&lent_to_other.name_any())
+            .await
+            .unwrap()
+            .is_some()
+    );
+
+    // A build ends while no operator runs.
+    operator.stop();
+    operator.ends(&job_of_other).await;
+    operator.start();
+    operator.gone(&lent_to_other).await;
+
+    // A resource is deleted while it is built.
+    let third = operator.tenant("third").await;
+    let (job, lent) = operator.build(&third).await;
+    third
+        .raw()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    operator.gone(&lent).await;
+    operator.gone(&job).await;
+
+    // A resource goes without the operator, as with its namespace when somebody takes its finalizer.
+    let fourth = operator.tenant("fourth").await;
+    let (job, lent) = operator.build(&fourth).await;
+    operator.stop();
+    let finalizers = fourth.raw().get("web").await.unwrap().metadata.finalizers;
+    assert_eq!(finalizers, Some(vec![FINALIZER.to_owned()]));
+    let api = fourth.api::<Terraform>();
+    let released = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    api.patch("web", &PatchParams::default(), &released)
+        .await
+        .unwrap();
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    operator.start();
+    operator.gone(&lent).await;
+    operator.gone(&job).await;
+}
+
+/// What anybody can write in a namespace of theirs is not believed.
+#[tokio::test]
+async fn a_tenant_cannot_have_anything_lent_or_taken_by_labels() {
+    let operator = Operator::new().await;
+    let (tenant, thief) = (
+        operator.tenant("tenant").await,
+        Space::of(operator.server, json!({})).await,
+    );
+    let (job, lent) = operator.build(&tenant).await;
+    let labels: BTreeMap<_, _> = lent.labels().clone();
+    // A copy of the build in the thief's namespace, under its own name.
+    let mut forged = job.clone();
+    forged.metadata =
+        serde_json::from_value(json!({"name": job.name_any(), "labels": labels})).unwrap();
+    forged.status = None;
+    if let Some(spec) = &mut forged.spec {
+        spec.selector = None;
+        spec.template.metadata = None;
+    }
+    thief
+        .api()
+        .create(&PostParams::default(), &forged)
+        .await
+        .unwrap();
+    let bait: Secret = serde_json::from_value(json!({
+        "metadata": {"name": "bait", "labels": labels}, "stringData": {"a": "b"},
+    }))
+    .unwrap();
+    thief
+        .api()
+        .create(&PostParams::default(), &bait)
+        .await
+        .unwrap();
+
+    operator.ends(&job).await;
+    operator.gone(&lent).await;
+    tenant
+        .raw()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    operator.gone(&job).await;
+    let kept = thief
+        .api::<Secret>()
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    let names: Vec<_> = kept.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["bait"]);
+    assert!(
+        thief
+            .api::<Job>()
+            .get_opt(&job.name_any())
+            .await
+            .unwrap()
+            .is_some()
+    );
+    for call in operator.server.audit() {
+        if call["impersonatedUser"]["username"] == OPERATOR {
+            let what = format!("{} {}", call["verb"], call["requestURI"]);
+            assert_ne!(call["responseStatus"]["code"], 403, "{what}");
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Two replicas of the operator's own program on one API server: who acts, what becomes of what the other
+//! had begun, and what each of them answers.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use serde_json::{Value, json};
+
+use crate::pinned::reports;
+use crate::server::{Server, built, free_ports, leashed, until};
+use crate::space::Space;
+
+/// How many resources are destroyed while the leader is killed.
+const MANY: usize = 24;
+/// Where the operator and its Lease are.
+const SYSTEM: &str = "alustan-system";
+const LEASE: &str = "alustan";
+/// What senders of pushes know.
+const SECRET: &str = "a secret";
+
+/// A replica: a process with an account of its own, so that the audit log tells who did what.
+struct Replica {
+    name: &'static str,
+    port: u16,
+    leash: Child,
+}
+
+/// Everything that two replicas of a test share.
+struct Pair {
+    server: &'static Server,
+}
+
+impl Pair {
+    /// A server of its own, with the rights of the operator for two accounts.
+    async fn new() -> Self {
+        let server = Server::of_its_own().await;
+        for name in ["a", "b"] {
+            let account = format!("--serviceaccount={SYSTEM}:{name}");
+            let role = ["--clusterrole=alustan-controller", &account];
+            let create = ["create", "clusterrolebinding", name];
+            server.kubectl(&[&create[..], &role].concat()).unwrap();
+            let role = ["--role=alustan-controller-lease", &account, "-n", SYSTEM];
+            let create = ["create", "rolebinding", name];
+            server.kubectl(&[&create[..], &role].concat()).unwrap();
+        }
+        let secrets = server.folder().join("hooks");
+        std::fs::create_dir(&secrets).unwrap();
+        std::fs::write(secrets.join("any"), SECRET).unwrap();
+        Self { server }
+    }
+
+    async fn space(&self) -> Space {
+        Space::of(self.server, json!({})).await
+    }
+
+    /// Starts a replica; `signal` is how it will be told to end.
+    fn start(&self, name: &'static str, signal: &str, more: &[&str]) -> Replica {
+        let program = built("alustan-controller", "alustan-controller").unwrap();
+        let [port] = free_ports();
+        let folder = self.server.folder();
+        let mut operator = Command::new(program);
+        operator
+            .args(["--base-image", "127.0.0.1:1/base:1"])
+            .args(["--operator-image", "127.0.0.1:1/operator:1"])
+            .args(["--insecure-registry", "127.0.0.1:1"])
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .args(["--pod-ip", "127.0.0.1", "--pod-name", name])
+            .arg("--hook-secrets")
+            .arg(folder.join("hooks"))
+            .arg("--cache-dir")
+            .arg(folder.join(format!("cache-{name}")))
+            .args(more)
+            .env("KUBECONFIG", self.server.kubeconfig_file_of(&user(name)))
+            .env("SIGNAL", signal);
+        let leash = leashed(&mut operator, &folder.join(format!("{name}.log")));
+        Replica { name, port, leash }
+    }
+
+    fn log(&self, replica: &Replica) -> String {
+        let file = self.server.folder().join(format!("{}.log", replica.name));
+        std::fs::read_to_string(file).unwrap()
+    }
+
+    async fn lease(&self) -> Lease {
+        let api: Api<Lease> = Api::namespaced(self.server.client().await, SYSTEM);
+        api.get(LEASE).await.unwrap()
+    }
+
+    /// The calls of `name` that wrote something else than the Lease: when, and what.
+    fn writes(&self, name: &str) -> Vec<(Timestamp, String)> {
+        let user = user(name);
+        let calls = self.server.audit().into_iter();
+        let writes = calls.filter(|call| {
+            let reads = ["get", "list", "watch"];
+            call["impersonatedUser"]["username"] == user
+                && !reads.contains(&call["verb"].as_str().unwrap())
+                && call["objectRef"]["resource"] != "leases"
+        });
+        writes
+            .map(|call| {
+                let at = call["requestReceivedTimestamp"].as_str().unwrap();
+                let what = format!("{} {}", call["verb"], call["requestURI"]);
+                (at.parse().unwrap(), what)
+            })
+            .collect()
+    }
+}
+
+/// The Jobs of a namespace from now on, by name: how many there were of each, whoever made them and
+/// whether or not that one lived to hear of it.
+async fn made(space: &Space) -> Arc<Mutex<BTreeMap<String, usize>>> {
+    let made: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+    let counted = Arc::clone(&made);
+    let jobs = space.api::<Job>();
+    let none_yet = jobs.list(&ListParams::default()).await.unwrap();
+    let mut events = jobs
+        .watch(
+            &WatchParams::default(),
+            &none_yet.metadata.resource_version.unwrap(),
+        )
+        .await
+        .unwrap()
+        .boxed();
+    tokio::spawn(async move {
+        while let Some(event) = events.next().await {
+            match event.unwrap() {
+                WatchEvent::Added(job) => {
+                    *counted.lock().unwrap().entry(job.name_any()).or_default() += 1;
+                }
+                WatchEvent::Error(error) => panic!("the watch of Jobs ended: {error:?}"),
+                _ => {}
+            }
+        }
+    });
+    made
+}
+
+fn user(name: &str) -> String {
+    format!("system:serviceaccount:{SYSTEM}:{name}")
+}
+
+impl Replica {
+    async fn get(&self, path: &str) -> Result<String, String> {
+        let url = format!("http://127.0.0.1:{}{path}", self.port);
+        let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
+        answer.text().await.map_err(|error| error.to_string())
+    }
+
+    /// Waits until its `/readyz` has `role`.
+    async fn is(&self, role: &str) {
+        until(&format!("{} to tell: {role}", self.name), async || {
+            let told = self.get("/readyz").await?;
+            let is = told.starts_with("ok: ") && told.contains(role);
+            is.then_some(()).ok_or(told)
+        })
+        .await;
+    }
+
+    /// Ends it by the signal that it was started with.
+    fn end(&mut self) {
+        // The leash waits for the end of its input.
+        drop(self.leash.stdin.take());
+    }
+
+    /// Waits until it has ended, by itself or not.
+    async fn ended(&mut self) {
+        self.end();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.leash.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "{} does not end", self.name);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What it answers to a push to `repository`.
+    async fn hears(&self, repository: &str) -> (u16, Value) {
+        let push = json!({
+            "ref": "refs/heads/main",
+            "project": {"git_http_url": repository, "default_branch": "main"},
+        });
+        let sent = reqwest::Client::new()
+            .post(format!("http://127.0.0.1:{}/hooks/gitlab", self.port))
+            .header("content-type", "application/json")
+            .header("x-gitlab-token", SECRET)
+            .header("x-gitlab-event", "Push Hook")
+            .header("x-gitlab-event-uuid", Timestamp::now().to_string())
+            .body(push.to_string());
+        let answer = sent.send().await.unwrap();
+        let code = answer.status().as_u16();
+        let told = answer.bytes().await.unwrap();
+        (code, serde_json::from_slice(&told).unwrap())
+    }
+}
+
+/// The runner's part: every destroy that has a Job is done.
+async fn all_run(space: &Space) {
+    let secrets = space.api::<Secret>();
+    let jobs = space.api::<Job>();
+    for job in jobs.list(&ListParams::default()).await.unwrap() {
+        let name = job.name_any();
+        let of = name.strip_suffix("-destroy-2").expect("the first destroy");
+        let _known_already = reports(&secrets, of, 2).await;
+    }
+}
+
+#[tokio::test]
+async fn ha_another_replica_takes_over_from_a_killed_one_and_nothing_is_done_twice() {
+    let pair = Pair::new().await;
+    let space = pair.space().await;
+    let names: Vec<String> = (0..MANY).map(|number| format!("web{number}")).collect();
+    for name in &names {
+        space.applied(name).await;
+    }
+    let mut first = pair.start("a", "KILL", &[]);
+    first.is("this replica leads").await;
+    let second = pair.start("b", "TERM", &[]);
+    second.is("stands by while a leads").await;
+    assert!(
+        second
+            .get("/metrics")
+            .await
+            .unwrap()
+            .contains("alustan_leader 0\n")
+    );
+    assert!(
+        first
+            .get("/metrics")
+            .await
+            .unwrap()
+            .contains("alustan_leader 1\n")
+    );
+
+    let made = made(&space).await;
+    // In the middle of the work of all of them.
+    let api = space.raw();
+    for name in &names {
+        api.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    let jobs = space.api::<Job>();
+    until("a few Jobs", async || {
+        let made = jobs.list(&ListParams::default()).await.unwrap().items.len();
+        (made >= 3)
+            .then_some(())
+            .ok_or_else(|| format!("{made} Jobs"))
+    })
+    .await;
+    first.ended().await;
+    let killed = Timestamp::now();
+    assert!(pair.writes("b").is_empty(), "{:?}", pair.writes("b"));
+    second.is("this replica leads").await;
+    until("all to be gone", async || {
+        all_run(&space).await;
+        let left = api.list(&ListParams::default()).await.unwrap().items.len();
+        (left == 0)
+            .then_some(())
+            .ok_or_else(|| format!("{left} left"))
+    })
+    .await;
+    let (began, what) = pair.writes("b").remove(0);
+    let took = began.duration_since(killed);
+    assert!(
+        took.as_secs() < 20,
+        "{what} came {took:?} after the death of a"
+    );
+    let late = pair.writes("a").into_iter().filter(|(at, _)| *at >= began);
+    assert_eq!(late.count(), 0, "a dead replica writes");
+
+    let made = made.lock().unwrap().clone();
+    assert_eq!(made.len(), MANY, "{made:?}");
+    assert!(made.values().all(|times| *times == 1), "{made:?}");
+    let transitions = pair.lease().await.spec.unwrap().lease_transitions;
+    assert_eq!(transitions, Some(1));
+}
+
+#[tokio::test]
+async fn ha_a_replica_that_is_told_to_end_hands_over_at_once() {
+    let pair = Pair::new().await;
+    let mut first = pair.start("a", "TERM", &[]);
+    first.is("this replica leads").await;
+    let second = pair.start("b", "TERM", &[]);
+    second.is("stands by while a leads").await;
+    let since = Instant::now();
+    first.ended().await;
+    second.is("this replica leads").await;
+    assert!(
+        since.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        since.elapsed()
+    );
+    assert!(
+        pair.log(&first).contains("released"),
+        "{}",
+        pair.log(&first)
+    );
+    // Who comes back stands by.
+    let third = pair.start("a", "TERM", &[]);
+    third.is("stands by while b leads").await;
+}
+
+#[tokio::test]
+async fn ha_the_next_process_of_a_pod_goes_on_without_a_wait() {
+    let pair = Pair::new().await;
+    let mut first = pair.start("a", "KILL", &[]);
+    first.is("this replica leads").await;
+    first.ended().await;
+    let since = Instant::now();
+    let next = pair.start("a", "TERM", &[]);
+    next.is("this replica leads").await;
+    assert!(
+        since.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        since.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn ha_a_replica_whose_lease_is_taken_ends_and_writes_nothing_more() {
+    let pair = Pair::new().await;
+    let space = pair.space().await;
+    space.applied("web").await;
+    let mut only = pair.start("a", "TERM", &[]);
+    only.is("this replica leads").await;
+    let api: Api<Lease> = Api::namespaced(pair.server.client().await, SYSTEM);
+    let taken = Patch::Merge(json!({"spec": {"holderIdentity": "somebody_1"}}));
+    let edit = PatchParams::default();
+    api.patch(LEASE, &edit, &taken).await.unwrap();
+    until("it to notice", async || {
+        let log = pair.log(&only);
+        let told = log.contains("its Lease was taken from it (somebody has it now)");
+        told.then_some(()).ok_or(log)
+    })
+    .await;
+    only.ended().await;
+    let before = pair.writes("a").len();
+    let raw = space.raw();
+    raw.delete("web", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(pair.writes("a").len(), before);
+}
+
+#[tokio::test]
+async fn ha_a_push_is_heard_whichever_replica_it_reaches() {
+    let pair = Pair::new().await;
+    let space = pair.space().await;
+    space.applied("web").await;
+    let mut first = pair.start("a", "KILL", &[]);
+    first.is("this replica leads").await;
+    let second = pair.start("b", "TERM", &[]);
+    second.is("stands by while a leads").await;
+    let repository = "https://127.0.0.1:1/team/infra";
+    // It is known to follow the repository once it was looked at.
+    until("the leader to know who follows", async || {
+        let (code, told) = first.hears(repository).await;
+        let known = (code, &told["resources"]) == (202, &json!(1));
+        known.then_some(()).ok_or_else(|| told.to_string())
+    })
+    .await;
+    let (code, told) = second.hears(repository).await;
+    assert_eq!((code, &told["resources"]), (202, &json!(1)), "{told}");
+    first.ended().await;
+    let (code, told) = second.hears(repository).await;
+    assert_eq!(
+        (code, &told["reason"]),
+        (503, &json!("NotLeader")),
+        "{told}"
+    );
+    second.is("this replica leads").await;
+    let (code, _) = second.hears(repository).await;
+    assert_eq!(code, 202);
+}

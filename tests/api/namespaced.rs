@@ -1,0 +1,236 @@
+//! An operator of two namespaces, with Roles in them and no right in the cluster; what resources there may
+//! use is limited. Its stories share one server.
+
+use std::collections::BTreeSet;
+use std::process::Child;
+
+use alustan_api::Terraform;
+use alustan_tests::rights::{Call, calls};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+use crate::pinned::reports;
+use crate::server::{Server, leashed, operator, root, until};
+use crate::space::{Space, resource, with};
+
+/// Where the operator is, and its account.
+const SYSTEM: &str = "narrow-system";
+const ACCOUNT: &str = "system:serviceaccount:narrow-system:alustan-controller";
+const LEASE: &str = "narrow";
+
+struct Narrow {
+    server: &'static Server,
+    /// The namespaces that are watched.
+    spaces: [Space; 2],
+    /// One that is not.
+    other: Space,
+}
+
+/// What the stories share: clients live no longer than the test that made them.
+struct Shared {
+    server: &'static Server,
+    watched: [String; 2],
+    other: String,
+    _leash: Child,
+}
+
+impl Shared {
+    async fn start() -> Self {
+        let server = Server::of_its_own().await;
+        let space = async || Space::of(server, json!({})).await;
+        let (spaces, other) = ([space().await, space().await], space().await);
+        server.kubectl(&["create", "namespace", SYSTEM]).unwrap();
+        let apply = |namespace: &str, name: &str, text: &str| {
+            let file = server.folder().join(format!("{name}.yaml"));
+            let text = text.replace("alustan-system", SYSTEM);
+            std::fs::write(&file, text.replace("[alustan]", &format!("[{LEASE}]"))).unwrap();
+            let file = file.to_str().unwrap();
+            let apply = ["apply", "--server-side", "-n", namespace, "-f", file];
+            server.kubectl(&apply).unwrap();
+        };
+        let rights = ["kustomize", "deploy/kustomize/watched"];
+        let rights = server.kubectl(&rights).unwrap();
+        for space in &spaces {
+            apply(&space.namespace, "watched", &rights);
+            space.applied("applied").await;
+        }
+        let base = std::fs::read_to_string(root().join("deploy/kustomize/base/rbac.yaml")).unwrap();
+        let own = base
+            .split("\n---\n")
+            .filter(|object| object.contains("name: alustan-controller-lease\n"));
+        apply(SYSTEM, "lease", &own.collect::<Vec<_>>().join("\n---\n"));
+        let watched = spaces.each_ref().map(|space| space.namespace.as_str());
+        let mut operator = operator(server).unwrap();
+        operator
+            .args(["--listen", "127.0.0.1:0", "--lease", LEASE])
+            .arg(format!("--watch-namespaces={}", watched.join(",")))
+            .arg("--allowed")
+            .arg(server.folder().join("allowed"))
+            .env("KUBECONFIG", server.kubeconfig_file_of(ACCOUNT));
+        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        Self {
+            server,
+            watched: spaces.map(|space| space.namespace),
+            other: other.namespace,
+            _leash: leash,
+        }
+    }
+}
+
+impl Narrow {
+    async fn shared() -> Self {
+        static SHARED: OnceCell<Shared> = OnceCell::const_new();
+        let shared = SHARED.get_or_init(Shared::start).await;
+        let server = shared.server;
+        let space = async |namespace: &String| Space {
+            server,
+            client: server.client().await,
+            namespace: namespace.clone(),
+        };
+        let [one, two] = &shared.watched;
+        Self {
+            server,
+            spaces: [space(one).await, space(two).await],
+            other: space(&shared.other).await,
+        }
+    }
+
+    /// It asks for nothing outside of its namespaces, and for nothing there that its Roles do not allow.
+    fn keeps_to_its_namespaces(&self) {
+        let watched = self.spaces.iter().map(|space| space.namespace.as_str());
+        let mut places: BTreeSet<&str> = watched.collect();
+        places.insert(SYSTEM);
+        let all: Vec<Call> = calls(self.server.audit())
+            .filter(|call| call.user == ACCOUNT)
+            .collect();
+        assert!(!all.is_empty());
+        for call in all {
+            assert!(!call.forbidden, "{}", call.what);
+            assert!(places.contains(call.namespace.as_str()), "{}", call.what);
+            let lease = call.right.resource == "leases";
+            assert_eq!(call.namespace == SYSTEM, lease, "{}", call.what);
+        }
+    }
+
+    fn limit(&self, key: &str, text: &str) {
+        let folder = self.server.folder().join("allowed");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(key), text).unwrap();
+    }
+}
+
+/// Waits until `Ready` of a resource has this reason; its message.
+async fn reason(space: &Space, name: &str, wanted: &str) -> String {
+    let api = space.api::<Terraform>();
+    until(wanted, async || {
+        let tf = api.get(name).await.unwrap();
+        let conditions = tf.status.iter().flat_map(|status| &status.conditions);
+        let ready = conditions.into_iter().find(|it| it.type_ == "Ready");
+        let (reason, message) =
+            ready.map_or(("", ""), |it| (it.reason.as_str(), it.message.as_str()));
+        let found = || format!("{reason}: {message}");
+        (reason == wanted)
+            .then(|| message.to_owned())
+            .ok_or_else(found)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_operator_of_some_namespaces_works_with_roles_in_them_alone() {
+    let narrow = Narrow::shared().await;
+    for space in narrow.spaces.iter().chain([&narrow.other]) {
+        space.apply(&resource("web")).await.unwrap();
+    }
+    for space in &narrow.spaces {
+        reason(space, "web", "RepositoryUnreachable").await;
+        let api = space.api::<Terraform>();
+        api.delete("web", &DeleteParams::default()).await.unwrap();
+        until("its end", async || {
+            match api.get_opt("web").await.unwrap() {
+                None => Ok(()),
+                Some(tf) => Err(format!("{:?}", tf.status)),
+            }
+        })
+        .await;
+        destroys(space).await;
+    }
+    let ignored = narrow.other.api::<Terraform>().get("web").await.unwrap();
+    assert_eq!((ignored.status, ignored.metadata.finalizers), (None, None));
+    narrow.keeps_to_its_namespaces();
+}
+
+/// One that was applied is destroyed by a run, with all that this takes; its namespace is not labelled.
+async fn destroys(space: &Space) {
+    let raw = space.raw();
+    raw.delete("applied", &DeleteParams::default())
+        .await
+        .unwrap();
+    let (jobs, secrets) = (space.api::<Job>(), space.api::<Secret>());
+    until("its end", async || {
+        if raw.get_opt("applied").await.unwrap().is_none() {
+            return Ok(());
+        }
+        if jobs.get_opt("applied-destroy-2").await.unwrap().is_some() {
+            // Where the record is gone already, the report was read.
+            let _known_already = reports(&secrets, "applied", 2).await;
+        }
+        Err("it is there".to_owned())
+    })
+    .await;
+    let namespaces: Api<Namespace> = Api::all(space.client.clone());
+    let labels = namespaces.get(&space.namespace).await.unwrap();
+    let labels = labels.metadata.labels.unwrap_or_default();
+    assert!(!labels.contains_key(alustan_api::labels::HOLDS_STATE));
+}
+
+#[tokio::test]
+async fn what_admission_let_by_is_refused_by_the_operator() {
+    let narrow = Narrow::shared().await;
+    let [space, _] = &narrow.spaces;
+    let builder = "/containerRegistry/builder/image";
+    let tf = with(
+        resource("built"),
+        builder,
+        Some(json!("evil.test/builder:1")),
+    );
+    narrow.limit("builders", "registry.test/builder:1\n");
+    space.apply(&tf).await.unwrap();
+    let said = reason(space, "built", "NotAllowed").await;
+    for part in ["evil.test/builder:1", "registry.test/builder:1"] {
+        assert!(said.contains(part), "{said}");
+    }
+    narrow.limit("builders", "*");
+    reason(space, "built", "RepositoryUnreachable").await;
+
+    let account = "/runner/serviceAccountName";
+    let tf = with(resource("lent"), account, Some(json!("cloud")));
+    space.apply(&tf).await.unwrap();
+    reason(space, "lent", "ServiceAccountNotFound").await;
+    let accounts = space.api::<ServiceAccount>();
+    let made: ServiceAccount =
+        serde_json::from_value(json!({"metadata": {"name": "cloud"}})).unwrap();
+    accounts
+        .create(&PostParams::default(), &made)
+        .await
+        .unwrap();
+    let at = alustan_api::RECONCILE_AT;
+    let look = |when: &str| json!({"metadata": {"annotations": {at: when}}});
+    let raw = space.raw();
+    let edit = PatchParams::default();
+    raw.patch("lent", &edit, &Patch::Merge(&look("1")))
+        .await
+        .unwrap();
+    let said = reason(space, "lent", "ServiceAccountNotAllowed").await;
+    let (_, command) = said.split_once("kubectl ").unwrap();
+    let command: Vec<&str> = command.split(' ').collect();
+    narrow.server.kubectl(&command).unwrap();
+    raw.patch("lent", &edit, &Patch::Merge(&look("2")))
+        .await
+        .unwrap();
+    reason(space, "lent", "RepositoryUnreachable").await;
+    narrow.keeps_to_its_namespaces();
+}

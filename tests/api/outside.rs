@@ -1,0 +1,202 @@
+//! What an operator talks to besides the API server: a git server and a registry, as small as can be.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, Response};
+use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+/// Every repository is the same one here, with an empty module; of images there is `base:1`.
+pub(crate) struct Outside {
+    /// `host:port`, in plain http.
+    pub(crate) address: String,
+    task: tokio::task::JoinHandle<()>,
+}
+
+struct Served {
+    repository: PathBuf,
+    /// Blobs and manifests by path.
+    stored: Mutex<HashMap<String, Bytes>>,
+    uploads: AtomicUsize,
+}
+
+impl Outside {
+    /// Starts it, with its files in `folder`.
+    pub(crate) async fn start(folder: &Path) -> Self {
+        let repository = folder.join("repository");
+        std::fs::create_dir_all(&repository).unwrap();
+        std::fs::write(repository.join("main.tf"), "output \"a\" { value = 1 }\n").unwrap();
+        for arguments in [
+            &["init", "--quiet", "--initial-branch=main"][..],
+            &["config", "uploadpack.allowAnySHA1InWant", "true"],
+            &["config", "uploadpack.allowFilter", "true"],
+            &["add", "main.tf"],
+            &[
+                "-c",
+                "user.name=a",
+                "-c",
+                "user.email=a@b.test",
+                "commit",
+                "--quiet",
+                "-m",
+                "a",
+            ],
+        ] {
+            let git = Command::new("git")
+                .args(arguments)
+                .current_dir(&repository)
+                .status();
+            assert!(git.await.unwrap().success(), "git {arguments:?}");
+        }
+        let served = Served {
+            repository,
+            stored: Mutex::default(),
+            uploads: AtomicUsize::default(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let app = Router::new().fallback(serve).with_state(Arc::new(served));
+        let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Self { address, task }
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(State(served): State<Arc<Served>>, request: Request) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let body = to_bytes(body, 1 << 24).await.unwrap();
+    let path = head.uri.path();
+    if path.ends_with("/info/refs") {
+        let mut said = b"001e# service=git-upload-pack\n0000".to_vec();
+        said.extend(upload_pack(&served.repository, &["--advertise-refs"], &body).await);
+        return git("advertisement", said);
+    }
+    if path.ends_with("/git-upload-pack") {
+        return git("result", upload_pack(&served.repository, &[], &body).await);
+    }
+    registry(
+        &served,
+        &head.method,
+        path,
+        head.uri.query().unwrap_or_default(),
+        body,
+    )
+}
+
+/// See <https://git-scm.com/docs/http-protocol>.
+async fn upload_pack(repository: &Path, how: &[&str], asked: &[u8]) -> Vec<u8> {
+    let mut git = Command::new("git")
+        .args(["upload-pack", "--stateless-rpc"])
+        .args(how)
+        .arg(repository)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = git.stdin.take().unwrap();
+    // Whoever advertises reads nothing.
+    let _ = stdin.write_all(asked).await;
+    drop(stdin);
+    git.wait_with_output().await.unwrap().stdout
+}
+
+fn git(kind: &str, body: Vec<u8>) -> Response<Body> {
+    Response::builder()
+        .header(
+            "content-type",
+            format!("application/x-git-upload-pack-{kind}"),
+        )
+        .body(body.into())
+        .unwrap()
+}
+
+/// See <https://github.com/opencontainers/distribution-spec/blob/main/spec.md>.
+fn registry(
+    served: &Served,
+    method: &Method,
+    path: &str,
+    query: &str,
+    body: Bytes,
+) -> Response<Body> {
+    let mut stored = served.stored.lock().unwrap();
+    let answer = |status: u16| Response::builder().status(status);
+    if path == "/v2/" {
+        return answer(200).body(Body::empty()).unwrap();
+    }
+    if *method == Method::GET || *method == Method::HEAD {
+        let base = path == "/v2/base/manifests/1";
+        let found = stored
+            .get(path)
+            .cloned()
+            .or_else(|| base.then(|| Bytes::from_static(b"{}")));
+        let Some(found) = found else {
+            let nothing = r#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": ""}]}"#;
+            return answer(404)
+                .header("content-type", "application/json")
+                .body(nothing.into())
+                .unwrap();
+        };
+        return answer(200)
+            .header("content-type", "application/vnd.oci.image.manifest.v1+json")
+            .header("docker-content-digest", digest(&found))
+            .body(found.into())
+            .unwrap();
+    }
+    let begun = path.split_once("/blobs/uploads/");
+    match begun {
+        Some((repository, "")) => {
+            let upload = served.uploads.fetch_add(1, Ordering::Relaxed);
+            let place = format!("{repository}/blobs/uploads/{upload}");
+            answer(202)
+                .header("location", place)
+                .body(Body::empty())
+                .unwrap()
+        }
+        Some(_) if *method == Method::PATCH => {
+            let upload = [stored.remove(path).unwrap_or_default(), body].concat();
+            stored.insert(path.to_owned(), upload.into());
+            answer(202)
+                .header("location", path)
+                .body(Body::empty())
+                .unwrap()
+        }
+        Some((repository, _)) => {
+            let blob = Bytes::from([stored.remove(path).unwrap_or_default(), body].concat());
+            assert!(query.contains("digest="), "{path}?{query}");
+            let place = format!("{repository}/blobs/{}", digest(&blob));
+            stored.insert(place.clone(), blob);
+            answer(201)
+                .header("location", place)
+                .body(Body::empty())
+                .unwrap()
+        }
+        None => {
+            let (repository, _) = path.rsplit_once('/').unwrap();
+            let digest = digest(&body);
+            stored.insert(format!("{repository}/{digest}"), body.clone());
+            stored.insert(path.to_owned(), body);
+            let made = answer(201).header("location", format!("{repository}/{digest}"));
+            made.header("docker-content-digest", digest)
+                .body(Body::empty())
+                .unwrap()
+        }
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
+}

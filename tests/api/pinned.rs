@@ -1,0 +1,91 @@
+//! Resources that were applied before a test began: what they leave behind is enough to destroy them,
+//! without a repository, a registry or a node.
+
+use alustan_api::labels::{self, Component};
+use alustan_api::{FINALIZER, names};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::space::{Space, resource};
+
+fn secret(tf: &DynamicObject, name: &str, component: Component, data: &[(&str, Value)]) -> Secret {
+    let (of, uid) = (tf.name_any(), tf.uid().unwrap());
+    let data = data.iter().map(|(key, value)| {
+        let bytes = value.to_string().into_bytes();
+        ((*key).to_owned(), ByteString(bytes))
+    });
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels::of(&of, &uid, component)),
+            ..ObjectMeta::default()
+        },
+        data: Some(data.collect()),
+        ..Secret::default()
+    }
+}
+
+/// What an apply of `tf` leaves behind.
+pub(crate) async fn leave_record_and_pin(secrets: &Api<Secret>, tf: &DynamicObject) {
+    let name = tf.name_any();
+    let inputs = json!({
+        "path": "", "variables": {"size": 1}, "scripts": {},
+        "backend": {"writeBlock": true, "config": {}, "environment": {}},
+        "timeouts": {"plan": 60, "apply": 60, "destroy": 60},
+    });
+    let pin = json!({
+        "number": 1, "image": "127.0.0.1:1/team/infra@sha256:0", "tag": "0",
+        "spec": resource(&name)["spec"], "inputs": inputs,
+    });
+    let record = [
+        (
+            "record",
+            json!({"number": 1, "attempted": 1, "phase": "Recorded"}),
+        ),
+        ("history", json!({})),
+        ("key", json!("key")),
+    ];
+    let record = secret(tf, &names::record(&name), Component::Record, &record);
+    let pin = secret(tf, &names::pin(&name), Component::Pin, &[("pin", pin)]);
+    for made in [record, pin] {
+        secrets.create(&PostParams::default(), &made).await.unwrap();
+    }
+}
+
+/// The runner's part of the destroy `number` of the resource `name`: it is done.
+///
+/// # Errors
+/// Where the record is gone: its report was read before.
+pub(crate) async fn reports(
+    secrets: &Api<Secret>,
+    name: &str,
+    number: i64,
+) -> Result<(), kube::Error> {
+    let now = "2026-01-01T00:00:00Z";
+    let report = json!({
+        "number": number, "kind": "destroy", "result": "Done", "trigger": "", "job": "",
+        "startedAt": now, "finishedAt": now,
+    });
+    let report = ByteString(report.to_string().into_bytes());
+    let reported = Patch::Merge(json!({"data": {"report": report}}));
+    let record = names::record(name);
+    let edit = PatchParams::default();
+    secrets.patch(&record, &edit, &reported).await.map(drop)
+}
+
+impl Space {
+    /// A resource `name` of which something is applied: once it is deleted, it is destroyed, and nothing
+    /// runs before, since nobody reaches its repository. No operator may run yet.
+    pub(crate) async fn applied(&self, name: &str) {
+        let mut made = resource(name);
+        made["metadata"]["finalizers"] = json!([FINALIZER]);
+        made["spec"]["retry"] = json!({"minBackoff": "1s", "maxBackoff": "2s"});
+        self.apply(&made).await.unwrap();
+        let tf = self.raw().get(name).await.unwrap();
+        leave_record_and_pin(&self.api(), &tf).await;
+    }
+}

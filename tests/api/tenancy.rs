@@ -1,0 +1,246 @@
+//! Tenants share one operator: what one of them wants, or may not have, does not hold up another.
+
+use std::process::{Child, Command};
+
+use alustan_api::Terraform;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Event, ResourceQuota, Secret};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use crate::pinned::reports;
+use crate::server::{OPERATOR, Server, built, leashed, until};
+use crate::space::Space;
+
+/// How many resources of one tenant want to run.
+const MANY: usize = 1_000;
+
+struct Operator {
+    server: &'static Server,
+    leash: Option<Child>,
+}
+
+impl Operator {
+    /// A server of its own; no operator runs yet.
+    async fn none() -> Self {
+        let server = Server::of_its_own().await;
+        Self {
+            server,
+            leash: None,
+        }
+    }
+
+    async fn space(&self) -> Space {
+        Space::of(self.server, json!({})).await
+    }
+
+    fn start(&mut self, places: usize) {
+        let program = built("alustan-controller", "alustan-controller").unwrap();
+        let mut operator = Command::new(program);
+        operator
+            .args(["--base-image", "127.0.0.1:1/base:1"])
+            .args(["--operator-image", "127.0.0.1:1/operator:1"])
+            .args(["--insecure-registry", "127.0.0.1:1"])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(["--max-concurrent-runs", &places.to_string()])
+            .arg("--cache-dir")
+            .arg(self.server.folder().join("cache"))
+            .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))
+            .env("SIGNAL", "TERM");
+        let log = self.server.folder().join("operator.log");
+        self.leash = Some(leashed(&mut operator, &log));
+    }
+}
+
+/// The reason of Ready, and what it says.
+async fn ready(space: &Space, name: &str) -> (String, String) {
+    let tf = space.api::<Terraform>().get_opt(name).await.unwrap();
+    let conditions = tf.and_then(|tf| tf.status).map(|status| status.conditions);
+    let mut conditions = conditions.unwrap_or_default().into_iter();
+    conditions
+        .find(|condition| condition.type_ == "Ready")
+        .map(|found| (found.reason, found.message))
+        .unwrap_or_default()
+}
+
+/// Waits until Ready has `reason`; its message.
+async fn told(space: &Space, name: &str, reason: &str) -> String {
+    until(&format!("{name} to tell {reason}"), async || {
+        let (found, message) = ready(space, name).await;
+        if found == reason {
+            Ok(message)
+        } else {
+            Err(format!("{found}: {message}"))
+        }
+    })
+    .await
+}
+
+async fn jobs(space: &Space) -> Vec<Job> {
+    let all = space.api::<Job>().list(&ListParams::default()).await;
+    all.unwrap().items
+}
+
+/// Waits for a Job.
+async fn job(space: &Space, name: &str) -> Job {
+    until(&format!("Job {name}"), async || {
+        let found = space.api::<Job>().get_opt(name).await.unwrap();
+        found.ok_or_else(|| "none".to_owned())
+    })
+    .await
+}
+
+/// What the controller of quotas does: it says how much there is, and that none of it is used.
+async fn quota(space: &Space, jobs: &str) {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"},
+        "spec": {"hard": {"count/jobs.batch": jobs}},
+    });
+    let api = space.api::<ResourceQuota>();
+    let apply = PatchParams::apply("tests").force();
+    api.patch("small", &apply, &Patch::Apply(&quota))
+        .await
+        .unwrap();
+    let counted = Patch::Merge(json!({"status": {
+        "hard": {"count/jobs.batch": jobs}, "used": {"count/jobs.batch": "0"},
+    }}));
+    let edit = PatchParams::default();
+    api.patch_status("small", &edit, &counted).await.unwrap();
+}
+
+#[tokio::test]
+async fn tenancy_a_job_that_a_quota_refuses_is_told_and_made_once_there_is_room() {
+    let mut operator = Operator::none().await;
+    let (full, other) = (operator.space().await, operator.space().await);
+    for space in [&full, &other] {
+        space.applied("web").await;
+    }
+    quota(&full, "0").await;
+    operator.start(1);
+    let destroy = async |space: &Space| {
+        let api = space.api::<Terraform>();
+        api.delete("web", &DeleteParams::default()).await.unwrap();
+    };
+    destroy(&full).await;
+    let message = told(&full, "web", "QuotaRefused").await;
+    for part in [
+        "exceeded quota: small",
+        "count/jobs.batch=1",
+        "kubectl describe resourcequota",
+    ] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert!(jobs(&full).await.is_empty());
+    // It does not hold the one place that there is.
+    destroy(&other).await;
+    job(&other, "web-destroy-2").await;
+    let secrets = other.api::<Secret>();
+    reports(&secrets, "web", 2).await.unwrap();
+    quota(&full, "5").await;
+    until("a Job", async || {
+        let made = jobs(&full).await.len();
+        (made == 1).then_some(()).ok_or_else(|| count(made))
+    })
+    .await;
+}
+
+fn count(made: usize) -> String {
+    format!("{made} Jobs")
+}
+
+#[tokio::test]
+async fn tenancy_a_pod_that_is_refused_is_told_in_the_words_of_whoever_refuses_it() {
+    let mut operator = Operator::none().await;
+    let space = operator.space().await;
+    space.applied("web").await;
+    operator.start(1);
+    let api = space.api::<Terraform>();
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    let made = job(&space, "web-destroy-2").await;
+    // The Job controller's part.
+    let why = "Error creating: pods \"web-destroy-2-x7k2p\" is forbidden: maximum memory usage per Container is \
+               64Mi, but limit is 2Gi";
+    let now = Timestamp::now().to_string();
+    let event = json!({
+        "metadata": {"name": "web-destroy-2.1", "namespace": space.namespace},
+        "involvedObject": {
+            "apiVersion": "batch/v1", "kind": "Job", "name": made.name_any(),
+            "namespace": space.namespace, "uid": made.uid(),
+        },
+        "reason": "FailedCreate", "message": why, "type": "Warning", "count": 1,
+        "firstTimestamp": now, "lastTimestamp": now, "source": {"component": "job-controller"},
+    });
+    let event: Event = serde_json::from_value(event).unwrap();
+    let events = space.api::<Event>();
+    events.create(&PostParams::default(), &event).await.unwrap();
+    let message = told(&space, "web", "LimitRangeRefused").await;
+    assert!(
+        message.contains("maximum memory usage per Container is 64Mi"),
+        "{message}"
+    );
+    assert!(!message.contains("x7k2p"), "{message}");
+    // It gives its place to others, and is tried again under another number.
+    job(&space, "web-destroy-3").await;
+}
+
+#[tokio::test]
+async fn tenancy_a_thousand_of_one_delay_another_by_one_run_at_most() {
+    let mut operator = Operator::none().await;
+    let greedy = operator.space().await;
+    let modest = operator.space().await;
+    for number in 0..MANY {
+        greedy.applied(&format!("greedy{number}")).await;
+    }
+    modest.applied("modest").await;
+    operator.start(1);
+    let all = greedy.raw();
+    let (now, list) = (DeleteParams::default(), ListParams::default());
+    all.delete_collection(&now, &list).await.unwrap();
+    let secrets = greedy.api::<Secret>();
+    until("the first run", async || {
+        let made = jobs(&greedy).await.len();
+        (made == 1).then_some(()).ok_or_else(|| count(made))
+    })
+    .await;
+    until("a long queue", async || {
+        let all = greedy.api::<Terraform>().list(&list).await.unwrap();
+        let queued = |tf: &&Terraform| tf.status.as_ref().is_some_and(|it| it.queue.is_some());
+        let waiting = all.iter().filter(queued).count();
+        (waiting >= MANY - 100)
+            .then_some(())
+            .ok_or_else(|| format!("{waiting} wait"))
+    })
+    .await;
+    modest.raw().delete("modest", &now).await.unwrap();
+    told(&modest, "modest", "Queued").await;
+    // One run after the other ends, until it is the other tenant's turn.
+    let mut done = Vec::new();
+    for _ in 0..3 {
+        if !jobs(&modest).await.is_empty() {
+            break;
+        }
+        let next = until("the next run of anybody", async || {
+            if !jobs(&modest).await.is_empty() {
+                return Ok(None);
+            }
+            let all = jobs(&greedy).await.into_iter().map(|job| job.name_any());
+            let mut left = all.filter(|name| !done.contains(name));
+            let next = left.next();
+            next.map(Some)
+                .ok_or_else(|| format!("{} were done", done.len()))
+        })
+        .await;
+        let Some(next) = next else { break };
+        let of = next.strip_suffix("-destroy-2").unwrap();
+        reports(&secrets, of, 2).await.unwrap();
+        done.push(next);
+    }
+    job(&modest, "modest-destroy-2").await;
+    assert!(
+        done.len() <= 2,
+        "{} runs of one before one of the other: {done:?}",
+        done.len()
+    );
+}

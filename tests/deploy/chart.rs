@@ -1,0 +1,300 @@
+//! The chart, with every value that changes what is rendered.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::rendered::{CHART, Id, file, helm, kustomize, objects, root, run, usual};
+use crate::schemas::conforms;
+
+/// Values that people may give: each of the chart's branches is taken and not taken.
+const MATRIX: [(&str, &str); 15] = [
+    ("nothing", ""),
+    (
+        "image",
+        "image: {repository: registry.test:5000/a, tag: x, pullPolicy: Always}\nimagePullSecrets: [{name: pull}]\n\
+         baseImage: registry.test/base@sha256:ab\nengines: ['opentofu:1.12.6=registry.test/opentofu:1.12.6', 'terraform:1.11.4=registry.test/terraform:1.11.4']\n",
+    ),
+    (
+        "digest",
+        "image: {digest: 'sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}\n",
+    ),
+    (
+        "builder",
+        "builder: {image: registry.test/builder, arguments: ['--single-snapshot', '--verbosity=debug'], capabilities: [CHOWN, SYS_CHROOT], allowDockerfiles: true, namespace: builds, userNamespaces: true}\n\
+         registries: {insecure: ['registry.test:5000'], identity: [registry.test/team]}\n\
+         certificateAuthorities: {configMap: ca, key: bundle.pem}\n",
+    ),
+    (
+        "one namespace",
+        "watchNamespaces: [team]\nallowCrossNamespaceRefs: true\nmaxConcurrentRuns: 1000000\n",
+    ),
+    ("two namespaces", "watchNamespaces: [team, other]\n"),
+    (
+        "its own namespace",
+        "watchNamespaces: [alustan-system]\ncrds: {install: false}\npolicies: {enabled: false}\n",
+    ),
+    (
+        "logs and messages",
+        "log: {level: 'info,kube=debug', format: json, levelConfigMap: level}\nhooks: {secretName: hooks}\n\
+         notifications: {secretName: places}\ngitCache: {mib: 10240, volume: 12Gi}\n",
+    ),
+    ("metacontroller", "metacontroller: {enabled: true}\n"),
+    (
+        "metacontroller with certificates",
+        "metacontroller: {enabled: true, namespace: mc, serviceAccountName: mc, tokenSecret: t, tls: {enabled: true, serverSecret: s, clientSecret: c}}\n",
+    ),
+    (
+        "two",
+        "replicas: 2\npodDisruptionBudget: {enabled: true}\nresources: {requests: {cpu: '1'}, limits: {cpu: '2', memory: 2Gi}}\n",
+    ),
+    (
+        "pod",
+        "extraEnv: [{name: HTTPS_PROXY, value: 'http://proxy.test'}, {name: TOKEN, valueFrom: {secretKeyRef: {name: a, key: b}}}]\n\
+         podLabels: {azure.workload.identity/use: 'true'}\npodAnnotations: {a/b: 'c'}\nnodeSelector: {kubernetes.io/os: linux}\n\
+         tolerations: [{key: a, operator: Exists}]\npriorityClassName: system-cluster-critical\n\
+         affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}\n\
+         topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]\n\
+         service: {annotations: {a: b}}\nserviceAccount: {annotations: {eks.amazonaws.com/role-arn: 'arn:aws:iam::1:role/a'}}\n",
+    ),
+    (
+        "rights of somebody else",
+        "serviceAccount: {create: false, name: somebody}\nrbac: {create: false}\nmetacontroller: {enabled: true}\ncrds: {keep: false}\n",
+    ),
+    (
+        "limits",
+        "allowed: {registries: [registry.test/team, docker.io], repositories: ['https://git.test'], builders: [], serviceAccounts: [team/x], approval: Manual, destroy: Manual}\n\
+         networkPolicy: {enabled: true, from: [{podSelector: {}}], blocked: [169.254.169.254/32, 10.0.0.0/8], namespaces: [team, other]}\n",
+    ),
+    (
+        "all that watches",
+        "monitoring: {podMonitor: {enabled: true, interval: 1m, labels: {release: p}}, prometheusRule: {enabled: true, labels: {release: p}}, dashboard: {enabled: true, labels: {}}}\n\
+         networkPolicy: {enabled: true, blocked: []}\nnameOverride: tf\nfullnameOverride: tf-operator\n",
+    ),
+];
+
+#[test]
+fn helm_finds_no_fault_with_any_of_the_values() {
+    for (name, values) in MATRIX {
+        let values = file(values);
+        let lint = [
+            "lint",
+            "--strict",
+            "--quiet",
+            CHART,
+            "-f",
+            values.path().to_str().unwrap(),
+        ];
+        run("helm", &lint).unwrap_or_else(|said| panic!("{name}: {said}"));
+    }
+}
+
+/// Everything that is rendered, and the examples, by the schemas of Kubernetes and of the CRD.
+#[test]
+fn kubernetes_knows_every_field_of_what_is_rendered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut kinds = BTreeSet::new();
+    let mut add = |name: &str, text: &str| {
+        for id in objects(text).into_keys() {
+            kinds.insert((id.api_version, id.kind));
+        }
+        let file = format!("{}.yaml", name.replace([' ', '/'], "-"));
+        std::fs::write(folder.path().join(file), text).unwrap();
+    };
+    for (name, values) in MATRIX {
+        add(name, &usual(values));
+    }
+    for overlay in [
+        "overlays/dev",
+        "overlays/staging",
+        "overlays/prod",
+        "namespace",
+        "builds",
+    ] {
+        add(overlay, &kustomize(&format!("deploy/kustomize/{overlay}")));
+    }
+    for (name, text) in examples() {
+        add(&name, &text);
+    }
+    let said = conforms(folder.path(), &kinds);
+    println!("{}", said.unwrap_or_else(|said| panic!("{said}")));
+}
+
+#[test]
+fn a_field_that_kubernetes_or_the_crd_does_not_know_is_found() {
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"},
+        "spec": {"selector": {}, "template": {"spec": {"containers": [{"name": "a", "imagePullPolicies": "Always"}]}}},
+    });
+    let tf = json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": {"name": "a"},
+        "spec": {"gitRepo": {"url": "a", "branches": "main"}, "containerRegistry": {"imageName": "a"}},
+    });
+    for (object, field) in [(deployment, "imagePullPolicies"), (tf, "branches")] {
+        let word = |key: &str| object[key].as_str().unwrap().to_owned();
+        let kinds = BTreeSet::from([(word("apiVersion"), word("kind"))]);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.yaml"), object.to_string()).unwrap();
+        let said = conforms(folder.path(), &kinds).unwrap_err();
+        assert!(said.contains(field), "{said}");
+    }
+}
+
+/// The resources of `deploy/examples`.
+fn examples() -> Vec<(String, String)> {
+    let mut folders = vec![root().join("deploy/examples")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if ["resource.yaml", "resources.yaml"]
+                .iter()
+                .any(|name| path.ends_with(name))
+            {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((format!("example{}", path.display()), text));
+            }
+        }
+    }
+    assert!(found.len() > 8, "{found:?}");
+    found
+}
+
+#[test]
+fn what_has_no_meaning_is_refused_with_its_name() {
+    for (values, said) in [
+        ("replica: 2", "replica"),
+        ("log: {format: xml}", "format"),
+        ("log: {colour: red}", "colour"),
+        ("image: {digest: latest}", "digest"),
+        ("image: {pullPolicy: Sometimes}", "pullPolicy"),
+        ("engines: ['opentofu=x']", "engines"),
+        ("maxConcurrentRuns: 0", "maxConcurrentRuns"),
+        ("maxConcurrentRuns: many", "maxConcurrentRuns"),
+        ("watchNamespaces: [a, a]", "watchNamespaces"),
+        ("watchNamespaces: ['*']", "watchNamespaces"),
+        ("registries: {insecure: ['http://a.test']}", "insecure"),
+        ("allowed: {registry: [a]}", "registry"),
+        ("allowed: {approval: Auto}", "approval"),
+        ("networkPolicy: {blocked: [metadata]}", "blocked"),
+        ("podLabels: {a: 1}", "podLabels"),
+    ] {
+        let refused = helm("alustan", "alustan-system", values).expect_err(values);
+        assert!(refused.contains(said), "{values}: {refused}");
+    }
+}
+
+#[test]
+fn two_releases_share_nothing_but_the_crd() {
+    let usual = objects(&usual(""));
+    let team = helm(
+        "team",
+        "team-system",
+        "watchNamespaces: [team]\nallowed: {approval: Manual}",
+    );
+    let team = objects(&team.unwrap());
+    let shared: Vec<&Id> = usual.keys().filter(|id| team.contains_key(id)).collect();
+    assert_eq!(shared.len(), 1, "{shared:?}");
+    assert_eq!(shared[0].kind, "CustomResourceDefinition");
+    let text = serde_json::to_string(&team.values().collect::<Vec<_>>()).unwrap();
+    assert!(!text.contains("alustan-system"), "of the other release");
+    let account = "system:serviceaccount:team-system:team-alustan-controller";
+    assert!(
+        text.contains(account),
+        "the policy about the operator knows its account"
+    );
+}
+
+/// The objects of a kind.
+fn of<'a>(all: &'a [(Id, Value)], kind: &str) -> Vec<&'a (Id, Value)> {
+    all.iter().filter(|(id, _)| id.kind == kind).collect()
+}
+
+#[test]
+fn with_namespaces_to_watch_the_operator_has_no_rights_elsewhere() {
+    let all: Vec<_> = objects(&usual("watchNamespaces: [team, other]"))
+        .into_iter()
+        .collect();
+    assert!(of(&all, "ClusterRoleBinding").is_empty());
+    let places: BTreeSet<_> = of(&all, "RoleBinding")
+        .iter()
+        .map(|(id, _)| id.namespace.as_str())
+        .collect();
+    assert_eq!(places, BTreeSet::from(["alustan-system", "other", "team"]));
+    let everywhere: Vec<_> = objects(&usual("")).into_iter().collect();
+    let whole = of(&everywhere, "ClusterRole")
+        .into_iter()
+        .find(|(id, _)| id.name == "alustan-controller");
+    let mut expected = whole.unwrap().1["rules"].clone();
+    for rule in expected.as_array_mut().unwrap() {
+        if rule["resources"] == json!(["namespaces"]) {
+            rule["verbs"] = json!(["get"]);
+        }
+    }
+    for namespace in ["team", "other"] {
+        let role = of(&all, "Role").into_iter().find(|(id, _)| {
+            (id.name.as_str(), id.namespace.as_str()) == ("alustan-controller", namespace)
+        });
+        assert_eq!(role.unwrap().1["rules"], expected, "{namespace}");
+    }
+    let deployment = of(&all, "Deployment")[0].1.to_string();
+    assert!(
+        deployment.contains(r#""value":"team,other""#),
+        "{deployment}"
+    );
+}
+
+#[test]
+fn each_release_has_a_lease_of_its_own() {
+    for (release, lease) in [("alustan", "alustan"), ("team", "team-alustan")] {
+        let all = objects(&helm(release, "alustan-system", "watchNamespaces: [team]").unwrap());
+        let all: Vec<_> = all.into_iter().collect();
+        let role = of(&all, "Role")
+            .into_iter()
+            .find(|(id, _)| id.name.ends_with("-lease"));
+        assert_eq!(role.unwrap().1["rules"][1]["resourceNames"], json!([lease]));
+        let deployment = of(&all, "Deployment")[0].1.to_string();
+        assert!(deployment.contains(&format!(r#"{{"name":"ALUSTAN_LEASE","value":"{lease}"}}"#)));
+    }
+}
+
+#[test]
+fn what_people_would_lose_is_not_the_releases() {
+    for (name, values) in MATRIX {
+        for (id, object) in objects(&usual(values)) {
+            let kept = object["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep";
+            match id.kind.as_str() {
+                "CustomResourceDefinition" => {
+                    assert_eq!(kept, !values.contains("keep: false"), "{name}");
+                }
+                "Namespace" | "Secret" | "PersistentVolumeClaim" | "Terraform" => {
+                    panic!("{name}: {id}")
+                }
+                _ => assert!(!kept, "{name}: {id}"),
+            }
+        }
+    }
+}
+
+/// PodSecurity *restricted*, and a root file system that cannot be written.
+#[test]
+fn the_operators_pod_is_restricted_whatever_the_values() {
+    for (name, values) in MATRIX {
+        let all: Vec<_> = objects(&usual(values)).into_iter().collect();
+        let deployments = of(&all, "Deployment");
+        assert_eq!(deployments.len(), 1, "{name}");
+        let pod = &deployments[0].1["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+        let seccomp = &pod["securityContext"]["seccompProfile"]["type"];
+        assert_eq!(seccomp, "RuntimeDefault", "{name}");
+        let container = json!({
+            "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": true,
+        });
+        assert_eq!(pod["containers"][0]["securityContext"], container, "{name}");
+        for volume in pod["volumes"].as_array().unwrap() {
+            assert!(volume.get("hostPath").is_none(), "{name}");
+        }
+    }
+}

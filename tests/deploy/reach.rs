@@ -1,0 +1,38 @@
+//! What pods may reach over the network.
+
+use serde_json::Value;
+
+use crate::rendered::{kustomize, objects, usual};
+
+/// Where clouds give a node's credentials to whoever asks.
+const METADATA: &str = "169.254.169.254/32";
+
+#[test]
+fn nobody_reaches_the_credentials_of_a_node() {
+    let chart = usual("networkPolicy: {enabled: true, namespaces: [team]}");
+    let namespace = kustomize("deploy/kustomize/namespace");
+    for (name, rendered, expected) in [
+        ("chart", chart, 2),
+        ("staging", kustomize("deploy/kustomize/overlays/staging"), 1),
+        ("prod", kustomize("deploy/kustomize/overlays/prod"), 1),
+        ("namespace", namespace, 1),
+    ] {
+        let objects = objects(&rendered);
+        let policies = objects.iter().filter(|(id, _)| id.kind == "NetworkPolicy");
+        let policies: Vec<&Value> = policies.map(|(_, policy)| policy).collect();
+        assert_eq!(policies.len(), expected, "{name}");
+        for policy in policies {
+            let rules = policy["spec"]["egress"].as_array().unwrap();
+            for rule in rules.iter().filter(|rule| rule["to"].is_array()) {
+                for to in rule["to"].as_array().unwrap() {
+                    let block = &to["ipBlock"];
+                    let everywhere = block["cidr"] == "0.0.0.0/0";
+                    let except = block["except"].as_array();
+                    let kept = except.is_some_and(|it| it.iter().any(|it| it == METADATA));
+                    assert!(!everywhere || kept, "{name}: {to}");
+                }
+            }
+            assert!(rules.iter().all(|rule| rule["to"].is_array()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Runs helm and kustomize, and reads what they render.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The chart, from the root of the checkout.
+pub(crate) const CHART: &str = "deploy/helm/alustan";
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What `program` says, called in the root of the checkout.
+///
+/// # Errors
+/// What it said when it failed.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program);
+    let output = command.args(arguments).current_dir(root()).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}; run `make chart`"));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let said = text(output.stdout);
+    if output.status.success() {
+        Ok(said)
+    } else {
+        Err(said + &text(output.stderr))
+    }
+}
+
+/// A file with `text` that lasts as long as it.
+pub(crate) fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+/// What helm renders for a release in a namespace, with `values`.
+///
+/// # Errors
+/// What helm says against the values.
+pub(crate) fn helm(release: &str, namespace: &str, values: &str) -> Result<String, String> {
+    let values = file(values);
+    let values = values.path().to_str().unwrap();
+    let arguments = ["template", release, CHART, "-n", namespace, "-f", values];
+    run("helm", &arguments)
+}
+
+/// What helm renders by the documented names.
+pub(crate) fn usual(values: &str) -> String {
+    helm("alustan", "alustan-system", values).unwrap_or_else(|said| panic!("{values}: {said}"))
+}
+
+/// What kustomize renders of a folder.
+pub(crate) fn kustomize(folder: &str) -> String {
+    run("kubectl", &["kustomize", folder]).unwrap_or_else(|said| panic!("{folder}: {said}"))
+}
+
+/// Which object one is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Id {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// The objects in `text`; one that is there twice is none.
+pub(crate) fn objects(text: &str) -> BTreeMap<Id, Value> {
+    let mut objects = BTreeMap::new();
+    for document in text.split("\n---\n") {
+        let object: Option<Value> =
+            serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{error}: {document}"));
+        let Some(object) = object.filter(Value::is_object) else {
+            continue;
+        };
+        let word = |pointer: &str| {
+            let word = object.pointer(pointer).and_then(Value::as_str);
+            word.unwrap_or_default().to_owned()
+        };
+        let id = Id {
+            api_version: word("/apiVersion"),
+            kind: word("/kind"),
+            namespace: word("/metadata/namespace"),
+            name: word("/metadata/name"),
+        };
+        assert!(!objects.contains_key(&id), "{id} is there twice");
+        objects.insert(id, object);
+    }
+    objects
+}

@@ -1,0 +1,201 @@
+//! The chart and the overlays of kustomize come to the same objects.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::rendered::{Id, kustomize, objects, root, usual};
+
+/// Labels that only say by whom an object was made.
+const MAKERS: [&str; 3] = [
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+];
+/// Labels by which one release is told from another.
+const RELEASES: [&str; 2] = ["app.kubernetes.io/instance", "app.kubernetes.io/name"];
+
+/// Which object it is. The kustomize of kubectl gives a namespace to kinds that have none and that it does not
+/// know; kubectl takes it away again.
+fn place(mut id: Id) -> Id {
+    if id.kind.starts_with("ValidatingAdmissionPolicy") {
+        id.namespace.clear();
+    }
+    id
+}
+
+/// What an object says, whoever made it and wherever it is.
+fn plain(mut object: Value) -> Value {
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    metadata.remove("namespace");
+    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+        labels.retain(|label, _| !MAKERS.contains(&label.as_str()));
+    }
+    if let Some(notes) = metadata
+        .get_mut("annotations")
+        .and_then(Value::as_object_mut)
+    {
+        notes.remove("helm.sh/resource-policy");
+    }
+    simplify(&mut object);
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    metadata.retain(|_, value| value.as_object().is_none_or(|it| !it.is_empty()));
+    object
+}
+
+fn simplify(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for label in RELEASES {
+                map.remove(label);
+            }
+            map.values_mut().for_each(simplify);
+        }
+        Value::Array(list) => {
+            list.iter_mut().for_each(simplify);
+            // Variables, volumes, mounts and ports count by their names, wherever they stand.
+            if list.iter().all(|it| it["name"].is_string()) {
+                list.sort_by_key(|it| it["name"].to_string());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The differences between what kustomize and helm come to.
+fn compare(kustomize: &str, helm: &str) {
+    let all = |text: &str| -> BTreeMap<Id, Value> {
+        let objects = objects(text).into_iter();
+        // Helm makes the namespace of a release before there is a release.
+        objects
+            .filter(|(id, _)| id.kind != "Namespace")
+            .map(|(id, object)| (place(id), plain(object)))
+            .collect()
+    };
+    let (left, right) = (all(kustomize), all(helm));
+    let names = |all: &BTreeMap<Id, Value>| all.keys().map(Id::to_string).collect::<Vec<_>>();
+    assert_eq!(names(&left), names(&right), "kustomize, helm");
+    for ((id, left), right) in left.iter().zip(right.values()) {
+        let none = Map::new();
+        let part = |it: &'_ Value, key: &str| it.get(key).cloned();
+        let keys = left.as_object().unwrap_or(&none).keys();
+        for key in keys.chain(right.as_object().unwrap_or(&none).keys()) {
+            assert_eq!(part(left, key), part(right, key), "{id}: {key}");
+        }
+    }
+}
+
+/// The way from one folder to another: kustomize takes no other.
+fn from(folder: &Path, to: &Path) -> String {
+    let up = folder.canonicalize().unwrap().components().count() - 1;
+    let to = to.canonicalize().unwrap();
+    format!(
+        "{}{}",
+        "../".repeat(up),
+        to.strip_prefix("/").unwrap().display()
+    )
+}
+
+/// The values that are to be the overlay `name`.
+fn values(name: &str) -> String {
+    std::fs::read_to_string(root().join(format!("deploy/helm/values/{name}.yaml"))).unwrap()
+}
+
+#[test]
+fn a_release_without_values_is_the_base() {
+    compare(&kustomize("deploy/kustomize/base"), &usual(""));
+}
+
+#[test]
+fn each_overlay_has_values_that_come_to_the_same() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(root().join("deploy/kustomize/overlays")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        println!("overlay {name}");
+        let overlay = kustomize(&format!("deploy/kustomize/overlays/{name}"));
+        compare(&overlay, &usual(&values(&name)));
+        seen += 1;
+    }
+    assert_eq!(seen, 3);
+}
+
+#[test]
+fn metacontroller_is_the_same_with_and_without_tls() {
+    let plain = "metacontroller: {enabled: true}";
+    compare(&kustomize("deploy/metacontroller"), &usual(plain));
+    let folder = tempfile::tempdir().unwrap();
+    let deploy = from(folder.path(), &root().join("deploy"));
+    let text = format!(
+        "resources: [{deploy}/metacontroller]\ncomponents: [{deploy}/metacontroller/tls]\n"
+    );
+    std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
+    let with_tls = kustomize(folder.path().to_str().unwrap());
+    compare(
+        &with_tls,
+        &usual("metacontroller: {enabled: true, tls: {enabled: true}}"),
+    );
+}
+
+#[test]
+fn a_namespace_of_builds_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let deploy = from(folder.path(), &root().join("deploy/kustomize"));
+    let text =
+        format!("resources: [{deploy}/base]\ncomponents: [{deploy}/components/build-namespace]\n");
+    std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
+    let operator = kustomize(folder.path().to_str().unwrap());
+    let builds = kustomize("deploy/kustomize/builds");
+    let both = format!("{operator}\n---\n{builds}");
+    compare(&both, &usual("builder: {namespace: alustan-builds}"));
+}
+
+#[test]
+fn monitoring_is_the_same() {
+    let base = kustomize("deploy/kustomize/base");
+    let monitoring = kustomize("deploy/monitoring");
+    let values = "monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true}}";
+    compare(&format!("{base}\n---\n{monitoring}"), &usual(values));
+}
+
+#[test]
+fn a_namespace_with_resources_is_closed_in_the_same_way() {
+    let helm = usual("networkPolicy: {enabled: true, namespaces: [team]}");
+    let of_team = |(id, _): &(Id, Value)| id.namespace == "team";
+    let helm: Vec<_> = objects(&helm).into_iter().filter(of_team).collect();
+    let kustomize: Vec<_> = objects(&kustomize("deploy/kustomize/namespace"))
+        .into_iter()
+        .collect();
+    assert_eq!((helm.len(), kustomize.len()), (1, 1));
+    let (helm, kustomize) = (plain(helm[0].1.clone()), plain(kustomize[0].1.clone()));
+    assert_eq!(helm["spec"], kustomize["spec"]);
+}
+
+/// A namespace that is watched has its rights from a folder of its own: kustomize knows no loops.
+#[test]
+fn an_operator_of_some_namespaces_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let deploy = from(folder.path(), &root().join("deploy/kustomize"));
+    let write = |name: &str, text: String| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("kustomization.yaml"), text).unwrap();
+        kustomize(folder.to_str().unwrap())
+    };
+    let patch = "patches:\n  - patch: |-\n      apiVersion: apps/v1\n      kind: Deployment\n      metadata: {name: alustan-controller}\n      \
+                 spec: {template: {spec: {containers: [{name: controller, env: [{name: ALUSTAN_WATCH_NAMESPACES, value: 'team,other'}]}]}}}";
+    let mut all = vec![write(
+        "operator",
+        format!(
+            "resources: [../{deploy}/base]\ncomponents: [../{deploy}/components/namespaced]\n{patch}\n"
+        ),
+    )];
+    for name in ["team", "other"] {
+        let text = format!("namespace: {name}\nresources: [../{deploy}/watched]\n");
+        all.push(write(name, text));
+    }
+    compare(
+        &all.join("\n---\n"),
+        &usual("watchNamespaces: [team, other]"),
+    );
+}

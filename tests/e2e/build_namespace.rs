@@ -1,0 +1,115 @@
+//! Namespaces that enforce PodSecurity *restricted*: their images are built in another.
+
+use alustan_tests::{Operators, Scene, scene_alone};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::json;
+
+const PRIVATE: &str = "private-registry.alustan.test";
+
+/// Names of what the operator has in the namespace of builds.
+async fn names<K>(scene: &Scene, namespace: &str) -> Vec<String>
+where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(scene.cluster.client.clone(), namespace);
+    let ours = ListParams::default().labels("app.kubernetes.io/managed-by=alustan");
+    let found = api.list(&ours).await.unwrap();
+    found.iter().map(ResourceExt::name_any).collect()
+}
+
+/// Waits until nothing is lent.
+async fn all_taken_back(scene: &Scene, namespace: &str) {
+    scene
+        .until("everything to be taken back", async || {
+            let lent = names::<Secret>(scene, namespace).await;
+            lent.is_empty().then_some(())
+        })
+        .await;
+}
+
+/// With a registry that wants a password, an operator that dies before it has lent
+/// anything, and one that dies before it takes it back.
+#[tokio::test]
+async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_apply() {
+    scene_alone("elsewhere", |scene| async move {
+        scene.cluster.scale_operator(0).await;
+        let builds = format!("{}-builds", scene.namespace);
+        scene.create_namespace(&builds, "baseline").await;
+        let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
+        let enforce = "pod-security.kubernetes.io/enforce";
+        let restricted = Patch::Merge(json!({"metadata": {"labels": {enforce: "restricted"}}}));
+        let edit = PatchParams::default();
+        namespaces
+            .patch(&scene.namespace, &edit, &restricted)
+            .await
+            .unwrap();
+        let operators = Operators::of(&scene).await.everywhere();
+        let operators = operators.with("ALUSTAN_BUILD_NAMESPACE", &builds);
+
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 1 }\n")])
+            .await;
+        let config = scene.docker_config(PRIVATE, "alustan", "alustan-test");
+        let kind = "kubernetes.io/dockerconfigjson";
+        scene
+            .secret("regcred", kind, &[(".dockerconfigjson", &config)])
+            .await;
+        let mut web = scene.resource("web");
+        web["spec"]["containerRegistry"] = json!({
+            "imageName": format!("{PRIVATE}/{}/web", scene.namespace),
+            "secretRef": {"name": "regcred", "key": ".dockerconfigjson"},
+        });
+        let dies = operators.start(Some("After:CreateJob:alustan-build"));
+        scene.apply(&web).await;
+        dies.died().await;
+        let job = names::<Job>(&scene, &builds).await;
+        assert_eq!(
+            (job.len(), names::<Secret>(&scene, &builds).await.len()),
+            (1, 0)
+        );
+        operators.start(Some("Before:TakeBack:")).died().await;
+        assert_eq!(names::<Secret>(&scene, &builds).await, job);
+        let operator = operators.start(None);
+        scene.ready("web").await;
+        all_taken_back(&scene, &builds).await;
+        assert_eq!(names::<Job>(&scene, &builds).await, job);
+        assert!(
+            scene.jobs("build").await.is_empty(),
+            "a build beside its resource"
+        );
+
+        // What a build says is told where its resource is.
+        let broken = [(
+            "main.tf",
+            "terraform {\n  required_providers {\n    a = { source = \"nobody/nothing\" }\n  }\n}\n",
+        )];
+        scene.commit("web", &broken).await;
+        let said = scene
+            .said(
+                "web",
+                &format!("kubectl logs -n {builds} job/alustan-build-"),
+            )
+            .await;
+        println!("{}", said.status.unwrap().message);
+        all_taken_back(&scene, &builds).await;
+
+        scene.delete("web", &DeleteParams::background()).await;
+        scene.nothing_left().await;
+        scene
+            .until("the builds to go", async || {
+                let left = names::<Job>(&scene, &builds).await;
+                left.is_empty().then_some(())
+            })
+            .await;
+        operator.kill().await;
+        let gone = namespaces
+            .delete(&builds, &DeleteParams::background())
+            .await;
+        gone.unwrap();
+    })
+    .await;
+}

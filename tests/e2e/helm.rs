@@ -1,0 +1,121 @@
+//! The chart, from the cluster's registry.
+
+use std::path::Path;
+
+use alustan_tests::{Cluster, Scene, scene_without_operator};
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+/// The registry as the host reaches it.
+const REGISTRY: &str = "10.99.1.2:5000";
+const CRD: &str = "terraforms.alustan.io";
+
+/// Pushes the chart in a folder by `make helm-push`; what to give to helm.
+async fn push(scene: &Scene, chart: &Path) -> Vec<String> {
+    let chart = format!("CHART={}", chart.display());
+    let registry = format!("{REGISTRY}/{}/charts", scene.namespace);
+    let push = ["PLAIN_HTTP=1", &chart, "hack/helm-push", &registry];
+    let said = scene.cluster.run("env", &push).await;
+    said.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Installs or upgrades the release from `chart` with the values of the dev cluster and `more`.
+async fn helm(scene: &Scene, verb: &str, chart: &[String], more: &[&str]) -> String {
+    let mut arguments = vec![verb, "alustan", "-n", "alustan-system", "--plain-http"];
+    arguments.extend([
+        "--wait",
+        "--timeout=2m",
+        "-f",
+        "deploy/helm/values/dev.yaml",
+    ]);
+    arguments.extend(chart.iter().map(String::as_str));
+    arguments.extend(more);
+    scene.cluster.run("helm", &arguments).await
+}
+
+/// The chart as it might have been earlier: its CRD lacks `spec.notifications`.
+fn earlier(folder: &Path) {
+    let chart = Cluster::root().join("deploy/helm/alustan");
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([chart.join("."), folder.to_owned()])
+        .status();
+    assert!(copied.unwrap().success());
+    let chart = folder.join("Chart.yaml");
+    let text = std::fs::read_to_string(&chart).unwrap();
+    let lines = text.lines().map(|line| match line.split_once(": ") {
+        Some(("version", _)) => "version: 0.0.1\n".to_owned(),
+        _ => format!("{line}\n"),
+    });
+    std::fs::write(chart, lines.collect::<String>()).unwrap();
+
+    let file = folder.join("files/crd.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut crd: Value = serde_saphyr::from_str(&text).unwrap();
+    let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let spec = schema["properties"]["spec"]["properties"].as_object_mut();
+    assert!(spec.unwrap().remove("notifications").is_some());
+    std::fs::write(file, crd.to_string()).unwrap();
+}
+
+/// Names of what kubectl finds.
+async fn names(scene: &Scene, arguments: &[&str]) -> Vec<String> {
+    let get = [&["get", "--ignore-not-found", "-o", "name"], arguments].concat();
+    let said = scene.cluster.run("kubectl", &get).await;
+    said.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn helm_installs_from_a_registry_upgrades_the_crd_and_leaves_what_people_have() {
+    scene_without_operator("helm", async |scene| {
+        let folder = tempfile::tempdir().unwrap();
+        earlier(folder.path());
+        let first = push(&scene, folder.path()).await;
+        let chart = Cluster::root().join("deploy/helm/alustan");
+        let second = push(&scene, &chart).await;
+        assert_eq!((first[0].as_str(), first[2].as_str()), (second[0].as_str(), "0.0.1"));
+
+        // The CRD is there from kustomize.
+        helm(&scene, "install", &first, &["--take-ownership"]).await;
+        let module = "resource \"terraform_data\" \"a\" {}\noutput \"id\" { value = terraform_data.a.id }";
+        scene.commit("web", &[("main.tf", module)]).await;
+        scene.apply(&scene.resource("web")).await;
+        scene.ready("web").await;
+        let made = scene.data("web-outputs").await;
+        let mut told = scene.resource("told");
+        told["spec"]["notifications"] = json!([{"url": "https://events.alustan.test"}]);
+        let (taken, said) = scene.would_create(&scene.namespace, &told).await;
+        assert!(!taken && said.contains("notifications"), "{said}");
+
+        helm(&scene, "upgrade", &second, &["--set", "maxConcurrentRuns=7"]).await;
+        let (taken, said) = scene.would_create(&scene.namespace, &told).await;
+        assert!(taken, "the CRD is the earlier one: {said}");
+        let environment = ["-n", "alustan-system", "deployment/alustan-controller", "-o"];
+        let environment = [&["get"], &environment[..], &["jsonpath={..env[?(@.name=='ALUSTAN_MAX_CONCURRENT_RUNS')].value}"]].concat();
+        assert_eq!(scene.cluster.run("kubectl", &environment).await, "7");
+        scene.ready("web").await;
+        assert_eq!(scene.run_number("web").await, 1, "an upgrade is no reason to run");
+
+        let state = ["-n", &scene.namespace, "secret", "-l", "app.kubernetes.io/component=state"];
+        let before = names(&scene, &state).await;
+        assert!(!before.is_empty());
+        let uninstall = ["uninstall", "alustan", "-n", "alustan-system", "--wait"];
+        scene.cluster.run("helm", &uninstall).await;
+        let kept = ["crd", CRD];
+        assert_eq!(names(&scene, &kept).await.len(), 1, "the CRD");
+        assert_eq!(names(&scene, &["-n", &scene.namespace, "tf"]).await.len(), 1);
+        assert_eq!(names(&scene, &state).await, before);
+        let kinds = "deployment,service,serviceaccount,role,rolebinding,clusterrole,clusterrolebinding,validatingadmissionpolicy";
+        let ours = ["-n", "alustan-system", kinds, "-l", "app.kubernetes.io/instance=alustan"];
+        assert_eq!(names(&scene, &ours).await, Vec::<String>::new(), "left behind");
+
+        // Another one goes on with what it finds, and takes the CRD as its own by itself.
+        helm(&scene, "install", &second, &[]).await;
+        scene.annotate("web", "alustan.io/reconcile-at", "now").await;
+        scene.ready_after_run("web", 2).await;
+        assert_eq!(scene.data("web-outputs").await, made);
+        scene.delete("web", &DeleteParams::background()).await;
+        scene.nothing_left().await;
+    })
+    .await;
+}

@@ -1,0 +1,141 @@
+//! The overlays, with the cluster's own registry and git server in them.
+
+use std::path::Path;
+
+use alustan_api::Terraform;
+use alustan_tests::{Cluster, Scene, scene_without_operator};
+use kube::api::{Api, DeleteParams};
+use serde_json::json;
+
+use crate::approval::{approve, pending};
+
+const REGISTRY: &str = "registry.alustan.test:5000";
+
+/// An overlay of `overlay`, as a reader makes one: images by digest, authorities and builder of the dev cluster,
+/// what the scene's resources may use.
+async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
+    let image = "docker://10.99.1.2:5000/alustan/controller:dev";
+    let inspect = [
+        "inspect",
+        "--tls-verify=false",
+        "--format",
+        "{{.Digest}}",
+        image,
+    ];
+    let digest = scene.cluster.run("skopeo", &inspect).await;
+    let deploy = Cluster::root()
+        .canonicalize()
+        .unwrap()
+        .join("deploy/kustomize/overlays");
+    // kustomize takes no other paths than relative ones.
+    let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
+    let base = format!(
+        "{up}{}/{overlay}",
+        deploy.strip_prefix("/").unwrap().display()
+    );
+    let allowed = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "alustan-allowed"},
+        "data": {
+            "registries": format!("{REGISTRY}/{}", scene.namespace),
+            "repositories": format!("https://git.alustan.test/{}", scene.namespace),
+        },
+    });
+    let kustomization = json!({
+        "resources": [base],
+        "namespace": "alustan-system",
+        "images": [{
+            "name": "registry.example.com/alustan/controller",
+            "newName": format!("{REGISTRY}/alustan/controller"), "digest": digest.trim(),
+        }],
+        "patches": [{"path": "controller.yaml"}, {"path": "allowed.json"}],
+    });
+    std::fs::write(folder.join("kustomization.yaml"), kustomization.to_string()).unwrap();
+    std::fs::write(folder.join("allowed.json"), allowed.to_string()).unwrap();
+    std::fs::copy(
+        deploy.join("dev/controller.yaml"),
+        folder.join("controller.yaml"),
+    )
+    .unwrap();
+}
+
+/// Installs an overlay by `make install OVERLAY=…`.
+async fn install(scene: &Scene, overlay: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    overlay_of(scene, overlay, folder.path()).await;
+    let folder = folder.path().to_str().unwrap();
+    scene.cluster.run("hack/install", &[folder]).await;
+}
+
+async fn installed(scene: &Scene, kind: &str, path: &str) -> String {
+    let path = format!("jsonpath={path}");
+    let get = ["get", kind, "-n", "alustan-system", "-o", &path];
+    scene.cluster.run("kubectl", &get).await
+}
+
+#[tokio::test]
+async fn kustomize_overlays_install_operators_that_work_and_refuse_what_they_say() {
+    scene_without_operator("kustomize", async |scene| {
+        for name in ["web", "asks"] {
+            let module = format!("resource \"terraform_data\" \"{name}\" {{}}\n");
+            scene.commit(name, &[("main.tf", &module)]).await;
+        }
+
+        install(&scene, "staging").await;
+        let controller = "deployment/alustan-controller";
+        assert_eq!(
+            installed(&scene, controller, "{.status.readyReplicas}").await,
+            "1"
+        );
+        let policy = "networkpolicy/alustan-controller";
+        assert_eq!(
+            installed(&scene, policy, "{.metadata.name}").await,
+            "alustan-controller"
+        );
+        let mut web = scene.resource("web");
+        let refused = |said: Result<(), kube::Error>| said.unwrap_err().to_string();
+        let said = refused(scene.try_apply(&web).await);
+        assert!(
+            said.contains("spec.approval.destroy must be Manual"),
+            "{said}"
+        );
+        web["spec"]["approval"] = json!({"destroy": "Manual"});
+        let mut elsewhere = web.clone();
+        elsewhere["spec"]["gitRepo"]["url"] = json!("https://git.alustan.test/others/web");
+        let said = refused(scene.try_apply(&elsewhere).await);
+        assert!(said.contains("spec.gitRepo.url must begin with"), "{said}");
+        scene.apply(&web).await;
+        scene.ready("web").await;
+
+        install(&scene, "prod").await;
+        assert_eq!(
+            installed(&scene, controller, "{.status.readyReplicas}").await,
+            "2"
+        );
+        assert_eq!(
+            installed(&scene, "pdb/alustan-controller", "{.spec.maxUnavailable}").await,
+            "1"
+        );
+        let image = installed(&scene, controller, "{..containers[0].image}").await;
+        assert!(image.contains("/controller@sha256:"), "{image}");
+        let mut asks = scene.resource("asks");
+        asks["spec"]["approval"] = json!({"destroy": "Manual"});
+        let said = refused(scene.try_apply(&asks).await);
+        assert!(said.contains("spec.approval.mode must be Manual"), "{said}");
+        asks["spec"]["approval"] = json!({"mode": "Manual", "destroy": "Manual"});
+        scene.apply(&asks).await;
+        let (plan, _) = pending(&scene, "asks", None).await;
+        approve(&scene, "asks", &plan).await;
+        scene.ready("asks").await;
+
+        // What was there before `mode` was asked for goes on, and goes when somebody says so.
+        let api: Api<Terraform> = scene.api();
+        let uid = scene
+            .begin_to_delete("web", &DeleteParams::background())
+            .await;
+        let (plan, _) = pending(&scene, "web", None).await;
+        approve(&scene, "web", &plan).await;
+        scene.deleted("web", &uid).await;
+        assert!(api.get_opt("asks").await.unwrap().is_some());
+    })
+    .await;
+}

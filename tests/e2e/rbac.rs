@@ -1,0 +1,133 @@
+//! Rights: runs have the account that its owner lends, and the operator uses each right that it has. What
+//! was used is compared with what is granted once all tests are over (`tests/src/bin/sweep.rs`).
+
+use alustan_api::{State, Terraform};
+use alustan_tests::{condition, scene, scene_alone};
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+use crate::approval::approve;
+
+/// Where a runner finds the token of the next test.
+const TOKEN: &str = "/var/run/secrets/alustan.io/tokens/cloud";
+
+#[tokio::test]
+async fn rbac_a_run_has_the_identity_of_an_account_that_its_owner_lends() {
+    scene("lent", |scene| async move {
+        let module = format!(
+            "locals {{\n  part    = split(\".\", file(\"{TOKEN}\"))[1]\n  missing = (4 - length(local.part) % 4) % 4\n  \
+             padded  = \"${{local.part}}${{substr(\"===\", 0, local.missing)}}\"\n  \
+             claims  = jsondecode(base64decode(replace(replace(local.padded, \"-\", \"+\"), \"_\", \"/\")))\n}}\n\
+             output \"audience\" {{ value = join(\",\", local.claims.aud) }}\n\
+             output \"subject\" {{ value = local.claims.sub }}\n"
+        );
+        scene.commit("web", &[("main.tf", &module)]).await;
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "cloud", "namespace": scene.namespace, "annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/a"}},
+        });
+        scene.create(&account).await;
+        let mut web = scene.resource("web");
+        web["spec"]["runner"] = json!({
+            "serviceAccountName": "cloud", "tokens": [{"name": "cloud", "audience": "sts.test"}],
+        });
+        scene.apply(&web).await;
+        let message = scene.reason("web", "ServiceAccountNotAllowed").await;
+        let lend = ["annotate", "serviceaccount", "cloud", "alustan.io/allow-runs=true"];
+        let command = lend.join(" ").replacen("cloud ", &format!("cloud -n {} ", scene.namespace), 1);
+        assert!(message.contains(&command), "no {command} in {message}");
+        assert!(scene.jobs("build").await.is_empty(), "nothing is built");
+        scene.kubectl(&lend).await;
+        scene.ready("web").await;
+        let data = scene.data("web-outputs").await;
+        assert_eq!(data["audience"], "sts.test");
+        let subject = format!("system:serviceaccount:{}:cloud", scene.namespace);
+        assert_eq!(data["subject"], subject);
+        let pod = scene.pod_of("web-apply-1").await.spec.unwrap();
+        assert_eq!(pod.service_account_name.as_deref(), Some("cloud"));
+
+        // Taken back: no further run, and what is there goes with the account that made it.
+        scene
+            .kubectl(&["annotate", "serviceaccount", "cloud", "alustan.io/allow-runs-"])
+            .await;
+        web["spec"]["variables"] = json!({"more": "x"});
+        scene.apply(&web).await;
+        scene.reason("web", "ServiceAccountNotAllowed").await;
+        scene.delete("web", &DeleteParams::default()).await;
+        scene.nothing_left().await;
+    })
+    .await;
+}
+
+/// What it takes that the operator needs all that its roles allow.
+#[tokio::test]
+async fn rbac_the_operator_uses_the_rights_that_it_has() {
+    scene_alone("rights", |scene| async move {
+        // Its Lease is made anew.
+        scene.cluster.scale_operator(0).await;
+        let lease = ["delete", "lease", "alustan", "-n", "alustan-system"];
+        scene.cluster.run("kubectl", &lease).await;
+        scene.cluster.scale_operator(1).await;
+
+        // Why a build failed, and why a Job has no pod.
+        scene
+            .commit("broken", &[("main.tf", "terraform {\n  required_providers {\n    none = { source = \"tests/none\" }\n  }\n}\n")])
+            .await;
+        scene.apply(&scene.resource("broken")).await;
+        scene
+            .wait("broken", "its build to fail", |tf| {
+                condition(tf, "ImageReady").is_some_and(|it| it.status == "False")
+            })
+            .await;
+        scene.delete("broken", &DeleteParams::default()).await;
+
+        let module = "variable \"v\" {}\noutput \"v\" { value = var.v }\n";
+        scene.commit("web", &[("main.tf", module)]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["variables"] = json!({"v": "one"});
+        web["spec"]["approval"] = json!({"mode": "Manual"});
+        web["spec"]["outputs"] = json!({"configMapName": "told"});
+        scene.apply(&web).await;
+        let pending = |tf: &Terraform| {
+            let status = tf.status.as_ref();
+            status.is_some_and(|status| status.state == State::AwaitingApproval)
+        };
+        let tf = scene.wait("web", "a plan that asks", pending).await;
+        let id = tf.status.unwrap().plan.unwrap().id.unwrap();
+        approve(&scene, "web", &id).await;
+        scene.ready("web").await;
+
+        let quota = |pods: &str| -> Value {
+            json!({
+                "apiVersion": "v1", "kind": "ResourceQuota",
+                "metadata": {"name": "small", "namespace": scene.namespace},
+                "spec": {"hard": {"pods": pods}},
+            })
+        };
+        scene.create(&quota("0")).await;
+        scene
+            .until("the quota to count", async || {
+                let hard = "jsonpath={.status.hard.pods}";
+                let told = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
+                (told == "0").then_some(())
+            })
+            .await;
+        web["spec"]["variables"] = json!({"v": "two"});
+        web["spec"]["approval"] = json!({"mode": "Auto"});
+        scene.apply(&web).await;
+        scene.reason("web", "QuotaRefused").await;
+        scene.create(&quota("20")).await;
+        let tf = scene
+            .wait("web", "the second run", |tf| {
+                let status = tf.status.as_ref();
+                status.is_some_and(|it| it.runs.len() > 2 && it.state == State::Success)
+            })
+            .await;
+        assert!(condition(&tf, "Ready").is_some_and(|it| it.status == "True"));
+        assert!(!scene.api::<Job>().list(&kube::api::ListParams::default()).await.unwrap().items.is_empty());
+        scene.delete("web", &DeleteParams::default()).await;
+        scene.nothing_left().await;
+    })
+    .await;
+}

@@ -1,0 +1,175 @@
+//! Tenants share one operator: what one of them wants, or may not have, does not hold up another.
+
+use alustan_api::Terraform;
+use alustan_tests::{Counter, Operators, Scene, condition, scene, scene_alone};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::json;
+
+/// How many resources one tenant has.
+const MANY: usize = 1_000;
+/// How many of them are written at once.
+const AT_ONCE: usize = 20;
+
+/// How many resources wait for a place.
+async fn queued(scene: &Scene) -> usize {
+    let all = scene
+        .api::<Terraform>()
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    let waits = |tf: &&Terraform| tf.status.as_ref().is_some_and(|it| it.queue.is_some());
+    all.iter().filter(waits).count()
+}
+
+/// When the scene's runs were started.
+async fn started(scene: &Scene) -> Vec<Timestamp> {
+    let runs = ListParams::default().labels("app.kubernetes.io/component=run");
+    let jobs = scene.api::<Job>().list(&runs).await.unwrap();
+    let times = jobs.iter().filter_map(ResourceExt::creation_timestamp);
+    times.map(|time| time.0).collect()
+}
+
+#[tokio::test]
+async fn tenancy_a_thousand_of_one_delay_the_apply_of_another_by_one_run_at_most() {
+    scene_alone("thousand", |greedy| async move {
+        greedy.cluster.scale_operator(0).await;
+        let operators = Operators::of(&greedy).await.everywhere();
+        let operators = operators.with("ALUSTAN_MAX_CONCURRENT_RUNS", "2");
+        let operator = operators.start(None);
+        let counter = Counter::start().await;
+        greedy
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        let resource = |name: &str| {
+            let mut resource = greedy.resource_of(name, "web");
+            resource["spec"]["gitRepo"]["interval"] = json!("12h");
+            resource
+        };
+        greedy.apply(&resource("web")).await;
+        greedy.ready("web").await;
+        counter.hold("/made");
+        for part in (0..MANY).collect::<Vec<_>>().chunks(AT_ONCE) {
+            let all = part.iter().map(|number| resource(&format!("web{number}")));
+            let all: Vec<_> = all.collect();
+            futures::future::join_all(all.iter().map(|one| greedy.apply(one))).await;
+        }
+        counter.reached_times("/made", 3).await;
+        greedy
+            .until("a long queue", async || {
+                (queued(&greedy).await >= MANY - 10).then_some(())
+            })
+            .await;
+
+        let modest = |modest: std::sync::Arc<Scene>| {
+            let (counter, greedy) = (counter.clone(), greedy.clone());
+            async move {
+                let module = "output \"text\" { value = \"a\" }\n";
+                modest.commit("app", &[("main.tf", module)]).await;
+                modest.apply(&modest.resource("app")).await;
+                modest
+                    .wait("app", "its turn to be awaited", |tf| {
+                        condition(tf, "Ready").is_some_and(|it| it.reason == "Queued")
+                    })
+                    .await;
+                let since = Timestamp::now();
+                counter.release("/made");
+                modest.ready("app").await;
+                let [own] = started(&modest).await[..] else {
+                    panic!("more than one run");
+                };
+                let all = started(&greedy).await.into_iter();
+                let before = all.filter(|at| *at > since && *at < own).count();
+                println!("runs of the other tenant that were started before: {before}");
+                assert!(before <= 1, "{before}");
+            }
+        };
+        greedy.beside("modest".to_owned(), modest).await;
+
+        // Most of them never ran, and go at once.
+        let delete = ["delete", "tf", "--all", "--wait=false"];
+        greedy.kubectl(&delete).await;
+        for _ in 0..3 {
+            let left = greedy.kubectl(&["get", "tf", "-o", "name"]).await;
+            println!("left: {}", left.lines().count());
+            let gone = ["wait", "--for=delete", "tf", "--all", "--timeout=170s"];
+            greedy.try_kubectl(&gone).await;
+        }
+        greedy.nothing_left().await;
+        operator.kill().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is_room() {
+    scene("quota", |scene| async move {
+        let hard = async |what: &str| {
+            let quota = json!({
+                "apiVersion": "v1", "kind": "ResourceQuota",
+                "metadata": {"name": "small", "namespace": scene.namespace},
+                "spec": {"hard": serde_json::from_str::<serde_json::Value>(what).unwrap()},
+            });
+            scene.create(&quota).await;
+            scene
+                .until("the quota to count", async || {
+                    let hard = "jsonpath={.status.hard}";
+                    let told = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
+                    let told: serde_json::Value = serde_json::from_str(&told).ok()?;
+                    (told == quota["spec"]["hard"]).then_some(())
+                })
+                .await;
+        };
+        let module = "variable \"v\" {}\noutput \"v\" { value = var.v }\n";
+        scene.commit("web", &[("main.tf", module)]).await;
+        let mut web = scene.resource("web");
+        web["spec"]["variables"] = json!({"v": "one"});
+
+        // Jobs: that of the build is the first.
+        hard(r#"{"count/jobs.batch": "0"}"#).await;
+        scene.apply(&web).await;
+        let message = scene.reason("web", "QuotaRefused").await;
+        for part in ["exceeded quota: small", "kubectl describe resourcequota"] {
+            assert!(message.contains(part), "no {part:?} in {message}");
+        }
+        hard(r#"{"count/jobs.batch": "20"}"#).await;
+        scene.ready("web").await;
+
+        // Pods: the Job is made, and nobody makes its pod.
+        hard(r#"{"pods": "0"}"#).await;
+        web["spec"]["variables"] = json!({"v": "two"});
+        scene.apply(&web).await;
+        let message = scene.reason("web", "QuotaRefused").await;
+        assert!(message.contains("requested: pods=1"), "{message}");
+        hard(r#"{"pods": "20"}"#).await;
+        scene.ready("web").await;
+        let status = scene.api::<Terraform>().get("web").await.unwrap().status;
+        let runs = status.unwrap().runs;
+        let refused = runs
+            .iter()
+            .filter(|run| run.reason.as_deref() == Some("QuotaRefused"));
+        assert!(refused.count() >= 1, "{runs:?}");
+
+        // Claims: a smaller volume will do.
+        let limits = json!({
+            "apiVersion": "v1", "kind": "LimitRange",
+            "metadata": {"name": "volumes", "namespace": scene.namespace},
+            "spec": {"limits": [{"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}]},
+        });
+        scene.create(&limits).await;
+        let mut other = scene.resource_of("other", "web");
+        other["spec"]["variables"] = json!({"v": "one"});
+        scene.apply(&other).await;
+        let message = scene.reason("other", "LimitRangeRefused").await;
+        assert!(
+            message.contains("maximum storage usage per PersistentVolumeClaim"),
+            "{message}"
+        );
+        other["spec"]["cache"] = json!({"size": "1Gi"});
+        scene.apply(&other).await;
+        scene.ready("other").await;
+    })
+    .await;
+}

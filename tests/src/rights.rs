@@ -1,0 +1,351 @@
+//! What somebody may do, and what of it they did: roles against the API server's audit log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use kube::api::Api;
+use serde_json::Value;
+
+use crate::Cluster;
+
+/// The operator's account.
+const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
+/// Its `ClusterRole`.
+const CONTROLLER: &str = "alustan-controller";
+/// Its Role where its Lease is.
+const LEASE: &str = "alustan-controller-lease";
+/// How the Role of each resource's runs ends.
+const RUNNER: &str = "-runner";
+/// What a run may do with the Secrets that its Role names. Who makes that Role must have it, too.
+const OF_RUNS: [&str; 3] = ["get", "patch", "update"];
+/// What is needed only where no test comes to: a deleted resource that this version cannot read
+/// (`tests/api/operator.rs`), and a Job that the watch does not know and a pod has claimed.
+const RARE: [[&str; 3]; 2] = [
+    ["alustan.io", "terraforms", "get"],
+    ["batch", "jobs", "get"],
+];
+
+/// A right, as a rule grants it and a call needs it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Right {
+    /// The API group; empty for the core.
+    pub group: String,
+    /// The resource, with the subresource: `pods/log`.
+    pub resource: String,
+    /// The verb.
+    pub verb: String,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verb, resource) = (&self.verb, &self.resource);
+        match self.group.as_str() {
+            "" => write!(f, "{verb} {resource}"),
+            group => write!(f, "{verb} {resource}.{group}"),
+        }
+    }
+}
+
+/// A call to the API server about objects.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Who called.
+    pub user: String,
+    /// What that needs.
+    pub right: Right,
+    /// Where; empty for what is in no namespace.
+    pub namespace: String,
+    /// The name of the Role or `ClusterRole` that allowed it.
+    pub role: Option<String>,
+    /// Whether no right allowed it. A quota or a policy that refuses something is no lack of rights.
+    pub forbidden: bool,
+    /// For people.
+    pub what: String,
+}
+
+/// The calls about objects among the `events` of an audit log. Who creates by applying has used two rights.
+pub fn calls(events: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Call> {
+    events.into_iter().flat_map(|event| {
+        let call = call(&event);
+        let created = event["verb"] == "patch" && event["responseStatus"]["code"] == 201;
+        let created = call.clone().filter(|_| created).map(|call| Call {
+            right: Right {
+                verb: "create".to_owned(),
+                ..call.right
+            },
+            ..call
+        });
+        call.into_iter().chain(created)
+    })
+}
+
+fn call(event: &Value) -> Option<Call> {
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = event.get("objectRef")?;
+    let acting = event
+        .get("impersonatedUser")
+        .unwrap_or_else(|| &event["user"]);
+    let resource = word(&object["resource"]);
+    let notes = &event["annotations"];
+    let reason = word(&notes["authorization.k8s.io/reason"]);
+    Some(Call {
+        user: word(&acting["username"]),
+        right: Right {
+            group: word(&object["apiGroup"]),
+            resource: match object["subresource"].as_str() {
+                Some(part) => format!("{resource}/{part}"),
+                None => resource,
+            },
+            verb: word(&event["verb"]),
+        },
+        namespace: word(&object["namespace"]),
+        role: role(&reason),
+        forbidden: notes["authorization.k8s.io/decision"] == "forbid",
+        what: format!(
+            "{} {} {}",
+            event["stageTimestamp"], event["verb"], event["requestURI"]
+        ),
+    })
+}
+
+/// The role in `RBAC: allowed by RoleBinding "b/team" of Role "r" to …`.
+fn role(reason: &str) -> Option<String> {
+    let (_, rest) = reason.split_once("Role \"")?;
+    Some(rest.split_once('"')?.0.to_owned())
+}
+
+/// The rights that `rules` grant.
+pub fn granted<'a>(rules: impl IntoIterator<Item = &'a PolicyRule>) -> BTreeSet<Right> {
+    let mut rights = BTreeSet::new();
+    for rule in rules {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    rights.insert(Right {
+                        group: group.clone(),
+                        resource: resource.clone(),
+                        verb: verb.clone(),
+                    });
+                }
+            }
+        }
+    }
+    rights
+}
+
+/// The rights that were used, by the name of the role that had them.
+pub fn used<'a>(calls: impl IntoIterator<Item = &'a Call>) -> BTreeMap<String, BTreeSet<Right>> {
+    let mut rights: BTreeMap<String, BTreeSet<Right>> = BTreeMap::new();
+    for call in calls {
+        if let Some(role) = &call.role {
+            rights
+                .entry(role.clone())
+                .or_default()
+                .insert(call.right.clone());
+        }
+    }
+    rights
+}
+
+fn right([group, resource, verb]: [&str; 3]) -> Right {
+    Right {
+        group: group.to_owned(),
+        resource: resource.to_owned(),
+        verb: verb.to_owned(),
+    }
+}
+
+/// The dev cluster's audit log from a moment on.
+pub struct Audit {
+    cluster: Cluster,
+    /// Where the log ended then, in bytes.
+    from: u64,
+}
+
+impl Audit {
+    /// From now on.
+    pub fn begin(cluster: &Cluster) -> Self {
+        let cluster = cluster.clone();
+        let log = std::fs::metadata(cluster.folder.join(AUDIT_LOG));
+        Self {
+            from: log.map_or(0, |log| log.len()),
+            cluster,
+        }
+    }
+
+    /// What of the calls since then is wrong, in words: each that no role allowed, of the operator about what
+    /// it has roles for, and of runs about their Secrets; and, with `all`, each right that nobody used.
+    pub async fn end(self, all: bool) -> Vec<String> {
+        let client = self.cluster.client.clone();
+        let controller: Api<ClusterRole> = Api::all(client.clone());
+        let controller = controller.get(CONTROLLER).await.expect("a ClusterRole");
+        let lease: Api<Role> = Api::namespaced(client, "alustan-system");
+        let lease = lease.get(LEASE).await.expect("a Role");
+        let roles = Roles {
+            controller: granted(controller.rules.iter().flatten()),
+            lease: granted(lease.rules.iter().flatten()),
+        };
+        let calls: Vec<Call> = self.calls().collect();
+        roles.compare(&calls, all)
+    }
+
+    fn calls(&self) -> impl Iterator<Item = Call> {
+        let mut log = File::open(self.cluster.folder.join(AUDIT_LOG)).expect("the audit log");
+        let length = log.metadata().expect("its length").len();
+        // A log that grew too long was put aside, and another one begun.
+        let from = if length < self.from { 0 } else { self.from };
+        log.seek(SeekFrom::Start(from)).expect("a place in it");
+        let lines = BufReader::new(log).lines().map_while(Result::ok);
+        // Most calls are the cluster's own.
+        let ours =
+            lines.filter(|line| line.contains("alustan-controller") || line.contains(RUNNER));
+        calls(ours.filter_map(|line| serde_json::from_str(&line).ok()))
+    }
+}
+
+/// The audit log in the dev cluster's folder.
+const AUDIT_LOG: &str = "log/audit.jsonl";
+
+/// What the operator's roles grant.
+struct Roles {
+    controller: BTreeSet<Right>,
+    lease: BTreeSet<Right>,
+}
+
+impl Roles {
+    fn compare(&self, calls: &[Call], all: bool) -> Vec<String> {
+        let about = |it: &Right| (it.group.clone(), it.resource.clone());
+        let known: BTreeSet<_> = self
+            .controller
+            .iter()
+            .chain(&self.lease)
+            .map(about)
+            .collect();
+        let forbidden = calls.iter().filter(|call| call.forbidden).filter(|call| {
+            let of_a_run = call.user.ends_with(RUNNER)
+                && call.right.resource == "secrets"
+                && OF_RUNS.contains(&call.right.verb.as_str());
+            // What its roles grant, and was forbidden all the same, was while they were not there: some tests
+            // install and uninstall them.
+            let missing =
+                !self.controller.contains(&call.right) && !self.lease.contains(&call.right);
+            of_a_run || call.user == OPERATOR && missing && known.contains(&about(&call.right))
+        });
+        let mut wrong: Vec<String> = forbidden
+            .map(|call| format!("forbidden: {} of {}: {}", call.right, call.user, call.what))
+            .collect();
+        if all {
+            wrong.extend(self.unused(calls));
+        }
+        wrong
+    }
+
+    fn unused(&self, calls: &[Call]) -> Vec<String> {
+        let used = used(calls);
+        let by = |role: &str| used.get(role).cloned().unwrap_or_default();
+        let of_runs: BTreeSet<Right> = OF_RUNS.map(|verb| right(["", "secrets", verb])).into();
+        let mut operator = by(CONTROLLER);
+        operator.extend(of_runs.clone());
+        operator.extend(RARE.map(right));
+        let runs: BTreeSet<Right> = used
+            .iter()
+            .filter(|(role, _)| role.ends_with(RUNNER))
+            .flat_map(|(_, rights)| rights.iter().cloned())
+            .collect();
+        [
+            (CONTROLLER, &self.controller, operator),
+            (LEASE, &self.lease, by(LEASE)),
+            ("the Role of runs", &of_runs, runs),
+        ]
+        .into_iter()
+        .flat_map(|(role, granted, used)| {
+            let unused: Vec<_> = granted.difference(&used).cloned().collect();
+            unused
+                .into_iter()
+                .map(move |right| format!("granted and never used: {right} of {role}"))
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_call_tells_what_it_needed_and_which_role_had_it() {
+        let reason =
+            r#"RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "r" to ServiceAccount "a/b""#;
+        let event = json!({
+            "user": {"username": "admin"}, "impersonatedUser": {"username": "operator"}, "verb": "patch",
+            "requestURI": "/x", "responseStatus": {"code": 201}, "stageTimestamp": "now",
+            "objectRef": {"resource": "pods", "subresource": "log", "namespace": "team", "name": "web"},
+            "annotations": {"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": reason},
+        });
+        let refused = json!({
+            "user": {"username": "operator"}, "verb": "get", "requestURI": "/y", "responseStatus": {"code": 403},
+            "objectRef": {"resource": "leases", "apiGroup": "coordination.k8s.io", "namespace": "team"},
+            "annotations": {"authorization.k8s.io/decision": "forbid", "authorization.k8s.io/reason": ""},
+        });
+        let version =
+            json!({"user": {"username": "operator"}, "verb": "get", "requestURI": "/version"});
+        let all: Vec<_> = calls([event, refused, version]).collect();
+        let said: Vec<_> = all.iter().map(|call| call.right.to_string()).collect();
+        assert_eq!(
+            said,
+            [
+                "patch pods/log",
+                "create pods/log",
+                "get leases.coordination.k8s.io"
+            ]
+        );
+        assert!(all.iter().all(|call| call.user == "operator"));
+        let forbidden: Vec<_> = all.iter().map(|call| call.forbidden).collect();
+        assert_eq!(forbidden, [false, false, true]);
+        let used = used(&all);
+        assert_eq!(used.keys().collect::<Vec<_>>(), ["r"]);
+        assert_eq!(used["r"].len(), 2);
+    }
+
+    #[test]
+    fn what_is_granted_is_used_and_what_is_used_is_granted() {
+        let rights = |all: &[[&str; 3]]| all.iter().copied().map(right).collect();
+        let roles = Roles {
+            controller: rights(&[["", "pods", "list"], ["", "secrets", "update"], RARE[0]]),
+            lease: rights(&[["coordination.k8s.io", "leases", "create"]]),
+        };
+        let call = |user: &str, role: &str, what: [&str; 3]| Call {
+            user: user.to_owned(),
+            right: right(what),
+            namespace: String::new(),
+            role: (!role.is_empty()).then(|| role.to_owned()),
+            forbidden: role.is_empty(),
+            what: String::new(),
+        };
+        let lease = call(OPERATOR, LEASE, ["coordination.k8s.io", "leases", "create"]);
+        let pods = call(OPERATOR, CONTROLLER, ["", "pods", "list"]);
+        let runner = "system:serviceaccount:team:web-runner";
+        let mut calls = vec![lease, pods];
+        calls.extend(OF_RUNS.map(|verb| call(runner, "web-runner", ["", "secrets", verb])));
+        assert_eq!(roles.compare(&calls, true), [""; 0]);
+        // What a module asks for with its account, and what a resource names, is their own business.
+        calls.push(call(runner, "", ["apps", "deployments", "get"]));
+        calls.push(call(OPERATOR, "", ["", "services", "get"]));
+        assert_eq!(roles.compare(&calls, true), [""; 0]);
+        calls.push(call(OPERATOR, "", ["", "pods", "get"]));
+        calls.push(call(runner, "", ["", "secrets", "get"]));
+        assert_eq!(roles.compare(&calls, false).len(), 2);
+        assert_eq!(
+            roles.compare(&calls[1..4], true),
+            [
+                "granted and never used: create leases.coordination.k8s.io of alustan-controller-lease",
+                "granted and never used: update secrets of the Role of runs"
+            ]
+        );
+    }
+}
