@@ -2,7 +2,7 @@
 //! use is limited. Its stories share one server.
 
 use std::collections::BTreeSet;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use alustan_api::Terraform;
 use alustan_tests::rights::{Call, calls};
@@ -16,13 +16,13 @@ use crate::pinned::reports;
 use crate::server::{Server, leashed, operator, root, until};
 use crate::space::{Space, resource, with};
 
-/// Where the operator is, and its account.
+/// Where the operator of the stories is.
 const SYSTEM: &str = "narrow-system";
-const ACCOUNT: &str = "system:serviceaccount:narrow-system:alustan-controller";
 const LEASE: &str = "narrow";
 
 struct Narrow {
     server: &'static Server,
+    account: &'static str,
     /// The namespaces that are watched.
     spaces: [Space; 2],
     /// One that is not.
@@ -32,9 +32,61 @@ struct Narrow {
 /// What the stories share: clients live no longer than the test that made them.
 struct Shared {
     server: &'static Server,
+    account: String,
     watched: [String; 2],
     other: String,
     _leash: Child,
+}
+
+/// An installation with Roles alone, in a namespace of its own.
+struct Installed {
+    server: &'static Server,
+    system: &'static str,
+}
+
+impl Installed {
+    fn begin(server: &'static Server, system: &'static str) -> Self {
+        let installed = Self { server, system };
+        server.kubectl(&["create", "namespace", system]).unwrap();
+        let base = std::fs::read_to_string(root().join("deploy/kustomize/base/rbac.yaml")).unwrap();
+        let own = base
+            .split("\n---\n")
+            .filter(|object| object.contains("name: alustan-controller-lease\n"));
+        installed.apply(system, &own.collect::<Vec<_>>().join("\n---\n"));
+        installed
+    }
+
+    fn apply(&self, namespace: &str, text: &str) {
+        let file = self.server.folder().join(format!("{namespace}.yaml"));
+        let text = text.replace("alustan-system", self.system);
+        std::fs::write(&file, text.replace("[alustan]", &format!("[{LEASE}]"))).unwrap();
+        let file = file.to_str().unwrap();
+        let apply = ["apply", "--server-side", "-n", namespace, "-f", file];
+        self.server.kubectl(&apply).unwrap();
+    }
+
+    /// Gives the Role in a namespace that is watched.
+    fn admit(&self, namespace: &str) {
+        let rights = ["kustomize", "deploy/kustomize/watched"];
+        self.apply(namespace, &self.server.kubectl(&rights).unwrap());
+    }
+
+    fn account(&self) -> String {
+        format!("system:serviceaccount:{}:alustan-controller", self.system)
+    }
+
+    /// The operator of these namespaces.
+    fn operator(&self, namespaces: &[&str]) -> Command {
+        let mut operator = operator(self.server).unwrap();
+        operator
+            .args(["--listen", "127.0.0.1:0", "--lease", LEASE])
+            .arg(format!("--watch-namespaces={}", namespaces.join(",")))
+            .env(
+                "KUBECONFIG",
+                self.server.kubeconfig_file_of(&self.account()),
+            );
+        operator
+    }
 }
 
 impl Shared {
@@ -42,37 +94,20 @@ impl Shared {
         let server = Server::of_its_own().await;
         let space = async || Space::of(server, json!({})).await;
         let (spaces, other) = ([space().await, space().await], space().await);
-        server.kubectl(&["create", "namespace", SYSTEM]).unwrap();
-        let apply = |namespace: &str, name: &str, text: &str| {
-            let file = server.folder().join(format!("{name}.yaml"));
-            let text = text.replace("alustan-system", SYSTEM);
-            std::fs::write(&file, text.replace("[alustan]", &format!("[{LEASE}]"))).unwrap();
-            let file = file.to_str().unwrap();
-            let apply = ["apply", "--server-side", "-n", namespace, "-f", file];
-            server.kubectl(&apply).unwrap();
-        };
-        let rights = ["kustomize", "deploy/kustomize/watched"];
-        let rights = server.kubectl(&rights).unwrap();
+        let installed = Installed::begin(server, SYSTEM);
         for space in &spaces {
-            apply(&space.namespace, "watched", &rights);
+            installed.admit(&space.namespace);
             space.applied("applied").await;
         }
-        let base = std::fs::read_to_string(root().join("deploy/kustomize/base/rbac.yaml")).unwrap();
-        let own = base
-            .split("\n---\n")
-            .filter(|object| object.contains("name: alustan-controller-lease\n"));
-        apply(SYSTEM, "lease", &own.collect::<Vec<_>>().join("\n---\n"));
         let watched = spaces.each_ref().map(|space| space.namespace.as_str());
-        let mut operator = operator(server).unwrap();
+        let mut operator = installed.operator(&watched);
         operator
-            .args(["--listen", "127.0.0.1:0", "--lease", LEASE])
-            .arg(format!("--watch-namespaces={}", watched.join(",")))
             .arg("--allowed")
-            .arg(server.folder().join("allowed"))
-            .env("KUBECONFIG", server.kubeconfig_file_of(ACCOUNT));
+            .arg(server.folder().join("allowed"));
         let leash = leashed(&mut operator, &server.folder().join("operator.log"));
         Self {
             server,
+            account: installed.account(),
             watched: spaces.map(|space| space.namespace),
             other: other.namespace,
             _leash: leash,
@@ -93,6 +128,7 @@ impl Narrow {
         let [one, two] = &shared.watched;
         Self {
             server,
+            account: &shared.account,
             spaces: [space(one).await, space(two).await],
             other: space(&shared.other).await,
         }
@@ -104,7 +140,7 @@ impl Narrow {
         let mut places: BTreeSet<&str> = watched.collect();
         places.insert(SYSTEM);
         let all: Vec<Call> = calls(self.server.audit())
-            .filter(|call| call.user == ACCOUNT)
+            .filter(|call| call.user == self.account)
             .collect();
         assert!(!all.is_empty());
         for call in all {
@@ -233,4 +269,35 @@ async fn what_admission_let_by_is_refused_by_the_operator() {
         .unwrap();
     reason(space, "lent", "RepositoryUnreachable").await;
     narrow.keeps_to_its_namespaces();
+}
+
+#[tokio::test]
+async fn a_namespace_that_may_not_be_seen_holds_up_nobody_else() {
+    const HALVED: &str = "halved-system";
+    let server = Narrow::shared().await.server;
+    let spaces = [
+        Space::of(server, json!({})).await,
+        Space::of(server, json!({})).await,
+    ];
+    let [seen, unseen] = &spaces;
+    let installed = Installed::begin(server, HALVED);
+    installed.admit(&seen.namespace);
+    for space in &spaces {
+        space.apply(&resource("web")).await.unwrap();
+    }
+    let namespaces = spaces.each_ref().map(|space| space.namespace.as_str());
+    let log = server.folder().join("halved.log");
+    let _leash = leashed(&mut installed.operator(&namespaces), &log);
+    reason(seen, "web", "RepositoryUnreachable").await;
+    let ignored = unseen.api::<Terraform>().get("web").await.unwrap();
+    assert_eq!((ignored.status, ignored.metadata.finalizers), (None, None));
+    let log = std::fs::read_to_string(log).unwrap();
+    let told = format!("in the namespace \\\"{}\\\"", unseen.namespace);
+    assert!(
+        log.contains("could not watch") && log.contains(&told),
+        "{log}"
+    );
+
+    installed.admit(&unseen.namespace);
+    reason(unseen, "web", "RepositoryUnreachable").await;
 }

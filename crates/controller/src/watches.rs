@@ -1,6 +1,7 @@
 //! Watches that try again by themselves, and mirrors that they fill.
 
 mod joined;
+mod refused;
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -17,12 +18,13 @@ use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watc
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::error::with_causes;
 use crate::followers::Followers;
 use crate::{Guarded, Ref};
-use joined::joined;
+use joined::{Access, joined};
+pub(crate) use refused::Refused;
 
 /// What a watch gives.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
@@ -41,18 +43,20 @@ pub(crate) struct Watches {
     wake: mpsc::UnboundedSender<Ref>,
     /// How many have listed everything once.
     lists: watch::Sender<usize>,
+    refused: Refused,
 }
 
 impl Watches {
     /// Watches in `namespaces`, in all without any, and the events of the resources. Their own status is no news to us. One
     /// that is gone is looked at once more, so that nothing of it is remembered; `wake` gets it, and
     /// those that an event concerns besides the one that it is about. `lists` counts the resources and the
-    /// mirrors that have listed everything once.
+    /// mirrors that have listed everything once; of several namespaces, those that are `refused` aside.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,
         wake: mpsc::UnboundedSender<Ref>,
         lists: watch::Sender<usize>,
+        refused: Refused,
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
         let (resources, writer) = reflector::store();
         let watches = Self {
@@ -61,14 +65,16 @@ impl Watches {
             resources,
             wake: wake.clone(),
             lists: lists.clone(),
+            refused,
         };
         let news = predicates::generation
             .combine(predicates::finalizers)
             .combine(predicates::annotations);
         let (all, followers) = (watches.resources(), Followers::default());
         let events = watches
-            .watched::<Guarded>(watcher::Config::default())
-            .modify(|object| object.managed_fields_mut().retain(sets_approval))
+            .watched(watcher::Config::default(), |object: &mut Guarded| {
+                object.managed_fields_mut().retain(sets_approval);
+            })
             .reflect(writer)
             .inspect_ok(counted(lists))
             .inspect_ok(move |event| {
@@ -99,55 +105,75 @@ impl Watches {
     }
 
     /// Where objects are watched: in all namespaces at once, or in each of those that are named.
-    fn apis<K>(&self) -> Vec<Api<K>>
+    fn apis<K>(&self) -> Vec<(String, Api<K>)>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         let client = || self.client.clone();
         if self.namespaces.is_empty() {
-            return vec![Api::all(client())];
+            return vec![(String::new(), Api::all(client()))];
         }
         let namespaces = self.namespaces.iter();
         namespaces
-            .map(|namespace| Api::namespaced(client(), namespace))
+            .map(|namespace| (namespace.clone(), Api::namespaced(client(), namespace)))
             .collect()
     }
 
-    /// What happens to what `wanted` selects. A watch that fails is tried again by itself: an error
-    /// that is handed on makes the controller hold up all the others, too. When everything was
-    /// listed anew, all resources look again: nobody tells of what was deleted meanwhile.
-    fn watched<K>(
+    /// What happens to what `wanted` selects, without what `trim` takes away. A watch that fails is tried
+    /// again by itself: an error that is handed on makes the controller hold up all the others, too. When
+    /// everything was listed anew, all resources look again: nobody tells of what was deleted meanwhile.
+    fn watched<K, T>(
         &self,
         wanted: watcher::Config,
-    ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K>
+        trim: T,
+    ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K, T>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + Send + 'static,
+        T: Fn(&mut K) + Copy + Send + 'static,
     {
         let (resources, wake) = (self.resources(), self.wake.clone());
         let mut known = Vec::new();
         let mut first = true;
-        let apis = self.apis::<K>();
-        let begin = move || {
-            let watch = |api: &Api<K>| {
-                watcher(api.clone(), wanted.clone())
-                    .default_backoff()
-                    .boxed()
-            };
-            apis.iter().map(watch).collect()
+        let watch = |(namespace, api): (String, Api<K>)| {
+            let events = watcher(api, wanted.clone()).default_backoff();
+            (namespace, events.modify(trim).boxed())
         };
-        joined(begin)
-            .filter(|event| {
-                told::<K>(event);
-                future::ready(event.is_ok())
-            })
-            .inspect_ok(move |event| match event {
-                watcher::Event::Init => known = resources.state(),
-                watcher::Event::InitDone if !std::mem::take(&mut first) => {
-                    wake_all(known.drain(..), &wake);
+        joined(
+            self.apis().into_iter().map(watch).collect(),
+            self.access::<K>(),
+        )
+        .filter(|event| {
+            told::<K>(event);
+            future::ready(event.is_ok())
+        })
+        .inspect_ok(move |event| match event {
+            watcher::Event::Init => known = resources.state(),
+            watcher::Event::InitDone if !std::mem::take(&mut first) => {
+                wake_all(known.drain(..), &wake);
+            }
+            _ => {}
+        })
+    }
+
+    /// What to do when a list of a namespace is refused, and when it no longer is.
+    fn access<K>(&self) -> impl FnMut(&str, Access) + Send + use<K>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let (resources, wake, refused) =
+            (self.resources(), self.wake.clone(), self.refused.clone());
+        move |namespace, access| {
+            let kind = K::kind(&());
+            match access {
+                Access::Refused => refused.add(namespace, &kind),
+                Access::Granted => {
+                    refused.remove(namespace, &kind);
+                    info!(%kind, namespace, "listed, after it was refused");
+                    wake_all(resources.state(), &wake);
                 }
-                _ => {}
-            })
+            }
+        }
     }
 
     /// What is created, changed or deleted, of all there is.
@@ -156,7 +182,9 @@ impl Watches {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + Send + 'static,
     {
-        self.watched(watcher::Config::default()).touched_objects()
+        let trim = |object: &mut K| object.managed_fields_mut().clear();
+        self.watched(watcher::Config::default(), trim)
+            .touched_objects()
     }
 
     /// A mirror of everything that `wanted` selects, without what `trim` takes away, and the events
@@ -173,8 +201,7 @@ impl Watches {
     {
         let (store, writer) = reflector::store();
         let events = self
-            .watched::<K>(wanted)
-            .modify(move |object| {
+            .watched(wanted, move |object: &mut K| {
                 object.managed_fields_mut().clear();
                 trim(object);
             })

@@ -86,6 +86,7 @@ mod tests {
     use super::*;
     use crate::Ref;
     use crate::error::Error;
+    use crate::watches::Refused;
 
     fn resource(name: &str, reason: &str) -> Guarded {
         let condition = |kind: &str, status: &str| -> Value {
@@ -129,7 +130,7 @@ mod tests {
             metrics: Metrics::new(),
             resources,
             dispatcher: Arc::new(Dispatcher::new(7, wake)),
-            health: Health::new(leader.clone()),
+            health: Health::new(leader.clone(), Refused::default()),
             leader,
         }
     }
