@@ -510,6 +510,13 @@ pub enum RegistryProvider {
     Azure,
 }
 
+impl GitRepo {
+    /// Whether the repository is read with something secret.
+    pub fn has_credentials(&self) -> bool {
+        self.ssh_key_secret.is_some() || self.credentials_secret.is_some()
+    }
+}
+
 impl RegistryProvider {
     /// The program that knows how to sign in: its standard credential helper.
     pub fn helper(self) -> Option<&'static str> {

@@ -179,6 +179,9 @@ fn going_on(
     let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
         .then(|| ongoing::no_pod(case.settings.builds_in(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
+    // Nobody could lend it anything before it was there.
+    let lent = (!build.lent).then(|| lend(case, plan)).flatten();
+    let lent = Vec::from_iter(lent);
     let Some(why) = waiting.cloned().or(unborn) else {
         let due = build.created_at + NO_POD;
         let look_at = Some(due).filter(|due| !build.has_pod && case.now < *due);
@@ -186,9 +189,7 @@ fn going_on(
             look_at,
             ..building(&logs)
         };
-        // Nobody could lend it anything before it was there.
-        let lent = (!build.lent).then(|| lend(case, plan)).flatten();
-        return missing(lent.into_iter().collect(), going_on);
+        return missing(lent, going_on);
     };
     let given_up_at = build.created_at + patience(&why);
     let message = format!("the build of the runner image cannot start: {why}");
@@ -208,7 +209,7 @@ fn going_on(
         look_at: Some(given_up_at),
         ..Situation::blocked(State::Building, &why.reason, message)
     };
-    missing(Vec::new(), stuck)
+    missing(lent, stuck)
 }
 
 fn logs_of_build(case: &Case<'_>, job: &str) -> String {

@@ -72,11 +72,14 @@ pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
 /// The private key for a clone by ssh, and the keys of hosts beside it.
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
+/// A file of what is lent to a build elsewhere: it is there once everything else is.
+pub const LENT_FILE: &str = "lent";
+
 /// What the repository asks for, so that private modules can be fetched like it. The builder does
-/// not see it. A Secret that is gone stops nobody who needs nothing of it.
+/// not see it. A Secret that is gone stops nobody who needs nothing of it; what is to be lent is waited for.
 fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
-    let secret = |name: &str, keys: &[(&str, &str)]| VolumeProjection {
+    let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {
         secret: Some(SecretProjection {
             name: name.to_owned(),
             items: Some(
@@ -88,7 +91,7 @@ fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
                     })
                     .collect(),
             ),
-            optional: Some(true),
+            optional: Some(optional),
         }),
         ..VolumeProjection::default()
     };
@@ -96,13 +99,16 @@ fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     let ssh = repo.ssh_key_secret.iter().map(|ssh| {
         let key = lent.map_or(ssh.key.as_str(), |_| ssh_key);
         let keys = [(key, ssh_key), (known_hosts, known_hosts)];
-        secret(lent.unwrap_or(&ssh.name), &keys)
+        secret(lent.unwrap_or(&ssh.name), &keys, true)
     });
     let https = repo.credentials_secret.iter().map(|https| {
         let keys = HTTPS_FILES.map(|key| (key, key));
-        secret(lent.unwrap_or(&https.name), &keys)
+        secret(lent.unwrap_or(&https.name), &keys, true)
     });
-    let sources: Vec<_> = ssh.chain(https).collect();
+    let whole = lent
+        .filter(|_| repo.has_credentials())
+        .map(|lent| secret(lent, &[(LENT_FILE, LENT_FILE)], false));
+    let sources: Vec<_> = ssh.chain(https).chain(whole).collect();
     (!sources.is_empty()).then(|| Volume {
         name: GIT.to_owned(),
         projected: Some(ProjectedVolumeSource {
@@ -213,7 +219,7 @@ fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Cont
     let repo = &tf.spec.git_repo;
     let authority = repo.ca_bundle.as_deref();
     env.extend(authority.map(|text| pod::env("ALUSTAN_GIT_CA_BUNDLE", text)));
-    if repo.ssh_key_secret.is_some() || repo.credentials_secret.is_some() {
+    if repo.has_credentials() {
         mounts.push(VolumeMount {
             read_only: Some(true),
             ..pod::mount(GIT, paths::GIT)

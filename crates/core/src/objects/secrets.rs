@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde::Serialize;
 
+use super::prepare::LENT_FILE;
 use super::{meta, meta_of_build};
 use crate::seen::InputsSeen;
 use crate::settings::Settings;
@@ -87,9 +88,12 @@ pub fn lent(tf: &Terraform, job: &str, found: &InputsSeen, settings: &Settings) 
         .git
         .iter()
         .map(|(file, text)| (file.clone(), text.clone()));
+    let whole = tf.spec.git_repo.has_credentials();
+    let whole = whole.then(|| (LENT_FILE.to_owned(), Vec::new()));
     let data: BTreeMap<_, _> = docker
         .into_iter()
         .chain(git)
+        .chain(whole)
         .map(|(key, value)| (key, ByteString(value)))
         .collect();
     (!data.is_empty()).then(|| Secret {

@@ -4,8 +4,9 @@ use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
 use alustan_api::names;
 use alustan_api::report::FailureClass;
+use alustan_core::objects::prepare::LENT_FILE;
 use alustan_core::objects::secrets;
-use alustan_core::seen::{AccountSeen, BuildState, InputsSeen};
+use alustan_core::seen::{AccountSeen, BuildState, InputsSeen, Waiting};
 use alustan_core::settings::Settings;
 use alustan_core::step::Step;
 use k8s_openapi::api::batch::v1::Job;
@@ -246,6 +247,50 @@ fn a_build_whose_maker_died_before_it_was_lent_anything_gets_it() {
     assert!(world.is_lent(&job));
     let again = words(&world.look_once().decision.steps);
     assert!(again.is_empty(), "lent once: {again:?}");
+}
+
+#[test]
+fn a_build_that_waits_for_what_it_is_to_be_lent_gets_it() {
+    let (mut world, job) = building();
+    let build = world.builds.get_mut(&job).unwrap();
+    build.lent = None;
+    build.state = BuildState::Active(Some(Waiting {
+        reason: "FailedMount".to_owned(),
+        message: format!("secret \"{job}\" not found"),
+    }));
+    world.restart();
+    for _ in 0..8 {
+        world.look_once();
+    }
+    assert!(world.is_lent(&job));
+}
+
+#[rstest]
+#[case::ssh("/gitRepo/sshKeySecret", json!({"name": "deploy", "key": "id"}))]
+#[case::https("/gitRepo/credentialsSecret", json!({"name": "login"}))]
+fn a_build_elsewhere_begins_once_it_has_the_credentials_of_the_repository(
+    #[case] field: &str,
+    #[case] secret: serde_json::Value,
+) {
+    let public = terraform().with("/containerRegistry/secretRef", json!(null));
+    let mut world = world_of(public.with(field, secret), elsewhere());
+    for _ in 0..20 {
+        world.look_once();
+    }
+    let (job, build) = world.builds.pop_first().unwrap();
+    assert!(build.borrows);
+    let lent = build.lent.unwrap().data.unwrap();
+    assert!(lent.contains_key(LENT_FILE), "{job}: {lent:?}");
+
+    let mut plain = world_of(
+        terraform().with("/containerRegistry/secretRef", json!(null)),
+        elsewhere(),
+    );
+    for _ in 0..20 {
+        plain.look_once();
+    }
+    let (_, build) = plain.builds.pop_first().unwrap();
+    assert!(!build.borrows && build.lent.is_none());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
 use alustan_core::status::troubled;
 use alustan_core::step::{Keep, Object, Step, Swap};
 use k8s_openapi::api::batch::v1 as batch;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Secret};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
 use kube::ResourceExt;
 
 use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
@@ -301,12 +301,13 @@ impl World {
         let container = &pod.containers[0];
         if job.labels().contains_key(alustan_api::labels::IMAGE_TAG) {
             let named = self.tf().spec.container_registry.secret_ref.is_some();
-            let borrows = named && job.metadata.namespace != self.tf().metadata.namespace;
-            let volumes = pod.volumes.iter().flatten();
+            let elsewhere = job.metadata.namespace != self.tf().metadata.namespace;
+            let volumes = || pod.volumes.iter().flatten();
+            let borrows = elsewhere && volumes().any(wants_a_secret);
             self.builds.entry(name).or_insert_with(|| Build {
                 uid,
                 destination: destination(container),
-                credentials: !named || volumes.into_iter().any(|volume| volume.name == "docker"),
+                credentials: !named || volumes().any(|volume| volume.name == "docker"),
                 borrows,
                 lent: None,
                 created_at: now,
@@ -408,4 +409,15 @@ fn destination(builder: &Container) -> (String, String) {
         .unwrap();
     let (image, tag) = place.rsplit_once(':').unwrap();
     (image.to_owned(), tag.to_owned())
+}
+
+/// Whether the pod of `volume` does not start before a Secret is there.
+fn wants_a_secret(volume: &Volume) -> bool {
+    let whole = volume.secret.iter().map(|secret| secret.optional);
+    let projected = volume.projected.iter().flat_map(|it| &it.sources).flatten();
+    let projected = projected.filter_map(|source| source.secret.as_ref());
+    let projected = projected.map(|secret| secret.optional);
+    whole
+        .chain(projected)
+        .any(|optional| optional != Some(true))
 }
