@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use alustan_api::{FINALIZER, Terraform, TerraformStatus};
+use alustan_api::{FINALIZER, State, Terraform, TerraformStatus};
 use alustan_core::absorb::open_run;
 use alustan_core::admission::{LIMITS, QUOTA, limits_of};
 use alustan_core::decide::decide;
@@ -12,6 +12,7 @@ use alustan_core::metacontroller::{Pace, pace};
 use alustan_core::references::Key;
 use alustan_core::schedule::Class;
 use alustan_core::seen::Seen;
+use alustan_core::settings::Settings;
 use alustan_core::start::occupied;
 use alustan_core::status::troubled;
 use alustan_core::step::{Decision, Start, Step};
@@ -135,7 +136,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
         Ok(seen) => seen,
         Err(error) => {
             let status = tf.status.clone().unwrap_or_default();
-            report(&session, trouble(&tf, status, &error)).await?;
+            report(&session, trouble(&tf, &cx.settings, status, &error)).await?;
             return Err(error);
         }
     };
@@ -268,7 +269,7 @@ async fn act(
         }
         Err(error) if error.is_conflict() || error.is_not_leading() => Err(error),
         Err(error) => {
-            report(session, trouble(tf, status, &error)).await?;
+            report(session, trouble(tf, &cx.settings, status, &error)).await?;
             Err(error)
         }
     }
@@ -311,13 +312,21 @@ fn queued(status: &mut TerraformStatus, position: usize) {
 
 /// The status when a read or a write failed: what stands in the way is said, and tried again. An
 /// API server that is out of reach cannot be told anything.
-fn trouble(tf: &Terraform, status: TerraformStatus, error: &Error) -> TerraformStatus {
+fn trouble(
+    tf: &Terraform,
+    settings: &Settings,
+    status: TerraformStatus,
+    error: &Error,
+) -> TerraformStatus {
+    let builds = status.state == State::Building;
+    let own = tf.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = if builds { settings.builds_in(tf) } else { own };
     let message = match error.reason() {
         "ApiUnavailable" => return tf.status.clone().unwrap_or(status),
         QUOTA | LIMITS => format!(
             "{}; tried again within five minutes; see {}",
             error.chain(),
-            limits_of(tf)
+            limits_of(namespace)
         ),
         _ => error.chain(),
     };

@@ -2,9 +2,6 @@
 //! server gives them for what is created. Nobody but their owner can do anything about it, and it
 //! passes without our knowing: it is told, and tried again gently.
 
-use alustan_api::Terraform;
-use kube::ResourceExt;
-
 use crate::seen::Waiting;
 
 /// The reason of what a `ResourceQuota` does not admit.
@@ -60,9 +57,8 @@ pub(crate) fn is_refused(reason: &str) -> bool {
     [QUOTA, LIMITS].contains(&reason)
 }
 
-/// The command that shows what the namespace of `tf` admits.
-pub fn limits_of(tf: &Terraform) -> String {
-    let namespace = tf.namespace().unwrap_or_default();
+/// The command that shows what `namespace` admits.
+pub fn limits_of(namespace: &str) -> String {
     format!("kubectl describe resourcequota,limitrange -n {namespace}")
 }
 

@@ -509,7 +509,8 @@ impl Case<'_> {
         };
         let failure = report.failure.as_ref();
         if failure.is_some_and(|failure| admission::is_refused(&failure.reason)) {
-            return format!("; see {}", admission::limits_of(self.tf));
+            let namespace = self.tf.namespace().unwrap_or_default();
+            return format!("; see {}", admission::limits_of(&namespace));
         }
         format!("; see {}", logs(self.tf, &report.job))
     }

@@ -270,7 +270,8 @@ impl Case<'_> {
             self.cancel(&run.job, Some(failure));
         }
         let message = if admission::is_refused(&why.reason) {
-            format!("{message}; see {}", admission::limits_of(self.tf))
+            let namespace = self.tf.namespace().unwrap_or_default();
+            format!("{message}; see {}", admission::limits_of(&namespace))
         } else {
             format!(
                 "{message}; waited for until {}, then it is started anew",
