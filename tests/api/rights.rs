@@ -22,13 +22,11 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         &["get", "list", "watch", "patch"],
     ),
     ("alustan.io", "terraforms/status", &["patch"]),
-    // Records, pins, state, outputs, pull secrets, credentials; `update` is granted to runners.
+    // Records, pins, state, outputs, pull secrets, credentials.
     (
         "",
         "secrets",
-        &[
-            "get", "list", "watch", "create", "patch", "update", "delete",
-        ],
+        &["get", "list", "watch", "create", "patch", "delete"],
     ),
     // Scripts, variables and outputs.
     (
@@ -89,7 +87,7 @@ const REFUSED: [(&str, &str, &[&str]); 26] = [
         "terraforms",
         &["create", "update", "delete", "deletecollection"],
     ),
-    ("", "secrets", &["deletecollection"]),
+    ("", "secrets", &["update", "deletecollection"]),
     ("", "configmaps", &["update", "deletecollection"]),
     ("", "namespaces", &["list", "create", "update", "delete"]),
     ("", "nodes", &["get", "list", "patch"]),

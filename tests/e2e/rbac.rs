@@ -70,14 +70,15 @@ async fn rbac_the_operator_uses_the_rights_that_it_has() {
         scene.cluster.run("kubectl", &lease).await;
         scene.cluster.scale_operator(1).await;
 
-        // Why a build failed, and why a Job has no pod.
-        scene
-            .commit("broken", &[("main.tf", "terraform {\n  required_providers {\n    none = { source = \"tests/none\" }\n  }\n}\n")])
-            .await;
-        scene.apply(&scene.resource("broken")).await;
+        // Why a build failed: what is no builder says so in its log.
+        scene.commit("broken", &[("main.tf", "")]).await;
+        let mut broken = scene.resource("broken");
+        let image = "registry.alustan.test:5000/alustan/controller:dev";
+        broken["spec"]["containerRegistry"]["builder"] = json!({"image": image});
+        scene.apply(&broken).await;
         scene
             .wait("broken", "its build to fail", |tf| {
-                condition(tf, "ImageReady").is_some_and(|it| it.status == "False")
+                condition(tf, "ImageReady").is_some_and(|it| it.reason == "BuildFailed")
             })
             .await;
         scene.delete("broken", &DeleteParams::default()).await;
@@ -125,7 +126,15 @@ async fn rbac_the_operator_uses_the_rights_that_it_has() {
             })
             .await;
         assert!(condition(&tf, "Ready").is_some_and(|it| it.status == "True"));
-        assert!(!scene.api::<Job>().list(&kube::api::ListParams::default()).await.unwrap().items.is_empty());
+        assert!(
+            !scene
+                .api::<Job>()
+                .list(&kube::api::ListParams::default())
+                .await
+                .unwrap()
+                .items
+                .is_empty()
+        );
         scene.delete("web", &DeleteParams::default()).await;
         scene.nothing_left().await;
     })

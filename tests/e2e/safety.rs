@@ -71,7 +71,7 @@ async fn every_pod_but_the_builders_is_admitted_where_restricted_is_enforced() {
         let mut names: Vec<&str> = Vec::new();
         for right in &rights {
             assert_eq!((right[0], right[1]), ("secrets", "[]"), "{list}");
-            assert_eq!(right[3..], ["[get", "patch", "update]"], "{list}");
+            assert_eq!(right[3..], ["[get", "patch]"], "{list}");
             names.push(right[2]);
         }
         names.sort_unstable();

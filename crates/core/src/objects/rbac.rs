@@ -34,7 +34,7 @@ pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
             api_groups: Some(vec![String::new()]),
             resources: Some(vec!["secrets".to_owned()]),
             resource_names: Some(secrets),
-            verbs: ["get", "patch", "update"].map(str::to_owned).to_vec(),
+            verbs: ["get", "patch"].map(str::to_owned).to_vec(),
             ..PolicyRule::default()
         }]),
     }
