@@ -247,6 +247,28 @@ fn with_namespaces_to_watch_the_operator_has_no_rights_elsewhere() {
 }
 
 #[test]
+fn policies_hold_where_the_operator_watches() {
+    let selector = |values: &str| {
+        let all: Vec<_> = objects(&usual(values)).into_iter().collect();
+        let bindings = of(&all, "ValidatingAdmissionPolicyBinding");
+        let selectors = bindings.iter().map(|(id, binding)| {
+            let resources = binding["spec"]["matchResources"].clone();
+            (id.name.clone(), resources)
+        });
+        selectors.collect::<Vec<_>>()
+    };
+    let everywhere = selector("allowed: {approval: Manual}");
+    assert!(everywhere.iter().all(|(_, at)| at.is_null()));
+    let some = selector("allowed: {approval: Manual}\nwatchNamespaces: [team, other]");
+    assert_eq!(some.len(), everywhere.len());
+    for (name, at) in some {
+        let watched = json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team", "other"]});
+        let wanted = json!({"namespaceSelector": {"matchExpressions": [watched]}});
+        assert_eq!(at, wanted, "{name}");
+    }
+}
+
+#[test]
 fn each_release_has_a_lease_of_its_own() {
     for (release, lease) in [("alustan", "alustan"), ("team", "team-alustan")] {
         let all = objects(&helm(release, "alustan-system", "watchNamespaces: [team]").unwrap());

@@ -9,13 +9,14 @@ const METADATA: &str = "169.254.169.254/32";
 
 #[test]
 fn nobody_reaches_the_credentials_of_a_node() {
-    let chart = usual("networkPolicy: {enabled: true, namespaces: [team]}");
-    let namespace = kustomize("deploy/kustomize/namespace");
+    let chart =
+        "networkPolicy: {enabled: true, namespaces: [team, builds]}\nbuilder: {namespace: builds}";
     for (name, rendered, expected) in [
-        ("chart", chart, 2),
+        ("chart", usual(chart), 3),
         ("staging", kustomize("deploy/kustomize/overlays/staging"), 1),
         ("prod", kustomize("deploy/kustomize/overlays/prod"), 1),
-        ("namespace", namespace, 1),
+        ("namespace", kustomize("deploy/kustomize/namespace"), 1),
+        ("builds", kustomize("deploy/kustomize/builds"), 1),
     ] {
         let objects = objects(&rendered);
         let policies = objects.iter().filter(|(id, _)| id.kind == "NetworkPolicy");

@@ -141,13 +141,18 @@ fn metacontroller_is_the_same_with_and_without_tls() {
 fn a_namespace_of_builds_is_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let deploy = from(folder.path(), &root().join("deploy/kustomize"));
-    let text =
-        format!("resources: [{deploy}/base]\ncomponents: [{deploy}/components/build-namespace]\n");
+    let of = |part: &str| format!("{deploy}/components/{part}");
+    let text = format!(
+        "resources: [{deploy}/base]\ncomponents: [{}, {}]\n",
+        of("build-namespace"),
+        of("network-policies")
+    );
     std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
     let operator = kustomize(folder.path().to_str().unwrap());
     let builds = kustomize("deploy/kustomize/builds");
     let both = format!("{operator}\n---\n{builds}");
-    compare(&both, &usual("builder: {namespace: alustan-builds}"));
+    let values = "builder: {namespace: alustan-builds}\nnetworkPolicy: {enabled: true}";
+    compare(&both, &usual(values));
 }
 
 #[test]
@@ -182,8 +187,15 @@ fn an_operator_of_some_namespaces_is_the_same() {
         std::fs::write(folder.join("kustomization.yaml"), text).unwrap();
         kustomize(folder.to_str().unwrap())
     };
-    let patch = "patches:\n  - patch: |-\n      apiVersion: apps/v1\n      kind: Deployment\n      metadata: {name: alustan-controller}\n      \
-                 spec: {template: {spec: {containers: [{name: controller, env: [{name: ALUSTAN_WATCH_NAMESPACES, value: 'team,other'}]}]}}}";
+    let patch = "patches:
+  - patch: |-
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: alustan-controller}
+      spec: {template: {spec: {containers: [{name: controller, env: [{name: ALUSTAN_WATCH_NAMESPACES, value: 'team,other'}]}]}}}
+  - target: {kind: ValidatingAdmissionPolicyBinding}
+    patch: |-
+      - {op: replace, path: /spec/matchResources/namespaceSelector/matchExpressions/0/values, value: [team, other]}";
     let mut all = vec![write(
         "operator",
         format!(

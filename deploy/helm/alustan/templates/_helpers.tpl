@@ -57,7 +57,7 @@ its ServiceAccount, its names.
 {{- replace "%NAMESPACE%" .context.Release.Namespace $text -}}
 {{- end }}
 
-{{- /* The objects of such a file, with the release's labels. */ -}}
+{{- /* The objects of such a file, with the release's labels. Its policies hold where it watches. */ -}}
 {{- define "alustan.objects" -}}
 {{- $labels := include "alustan.labels" .context | fromYaml -}}
 {{- range splitList "\n---\n" (include "alustan.file" .) }}
@@ -65,6 +65,10 @@ its ServiceAccount, its names.
 {{- $_ := set $object.metadata "labels" (merge (dict) ($object.metadata.labels | default dict) ($.labels | default dict) $labels) }}
 {{- if $.namespace }}
 {{- $_ := set $object.metadata "namespace" $.namespace }}
+{{- end }}
+{{- if and $.context.Values.watchNamespaces (eq $object.kind "ValidatingAdmissionPolicyBinding") }}
+{{- $watched := dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" $.context.Values.watchNamespaces }}
+{{- $_ := set $object.spec "matchResources" (dict "namespaceSelector" (dict "matchExpressions" (list $watched))) }}
 {{- end }}
 ---
 {{ toYaml $object }}
