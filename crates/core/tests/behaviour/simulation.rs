@@ -14,7 +14,7 @@ use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, TestRunner};
 
-use crate::fixtures::Edit as _;
+use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Class, Look, Stage, World};
 use event::{After, Event, after, event, happen};
 
@@ -89,6 +89,8 @@ fn comes_to_rest(world: &mut World) {
         world.status()
     );
     assert_eq!(world.real.config.as_ref(), Some(&world.wanted_now()));
+    let kept = world.builds.values().filter(|build| build.lent.is_some());
+    assert_eq!(kept.count(), 0, "what was lent is taken back");
     world.restore_images();
     stays_at_rest(world);
 }
@@ -154,7 +156,19 @@ fn beginnings() -> Vec<World> {
         manual,
         applying,
         endless(),
+        elsewhere(),
     ]
+}
+
+/// A world whose images are built in another namespace; its repository is private.
+fn elsewhere() -> World {
+    let private = terraform().with("/gitRepo/credentialsSecret/name", "login");
+    let mut world = World::with(private);
+    world.settings.build_namespace = Some("builds".to_owned());
+    while world.builds.is_empty() {
+        world.look(Look::default());
+    }
+    world
 }
 
 /// A world in which corrections do not last.
