@@ -272,32 +272,38 @@ async fn what_admission_let_by_is_refused_by_the_operator() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_may_not_be_seen_holds_up_nobody_else() {
+async fn nobody_acts_before_all_may_be_seen_and_one_that_no_longer_may_holds_up_nobody() {
     const HALVED: &str = "halved-system";
     let server = Narrow::shared().await.server;
     let spaces = [
         Space::of(server, json!({})).await,
         Space::of(server, json!({})).await,
     ];
-    let [seen, unseen] = &spaces;
+    let [one, other] = &spaces;
     let installed = Installed::begin(server, HALVED);
-    installed.admit(&seen.namespace);
+    installed.admit(&one.namespace);
     for space in &spaces {
         space.apply(&resource("web")).await.unwrap();
     }
     let namespaces = spaces.each_ref().map(|space| space.namespace.as_str());
     let log = server.folder().join("halved.log");
     let _leash = leashed(&mut installed.operator(&namespaces), &log);
-    reason(seen, "web", "RepositoryUnreachable").await;
-    let ignored = unseen.api::<Terraform>().get("web").await.unwrap();
+    until("what is missing to be told", async || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        let told = log.contains("could not watch") && log.contains(&other.namespace);
+        told.then_some(()).ok_or(log)
+    })
+    .await;
+    let ignored = one.api::<Terraform>().get("web").await.unwrap();
     assert_eq!((ignored.status, ignored.metadata.finalizers), (None, None));
-    let log = std::fs::read_to_string(log).unwrap();
-    let told = format!("in the namespace \\\"{}\\\"", unseen.namespace);
-    assert!(
-        log.contains("could not watch") && log.contains(&told),
-        "{log}"
-    );
 
-    installed.admit(&unseen.namespace);
-    reason(unseen, "web", "RepositoryUnreachable").await;
+    installed.admit(&other.namespace);
+    for space in &spaces {
+        reason(space, "web", "RepositoryUnreachable").await;
+    }
+    let binding = ["delete", "rolebinding", "alustan-controller", "-n"];
+    let binding = [&binding[..], &[other.namespace.as_str()]].concat();
+    server.kubectl(&binding).unwrap();
+    one.apply(&resource("next")).await.unwrap();
+    reason(one, "next", "RepositoryUnreachable").await;
 }

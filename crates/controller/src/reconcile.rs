@@ -85,14 +85,6 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
         .clone()
         .wait_for(|lists| *lists >= LISTS)
         .await;
-    // Nor is what it may not list there.
-    let namespaces = [object.namespace(), cx.settings.build_namespace.clone()];
-    if !namespaces.iter().flatten().all(|it| cx.health.sees(it)) {
-        return Ok(Looked {
-            again: None,
-            pace: Pace::AtWork,
-        });
-    }
     let who = ObjectRef::from_obj(object);
     let (began, _looking) = (Instant::now(), cx.health.look(&who));
     let span = info_span!("look", run = Empty, trace_id = Empty);

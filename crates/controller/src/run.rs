@@ -44,7 +44,7 @@ use crate::pushes::follow;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
 use crate::sync::Syncs;
-use crate::watches::{Events, Refused, Watches, is_watched, to_ref, wake_all};
+use crate::watches::{Events, Watches, is_watched, to_ref, wake_all};
 use crate::{Guarded, Ref, readable};
 
 /// Resources, Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
@@ -80,8 +80,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let client = connect(&metrics, &leader)
         .await
         .context("connect to the API server")?;
-    let refused = Refused::default();
-    let health = Health::new(leader.clone(), refused.clone());
+    let health = Health::new(leader.clone());
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
         shutdown().await;
@@ -97,7 +96,7 @@ pub(crate) async fn run(config: Config) -> Result<()> {
              keeps one from being deleted while something is applied in it"
         );
     }
-    let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists, refused);
+    let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists);
     let dispatcher = Dispatcher::new(config.max_concurrent_runs, wake.clone());
     let (push, pushes) = mpsc::channel(PUSHES);
     let made = Made {

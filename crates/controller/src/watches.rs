@@ -1,7 +1,6 @@
 //! Watches that try again by themselves, and mirrors that they fill.
 
 mod joined;
-mod refused;
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -18,13 +17,12 @@ use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watc
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use crate::error::with_causes;
 use crate::followers::Followers;
 use crate::{Guarded, Ref};
-use joined::{Access, joined};
-pub(crate) use refused::Refused;
+use joined::joined;
 
 /// What a watch gives.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
@@ -43,20 +41,18 @@ pub(crate) struct Watches {
     wake: mpsc::UnboundedSender<Ref>,
     /// How many have listed everything once.
     lists: watch::Sender<usize>,
-    refused: Refused,
 }
 
 impl Watches {
     /// Watches in `namespaces`, in all without any, and the events of the resources. Their own status is no news to us. One
     /// that is gone is looked at once more, so that nothing of it is remembered; `wake` gets it, and
     /// those that an event concerns besides the one that it is about. `lists` counts the resources and the
-    /// mirrors that have listed everything once; of several namespaces, those that are `refused` aside.
+    /// mirrors that have listed everything once.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,
         wake: mpsc::UnboundedSender<Ref>,
         lists: watch::Sender<usize>,
-        refused: Refused,
     ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
         let (resources, writer) = reflector::store();
         let watches = Self {
@@ -65,7 +61,6 @@ impl Watches {
             resources,
             wake: wake.clone(),
             lists: lists.clone(),
-            refused,
         };
         let news = predicates::generation
             .combine(predicates::finalizers)
@@ -105,17 +100,17 @@ impl Watches {
     }
 
     /// Where objects are watched: in all namespaces at once, or in each of those that are named.
-    fn apis<K>(&self) -> Vec<(String, Api<K>)>
+    fn apis<K>(&self) -> Vec<Api<K>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         let client = || self.client.clone();
         if self.namespaces.is_empty() {
-            return vec![(String::new(), Api::all(client()))];
+            return vec![Api::all(client())];
         }
         let namespaces = self.namespaces.iter();
         namespaces
-            .map(|namespace| (namespace.clone(), Api::namespaced(client(), namespace)))
+            .map(|namespace| Api::namespaced(client(), namespace))
             .collect()
     }
 
@@ -135,45 +130,22 @@ impl Watches {
         let (resources, wake) = (self.resources(), self.wake.clone());
         let mut known = Vec::new();
         let mut first = true;
-        let watch = |(namespace, api): (String, Api<K>)| {
+        let watch = |api: Api<K>| {
             let events = watcher(api, wanted.clone()).default_backoff();
-            (namespace, events.modify(trim).boxed())
+            events.modify(trim).boxed()
         };
-        joined(
-            self.apis().into_iter().map(watch).collect(),
-            self.access::<K>(),
-        )
-        .filter(|event| {
-            told::<K>(event);
-            future::ready(event.is_ok())
-        })
-        .inspect_ok(move |event| match event {
-            watcher::Event::Init => known = resources.state(),
-            watcher::Event::InitDone if !std::mem::take(&mut first) => {
-                wake_all(known.drain(..), &wake);
-            }
-            _ => {}
-        })
-    }
-
-    /// What to do when a list of a namespace is refused, and when it no longer is.
-    fn access<K>(&self) -> impl FnMut(&str, Access) + Send + use<K>
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        let (resources, wake, refused) =
-            (self.resources(), self.wake.clone(), self.refused.clone());
-        move |namespace, access| {
-            let kind = K::kind(&());
-            match access {
-                Access::Refused => refused.add(namespace, &kind),
-                Access::Granted => {
-                    refused.remove(namespace, &kind);
-                    info!(%kind, namespace, "listed, after it was refused");
-                    wake_all(resources.state(), &wake);
+        joined(self.apis().into_iter().map(watch).collect())
+            .filter(|event| {
+                told::<K>(event);
+                future::ready(event.is_ok())
+            })
+            .inspect_ok(move |event| match event {
+                watcher::Event::Init => known = resources.state(),
+                watcher::Event::InitDone if !std::mem::take(&mut first) => {
+                    wake_all(known.drain(..), &wake);
                 }
-            }
-        }
+                _ => {}
+            })
     }
 
     /// What is created, changed or deleted, of all there is.

@@ -86,7 +86,6 @@ mod tests {
     use super::*;
     use crate::Ref;
     use crate::error::Error;
-    use crate::watches::Refused;
 
     fn resource(name: &str, reason: &str) -> Guarded {
         let condition = |kind: &str, status: &str| -> Value {
@@ -130,7 +129,7 @@ mod tests {
             metrics: Metrics::new(),
             resources,
             dispatcher: Arc::new(Dispatcher::new(7, wake)),
-            health: Health::new(leader.clone(), Refused::default()),
+            health: Health::new(leader.clone()),
             leader,
         }
     }

@@ -21,7 +21,6 @@ use tokio::time::Instant;
 use crate::Ref;
 use crate::leader::{Leader, Role};
 use crate::version::Version;
-use crate::watches::Refused;
 
 /// A loop that did not turn for this long is stuck: it turns every ten seconds at least.
 const STUCK: Duration = Duration::from_mins(1);
@@ -34,7 +33,6 @@ pub(crate) struct Health(Arc<Inner>);
 
 struct Inner {
     leader: Leader,
-    refused: Refused,
     warm: AtomicBool,
     loops: Mutex<Loop>,
 }
@@ -59,11 +57,10 @@ impl Drop for Looking {
 }
 
 impl Health {
-    /// Alive, not yet ready; `leader` knows what part it takes, and what is `refused` is told.
-    pub(crate) fn new(leader: Leader, refused: Refused) -> Self {
+    /// Alive, not yet ready; `leader` knows what part it takes.
+    pub(crate) fn new(leader: Leader) -> Self {
         Self(Arc::new(Inner {
             leader,
-            refused,
             warm: AtomicBool::default(),
             loops: Mutex::new(Loop {
                 turned: Instant::now(),
@@ -125,11 +122,6 @@ impl Health {
         ))
     }
 
-    /// Whether this namespace may be acted in: all that is in it is seen.
-    pub(crate) fn sees(&self, namespace: &str) -> bool {
-        !self.0.refused.has(namespace)
-    }
-
     /// Whether the watches have listed everything.
     pub(crate) fn is_ready(&self) -> bool {
         self.0.warm.load(Ordering::Acquire)
@@ -140,15 +132,7 @@ impl Health {
             return Err("the watches have not yet listed everything once".to_owned());
         }
         match self.0.leader.role() {
-            Role::Has(role) => {
-                let refused = self.0.refused.told().map(|what| {
-                    format!(" but what the API server refuses to list, so that nothing is done there: {what}")
-                });
-                let refused = refused.unwrap_or_default();
-                Ok(format!(
-                    "the watches have listed everything{refused}; {role}"
-                ))
-            }
+            Role::Has(role) => Ok(format!("the watches have listed everything; {role}")),
             Role::None(why) => Err(why),
         }
     }
@@ -189,7 +173,7 @@ mod tests {
     use super::*;
 
     fn alive() -> Health {
-        Health::new(Leader::leading(), Refused::default())
+        Health::new(Leader::leading())
     }
 
     async fn ask(health: &Health, path: &str) -> (u16, String) {
@@ -250,7 +234,7 @@ mod tests {
             (leads, "this replica leads"),
             (stands_by, "stands by while other leads"),
         ] {
-            let health = Health::new(leader, Refused::default());
+            let health = Health::new(leader);
             assert_eq!(ask(&health, "/readyz").await.0, 503);
             assert_eq!(ask(&health, "/livez").await.0, 200);
             health.set_ready();
@@ -260,22 +244,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_namespace_that_it_may_not_see_is_told_and_keeps_nobody_from_the_others() {
-        let refused = Refused::default();
-        let health = Health::new(Leader::leading(), refused.clone());
-        health.set_ready();
-        refused.add("team-b", "Job");
-        let told = "ok: the watches have listed everything but what the API server refuses to list, so \
-                    that nothing is done there: Job in team-b; this replica leads\n";
-        assert_eq!(ask(&health, "/readyz").await, (200, told.to_owned()));
-        assert!(health.sees("team-a") && !health.sees("team-b"));
-        refused.remove("team-b", "Job");
-        assert!(health.sees("team-b"));
-    }
-
-    #[tokio::test]
     async fn who_cannot_read_the_lease_is_no_replica_to_count_on() {
-        let health = Health::new(Leader::new(Identity::new(None, "test")), Refused::default());
+        let health = Health::new(Leader::new(Identity::new(None, "test")));
         health.set_ready();
         let told = "not ok: the Lease is being read\n".to_owned();
         assert_eq!(ask(&health, "/readyz").await, (503, told));

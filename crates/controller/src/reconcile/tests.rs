@@ -18,7 +18,6 @@ use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use crate::run::{LISTS, Made, context};
-use crate::watches::Refused;
 
 /// The operator with `client`, which has seen an empty cluster.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
@@ -34,7 +33,7 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     let made = Made {
         client,
         wake: wake.clone(),
-        health: Health::new(Leader::leading(), Refused::default()),
+        health: Health::new(Leader::leading()),
         leader: Leader::leading(),
         metrics: Metrics::new(),
         dispatcher: Arc::new(Dispatcher::new(1, wake)),

@@ -5,45 +5,31 @@ use std::collections::{HashMap, VecDeque};
 
 use futures::stream::{self, BoxStream, SelectAll, StreamExt};
 use kube::ResourceExt;
-use kube::runtime::watcher::{Error, Event};
+use kube::runtime::watcher::Event;
 
 use super::Events;
 
 /// What a watch of a namespace gives.
 type Watch<K> = BoxStream<'static, Events<Event<K>>>;
 
-/// The API server may refuse the list of a namespace at first, and give it later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Refused,
-    Granted,
-}
-
-/// The events of watches, each with its namespace. One alone is itself. Of several, what their first lists
-/// have comes between one `Init` and one `InitDone`; what a later list of one of them has differently comes
-/// as changes, so that the others go on. A first list that is refused holds up the others only if all are:
-/// `access` is told of it, and again once everything that it has was told.
+/// The events of the watches of some namespaces. One alone is itself. Of several, what their first lists have
+/// comes between one `Init` and one `InitDone`; what a later list of one of them has differently comes as
+/// changes, so that the others go on, also while that one fails.
 pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
-    mut watches: Vec<(String, Watch<K>)>,
-    access: impl FnMut(&str, Access) + Send + 'static,
+    mut watches: Vec<Watch<K>>,
 ) -> Watch<K> {
-    if watches.len() == 1 {
-        return watches.remove(0).1;
+    match watches.pop() {
+        Some(only) if watches.is_empty() => return only,
+        last => watches.extend(last),
     }
-    let (parts, open): (Vec<_>, Vec<_>) = watches
-        .into_iter()
-        .enumerate()
-        .map(|(number, (namespace, watch))| {
-            let watch = watch.map(move |event| (number, event)).boxed();
-            (Part::new(namespace), watch)
-        })
-        .unzip();
+    let parts = watches.iter().map(|_| Part::new()).collect();
+    let numbered = watches.into_iter().enumerate();
+    let numbered = numbered.map(|(number, watch)| watch.map(move |event| (number, event)).boxed());
     let joined = Joined {
         parts,
-        open: stream::select_all(open),
-        due: VecDeque::from([Due::Event(Ok(Event::Init))]),
+        open: stream::select_all(numbered),
+        due: VecDeque::from([Ok(Event::Init)]),
         later: Some(Vec::new()),
-        access,
     };
     stream::unfold(joined, |mut joined| async move {
         let event = joined.next().await?;
@@ -52,78 +38,55 @@ pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
     .boxed()
 }
 
-struct Joined<K, A> {
+struct Joined<K> {
     parts: Vec<Part<K>>,
+    /// The watches, by the numbers of their parts.
     open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
     /// What is to be told next.
-    due: VecDeque<Due<K>>,
+    due: VecDeque<Events<Event<K>>>,
     /// What happens before the first lists are whole, and is told after them.
     later: Option<Vec<Event<K>>>,
-    access: A,
-}
-
-enum Due<K> {
-    Event(Events<Event<K>>),
-    /// To the namespace of this part.
-    Access(usize, Access),
 }
 
 /// One namespace.
 struct Part<K> {
-    namespace: String,
-    first: First,
+    /// Whether its first list is whole.
+    listed: bool,
     /// What there is, by name.
     known: HashMap<String, K>,
     /// What the list that goes on has so far.
     list: HashMap<String, K>,
 }
 
-/// What became of the first list.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum First {
-    Due,
-    Refused,
-    Done,
-}
-
-impl<K: ResourceExt + Clone + Send + 'static, A: FnMut(&str, Access)> Joined<K, A> {
+impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
     /// The next event; none once all watches have ended.
     async fn next(&mut self) -> Option<Events<Event<K>>> {
         loop {
-            match self.due.pop_front() {
-                Some(Due::Event(event)) => return Some(event),
-                Some(Due::Access(part, access)) => {
-                    (self.access)(&self.parts[part].namespace, access);
-                }
-                None => {
-                    let (part, event) = self.open.next().await?;
-                    self.take(part, event);
-                }
+            if let Some(event) = self.due.pop_front() {
+                return Some(event);
             }
+            let (part, event) = self.open.next().await?;
+            self.take(part, event);
         }
     }
 
     /// What is due now that `event` came from the watch of this number.
     fn take(&mut self, number: usize, event: Events<Event<K>>) {
-        let part = &mut self.parts[number];
+        let Some(part) = self.parts.get_mut(number) else {
+            return;
+        };
         match event {
             Ok(Event::Init) => part.list.clear(),
             Ok(Event::InitApply(object)) => drop(part.list.insert(object.name_any(), object)),
+            Ok(Event::InitDone) if part.listed => {
+                let changes = part.changes();
+                self.tell(changes);
+            }
             Ok(Event::InitDone) => {
-                let changes = part.listed();
-                let was = std::mem::replace(&mut part.first, First::Done);
-                if self.later.is_some() {
-                    let objects = changes.into_iter().map(|change| match change {
-                        Event::Apply(object) => Event::InitApply(object),
-                        other => other,
-                    });
-                    self.due.extend(objects.map(|it| Due::Event(Ok(it))));
-                } else {
-                    self.tell(changes);
-                }
-                if was == First::Refused {
-                    self.due.push_back(Due::Access(number, Access::Granted));
-                }
+                part.listed = true;
+                part.known = std::mem::take(&mut part.list);
+                let objects = part.known.values().cloned();
+                self.due.extend(objects.map(Event::InitApply).map(Ok));
                 self.whole();
             }
             Ok(Event::Apply(object)) => {
@@ -134,52 +97,39 @@ impl<K: ResourceExt + Clone + Send + 'static, A: FnMut(&str, Access)> Joined<K, 
                 part.known.remove(&object.name_any());
                 self.tell([Event::Delete(object)]);
             }
-            Err(error) => {
-                if part.first == First::Due && is_refusal(&error) {
-                    part.first = First::Refused;
-                    self.due.push_back(Due::Access(number, Access::Refused));
-                }
-                self.due.push_back(Due::Event(Err(error)));
-                self.whole();
-            }
+            Err(error) => self.due.push_back(Err(error)),
         }
     }
 
     fn tell(&mut self, changes: impl IntoIterator<Item = Event<K>>) {
         match &mut self.later {
             Some(later) => later.extend(changes),
-            None => {
-                let changes = changes.into_iter().map(|it| Due::Event(Ok(it)));
-                self.due.extend(changes);
-            }
+            None => self.due.extend(changes.into_iter().map(Ok)),
         }
     }
 
-    /// Ends the first lists once nobody's is awaited any more.
+    /// Ends the first lists with the last of them.
     fn whole(&mut self) {
-        let all = || self.parts.iter().map(|part| part.first);
-        if all().any(|first| first == First::Due) || all().all(|first| first == First::Refused) {
+        if !self.parts.iter().all(|part| part.listed) {
             return;
         }
-        if let Some(later) = self.later.take() {
-            self.due.push_back(Due::Event(Ok(Event::InitDone)));
-            self.tell(later);
-        }
+        self.due.push_back(Ok(Event::InitDone));
+        let later = self.later.take();
+        self.tell(later.into_iter().flatten());
     }
 }
 
 impl<K: ResourceExt + Clone> Part<K> {
-    fn new(namespace: String) -> Self {
+    fn new() -> Self {
         Self {
-            namespace,
-            first: First::Due,
+            listed: false,
             known: HashMap::new(),
             list: HashMap::new(),
         }
     }
 
     /// What the list that is whole now has differently.
-    fn listed(&mut self) -> Vec<Event<K>> {
+    fn changes(&mut self) -> Vec<Event<K>> {
         let list = std::mem::take(&mut self.list);
         let mut before = std::mem::replace(&mut self.known, list);
         let mut changes = Vec::new();
@@ -194,19 +144,13 @@ impl<K: ResourceExt + Clone> Part<K> {
     }
 }
 
-/// Whether a list may not be read: not for now, as by a server that is busy, but until a role says so.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 403)
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::sync::{Arc, Mutex};
 
     use futures::channel::mpsc::{UnboundedSender, unbounded};
     use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::core::Status;
+    use kube::runtime::watcher::Error;
 
     use super::*;
 
@@ -216,7 +160,6 @@ mod tests {
     struct Parts {
         senders: Vec<Sender>,
         watch: Watch<ConfigMap>,
-        access: Arc<Mutex<Vec<String>>>,
     }
 
     /// "a" is an object, "a2" the same one at another version.
@@ -234,25 +177,11 @@ mod tests {
 
     impl Parts {
         fn new(namespaces: usize) -> Self {
-            let (mut senders, mut watches) = (Vec::new(), Vec::new());
-            for number in 0..namespaces {
-                let (sender, watch) = unbounded();
-                senders.push(sender);
-                watches.push((number.to_string(), watch.boxed()));
-            }
-            let access = Arc::<Mutex<Vec<String>>>::default();
-            let heard = access.clone();
-            let watch = joined(watches, move |namespace, access| {
-                heard
-                    .lock()
-                    .unwrap()
-                    .push(format!("{namespace} {access:?}"));
-            });
-            Self {
-                senders,
-                watch,
-                access,
-            }
+            let parts = (0..namespaces).map(|_| unbounded());
+            let (senders, watches): (Vec<_>, Vec<_>) = parts.unzip();
+            let watches = watches.into_iter().map(StreamExt::boxed).collect();
+            let watch = joined(watches);
+            Self { senders, watch }
         }
 
         fn say(&self, part: usize, event: Events<Event<ConfigMap>>) {
@@ -265,12 +194,6 @@ mod tests {
                 self.say(part, Ok(Event::InitApply(object(it))));
             }
             self.say(part, Ok(Event::InitDone));
-        }
-
-        fn refuse(&self, part: usize) {
-            let status = Status::failure("no role", "Forbidden").with_code(403);
-            let refused = kube::Error::Api(status.boxed());
-            self.say(part, Err(Error::InitialListFailed(refused)));
         }
 
         /// What is told by now, in words; what a list has, sorted.
@@ -291,11 +214,6 @@ mod tests {
                 same.sort_unstable();
             }
             told
-        }
-
-        /// What was told of access by now.
-        fn access(&self) -> Vec<String> {
-            std::mem::take(&mut self.access.lock().unwrap())
         }
     }
 
@@ -342,35 +260,36 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_refused_holds_up_nobody_and_is_heard_of_once_it_is_not() {
+    fn what_one_lists_anew_before_another_has_listed_comes_in_its_turn() {
         let mut parts = Parts::new(2);
-        parts.refuse(0);
-        assert_eq!(parts.told(), ["init", "error"]);
-        assert_eq!(parts.access(), ["0 Refused"]);
-        parts.list(1, &["b"]);
-        assert_eq!(parts.told(), ["has b", "done"]);
-        parts.refuse(0);
-        assert_eq!(parts.told(), ["error"]);
-        assert!(parts.access().is_empty());
-        parts.list(0, &["a"]);
-        assert_eq!(parts.told(), ["apply a"]);
-        assert_eq!(parts.access(), ["0 Granted"]);
+        parts.list(0, &["a", "b", "c"]);
+        parts.say(0, Ok(Event::Delete(object("a"))));
+        parts.say(0, Ok(Event::Apply(object("b2"))));
+        parts.list(0, &["a3", "b4"]);
+        assert_eq!(parts.told(), ["init", "has a", "has b", "has c"]);
+        parts.list(1, &[]);
+        let changes = ["delete a", "apply a3", "apply b2", "apply b4", "delete c"];
+        let told = parts.told();
+        assert_eq!(
+            (told[0].as_str(), &told[1..]),
+            ("done", &changes.map(str::to_owned)[..])
+        );
     }
 
     #[test]
-    fn nothing_is_whole_while_all_are_refused_or_one_only_fails() {
-        let mut parts = Parts::new(2);
-        parts.refuse(0);
-        parts.refuse(1);
-        assert_eq!(parts.told(), ["init", "error", "error"]);
-        parts.list(0, &["a"]);
-        assert_eq!(parts.told(), ["has a", "done"]);
+    fn one_that_fails_keeps_the_first_list_from_being_whole_and_nobody_from_going_on() {
         let mut parts = Parts::new(2);
         parts.list(0, &["a"]);
         assert_eq!(parts.told(), ["init", "has a"]);
         parts.say(1, Err(Error::NoResourceVersion));
         assert_eq!(parts.told(), ["error"]);
-        assert!(parts.access().is_empty());
+        parts.list(1, &["b"]);
+        assert_eq!(parts.told(), ["has b", "done"]);
+        parts.say(1, Ok(Event::Init));
+        parts.say(1, Err(Error::NoResourceVersion));
+        assert_eq!(parts.told(), ["error"]);
+        parts.say(0, Ok(Event::Apply(object("a2"))));
+        assert_eq!(parts.told(), ["apply a2"]);
     }
 
     #[test]
