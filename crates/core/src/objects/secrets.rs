@@ -88,15 +88,15 @@ pub fn lent(tf: &Terraform, job: &str, found: &InputsSeen, settings: &Settings) 
         .git
         .iter()
         .map(|(file, text)| (file.clone(), text.clone()));
-    let whole = tf.spec.git_repo.has_credentials();
-    let whole = whole.then(|| (LENT_FILE.to_owned(), Vec::new()));
+    let needs = docker.is_some() || !found.git.is_empty() || tf.spec.git_repo.has_credentials();
+    let whole = (LENT_FILE.to_owned(), Vec::new());
     let data: BTreeMap<_, _> = docker
         .into_iter()
         .chain(git)
-        .chain(whole)
+        .chain([whole])
         .map(|(key, value)| (key, ByteString(value)))
         .collect();
-    (!data.is_empty()).then(|| Secret {
+    needs.then(|| Secret {
         metadata: meta_of_build(tf, job.to_owned(), Component::Lent, settings),
         data: Some(data),
         immutable: Some(true),

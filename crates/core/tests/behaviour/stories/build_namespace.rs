@@ -110,7 +110,7 @@ fn a_build_elsewhere_is_lent_what_it_needs() {
     assert_eq!(lent.labels()[labels::UID], "uid-of-web");
     assert_eq!(lent.labels()[labels::COMPONENT], Component::Lent.as_str());
     let keys: Vec<_> = lent.data.unwrap().into_keys().collect();
-    assert_eq!(keys, [secrets::DOCKER_CONFIG]);
+    assert_eq!(keys, [secrets::DOCKER_CONFIG, LENT_FILE]);
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn secrets_named(value: &serde_json::Value, named: &mut Vec<String>) {
 
 #[rstest]
 #[case::nothing(None, &[], None)]
-#[case::registry(Some("{}"), &[], Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson"])))]
-#[case::repository(None, &["ssh-key"], Some(("Opaque", vec!["ssh-key"])))]
+#[case::registry(Some("{}"), &[], Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", "lent"])))]
+#[case::repository(None, &["ssh-key"], Some(("Opaque", vec!["lent", "ssh-key"])))]
 #[case::both(Some("{}"), &["username", "password"],
-    Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", "password", "username"])))]
+    Some(("kubernetes.io/dockerconfigjson", vec![".dockerconfigjson", "lent", "password", "username"])))]
 fn what_is_lent_is_what_is_there(
     #[case] docker: Option<&str>,
     #[case] git: &[&str],
