@@ -370,7 +370,30 @@ mod tests {
             let tag = format!("newTag: {version}\n");
             assert!(read(&file).contains(&tag), "{file}");
         }
-        let deployment = read("deploy/kustomize/base/deployment.yaml");
-        assert!(deployment.contains(&format!("/controller:{version}\"")));
+        for (file, image) in [
+            ("deploy/kustomize/base/deployment.yaml", "controller"),
+            ("deploy/kustomize/base/deployment.yaml", "terraform"),
+            (
+                "deploy/kustomize/overlays/staging/controller.yaml",
+                "terraform",
+            ),
+            ("deploy/helm/alustan/values.yaml", "terraform"),
+            ("deploy/helm/values/staging.yaml", "terraform"),
+            ("images/cloud-helpers/Dockerfile", "controller"),
+            ("docs/install.md", "terraform"),
+        ] {
+            let named = read(file).contains(&format!("/{image}:{version}"));
+            assert!(named, "{file}: {image}");
+        }
+        let locked = read("fuzz/Cargo.lock");
+        let ours = locked.split("[[package]]\nname = \"alustan-").skip(1);
+        let of_fuzz = ours.filter(|package| !package.starts_with("fuzz"));
+        for package in of_fuzz {
+            let (name, rest) = package.split_once('"').unwrap();
+            assert!(
+                rest.starts_with(&format!("\nversion = \"{version}\"")),
+                "{name}"
+            );
+        }
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
             ),
             ("  digest: \"\"\n", &format!("  digest: {controller}\n")),
             (
-                "\nbaseImage: docker.io/alustan/terraform:1.11\n",
+                &format!("\nbaseImage: docker.io/alustan/terraform:{VERSION}\n"),
                 &format!("\nbaseImage: {base}\n"),
             ),
             (
