@@ -189,7 +189,10 @@ async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_cas
             .collect();
         assert_eq!(owners, [job.uid().unwrap()]);
         let data = lent.data.clone().unwrap();
-        assert_eq!(data.keys().collect::<Vec<_>>(), [".dockerconfigjson"]);
+        assert_eq!(
+            data.keys().collect::<Vec<_>>(),
+            [".dockerconfigjson", "lent"]
+        );
         let config = String::from_utf8(data[".dockerconfigjson"].0.clone()).unwrap();
         let login = STANDARD.encode(format!("{user}:short"));
         assert!(config.contains(&login), "{config}");
