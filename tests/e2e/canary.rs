@@ -4,7 +4,9 @@
 //! a script encodes itself.
 
 use alustan_tests::{Canaries, Found, Inbox, Scene, StateServer, Sweep, scene};
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
 use crate::{approval, drift};
@@ -63,13 +65,25 @@ fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
     places
 }
 
-/// Each canary is everywhere where it belongs, or the search is blind, and nowhere else.
+/// Each canary is everywhere where it belongs, or the search is blind, and nowhere else. While a pod is there,
+/// its own folder has what its engine reads (`spec.backend.secretRef`).
 async fn is_nowhere_else(
     scene: &Scene,
     sweep: Sweep,
     canaries: &Canaries,
     allowed: &[(&str, &[&str])],
 ) {
+    let pods = scene.cluster.folder.join("kubelet/pods");
+    scene
+        .until("the folders of pods to go with them", async || {
+            let all = scene.api::<Pod>().list(&ListParams::default()).await.ok()?;
+            let folders = all.iter().filter_map(|pod| {
+                let own = pods.join(pod.uid()?);
+                std::fs::read_dir(own.join("volumes/kubernetes.io~empty-dir")).ok()
+            });
+            (folders.flatten().count() == 0).then_some(())
+        })
+        .await;
     let found = sweep.end().await.search(canaries).await;
     assert_eq!(found, belongs(scene, allowed), "{found:#?}");
 }
