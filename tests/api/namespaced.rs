@@ -287,7 +287,7 @@ async fn nobody_acts_before_all_may_be_seen_and_one_that_no_longer_may_holds_up_
     }
     let namespaces = spaces.each_ref().map(|space| space.namespace.as_str());
     let log = server.folder().join("halved.log");
-    let _leash = leashed(&mut installed.operator(&namespaces), &log);
+    let mut leash = leashed(&mut installed.operator(&namespaces), &log);
     until("what is missing to be told", async || {
         let log = std::fs::read_to_string(&log).unwrap();
         let told = log.contains("could not watch") && log.contains(&other.namespace);
@@ -306,4 +306,7 @@ async fn nobody_acts_before_all_may_be_seen_and_one_that_no_longer_may_holds_up_
     server.kubectl(&binding).unwrap();
     one.apply(&resource("next")).await.unwrap();
     reason(one, "next", "RepositoryUnreachable").await;
+    // It ends with what it reads.
+    drop(leash.stdin.take());
+    leash.wait().unwrap();
 }

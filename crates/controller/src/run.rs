@@ -272,12 +272,11 @@ async fn control(
     let memory_secrets = watcher::Config::default().labels(&memory_secrets);
     let resources = watches.resources();
     let builds = watches.including(config.build_namespace.as_ref());
-    let (secrets, secret_events) = builds.mirrored::<Secret>(memory_secrets, lean);
-    let (config_maps, map_events) =
-        watches.mirrored::<PartialObjectMeta<ConfigMap>>(ours.clone(), |_| {});
-    let (claims, claim_events) = watches.mirrored::<PersistentVolumeClaim>(ours.clone(), |_| {});
-    let (jobs, job_events) = builds.mirrored::<Job>(ours.clone(), |_| {});
-    let (pods, pod_events) = builds.mirrored::<Pod>(ours, |_| {});
+    let (secrets, secret_events) = builds.mirrored::<Secret>(&memory_secrets, lean);
+    let (config_maps, map_events) = watches.mirrored::<PartialObjectMeta<ConfigMap>>(&ours, |_| {});
+    let (claims, claim_events) = watches.mirrored::<PersistentVolumeClaim>(&ours, |_| {});
+    let (jobs, job_events) = builds.mirrored::<Job>(&ours, |_| {});
+    let (pods, pod_events) = builds.mirrored::<Pod>(&ours, |_| {});
     let mirrors = Mirrors {
         secrets: Mirror::new(secrets),
         config_maps: Mirror::new(config_maps),

@@ -67,7 +67,7 @@ impl Watches {
             .combine(predicates::annotations);
         let (all, followers) = (watches.resources(), Followers::default());
         let events = watches
-            .watched(watcher::Config::default(), |object: &mut Guarded| {
+            .watched(&watcher::Config::default(), |object: &mut Guarded| {
                 object.managed_fields_mut().retain(sets_approval);
             })
             .reflect(writer)
@@ -119,7 +119,7 @@ impl Watches {
     /// everything was listed anew, all resources look again: nobody tells of what was deleted meanwhile.
     fn watched<K, T>(
         &self,
-        wanted: watcher::Config,
+        wanted: &watcher::Config,
         trim: T,
     ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K, T>
     where
@@ -155,7 +155,7 @@ impl Watches {
         K: DeserializeOwned + Clone + Debug + Send + 'static,
     {
         let trim = |object: &mut K| object.managed_fields_mut().clear();
-        self.watched(watcher::Config::default(), trim)
+        self.watched(&watcher::Config::default(), trim)
             .touched_objects()
     }
 
@@ -163,7 +163,7 @@ impl Watches {
     /// that fill it.
     pub(crate) fn mirrored<K>(
         &self,
-        wanted: watcher::Config,
+        wanted: &watcher::Config,
         trim: fn(&mut K),
     ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
     where
