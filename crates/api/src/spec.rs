@@ -454,6 +454,7 @@ pub struct GitRepo {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.dockerfile) || (self.dockerfile != '' && !self.dockerfile.startsWith('/') && !self.dockerfile.split('/').exists(part, part == '..'))").message("dockerfile must be a path in the repository, without '..', such as docker/Dockerfile"))]
+#[x_kube(validation = Rule::new("!has(self.dockerfile) || !has(self.builder) || !has(self.builder.kind) || self.builder.kind != 'Append'").message("builder.kind Append cannot build a dockerfile: use Kaniko, or remove dockerfile"))]
 pub struct ContainerRegistry {
     /// The image's repository, without a tag: `docker.io/owner/name`, `registry.example.com:5000/x`.
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
@@ -487,7 +488,7 @@ pub struct ContainerRegistry {
     /// Speak plain http to this registry: only for those in a trusted network. Default: false.
     #[serde(default)]
     pub insecure: bool,
-    /// The program that builds the image.
+    /// How the runner image is built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder: Option<Builder>,
     /// Which images of this repository are removed once nobody needs them. Absent: none is.
@@ -529,16 +530,21 @@ impl RegistryProvider {
     }
 }
 
-/// The program that builds runner images.
+/// How the runner image is built.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.kind) || self.kind != 'Append' || !(has(self.image) || has(self.cacheRepository) || has(self.cacheLifetime))").message("image, cacheRepository and cacheLifetime are for kind Kaniko: remove them, or use Kaniko"))]
 pub struct Builder {
+    /// Builder kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<BuilderKind>,
     /// An image whose entrypoint takes kaniko's arguments. Default: the operator's, a pinned
     /// kaniko.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub image: Option<String>,
-    /// Whether layers are kept in the registry for the next build. Default: true.
+    /// Whether kaniko keeps layers in the registry for the next build; `Append` finds layers by their digest.
+    /// Default: true.
     #[serde(default = "yes")]
     pub cache: bool,
     /// The repository that layers are kept in. Default: that of the image.
@@ -549,6 +555,20 @@ pub struct Builder {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub cache_lifetime: Option<Duration>,
+}
+
+/// `Kaniko`: a builder container unpacks the base image, copies the module into it and pushes the result. It runs
+/// as root, so the namespace must allow PodSecurity *baseline*. `Append`: the build pod adds the module to the base
+/// image as layers, without a builder container and without root (PodSecurity *restricted*). Both make the same
+/// files; a change of kind rebuilds and applies nothing. Default: Kaniko with `image`, `cacheRepository`,
+/// `cacheLifetime` or `containerRegistry.dockerfile`, else the operator's (`--builder`).
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum BuilderKind {
+    /// By kaniko, or a program that takes its arguments, as root in its container.
+    #[default]
+    Kaniko,
+    /// By adding layers to the base image in its registry, without root.
+    Append,
 }
 
 /// Which images are removed: those that the operator built for this namespace, that are beyond the

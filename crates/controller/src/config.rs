@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use alustan_api::{Engine, EngineName, engine};
+use alustan_api::{BuilderKind, Engine, EngineName, engine};
 use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings};
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -38,6 +38,10 @@ pub(crate) struct Config {
     /// This operator's own image; the runner in it goes into images built from other bases.
     #[arg(long, env = "ALUSTAN_OPERATOR_IMAGE")]
     pub(crate) operator_image: String,
+    /// How images are built, unless a resource says otherwise (`containerRegistry.builder.kind`): `kaniko`, or
+    /// `append`, which needs no root and no builder image (docs/builder.md).
+    #[arg(long, env = "ALUSTAN_BUILDER", default_value = "kaniko", value_parser = builder_kind)]
+    pub(crate) builder: BuilderKind,
     /// The builder's image: kaniko, or one that takes the same arguments.
     #[arg(long, env = "ALUSTAN_BUILDER_IMAGE", default_value = KANIKO)]
     pub(crate) builder_image: String,
@@ -267,6 +271,7 @@ impl Config {
         Ok(Settings {
             base_image: self.base_image.clone(),
             engines,
+            builder: self.builder,
             builder_image: self.builder_image.clone(),
             builder_args: self.builder_args.clone(),
             builder_capabilities: self.builder_capabilities.clone(),
@@ -282,6 +287,15 @@ impl Config {
             marks_namespaces: self.watch_namespaces.is_empty(),
         })
     }
+}
+
+/// Reads a kind of builder, in any case of its letters.
+fn builder_kind(text: &str) -> Result<BuilderKind> {
+    let kinds = [BuilderKind::Kaniko, BuilderKind::Append];
+    let found = kinds
+        .into_iter()
+        .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(text));
+    found.with_context(|| format!("invalid builder kind {text:?}: expected kaniko or append"))
 }
 
 /// Reads `NAME:VERSION=IMAGE`.

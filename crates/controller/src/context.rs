@@ -139,6 +139,8 @@ struct Remembered {
     failures: u32,
     /// The last Job that was not admitted, and why.
     refused: Option<(String, Waiting)>,
+    /// Whether the Secret with the outputs could not be created, since there is one of somebody else.
+    outputs_taken: bool,
     told: HashMap<String, String>,
 }
 
@@ -219,6 +221,16 @@ impl Memory {
             let (last, why) = memory.refused.as_ref()?;
             (last == job).then(|| why.clone())
         })
+    }
+
+    /// Remembers whether somebody else has a Secret with the name of the outputs of `who`.
+    pub(crate) fn set_outputs_taken(&self, who: &Ref, taken: bool) {
+        self.with(who, |memory| memory.outputs_taken = taken);
+    }
+
+    /// Whether somebody else had a Secret with the name of the outputs of `who`.
+    pub(crate) fn outputs_taken(&self, who: &Ref) -> bool {
+        self.with(who, |memory| memory.outputs_taken)
     }
 
     /// Whether the last thing told of `who` with `reason` was not about `what`.

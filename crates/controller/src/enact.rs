@@ -1,6 +1,7 @@
 //! The writes. Each [`Step`] can be done again without harm; the record's swaps make sure that
 //! only one of several hands does what counts.
 
+mod apply;
 mod deletions;
 mod finalizer;
 pub(crate) mod lending;
@@ -9,9 +10,9 @@ mod namespaces;
 use std::borrow::Cow;
 use std::future::Future;
 
-use alustan_api::labels;
+use alustan_api::labels::{self, Component};
 use alustan_api::run::{PROTOCOL, key};
-use alustan_api::{FIELD_MANAGER, FINALIZER, KEPT, Terraform};
+use alustan_api::{FINALIZER, KEPT, Terraform};
 use alustan_core::metrics;
 use alustan_core::seen::{RecordSeen, Seen};
 use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
@@ -290,31 +291,47 @@ impl<'a> Pass<'a> {
 
     async fn write(&self, object: &Object) -> Result<(), Error> {
         match object {
-            Object::Secret(secret) => {
-                let written = self.apply(secret).await?;
-                if is_mirrored(&written) {
-                    self.cx.mirrors.secrets.wrote(written);
+            Object::Secret(secret) => self.secret(secret).await,
+            Object::ConfigMap(map) => {
+                let mirror = &self.cx.mirrors.config_maps;
+                let known = self.known_by(mirror, &map.name_any());
+                if let Some(written) = self.apply(map, known).await? {
+                    mirror.wrote(written.metadata.into_response_partial());
                 }
                 Ok(())
             }
-            Object::ConfigMap(map) => {
-                let written = self.apply(map).await?.metadata;
-                let written = written.into_response_partial();
-                self.cx.mirrors.config_maps.wrote(written);
-                Ok(())
-            }
             Object::Claim(claim) => self.claim(claim).await,
-            Object::Account(account) => self.apply(account).await.map(drop),
-            Object::Role(role) => self.apply(role).await.map(drop),
-            Object::Binding(binding) => self.apply(binding).await.map(drop),
-            Object::Budget(budget) => self.apply(budget).await.map(drop),
+            Object::Account(account) => self.of_runs(account).await,
+            Object::Role(role) => self.of_runs(role).await,
+            Object::Binding(binding) => self.of_runs(binding).await,
+            Object::Budget(budget) => self.of_runs(budget).await,
             Object::Namespace(namespace) => {
                 namespaces::mark(&self.cx.client, &namespace.name_any()).await
             }
         }
     }
 
-    async fn apply<K>(&self, object: &K) -> Result<K, Error>
+    async fn secret(&self, secret: &Secret) -> Result<(), Error> {
+        let of = secret.labels().get(labels::COMPONENT);
+        let outputs = of.is_some_and(|of| of == Component::Outputs.as_str());
+        match self.apply(secret, self.known_secret(secret)).await {
+            Ok(written) => {
+                if let Some(written) = written.filter(is_mirrored) {
+                    self.cx.mirrors.secrets.wrote(written);
+                }
+                Ok(())
+            }
+            // The next pass reads it, and ends the run with a failure.
+            Err(Error::NameTaken { .. }) if outputs => {
+                let memory = &self.cx.memory;
+                memory.set_outputs_taken(self.session.who, true);
+                Err(Error::Conflict)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn of_runs<K>(&self, object: &K) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Serialize
@@ -322,17 +339,11 @@ impl<'a> Pass<'a> {
             + Clone
             + std::fmt::Debug,
     {
-        let name = object.name_any();
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        let what = format!("apply {} {name}", K::kind(&()));
-        let api = self.api::<K>();
-        self.not_taken(&api, &name).await?;
-        let patch = Patch::Apply(object);
-        call(&what, api.patch(&name, &parameters, &patch)).await
+        let applied = self.apply(object, self.known_by_runs()).await;
+        applied.map(drop)
     }
 
-    /// Nothing that was made by somebody else, or for an earlier resource, is taken over: a module
-    /// would run with rights, and on a state, that are not its own.
+    /// Nothing that was made by somebody else, or for an earlier resource, is deleted or taken over.
     async fn not_taken<K>(
         &self,
         api: &Api<K>,

@@ -470,19 +470,28 @@ impl<'a> Session<'a> {
         let HandedOn {
             secret, config_map, ..
         } = outputs::wanted(self.tf);
-        let mirrors = &self.cx.mirrors;
+        let Context {
+            mirrors, memory, ..
+        } = self.cx;
         let wait = record.is_some_and(|record| record.outputs.is_some());
+        // The apply that creates a Secret tells whether there is another one. Of two objects none is
+        // written if one of the names is taken.
+        let read = wait && (config_map.is_some() || memory.outputs_taken(self.who));
+        let secret = self.whose(&mirrors.secrets, &secret, read).await?;
+        if read {
+            memory.set_outputs_taken(self.who, secret == Whose::Foreign);
+        }
         Ok(OutputsSeen {
-            secret: self.whose(&mirrors.secrets, &secret, wait).await?,
+            secret,
             config_map: match config_map {
-                Some(name) => self.whose(&mirrors.config_maps, &name, wait).await?,
+                Some(name) => self.whose(&mirrors.config_maps, &name, read).await?,
                 None => Whose::Absent,
             },
         })
     }
 
-    /// The mirror has only our own; where outputs wait to be handed on, the API server is asked.
-    async fn whose<K>(&self, mirror: &Mirror<K>, name: &str, wait: bool) -> Result<Whose, Error>
+    /// Whose the object `name` is. The mirror has only our own, so a foreign one is seen if it is `read`.
+    async fn whose<K>(&self, mirror: &Mirror<K>, name: &str, read: bool) -> Result<Whose, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + 'static,
@@ -493,7 +502,7 @@ impl<'a> Session<'a> {
         if own.is_some_and(|object| is_made_for(self.tf, &*object)) {
             return Ok(Whose::Ours);
         }
-        if !wait {
+        if !read {
             return Ok(Whose::Absent);
         }
         let api: Api<K> = Api::namespaced(self.cx.client.clone(), &namespace);

@@ -10,7 +10,7 @@ use alustan_core::seen::{IMAGE_MISSING, SourceSeen};
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
 use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::ResourceExt;
 use kube::api::{Api, LogParams};
@@ -140,6 +140,8 @@ impl Repository {
                     artifact: artifact.as_str().to_owned(),
                     path: context.module_path,
                     backend: context.module_backend,
+                    committed_at: Timestamp::from_second(context.committed_at)
+                        .unwrap_or(Timestamp::UNIX_EPOCH),
                 })
             })
         })

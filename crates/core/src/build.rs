@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Failures, History, Pin};
-use alustan_api::{State, Terraform, names};
+use alustan_api::{BuilderKind, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::absorb;
@@ -137,14 +137,25 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Sit
     }
 }
 
-/// Under what the failures of the build of `plan` are counted: another docker configuration is
+/// Under what the failures of the build of `plan` are counted: another docker configuration, kind or image of the builder is
 /// worth a try of its own.
 fn counted_as(case: &Case<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
     let credentials = digest::keyed(&case.record.key, &docker);
     let short: String = credentials.chars().take(12).collect();
-    format!("{} with {short}", plan.tag)
+    let registry = &case.tf.spec.container_registry;
+    let image = registry
+        .builder
+        .as_ref()
+        .and_then(|builder| builder.image.as_deref());
+    let by = match case.settings.builder_of(case.tf) {
+        BuilderKind::Append => " by append".to_owned(),
+        BuilderKind::Kaniko => image
+            .map(|image| format!(" by {image}"))
+            .unwrap_or_default(),
+    };
+    format!("{} with {short}{by}", plan.tag)
 }
 
 fn build(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
@@ -350,6 +361,7 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         image: plan,
         artifact,
         path: &source.path,
+        created: source.committed_at,
         docker,
         pull_secret: pull.as_deref(),
         lent: lent.as_ref().map(|_| job.as_str()),

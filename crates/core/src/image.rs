@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
-use alustan_api::{Terraform, paths};
+use alustan_api::{BuilderKind, Terraform, paths};
 use serde_json::json;
 
 use crate::base_image;
@@ -34,7 +34,9 @@ pub struct ImagePlan {
 
 /// Why the image of `tf` may not be built as it says.
 pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
-    unlent(tf, settings).or_else(|| forbidden(tf, settings))
+    unlent(tf, settings)
+        .or_else(|| forbidden(tf, settings))
+        .or_else(|| unsupported(tf, settings))
 }
 
 /// The operator's identity opens registries of others as well.
@@ -61,6 +63,19 @@ fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
             "spec.containerRegistry.dockerfile: this operator builds from no Dockerfile of a repository ({path}), \
              since its commands would run as root beside the credentials that push; remove the field, or start \
              the operator with --allow-dockerfiles"
+        ),
+    })
+}
+
+/// The API server refuses this, too, unless its CRD is older than this operator.
+fn unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
+    let path = tf.spec.container_registry.dockerfile.as_ref()?;
+    (settings.builder_of(tf) == BuilderKind::Append).then(|| Failure {
+        class: FailureClass::User,
+        reason: "DockerfileUnsupported".to_owned(),
+        message: format!(
+            "spec.containerRegistry.dockerfile: builder.kind Append cannot build {path}; set \
+             spec.containerRegistry.builder.kind to Kaniko, or remove dockerfile"
         ),
     })
 }

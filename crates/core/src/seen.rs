@@ -226,6 +226,8 @@ pub struct SourceSeen {
     pub path: String,
     /// The type of the module's own `backend` block.
     pub backend: Option<String>,
+    /// Committer date of the revision.
+    pub committed_at: Timestamp,
 }
 
 /// The build of an image.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::{Engine, Terraform};
+use alustan_api::{BuilderKind, Engine, Terraform};
 
 /// The operator's configuration, as far as behaviour depends on it.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
@@ -12,6 +12,8 @@ pub struct Settings {
     pub base_image: String,
     /// Base images by engine; they carry the runner, too.
     pub engines: Vec<EngineImage>,
+    /// How images are built, unless a resource says otherwise.
+    pub builder: BuilderKind,
     /// The image of the builder: kaniko, or one that takes the same arguments.
     pub builder_image: String,
     /// Further arguments of the builder.
@@ -54,6 +56,24 @@ impl Settings {
     /// credentials are lent to the build.
     pub fn lends(&self, tf: &Terraform) -> bool {
         tf.metadata.namespace.as_deref() != Some(self.builds_in(tf))
+    }
+
+    /// How the image of `tf` is built. A builder image, a layer cache and a Dockerfile need kaniko.
+    pub fn builder_of(&self, tf: &Terraform) -> BuilderKind {
+        let registry = &tf.spec.container_registry;
+        let builder = registry.builder.as_ref();
+        let needs_kaniko = registry.dockerfile.is_some()
+            || builder.is_some_and(|builder| {
+                builder.image.is_some()
+                    || builder.cache_repository.is_some()
+                    || builder.cache_lifetime.is_some()
+            });
+        let default = if needs_kaniko {
+            BuilderKind::Kaniko
+        } else {
+            self.builder
+        };
+        builder.and_then(|builder| builder.kind).unwrap_or(default)
     }
 
     /// Whether the operator's own identity may be used for `repository`, named without a tag.

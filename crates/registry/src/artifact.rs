@@ -4,14 +4,14 @@
 use oci_client::manifest::OciImageManifest;
 use serde_json::json;
 
-use crate::{error::Error, reference::Digest};
+use crate::{error::Error, image::OCI_MANIFEST, reference::Digest};
 
 /// `artifactType` of a context.
 pub const ARTIFACT_TYPE: &str = "application/vnd.alustan.context.v1";
 /// Media type of its layer.
 pub const LAYER_TYPE: &str = "application/vnd.alustan.context.v1.tar+gzip";
 /// Media type of the manifest.
-pub(crate) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const MANIFEST_TYPE: &str = OCI_MANIFEST;
 /// The configuration of artifacts that have none.
 pub(crate) const EMPTY: &[u8] = b"{}";
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";

@@ -44,6 +44,8 @@ pub(crate) struct Question<'a> {
     pub(crate) base: &'a str,
     pub(crate) name: &'a ImageName,
     pub(crate) operation: Operation,
+    /// Another repository of the registry that must be readable, to mount blobs from.
+    pub(crate) source: Option<&'a ImageName>,
     pub(crate) credential: Option<&'a Credential>,
 }
 
@@ -146,8 +148,18 @@ impl Question<'_> {
             Operation::Push => "pull,push",
             Operation::Delete => "pull,delete",
         };
-        let scope = format!("repository:{}:{actions}", self.name.repository());
-        let mut fields = vec![("scope", scope.as_str())];
+        let mut scopes = vec![format!("repository:{}:{actions}", self.name.repository())];
+        let source = self.source.map(ImageName::repository);
+        scopes.extend(source.map(|source| format!("repository:{source}:pull")));
+        // OAuth 2 allows one field `scope`, the older protocol wants one for each repository.
+        let list = scopes.join(" ");
+        let mut fields = match self.credential {
+            Some(Credential::Identity(_)) => vec![("scope", list.as_str())],
+            _ => scopes
+                .iter()
+                .map(|scope| ("scope", scope.as_str()))
+                .collect(),
+        };
         fields.extend(service.map(|service| ("service", service)));
         match self.credential {
             Some(Credential::Identity(token)) => {

@@ -1,6 +1,6 @@
 //! Everything that can go wrong with a registry, told for people. Pure.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use oci_client::errors::{OciDistributionError, OciEnvelope, OciErrorCode};
 
@@ -73,6 +73,34 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The registry does not have a base image, or a part of it.
+    #[error(
+        "could not read the base image {subject}: the registry has no such image{}; check \
+         `containerRegistry.baseImage`, or `--base-image` of the operator",
+        detail_of(detail)
+    )]
+    BaseImageNotFound {
+        /// Reference of the base image.
+        subject: String,
+        /// Message of the registry.
+        detail: String,
+    },
+    /// Layers cannot be appended to a base image.
+    #[error("could not append layers to the base image {subject}: {why}")]
+    InvalidBaseImage {
+        /// Reference of the base image.
+        subject: String,
+        /// Why its content cannot be used.
+        why: String,
+    },
+    /// A layer file cannot be read.
+    #[error("could not read the layer {}: {why}", file.display())]
+    LayerFile {
+        /// Path of the file.
+        file: PathBuf,
+        /// Error of the operating system, or what differs from the description of the layer.
+        why: String,
+    },
 }
 
 /// What kind of fault a registry's answer is.
@@ -93,6 +121,10 @@ pub enum Failure {
     Unsupported,
     /// Its certificate is not trusted, or it does not speak TLS.
     Tls,
+    /// The registry does not know the upload session. A new session can be started.
+    UploadLost,
+    /// The registry does not know a blob of a pushed manifest.
+    BlobMissing,
     /// Anything else.
     Other,
 }
@@ -109,6 +141,9 @@ impl Error {
             Self::Request { failure, .. } => failure.reason(),
             Self::Timeout { .. } => "RegistryUnreachable",
             Self::NotAContext { .. } => "ContextDamaged",
+            Self::BaseImageNotFound { .. } => "BaseImageNotFound",
+            Self::InvalidBaseImage { .. } => "BaseImageUnsupported",
+            Self::LayerFile { .. } => "PrepareFailed",
         }
     }
 
@@ -118,7 +153,10 @@ impl Error {
             Self::InvalidImageName { .. }
             | Self::InvalidCredentials { .. }
             | Self::Helper { .. }
-            | Self::NotAContext { .. } => false,
+            | Self::NotAContext { .. }
+            | Self::BaseImageNotFound { .. }
+            | Self::InvalidBaseImage { .. }
+            | Self::LayerFile { .. } => false,
             Self::Setup { .. } | Self::Timeout { .. } => true,
             Self::Request { failure, .. } => failure.is_transient(),
         }
@@ -134,12 +172,33 @@ impl Error {
         )
     }
 
+    pub(crate) fn is_blob_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::Request {
+                failure: Failure::BlobMissing,
+                ..
+            }
+        )
+    }
+
     /// Whether another name could do where this one was refused.
     pub(crate) fn may_be_the_tag(&self) -> bool {
         matches!(
             self,
             Self::Request {
                 failure: Failure::Forbidden | Failure::Unsupported | Failure::Other,
+                ..
+            }
+        )
+    }
+
+    /// Whether the token may have expired.
+    pub(crate) fn may_be_the_token(&self) -> bool {
+        matches!(
+            self,
+            Self::Request {
+                failure: Failure::Unauthorized,
                 ..
             }
         )
@@ -175,19 +234,20 @@ impl Failure {
             Self::Unreachable => "RegistryUnreachable",
             Self::Unsupported => "RegistryUnsupported",
             Self::Tls => "RegistryTls",
-            Self::Other => "RegistryError",
+            Self::UploadLost | Self::BlobMissing | Self::Other => "RegistryError",
         }
     }
 
     /// Whether it can pass by itself.
     pub fn is_transient(self) -> bool {
         match self {
-            Self::RateLimited | Self::Unreachable => true,
+            Self::RateLimited | Self::Unreachable | Self::UploadLost => true,
             Self::Unauthorized
             | Self::Forbidden
             | Self::NotFound
             | Self::Unsupported
             | Self::Tls
+            | Self::BlobMissing
             | Self::Other => false,
         }
     }
@@ -201,11 +261,12 @@ impl Failure {
             Self::NotFound => {
                 "check `containerRegistry.imageName`, and on some registries make the repository first"
             }
-            Self::RateLimited | Self::Unreachable => "it is tried again",
+            Self::RateLimited | Self::Unreachable | Self::UploadLost => "it is tried again",
             Self::Tls => {
                 "give the authority of its certificate to the operator, or set `containerRegistry.insecure` for plain http"
             }
             Self::Unsupported => "use the registry's own way to do it",
+            Self::BlobMissing => "check the storage and the garbage collection of the registry",
             Self::Other => "see the registry's own words",
         }
     }
@@ -230,10 +291,10 @@ impl Failure {
             OciErrorCode::Toomanyrequests => Self::RateLimited,
             OciErrorCode::Unsupported => Self::Unsupported,
             OciErrorCode::BlobUnknown
-            | OciErrorCode::ManifestBlobUnknown
             | OciErrorCode::ManifestUnknown
             | OciErrorCode::NameUnknown
             | OciErrorCode::NotFound => Self::NotFound,
+            OciErrorCode::ManifestBlobUnknown => Self::BlobMissing,
             _ => Self::Other,
         });
         known
@@ -253,6 +314,8 @@ impl fmt::Display for Failure {
             Self::Unreachable => "the registry cannot be reached",
             Self::Unsupported => "the registry does not do this",
             Self::Tls => "no trusted TLS connection to the registry",
+            Self::UploadLost => "the registry does not know the upload session",
+            Self::BlobMissing => "the registry does not have a blob that was pushed",
             Self::Other => "the registry failed",
         })
     }
@@ -275,6 +338,70 @@ pub(crate) fn read(error: &OciDistributionError) -> (Failure, String) {
         OciDistributionError::IoError(error) => (Failure::Unreachable, short(&error.to_string())),
         other => (Failure::Other, short(&other.to_string())),
     }
+}
+
+/// Failure and the registry's words, from an answer that is not a success. The status decides; an error code only
+/// refines 404 and statuses without a meaning of their own, such as 400.
+pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
+    let envelope = read_envelope(body);
+    let failure = match (Failure::of_status(status), &envelope) {
+        (Failure::NotFound | Failure::Other, Some(envelope))
+            if has_code(envelope, &[OciErrorCode::ManifestBlobUnknown]) =>
+        {
+            Failure::BlobMissing
+        }
+        (Failure::Other, Some(envelope)) => Failure::of_envelope(envelope),
+        (failure, _) => failure,
+    };
+    let detail = envelope.map_or_else(
+        || {
+            short(&format!(
+                "status {status} {}",
+                String::from_utf8_lossy(body)
+            ))
+        },
+        |envelope| words(&envelope),
+    );
+    (failure, detail)
+}
+
+/// Reads the answer to an upload like [`read_answer`], but recognises a lost upload session.
+pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) {
+    let (failure, detail) = read_answer(status, body);
+    let is_code = read_envelope(body).is_some_and(|envelope| has_code(&envelope, &UPLOAD_LOST));
+    let is_lost = match failure {
+        Failure::NotFound => true,
+        Failure::Other => is_code || status == 416,
+        _ => false,
+    };
+    (
+        if is_lost {
+            Failure::UploadLost
+        } else {
+            failure
+        },
+        detail,
+    )
+}
+
+/// Error codes of a lost upload session. Registries that keep a part of the content answer with a wrong digest.
+const UPLOAD_LOST: [OciErrorCode; 3] = [
+    OciErrorCode::BlobUploadUnknown,
+    OciErrorCode::BlobUploadInvalid,
+    OciErrorCode::DigestInvalid,
+];
+
+fn read_envelope(body: &[u8]) -> Option<OciEnvelope> {
+    serde_json::from_slice::<OciEnvelope>(body)
+        .ok()
+        .filter(|envelope| !envelope.errors.is_empty())
+}
+
+fn has_code(envelope: &OciEnvelope, codes: &[OciErrorCode]) -> bool {
+    envelope
+        .errors
+        .iter()
+        .any(|error| codes.contains(&error.code))
 }
 
 /// Words of rustls, in lower case.

@@ -47,6 +47,48 @@ impl Digest {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether this is the digest of `bytes`.
+    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
+        let mut hasher = self.hasher();
+        hasher.update(bytes);
+        hasher.finish() == *self
+    }
+
+    /// Returns a hasher of the same algorithm.
+    pub(crate) fn hasher(&self) -> Hasher {
+        use sha2::Digest as _;
+        if self.0.starts_with("sha512:") {
+            Hasher::Sha512(sha2::Sha512::new())
+        } else {
+            Hasher::Sha256(sha2::Sha256::new())
+        }
+    }
+}
+
+/// Computes the digest of content that is read in pieces.
+pub(crate) enum Hasher {
+    Sha256(sha2::Sha256),
+    Sha512(sha2::Sha512),
+}
+
+impl Hasher {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        use sha2::Digest as _;
+        match self {
+            Self::Sha256(hash) => hash.update(bytes),
+            Self::Sha512(hash) => hash.update(bytes),
+        }
+    }
+
+    /// Returns the digest of all bytes so far.
+    pub(crate) fn finish(self) -> Digest {
+        use sha2::Digest as _;
+        Digest(match self {
+            Self::Sha256(hash) => format!("sha256:{}", hex::encode(hash.finalize())),
+            Self::Sha512(hash) => format!("sha512:{}", hex::encode(hash.finalize())),
+        })
+    }
 }
 
 impl fmt::Display for Digest {
@@ -216,6 +258,18 @@ mod tests {
             assert!(Digest::parse(text).is_err(), "{text}");
         }
         assert!(Digest::parse(&format!("sha512:{}", "a".repeat(128))).is_ok());
+    }
+
+    #[test]
+    fn digest_matches_bytes_by_its_own_algorithm() {
+        let sha512 = "cf83e1357eefb8bdf1542850d66d8007d620e4050b5715dc83f4a921d36ce9ce47d0d13c5d85f2b0ff8318d2877eec2f63b931bd47417a81a538327af927da3e";
+        for digest in [
+            Digest::of(b""),
+            Digest::parse(&format!("sha512:{sha512}")).unwrap(),
+        ] {
+            assert!(digest.matches(b""));
+            assert!(!digest.matches(b"x"));
+        }
     }
 
     proptest::proptest! {

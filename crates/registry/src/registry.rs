@@ -1,5 +1,7 @@
 //! Questions to registries, and contexts to and from them. Called by the controller and by build pods.
 
+mod append;
+mod blobs;
 mod calls;
 mod raw;
 mod setup;
@@ -37,6 +39,8 @@ pub struct Options {
     pub transfer_timeout: Duration,
     /// Bytes of a context that is pulled [256 MiB].
     pub context_bytes: u64,
+    /// Delay before the first retry of a request of [`Registry::append`]; doubles with each retry [500 ms].
+    pub retry_delay: Duration,
 }
 
 impl Default for Options {
@@ -48,6 +52,7 @@ impl Default for Options {
             timeout: Duration::from_secs(30),
             transfer_timeout: Duration::from_mins(5),
             context_bytes: 256 << 20,
+            retry_delay: Duration::from_millis(500),
         }
     }
 }
@@ -61,8 +66,12 @@ pub struct Registry {
 struct Inner {
     options: Options,
     certificates: Vec<Vec<u8>>,
-    /// For tokens; images go through the clients of sessions.
+    /// For tokens.
     http: reqwest::Client,
+    /// Reads manifests and blobs; contexts go through the clients of sessions.
+    reads: reqwest::Client,
+    /// Pushes and deletes manifests and blobs; contexts go through the clients of sessions.
+    writes: reqwest::Client,
     sessions: Sessions,
 }
 
@@ -73,12 +82,16 @@ impl Registry {
     /// [`Error::Setup`] without a crypto provider, without any trusted certificate, or with one that cannot be read.
     pub fn new(options: Options) -> Result<Self, Error> {
         let certificates = setup::certificates(&options)?;
-        let http = setup::http(&options, &certificates)?;
+        let http = setup::tokens(&options, &certificates)?;
+        let reads = setup::reads(&options, &certificates)?;
+        let writes = setup::writes(&options, &certificates)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
                 certificates,
                 http,
+                reads,
+                writes,
                 sessions: Sessions::default(),
             }),
         })

@@ -226,6 +226,18 @@ provider_installation {{
     }
 
     #[test]
+    fn cli_configuration_of_the_container_is_used_if_it_exists() {
+        let directory = tempfile::tempdir().unwrap();
+        let layout = Layout::from_vars(&Vars::new());
+        let file = directory.path().join("own.tfrc").display().to_string();
+        let container = Vars::from([("TF_CLI_CONFIG_FILE".to_owned(), file.clone())]);
+        let used = || environment(&container, &layout)["TF_CLI_CONFIG_FILE"].clone();
+        assert_eq!(used(), layout.cli_config().display().to_string());
+        fs::write(&file, "").unwrap();
+        assert_eq!(used(), file);
+    }
+
+    #[test]
     fn opentofu_is_known_behind_the_name_of_terraform() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("tofu"), "").unwrap();

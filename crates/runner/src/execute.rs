@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use alustan_api::Engine;
 use alustan_api::report::{ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult, StepTimes};
 use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunRecord, StateLock};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::backend;
 use crate::command::Ending;
@@ -255,12 +256,20 @@ impl Session {
         self.look_again(state).await?;
         let patience = Patience::until(self.plan_deadline().max(Instant::now() + LOOK));
         let (lineage, address) = (self.lineage_to_note(state), self.state_address());
+        let lock = self.lock_to_reserve();
+        let reserved = |record: &RunRecord| {
+            let lock = record
+                .lock
+                .as_ref()
+                .filter(|held| Some(*held) == lock.as_ref());
+            lock.map(|lock| lock.id.clone())
+        };
         let go = self.record.update_ours(patience, |record, _| {
             if record.phase >= RunPhase::Applying {
-                return Ok(Update::Keep(true));
+                return Ok(Update::Keep(Some(reserved(record))));
             }
             if record.cancel {
-                return Ok(Update::Keep(false));
+                return Ok(Update::Keep(None));
             }
             record.phase = RunPhase::Applying;
             record.begun = record.number;
@@ -271,13 +280,29 @@ impl Session {
             if kind == Some(RunKind::Apply) {
                 record.attempted = record.number;
             }
-            Ok(Update::Write(true, Changes::new()))
+            if record.lock.is_none() {
+                record.lock.clone_from(&lock);
+            }
+            Ok(Update::Write(Some(reserved(record)), Changes::new()))
         });
-        findings.began = go.await?;
-        if findings.began {
-            Ok(())
-        } else {
-            Err(Ended::Cancelled)
+        let lock = go.await?.ok_or(Ended::Cancelled)?;
+        findings.began = true;
+        if let (Some(server), Some(lock)) = (&self.server, lock) {
+            server.reserve_lock(lock);
         }
+        Ok(())
+    }
+
+    /// The lock of a managed state for the engine that is started next. A script starts an engine at any
+    /// time or not at all: its engines lock the state themselves.
+    fn lock_to_reserve(&self) -> Option<StateLock> {
+        let identity = self.record.identity();
+        let lock = || StateLock {
+            id: identity.pod_uid.clone(),
+            operation: format!("run {}", identity.number),
+            who: identity.pod.clone(),
+            at: Timestamp::now(),
+        };
+        (self.server.is_some() && !self.scripts.any()).then(lock)
     }
 }

@@ -11,6 +11,7 @@ pub mod command;
 pub mod engine;
 mod execute;
 pub mod failure;
+pub mod layer;
 pub mod layout;
 pub mod leftover;
 pub mod lineage;

@@ -9,7 +9,7 @@ use alustan_api::run::PROTOCOL;
 use alustan_runner::bootstrap::bootstrap;
 use alustan_runner::command::Commands;
 use alustan_runner::layout::{Layout, Vars, process_vars};
-use alustan_runner::prepare::prepare;
+use alustan_runner::prepare::{build, prepare};
 use alustan_runner::processes::Processes;
 use alustan_runner::record::Identity;
 use alustan_runner::redact::Redactor;
@@ -17,7 +17,7 @@ use alustan_runner::run::{Context, run};
 use alustan_runner::say;
 use alustan_runner::secret_values::of_environment;
 use alustan_runner::secrets::KubeSecrets;
-use alustan_runner::signals::listen;
+use alustan_runner::signals::{listen, reap_orphans};
 use clap::{Parser, Subcommand};
 use kube::config::KubeConfigOptions;
 
@@ -35,6 +35,8 @@ enum Command {
     Run,
     /// Prepares the context of a build.
     Prepare,
+    /// Prepares the context of a build, appends it to the base image, and pushes the result.
+    Build,
     /// Makes the place of a state, with the credentials that the environment has.
     #[command(hide = true)]
     Bootstrap {
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Run => runtime.block_on(start_run()),
         Command::Prepare => runtime.block_on(start_prepare()),
+        Command::Build => runtime.block_on(start_build()),
         Command::Bootstrap { place, only_table } => {
             runtime.block_on(start_bootstrap(&place, only_table))
         }
@@ -92,6 +95,8 @@ async fn start_run() -> Done {
     let vars = process_vars();
     let identity = identity(&vars)?;
     let commands = commands(&vars)?;
+    // Not in a build: a credential helper is a child that the registry client waits for.
+    reap_orphans(commands.processes.clone())?;
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
     let layout = Layout::from_vars(&vars);
@@ -111,6 +116,12 @@ async fn start_prepare() -> Done {
     Ok(prepare(&Layout::from_vars(&vars), &vars, commands).await)
 }
 
+async fn start_build() -> Done {
+    let vars = process_vars();
+    let commands = commands(&vars)?;
+    Ok(build(&Layout::from_vars(&vars), &vars, commands).await)
+}
+
 async fn start_bootstrap(place: &str, only_table: bool) -> Done {
     bootstrap(&serde_json::from_str(place)?, only_table).await?;
     Ok(ExitCode::SUCCESS)
@@ -118,7 +129,7 @@ async fn start_bootstrap(place: &str, only_table: bool) -> Done {
 
 fn commands(vars: &Vars) -> std::io::Result<Commands> {
     let processes = Arc::new(Processes::adopt_orphans());
-    let stop = listen(&processes)?;
+    let stop = listen()?;
     let grace = vars
         .get("ALUSTAN_GRACE")
         .and_then(|it| it.parse().ok())

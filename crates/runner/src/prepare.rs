@@ -1,8 +1,10 @@
-//! The init container of a build: from the context artifact to what the builder only copies.
+//! The runner's part of a build: from the context artifact to the folders that become layers of the runner image,
+//! and with builder kind Append to the image itself.
 //!
 //! Runs in the engine's base image, without rights and without credentials of git. Everything
 //! that it writes is the same for the same inputs, so that an unchanged layer is not pushed again.
 
+mod append;
 mod dockerfile;
 mod empty_state;
 mod finish;
@@ -49,8 +51,6 @@ pub struct Request {
     pub before: Option<String>,
     /// The backend to initialise the module for; `None` for none.
     pub backend: Option<String>,
-    /// Registries that speak plain http.
-    pub insecure: Vec<String>,
     /// Whether the image needs a runner, because its base has none.
     pub inject: bool,
 }
@@ -64,34 +64,44 @@ impl Request {
                 .cloned()
                 .ok_or_else(|| module("PrepareFailed", format!("{name} is not set")))
         };
-        let insecure = text("ALUSTAN_INSECURE_REGISTRIES");
         Ok(Self {
             context: needed("ALUSTAN_CONTEXT")?,
             path: text("ALUSTAN_MODULE_PATH"),
             dockerfile: needed("ALUSTAN_DOCKERFILE")?,
             before: vars.get("ALUSTAN_DOCKERFILE_BEFORE").cloned(),
             backend: Some(text("ALUSTAN_BACKEND_KIND")).filter(|kind| !kind.is_empty()),
-            insecure: insecure
-                .split(',')
-                .map(str::trim)
-                .filter(|it| !it.is_empty())
-                .map(Into::into)
-                .collect(),
             inject: text("ALUSTAN_INJECT") == "true",
         })
     }
 }
 
-/// Prepares the context; a failure stands in the termination message.
+/// Prepares the context for a builder. Writes a failure to the termination message.
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
+    let commands = redacting(vars, commands);
+    let prepared = try_prepare(layout, vars, &commands).await;
+    ended(layout, &commands.redactor, prepared)
+}
+
+/// Prepares the context, appends it to the base image and pushes the result. The termination message has the digest
+/// of the image, or the failure.
+pub async fn build(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
+    let commands = redacting(vars, commands);
+    let built = try_build(layout, vars, &commands).await;
+    ended(layout, &commands.redactor, built)
+}
+
+/// `commands` that print no credentials of the repository.
+fn redacting(vars: &Vars, commands: Commands) -> Commands {
     let git = git::Credentials::read(vars);
     let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
-    let redactor = Redactor::new(secrets.chain(git.secrets()));
-    let commands = Commands {
-        redactor: redactor.clone(),
+    Commands {
+        redactor: Redactor::new(secrets.chain(git.secrets())),
         ..commands
-    };
-    match try_prepare(layout, vars, commands).await {
+    }
+}
+
+fn ended(layout: &Layout, redactor: &Redactor, result: Result<(), Failure>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let failure = redactor.failure(failure);
@@ -104,10 +114,19 @@ pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCo
     }
 }
 
-async fn try_prepare(layout: &Layout, vars: &Vars, commands: Commands) -> Result<(), Failure> {
+async fn try_prepare(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
     let request = Request::from_vars(vars)?;
     let bytes = pull(&request, vars).await?;
-    prepare_context(layout, vars, &commands, &request, &bytes).await
+    prepare_context(layout, vars, commands, &request, &bytes).await
+}
+
+async fn try_build(layout: &Layout, vars: &Vars, commands: &Commands) -> Result<(), Failure> {
+    let image = append::Image::from_vars(vars)?;
+    try_prepare(layout, vars, commands).await?;
+    let digest = image.push(layout, vars).await?;
+    // Informational; the operator reads the digest from the registry.
+    let _ = fs::write(&layout.termination_log, digest.as_str());
+    Ok(())
 }
 
 async fn pull(request: &Request, vars: &Vars) -> Result<impl AsRef<[u8]> + use<>, Failure> {
@@ -119,49 +138,69 @@ async fn pull(request: &Request, vars: &Vars) -> Result<impl AsRef<[u8]> + use<>
             format!("{} is not named by its digest", request.context),
         )
     })?;
-    let options = Options {
-        insecure_hosts: request.insecure.clone(),
-        ca_pem: vars
-            .get(certificates::BUNDLE)
-            .cloned()
-            .into_iter()
-            .collect(),
-        ..Options::default()
-    };
-    let access = access(&image, vars)?;
-    let registry = Registry::new(options).map_err(|error| of_registry(&error))?;
-    registry
-        .pull_context(image.name(), &digest, &access)
+    registry(vars)?
+        .pull_context(
+            image.name(),
+            &digest,
+            &access(&image, image.name().registry(), vars)?,
+        )
         .await
         .map_err(|error| of_registry(&error))
 }
 
-fn access(image: &ImageRef, vars: &Vars) -> Result<Access, Failure> {
-    let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").cloned();
-    let file = Path::new(vars.get("DOCKER_CONFIG").map_or("", String::as_str)).join("config.json");
-    let Ok(bytes) = fs::read(file) else {
-        return Ok(Access {
-            helper,
-            ..Access::default()
-        });
+/// The client of registries, as the environment configures it.
+fn registry(vars: &Vars) -> Result<Registry, Failure> {
+    let insecure = vars.get("ALUSTAN_INSECURE_REGISTRIES");
+    let insecure = insecure.iter().flat_map(|hosts| hosts.split(','));
+    let options = Options {
+        insecure_hosts: insecure
+            .map(str::trim)
+            .filter(|host| !host.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        ca_pem: Vec::from_iter(vars.get(certificates::BUNDLE).cloned()),
+        ..Options::default()
     };
-    let config = DockerConfig::parse(&bytes).map_err(|error| of_registry(&error))?;
-    let credential = match config.open(image.name()) {
-        Err(error) if helper.is_none() => return Err(of_registry(&error)),
-        opened => opened.ok().flatten().cloned(),
+    Registry::new(options).map_err(|error| of_registry(&error))
+}
+
+/// The access to `image` in a build that pushes to the registry `own`. The credential helper is for that registry alone: a
+/// base image in another one is read with the login of the docker configuration, or anonymously.
+fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access, Failure> {
+    let same = image.name().registry() == own;
+    let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").filter(|_| same);
+    let file = Path::new(vars.get("DOCKER_CONFIG").map_or("", String::as_str)).join("config.json");
+    let config = fs::read(file)
+        .ok()
+        .map(|bytes| DockerConfig::parse(&bytes))
+        .transpose()
+        .map_err(|error| of_registry(&error))?;
+    let login = config.as_ref().map(|config| config.open(image.name()));
+    let credential = match login.transpose() {
+        Err(error) if same && helper.is_none() => return Err(of_registry(&error)),
+        login => login.ok().flatten().flatten().cloned(),
     };
     Ok(Access {
         credential,
-        helper,
+        helper: helper.cloned(),
         ..Access::default()
     })
 }
 
+/// Only credentials and names are up to the user. Any other answer of a registry may change with the next try, so it counts
+/// as a failed build (rule 10).
 fn of_registry(error: &alustan_registry::Error) -> Failure {
-    let class = if error.is_transient() {
-        FailureClass::World
-    } else {
-        FailureClass::User
+    use alustan_registry::{Error, Failure as Refused};
+    let class = match error {
+        Error::InvalidImageName { .. }
+        | Error::InvalidCredentials { .. }
+        | Error::Request {
+            failure: Refused::Unauthorized | Refused::Forbidden,
+            ..
+        } => FailureClass::User,
+        Error::LayerFile { .. } => FailureClass::World,
+        error if error.is_transient() => FailureClass::World,
+        _ => FailureClass::Module,
     };
     failure(class, error.reason(), chain(error))
 }

@@ -1,7 +1,7 @@
 //! The run record as the runner sees it: every write is a compare-and-swap that first makes sure
 //! that the run is still ours.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alustan_api::names;
@@ -82,12 +82,19 @@ pub enum Update<T> {
 pub struct Record {
     secrets: Arc<dyn Secrets>,
     identity: Identity,
+    /// The Secret after the last successful write of this process.
+    written: Arc<Mutex<Option<Snapshot>>>,
 }
 
 impl Record {
     /// The record that `identity` names.
     pub fn new(secrets: Arc<dyn Secrets>, identity: Identity) -> Self {
-        Self { secrets, identity }
+        let written = Arc::default();
+        Self {
+            secrets,
+            identity,
+            written,
+        }
     }
 
     /// Which run this is.
@@ -147,17 +154,44 @@ impl Record {
     where
         F: FnMut(&mut RunRecord, &Snapshot) -> Result<Update<T>, RecordError>,
     {
+        // The API server refuses the write if the Secret has changed since our last one. A decision not to
+        // write has no such proof, so it needs a read.
+        if let Some(snapshot) = self.take_written() {
+            let mut record = self.parse(&snapshot, key::RECORD)?;
+            if let Ok(Update::Write(value, changes)) = change(&mut record, &snapshot) {
+                match self.write(&record, snapshot, changes).await {
+                    Err(StoreError::Conflict(_)) => {}
+                    written => return Ok(written.map(|()| value)?),
+                }
+            }
+        }
         let (mut record, snapshot) = self.read().await?;
         match change(&mut record, &snapshot)? {
             Update::Keep(value) => Ok(value),
-            Update::Write(value, mut changes) => {
-                changes.insert(key::RECORD.to_owned(), Some(to_json(&record)));
-                self.secrets
-                    .swap(&self.identity.record, &snapshot.version, changes)
-                    .await?;
+            Update::Write(value, changes) => {
+                self.write(&record, snapshot, changes).await?;
                 Ok(value)
             }
         }
+    }
+
+    async fn write(
+        &self,
+        record: &RunRecord,
+        snapshot: Snapshot,
+        mut changes: Changes,
+    ) -> Result<(), StoreError> {
+        changes.insert(key::RECORD.to_owned(), Some(to_json(record)));
+        let (name, version) = (&self.identity.record, &snapshot.version);
+        let version = self.secrets.swap(name, version, changes.clone()).await?;
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        *written = Some(snapshot.swapped(version, changes));
+        Ok(())
+    }
+
+    fn take_written(&self) -> Option<Snapshot> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.take()
     }
 
     /// As [`Self::update`], of a record that this pod has claimed.
@@ -213,14 +247,19 @@ impl Record {
         .await
     }
 
-    /// Takes the lock of the state; gives the lock that stands in the way, if any.
-    pub async fn lock(&self, lock: &StateLock) -> Result<Option<StateLock>, RecordError> {
+    /// Takes the lock of the state, also in place of the lock `before` of this run; returns the lock in
+    /// the way, if any.
+    pub async fn lock(
+        &self,
+        lock: &StateLock,
+        before: Option<&str>,
+    ) -> Result<Option<StateLock>, RecordError> {
         self.update_ours(
             Patience::lasting(LOCK_PATIENCE),
             |record, _| match &record.lock {
                 Some(held) if held.id == lock.id => Ok(Update::Keep(None)),
-                Some(held) => Ok(Update::Keep(Some(held.clone()))),
-                None => {
+                Some(held) if before != Some(&held.id) => Ok(Update::Keep(Some(held.clone()))),
+                Some(_) | None => {
                     record.lock = Some(lock.clone());
                     Ok(Update::Write(None, Changes::new()))
                 }

@@ -368,13 +368,13 @@ impl Session {
         }
     }
 
-    /// The lock that nothing of ours holds any more: it was taken, and no engine lives.
+    /// Id of the lock of this run in the record, once no engine lives.
     pub fn abandoned_lock(&self) -> Option<String> {
         let lives = self.commands.processes.engine_lives(Scope::Everything);
         self.server
             .as_ref()
             .filter(|_| !lives)
-            .and_then(StateServer::lock_of_ours)
+            .and_then(StateServer::recorded_lock)
     }
 
     /// What a command of the engine prints, which nobody else sees.

@@ -40,15 +40,20 @@ impl Stop {
     }
 }
 
-/// Listens to SIGTERM and SIGINT, and reaps what others left behind.
-pub fn listen(processes: &Arc<Processes>) -> std::io::Result<Stop> {
+/// Listens to SIGTERM and SIGINT.
+pub fn listen() -> std::io::Result<Stop> {
     let (sender, stop) = Stop::channel();
     let terminate = signal(SignalKind::terminate())?;
     let interrupt = signal(SignalKind::interrupt())?;
-    let child = signal(SignalKind::child())?;
     tokio::spawn(pass_on(terminate, interrupt, sender));
-    tokio::spawn(reap_on(child, processes.clone()));
     Ok(stop)
+}
+
+/// Reaps orphans whenever a child ends. Children that [`Processes::start`] has not started are taken for orphans, so
+/// that nothing else can wait for a child of its own.
+pub fn reap_orphans(processes: Arc<Processes>) -> std::io::Result<()> {
+    tokio::spawn(reap_on(signal(SignalKind::child())?, processes));
+    Ok(())
 }
 
 async fn pass_on(

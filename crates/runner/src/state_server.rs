@@ -1,7 +1,9 @@
 //! The engine's `http` backend, served on loopback by the runner itself (rule 12).
 
+mod locks;
+
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::run::StateLock;
@@ -19,6 +21,7 @@ use tokio::net::TcpListener;
 use crate::layout::Vars;
 use crate::record::{Record, RecordError};
 use crate::state_store::{MoreSlots, StateError, StateStore};
+use locks::Locks;
 
 /// The name of the engine's user.
 const USER: &str = "alustan";
@@ -37,24 +40,8 @@ pub struct StateServer {
 
 struct Context {
     store: Arc<StateStore>,
-    record: Record,
     authorization: String,
-    locks: Mutex<Locks>,
-}
-
-/// What became of the locks that were asked for.
-#[derive(Clone, Default)]
-struct Locks {
-    /// The lock that an engine of ours holds.
-    ours: Option<String>,
-    /// The last one that stood in the way.
-    others: Option<StateLock>,
-}
-
-impl Context {
-    fn locks(&self) -> MutexGuard<'_, Locks> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    locks: Locks,
 }
 
 impl StateServer {
@@ -67,12 +54,10 @@ impl StateServer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let authorization = format!("Basic {}", STANDARD.encode(format!("{USER}:{password}")));
-        let locks = Mutex::default();
         let context = Arc::new(Context {
             store,
-            record,
             authorization,
-            locks,
+            locks: Locks::new(record),
         });
         let router = Router::new().fallback(answer).with_state(context.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -104,14 +89,19 @@ impl StateServer {
         &self.context.store
     }
 
-    /// The lock that an engine of ours took and did not give back.
-    pub fn lock_of_ours(&self) -> Option<String> {
-        self.context.locks().ours.clone()
+    /// The run record names the lock `id` of this run for the engine that it starts next.
+    pub fn reserve_lock(&self, id: String) {
+        self.context.locks.reserve(id);
     }
 
-    /// The lock that stood in the way last.
+    /// Id of the lock of this run in the record.
+    pub fn recorded_lock(&self) -> Option<String> {
+        self.context.locks.recorded()
+    }
+
+    /// The last lock that was in the way.
     pub fn lock_of_others(&self) -> Option<StateLock> {
-        self.context.locks().others.clone()
+        self.context.locks.in_the_way()
     }
 }
 
@@ -184,23 +174,13 @@ async fn lock(context: &Context, body: &[u8]) -> Response {
         who: info.who,
         at: info.created.unwrap_or_else(Timestamp::now),
     };
-    let result = context.record.lock(&lock).await;
-    match &result {
-        Ok(None) => context.locks().ours = Some(lock.id),
-        Ok(Some(other)) => context.locks().others = Some(other.clone()),
-        Err(_) => {}
-    }
-    held("locked", result)
+    held("locked", context.locks.lock(lock).await)
 }
 
 async fn unlock(context: &Context, body: &[u8]) -> Response {
     let info = serde_json::from_slice::<LockInfo>(body).unwrap_or_default();
     let id = Some(info.id.as_str()).filter(|id| !id.is_empty());
-    let result = context.record.unlock(id).await;
-    if let Ok(None) = &result {
-        context.locks().ours = None;
-    }
-    held("unlocked", result)
+    held("unlocked", context.locks.unlock(id).await)
 }
 
 /// OK, or 423 with the lock that stands in the way.

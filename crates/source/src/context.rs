@@ -95,6 +95,8 @@ pub struct Context {
     pub module_path: String,
     /// Type of the root module's `backend` block, or `cloud`.
     pub module_backend: Option<String>,
+    /// Committer date of the commit, in seconds since 1970. It is not part of the bytes.
+    pub committed_at: i64,
     /// Files and links in it.
     pub files: usize,
     /// Bytes of the files before packing.

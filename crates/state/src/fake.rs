@@ -31,6 +31,7 @@ struct Memory {
     secrets: BTreeMap<String, Snapshot>,
     clock: u64,
     writes: Vec<String>,
+    reads: Vec<String>,
     faults: BTreeMap<usize, Fault>,
     dead_after: Option<usize>,
     away_after: Option<usize>,
@@ -76,6 +77,11 @@ impl FakeSecrets {
     /// Names of the Secrets that were written, in order.
     pub fn writes(&self) -> Vec<String> {
         self.memory().writes.clone()
+    }
+
+    /// Names of the Secrets that were read, in order.
+    pub fn reads(&self) -> Vec<String> {
+        self.memory().reads.clone()
     }
 
     /// Gives a fault to the write number `at`, counted from 0.
@@ -184,6 +190,7 @@ impl Secrets for FakeSecrets {
         if self.memory().is_away() {
             return Err(unavailable(name));
         }
+        self.memory().reads.push(name.to_owned());
         self.get(name)
             .ok_or_else(|| StoreError::Missing(name.to_owned()))
     }

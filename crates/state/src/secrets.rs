@@ -32,6 +32,19 @@ pub struct Snapshot {
 pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
 
 impl Snapshot {
+    /// The Secret after a swap of `changes`, which made it `version`.
+    #[must_use]
+    pub fn swapped(mut self, version: String, changes: Changes) -> Self {
+        for (key, value) in changes {
+            match value {
+                Some(value) => self.data.insert(key, value),
+                None => self.data.remove(&key),
+            };
+        }
+        self.version = version;
+        self
+    }
+
     /// How many bytes of data it has after `changes`.
     pub fn size_with(&self, changes: &Changes) -> usize {
         let kept = self

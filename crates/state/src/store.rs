@@ -5,6 +5,10 @@
 //! writes the pointer names a version that is complete. Each slot is written by compare-and-swap
 //! against the version that we saw: a second writer fails instead of destroying anything.
 //!
+//! The Secret of the pointer is a slot as well, and the first one to be used: its chunk is written in
+//! the same request that moves the pointer, so most states need one request per version. The other
+//! slots are read when they are needed.
+//!
 //! The answer of a write may never come. What was tried is therefore noted before it is sent, and
 //! forgotten once it is known to have happened: nothing is written until the pointer is certain.
 
@@ -149,19 +153,21 @@ impl StateStore {
         more: Arc<dyn MoreSlots>,
         chunk: usize,
     ) -> Result<Self, StateError> {
-        let names: BTreeSet<&String> = slots.iter().collect();
-        let all = try_join_all(names.into_iter().map(|slot| read_slot(&*secrets, slot)));
-        let (found, read) =
-            futures::future::try_join(read_pointer(&*secrets, &pointer), all).await?;
+        let found = read_pointer(&*secrets, &pointer).await?;
         let parsed = parse_pointer(&pointer, &found)?;
-        let snapshots: BTreeMap<_, _> = read.into_iter().flatten().collect();
+        let used: BTreeSet<&String> = parsed.current.iter().flat_map(|it| &it.slots).collect();
+        let others = used.into_iter().filter(|slot| **slot != pointer);
+        let read = try_join_all(others.map(|slot| read_slot(&*secrets, slot))).await?;
+        let mut snapshots: BTreeMap<_, _> = read.into_iter().flatten().collect();
+        snapshots.insert(pointer.clone(), found.clone());
         let state = match &parsed.current {
             None => None,
             Some(current) => Some(Arc::new(
                 join(&*secrets, current, &parsed, &snapshots).await?,
             )),
         };
-        let memory = Memory::new(parsed, found, known_slots(slots, snapshots), state);
+        let slots = known_slots(&pointer, slots, &snapshots);
+        let memory = Memory::new(parsed, found, slots, state);
         Ok(Self {
             secrets,
             pointer,
@@ -202,14 +208,19 @@ impl StateStore {
         let packed = compress(&state);
         let chunks: Vec<&[u8]> = packed.chunks(self.chunk).collect();
         let slots = self.find_room(&mut memory, chunks.len()).await?;
-        self.write_chunks(&mut memory, &slots, &chunks).await?;
-        let names = slots.into_iter().map(|slot| slot.name).collect();
+        let names = slots.iter().map(|slot| slot.name.clone()).collect();
+        let (with_pointer, others): (Vec<_>, Vec<_>) = slots
+            .into_iter()
+            .zip(chunks)
+            .partition(|(slot, _)| slot.name == self.pointer);
+        self.write_chunks(&mut memory, &others).await?;
         let previous = memory.pointer.current.clone();
         let next = Tried {
             pointer: Pointer {
                 current: Some(version_of(&state, sha256, names, previous.as_ref())),
                 previous,
             },
+            chunk: with_pointer.first().map(|(_, chunk)| chunk.to_vec()),
             state: Some(Arc::new(state)),
         };
         self.move_pointer(&mut memory, next).await
@@ -227,6 +238,7 @@ impl StateStore {
                 current: None,
                 previous: memory.pointer.current.clone(),
             },
+            chunk: None,
             state: None,
         };
         self.move_pointer(&mut memory, next).await
@@ -235,10 +247,12 @@ impl StateStore {
     /// Slots for a version of `needed` chunks: free ones, then new ones, and at last those of
     /// the previous version, which the pointer forgets first.
     async fn find_room(&self, memory: &mut Memory, needed: usize) -> Result<Vec<Slot>, StateError> {
+        self.look_at_free(memory, needed).await?;
         if memory.free_slots().len() < needed {
             // Room for the current version, the one before and the next, all of this size.
             let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
-            self.add_slots(memory, wanted).await?;
+            memory.add_slots(self.more.more_slots(wanted).await);
+            self.look_at_free(memory, needed).await?;
         }
         if memory.free_slots().len() < needed && memory.pointer.previous.is_some() {
             self.more.giving_up_previous();
@@ -247,9 +261,11 @@ impl StateStore {
                     current: memory.pointer.current.clone(),
                     previous: None,
                 },
+                chunk: None,
                 state: memory.state.clone(),
             };
             self.move_pointer(memory, next).await?;
+            self.look_at_free(memory, needed).await?;
         }
         let mut free = memory.free_slots();
         if free.len() < needed {
@@ -263,16 +279,19 @@ impl StateStore {
         Ok(free)
     }
 
-    async fn add_slots(&self, memory: &mut Memory, wanted: usize) -> Result<(), StateError> {
-        for slot in self.more.more_slots(wanted).await {
-            if memory.slots.iter().any(|known| known.name == slot) {
-                continue;
+    /// Reads those of the first `needed` free slots that were not read yet, and forgets those that do not
+    /// exist.
+    async fn look_at_free(&self, memory: &mut Memory, needed: usize) -> Result<(), StateError> {
+        loop {
+            let unread = memory.unread_slots(needed);
+            if unread.is_empty() {
+                return Ok(());
             }
-            if let Some((slot, snapshot)) = read_slot(&*self.secrets, &slot).await? {
-                memory.slots.push(Slot::new(slot, snapshot.version));
-            }
+            let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
+            let found = try_join_all(read).await?.into_iter().flatten().collect();
+            memory.slots_read(&unread, &found);
+            self.check_pointer(memory).await?;
         }
-        Ok(())
     }
 }
 
@@ -287,15 +306,19 @@ impl Pointer {
     }
 }
 
-/// Those of `slots` that exist, in order.
-fn known_slots(slots: Vec<String>, mut snapshots: BTreeMap<String, Snapshot>) -> Vec<Slot> {
-    slots
-        .into_iter()
-        .filter_map(|name| {
-            let found = snapshots.remove(&name)?;
-            Some(Slot::new(name, found.version))
-        })
-        .collect()
+/// The slot in the Secret of the pointer, then `slots`, with the versions of those that were read.
+fn known_slots(
+    pointer: &str,
+    slots: Vec<String>,
+    snapshots: &BTreeMap<String, Snapshot>,
+) -> Vec<Slot> {
+    let others = slots.into_iter().filter(|slot| slot != pointer);
+    let all = std::iter::once(pointer.to_owned()).chain(others);
+    all.map(|name| {
+        let version = snapshots.get(&name).map(|found| found.version.clone());
+        Slot::new(name, version)
+    })
+    .collect()
 }
 
 fn compress(state: &[u8]) -> Vec<u8> {

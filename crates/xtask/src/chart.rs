@@ -138,6 +138,10 @@ fn constraints() -> Vec<(&'static str, Value)> {
             json!({"items": {"type": "string", "pattern": "^(terraform|opentofu):[0-9]+\\.[0-9]+\\.[0-9]+[^=]*=[^,]+$"}}),
         ),
         (
+            "builder.kind",
+            json!({"enum": ["", "kaniko", "append", "Kaniko", "Append"]}),
+        ),
+        (
             "builder.arguments",
             json!({"items": {"type": "string", "pattern": "^[^,]+$"}}),
         ),

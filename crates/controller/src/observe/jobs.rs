@@ -190,8 +190,9 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     let state = match (built, prepared) {
         (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
         (Some(end), _) => {
-            log_of = pod.map(|pod| pod.name_any());
-            let failure = cut_off(pod, end).unwrap_or_else(|| builder_failure(end));
+            let known = cut_off(pod, end).or_else(|| reported(end));
+            log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
+            let failure = known.unwrap_or_else(|| builder_failure(end));
             BuildState::Failed(failure, ended_at(end))
         }
         (None, Some(end)) => {
@@ -274,7 +275,7 @@ fn builder_failure(end: &ContainerStateTerminated) -> Failure {
 }
 
 fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
-    prepared(end).unwrap_or_else(|| Failure {
+    reported(end).unwrap_or_else(|| Failure {
         class: FailureClass::Module,
         reason: "PrepareFailed".to_owned(),
         message: format!(
@@ -285,8 +286,8 @@ fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
     })
 }
 
-/// What the container says that unpacks a context.
-fn prepared(end: &ContainerStateTerminated) -> Option<Failure> {
+/// Parses the failure report in the termination message of a runner container.
+fn reported(end: &ContainerStateTerminated) -> Option<Failure> {
     let report: PrepareReport = serde_json::from_str(end.message.as_deref()?).ok()?;
     Some(report.failure)
 }
@@ -408,7 +409,7 @@ fn ended(pod: &Pod) -> Option<String> {
         let end = status.state.as_ref()?.terminated.as_ref()?;
         let reason = end.reason.as_deref().unwrap_or("Error");
         let told =
-            prepared(end).map(|failure| format!(": {}: {}", failure.reason, failure.message));
+            reported(end).map(|failure| format!(": {}: {}", failure.reason, failure.message));
         let told = told.unwrap_or_default();
         (end.exit_code != 0).then(|| format!("{reason}, exit code {}{told}", end.exit_code))
     })

@@ -5,12 +5,13 @@ use std::time::Duration as StdDuration;
 
 use alustan_api::labels::image::{CONTEXT as CONTEXT_LABEL, NAMESPACE as NAMESPACE_LABEL};
 use alustan_api::labels::{self, Component};
-use alustan_api::{RegistryProvider, Terraform, names, paths};
+use alustan_api::{BuilderKind, RegistryProvider, Terraform, names, paths};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, LocalObjectReference, PodSpec, PodTemplateSpec, SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 
 use super::prepare::{self, Prepare, environment, host, insecure};
 use super::{cache_pvc, meta_of_build, pod};
@@ -24,6 +25,9 @@ const DEADLINE: i64 = 3_600;
 /// Where kaniko's image expects its docker configuration.
 const DOCKER_CONFIG: &str = "/kaniko/.docker";
 
+/// The container that pushes the image.
+const CONTAINER: &str = "build";
+
 /// What a build needs besides the resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Build<'a> {
@@ -33,6 +37,8 @@ pub struct Build<'a> {
     pub artifact: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
+    /// Committer date of the revision: the image's creation time where that is chosen here.
+    pub created: Timestamp,
     /// The Secret with the docker configuration, and the key in it.
     pub docker: Option<(&'a str, &'a str)>,
     /// The Secret that pulls the base image.
@@ -82,6 +88,7 @@ fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
 }
 
 fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
+    let kind = settings.builder_of(tf);
     let prepare = Prepare {
         base: &build.image.base,
         artifact: build.artifact,
@@ -106,17 +113,30 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
             .docker
             .map(|(name, key)| prepare::docker_config(name, key)),
     );
+    let (init, container) = match kind {
+        BuilderKind::Kaniko => (
+            prepare::containers(tf, &prepare, settings),
+            builder(tf, build, settings),
+        ),
+        BuilderKind::Append => (
+            prepare::inject(tf, &prepare, settings)
+                .into_iter()
+                .collect(),
+            append(tf, build, &prepare, settings),
+        ),
+    };
+    let root = kind == BuilderKind::Kaniko;
     PodSpec {
         automount_service_account_token: Some(false),
-        containers: vec![builder(tf, build, settings)],
+        containers: vec![container],
         enable_service_links: Some(false),
-        host_users: settings.builder_user_namespaces.then_some(false),
+        host_users: (root && settings.builder_user_namespaces).then_some(false),
         image_pull_secrets: build.pull_secret.map(|name| {
             vec![LocalObjectReference {
                 name: name.to_owned(),
             }]
         }),
-        init_containers: Some(prepare::containers(tf, &prepare, settings)),
+        init_containers: Some(init).filter(|init| !init.is_empty()),
         node_selector: Some(BTreeMap::from([(
             "kubernetes.io/arch".to_owned(),
             ARCHITECTURE.to_owned(),
@@ -130,6 +150,29 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
+/// Prepares the context, appends it to the base image and pushes the result. Needs no root.
+fn append(
+    tf: &Terraform,
+    build: &Build<'_>,
+    prepare: &Prepare<'_>,
+    settings: &Settings,
+) -> Container {
+    let target = format!("{}:{}", repository(tf), build.image.tag);
+    let image = [
+        pod::env("ALUSTAN_IMAGE", target),
+        pod::env("ALUSTAN_BASE", canonical(&build.image.base)),
+        pod::env("ALUSTAN_NAMESPACE_UID", build.namespace_uid),
+        pod::env("ALUSTAN_CREATED", build.created.to_string()),
+    ];
+    let prepare = prepare::container(tf, prepare, settings);
+    Container {
+        name: CONTAINER.to_owned(),
+        args: Some(vec!["build".to_owned()]),
+        env: Some(prepare.env.iter().flatten().cloned().chain(image).collect()),
+        ..prepare
+    }
+}
+
 /// Builds and pushes. It must be root inside its container and write to its root filesystem; it
 /// has no token and no mount but the context and its credentials.
 fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
@@ -139,7 +182,7 @@ fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container 
     let mut mounts = vec![pod::mount(prepare::VOLUME, paths::BUILD)];
     mounts.extend(build.docker.map(|_| prepare::docker_mount(DOCKER_CONFIG)));
     Container {
-        name: "build".to_owned(),
+        name: CONTAINER.to_owned(),
         image: Some(image),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         args: Some(arguments(tf, build, settings)),

@@ -54,8 +54,7 @@ pub(crate) fn containers(
     prepare: &Prepare<'_>,
     settings: &Settings,
 ) -> Vec<Container> {
-    let programs = injected(tf, prepare);
-    let injected = (!programs.is_empty()).then(|| inject(&programs, settings));
+    let injected = inject(tf, prepare, settings);
     let prepared = container(tf, prepare, settings);
     injected.into_iter().chain([prepared]).collect()
 }
@@ -165,12 +164,20 @@ pub(crate) fn inject_mount() -> VolumeMount {
     pod::mount(INJECT, paths::INJECT)
 }
 
-/// Brings `programs` of the operator's image.
-fn inject(programs: &[String], settings: &Settings) -> Container {
+/// Copies the programs that the base image may lack from the operator's image; `None` if it has all.
+pub(crate) fn inject(
+    tf: &Terraform,
+    prepare: &Prepare<'_>,
+    settings: &Settings,
+) -> Option<Container> {
+    let programs = injected(tf, prepare);
+    if programs.is_empty() {
+        return None;
+    }
     let mut command = vec!["cp".to_owned()];
-    command.extend(programs.iter().cloned());
+    command.extend(programs);
     command.push(paths::INJECT.to_owned());
-    Container {
+    Some(Container {
         name: INJECT.to_owned(),
         image: Some(settings.operator_image.clone()),
         command: Some(command),
@@ -178,11 +185,11 @@ fn inject(programs: &[String], settings: &Settings) -> Container {
         security_context: Some(pod::restricted()),
         volume_mounts: Some(vec![inject_mount()]),
         ..Container::default()
-    }
+    })
 }
 
 /// Unpacks the context and installs providers and modules, in the engine's own image.
-fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
+pub(crate) fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let mut mounts = vec![
         pod::mount("cache", paths::CACHE),
         pod::mount(VOLUME, paths::BUILD),

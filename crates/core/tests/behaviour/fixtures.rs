@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{Anything, Terraform};
+use alustan_api::{Anything, BuilderKind, Terraform};
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -22,6 +22,7 @@ pub(crate) fn settings() -> Settings {
     Settings {
         base_image: "registry.test/base:1".to_owned(),
         engines: Vec::new(),
+        builder: BuilderKind::Kaniko,
         builder_image: KANIKO.to_owned(),
         builder_args: Vec::new(),
         builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),

@@ -38,6 +38,48 @@ fn envelopes(#[case] code: &str, #[case] reason: &str) {
     assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
 }
 
+#[rstest]
+#[case(500, "UNKNOWN", "RegistryUnreachable")]
+#[case(429, "DENIED", "RegistryRateLimited")]
+#[case(405, "DENIED", "RegistryUnsupported")]
+#[case(401, "DENIED", "RegistryUnauthorized")]
+#[case(400, "DENIED", "RegistryForbidden")]
+#[case(400, "SOMETHING", "RegistryError")]
+#[case(404, "MANIFEST_BLOB_UNKNOWN", "RegistryError")]
+#[case(404, "MANIFEST_UNKNOWN", "ImageNotFound")]
+#[case(412, "", "RegistryError")]
+fn status_decides_before_the_error_code(
+    #[case] status: u16,
+    #[case] code: &str,
+    #[case] reason: &str,
+) {
+    let body = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
+    let (failure, detail) = read_answer(status, body.as_bytes());
+    assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
+    let (_, detail) = read_answer(status, b"<html>");
+    assert_eq!(detail, format!("status {status} <html>"));
+}
+
+#[rstest]
+#[case(404, "", true)]
+#[case(404, "BLOB_UPLOAD_UNKNOWN", true)]
+#[case(400, "BLOB_UPLOAD_UNKNOWN", true)]
+#[case(400, "BLOB_UPLOAD_INVALID", true)]
+#[case(400, "DIGEST_INVALID", true)]
+#[case(416, "", true)]
+#[case(400, "SIZE_INVALID", false)]
+#[case(401, "BLOB_UPLOAD_UNKNOWN", false)]
+#[case(403, "BLOB_UPLOAD_UNKNOWN", false)]
+fn lost_upload_session_is_recognised(
+    #[case] status: u16,
+    #[case] code: &str,
+    #[case] expected: bool,
+) {
+    let body = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
+    let (failure, _) = read_upload_answer(status, body.as_bytes());
+    assert_eq!(failure == Failure::UploadLost, expected, "{failure:?}");
+}
+
 #[test]
 fn long_answers_are_cut_on_a_character() {
     assert!(short(&"ü".repeat(1000)).len() <= 300);

@@ -22,7 +22,7 @@ use crate::{
     artifact,
     auth::{Grant, Operation, Question},
     credential::Access,
-    error::{self, Error},
+    error::{self, Error, Failure},
     helper,
     name::ImageName,
     reference::{Digest, ImageRef},
@@ -32,6 +32,7 @@ use crate::{
 const OTHER_BYTES: &str = "its bytes are not those of its digest";
 
 /// A call on one repository.
+#[derive(Clone)]
 pub(super) struct Call<'a> {
     pub(super) inner: &'a Inner,
     /// What is tried, and on what: for messages.
@@ -61,12 +62,16 @@ impl Call<'_> {
         time: Duration,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let late = |_| Error::Timeout {
+        let done = tokio::time::timeout(time, work).await;
+        done.map_err(|_| self.late(time))?
+    }
+
+    pub(super) fn late(&self, after: Duration) -> Error {
+        Error::Timeout {
             action: self.action,
             subject: self.subject.clone(),
-            after: time,
-        };
-        tokio::time::timeout(time, work).await.map_err(late)?
+            after,
+        }
     }
 
     async fn twice<T, F>(&self, work: impl Fn(Client) -> F) -> Result<T, Error>
@@ -84,7 +89,7 @@ impl Call<'_> {
     }
 
     async fn sign_in(&self, key: SessionKey) -> Result<Client, Error> {
-        let (host, grant) = self.grant().await?;
+        let (host, grant) = self.grant(None).await?;
         let client = setup::images(
             &self.inner.options,
             &self.inner.certificates,
@@ -98,9 +103,9 @@ impl Call<'_> {
         Ok(client)
     }
 
-    /// The host that is spoken to, and what opens the repository there.
-    pub(super) async fn grant(&self) -> Result<(String, Grant), Error> {
-        let host = self.reference_by("latest").resolve_registry().to_owned();
+    /// The host that is spoken to, and what opens the repository there, and `source` for pull.
+    pub(super) async fn grant(&self, source: Option<&ImageName>) -> Result<(String, Grant), Error> {
+        let host = self.host();
         let helped = match (&self.access.credential, &self.access.helper) {
             (None, Some(program)) => Some(helper::ask(program, self.name.registry()).await?),
             _ => None,
@@ -110,10 +115,20 @@ impl Call<'_> {
             base: &self.base(&host),
             name: self.name,
             operation: self.operation,
+            source,
             credential: self.access.credential.as_ref().or(helped.as_ref()),
         };
         let grant = question.ask().await?;
         Ok((host, grant))
+    }
+
+    fn host(&self) -> String {
+        self.reference_by("latest").resolve_registry().to_owned()
+    }
+
+    /// Returns the address of the registry, without a path.
+    pub(super) fn registry_url(&self) -> String {
+        self.base(&self.host())
     }
 
     pub(super) fn base(&self, host: &str) -> String {
@@ -185,7 +200,7 @@ impl Call<'_> {
         digest: Digest,
         refused: Error,
     ) -> Result<Digest, Error> {
-        let raw = self.raw().await?;
+        let raw = self.raw(None).await?;
         let path = format!("manifests/{digest}");
         let request = raw.request(Method::PUT, &path);
         let request = request.header(CONTENT_TYPE, artifact::MANIFEST_TYPE);
@@ -205,7 +220,7 @@ impl Call<'_> {
         match self.digest(client.clone(), image).await {
             Ok(found) => Ok(found == *wanted),
             Err(Error::Request {
-                failure: error::Failure::NotFound,
+                failure: Failure::NotFound,
                 ..
             }) => Ok(false),
             Err(error) => Err(error),
@@ -275,6 +290,10 @@ impl Call<'_> {
 
     pub(super) fn failed(&self, error: &OciDistributionError) -> Error {
         let (failure, detail) = error::read(error);
+        self.refused(failure, detail)
+    }
+
+    pub(super) fn refused(&self, failure: Failure, detail: String) -> Error {
         Error::Request {
             action: self.action,
             subject: self.subject.clone(),

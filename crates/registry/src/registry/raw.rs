@@ -1,18 +1,16 @@
 //! Requests that oci-client does not make: all tags, page by page, what an image says of itself, deletions.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Instant};
 
-use oci_client::{
-    errors::{OciDistributionError, OciEnvelope},
-    secrets::RegistryAuth,
-};
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
+use oci_client::secrets::RegistryAuth;
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header};
 use serde_json::Value;
 
 use super::calls::Call;
 use crate::{
-    artifact,
-    error::Error,
+    error::{self, Error, Failure},
+    image::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST},
+    name::{ImageName, is_docker_hub},
     prune::{Found, Ours, is_cache_tag, is_context_tag, is_image_tag, read_config},
     reference::Digest,
 };
@@ -22,26 +20,46 @@ const ANSWER: usize = 8 << 20;
 /// Tags of one page.
 const PAGE: usize = 500;
 /// The forms of manifests that registries keep.
-const MANIFESTS: [&str; 4] = [
-    artifact::MANIFEST_TYPE,
-    "application/vnd.docker.distribution.manifest.v2+json",
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-];
+pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
 
 /// The way into one repository.
 pub(super) struct Raw {
-    http: Client,
+    reads: Client,
+    writes: Client,
     base: String,
     repository: String,
     auth: RegistryAuth,
+    /// When the token should be replaced.
+    pub(super) end: Instant,
 }
 
 impl Raw {
     /// A request for what is at `path` of the repository.
     pub(super) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}/v2/{}/{path}", self.base, self.repository);
-        let request = self.http.request(method, url);
+        self.authorize(self.client(&method).request(method, url))
+    }
+
+    /// Builds a request for an address that the registry gave. Only the registry itself gets the credentials.
+    pub(super) fn request_to(&self, method: Method, url: Url) -> RequestBuilder {
+        let is_own = is_of_registry(&self.base, &url);
+        let request = self.client(&method).request(method, url);
+        if is_own {
+            self.authorize(request)
+        } else {
+            request
+        }
+    }
+
+    fn client(&self, method: &Method) -> &Client {
+        if method.is_safe() {
+            &self.reads
+        } else {
+            &self.writes
+        }
+    }
+
+    fn authorize(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.auth {
             RegistryAuth::Anonymous => request,
             RegistryAuth::Basic(user, password) => request.basic_auth(user, Some(password)),
@@ -50,45 +68,92 @@ impl Raw {
     }
 }
 
+/// Whether `url` belongs to the registry at `base`.
+fn is_of_registry(base: &str, url: &Url) -> bool {
+    Url::parse(base).is_ok_and(|base| is_same_registry(&base, url))
+}
+
+/// Whether both addresses have the same scheme, host and port. Docker Hub has several hosts.
+fn is_same_registry(base: &Url, url: &Url) -> bool {
+    let is_hub = |url: &Url| {
+        let host = url.host_str().is_some_and(is_docker_hub);
+        host && url.port_or_known_default() == Some(443) && url.scheme() == "https"
+    };
+    base.origin() == url.origin() || is_hub(base) && is_hub(url)
+}
+
 impl Call<'_> {
-    /// Signs in.
-    pub(super) async fn raw(&self) -> Result<Raw, Error> {
-        let (host, grant) = self.grant().await?;
+    /// Signs in. The token opens `source` for pull as well.
+    pub(super) async fn raw(&self, source: Option<&ImageName>) -> Result<Raw, Error> {
+        let (host, grant) = self.grant(source).await?;
         Ok(Raw {
-            http: self.inner.http.clone(),
+            reads: self.inner.reads.clone(),
+            writes: self.inner.writes.clone(),
             base: self.base(&host),
             repository: self.name.repository().to_owned(),
             auth: grant.auth,
+            end: Instant::now() + grant.life,
         })
     }
 
     /// Sends a request whose answer must be good.
     pub(super) async fn send(&self, request: RequestBuilder) -> Result<Answer, Error> {
-        let response = request.send().await;
-        let mut response = response.map_err(|error| self.failed(&error.into()))?;
-        let body = self.body(&mut response).await?;
-        let status = response.status();
-        if status.is_success() {
-            let headers = response.headers().clone();
-            return Ok(Answer { headers, body });
-        }
-        let url = response.url().to_string();
-        // The status says more than an envelope that says nothing.
-        let unsupported = status == StatusCode::METHOD_NOT_ALLOWED;
-        let error = match serde_json::from_slice::<OciEnvelope>(&body) {
-            Ok(envelope) if !unsupported && !envelope.errors.is_empty() => {
-                OciDistributionError::RegistryError { envelope, url }
-            }
-            _ => OciDistributionError::ServerError {
-                code: status.as_u16(),
-                url,
-                message: String::from_utf8_lossy(&body).into_owned(),
-            },
-        };
-        Err(self.failed(&error))
+        self.send_bounded(request, ANSWER).await
     }
 
-    async fn body(&self, response: &mut Response) -> Result<Vec<u8>, Error> {
+    /// Sends a request and reads at most `limit` bytes of the answer, which must be a success.
+    pub(super) async fn send_bounded(
+        &self,
+        request: RequestBuilder,
+        limit: usize,
+    ) -> Result<Answer, Error> {
+        let mut response = self.open(request).await?;
+        let body = self.body(&mut response, limit).await?;
+        Ok(Answer {
+            status: response.status(),
+            headers: response.headers().clone(),
+            body,
+        })
+    }
+
+    /// Sends a request and returns the answer with its body unread. The answer must be a success.
+    pub(super) async fn open(&self, request: RequestBuilder) -> Result<Response, Error> {
+        self.open_with(request, error::read_answer).await
+    }
+
+    /// Sends the content of a blob like [`Self::open`].
+    pub(super) async fn open_upload(&self, request: RequestBuilder) -> Result<Response, Error> {
+        self.open_with(request, error::read_upload_answer).await
+    }
+
+    async fn open_with(
+        &self,
+        request: RequestBuilder,
+        read: fn(u16, &[u8]) -> (Failure, String),
+    ) -> Result<Response, Error> {
+        let mut response = request
+            .send()
+            .await
+            .map_err(|error| self.failed(&error.into()))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        if status.is_redirection() {
+            let detail = format!("status {status}, a redirect that is not followed");
+            return Err(self.refused(Failure::Other, detail));
+        }
+        // Text of hosts that the registry refers to, in redirects and upload addresses, stays out of messages.
+        let body = if is_of_registry(&self.registry_url(), response.url()) {
+            self.body(&mut response, ANSWER).await?
+        } else {
+            Vec::new()
+        };
+        let (failure, detail) = read(status.as_u16(), &body);
+        Err(self.refused(failure, detail))
+    }
+
+    async fn body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         while let Some(chunk) = response
             .chunk()
@@ -96,10 +161,9 @@ impl Call<'_> {
             .map_err(|error| self.failed(&error.into()))?
         {
             body.extend_from_slice(&chunk);
-            if body.len() > ANSWER {
-                let without_end =
-                    OciDistributionError::GenericError(Some("an answer without end".into()));
-                return Err(self.failed(&without_end));
+            if body.len() > limit {
+                let detail = format!("the answer is larger than {limit} bytes");
+                return Err(self.refused(Failure::Other, detail));
             }
         }
         Ok(body)
@@ -107,7 +171,7 @@ impl Call<'_> {
 
     /// What is there, as far as pruning must know it.
     pub(super) async fn inventory(&self) -> Result<Vec<Found>, Error> {
-        let raw = self.raw().await?;
+        let raw = self.raw(None).await?;
         let mut found = Vec::new();
         let tags = self.tags(&raw).await?;
         for tag in tags
@@ -177,7 +241,7 @@ impl Call<'_> {
     }
 
     pub(super) async fn delete(&self, digest: &Digest) -> Result<(), Error> {
-        let raw = self.raw().await?;
+        let raw = self.raw(None).await?;
         let request = raw.request(Method::DELETE, &format!("manifests/{digest}"));
         match self.send(request).await {
             Err(error) if error.is_not_found() => Ok(()),
@@ -188,6 +252,32 @@ impl Call<'_> {
 
 /// A good answer.
 pub(super) struct Answer {
-    headers: header::HeaderMap,
-    body: Vec<u8>,
+    pub(super) status: StatusCode,
+    pub(super) headers: header::HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("https://r.example", "https://r.example/v2/x", true)]
+    #[case("https://r.example", "https://r.example:443/", true)]
+    #[case("https://r.example", "https://r.example:5000/", false)]
+    #[case("https://r.example", "http://r.example/", false)]
+    #[case("https://r.example", "https://s.r.example/", false)]
+    #[case("https://index.docker.io", "https://registry-1.docker.io/v2/", true)]
+    #[case("https://index.docker.io", "http://registry-1.docker.io/v2/", false)]
+    #[case("https://r.example", "https://registry-1.docker.io/v2/", false)]
+    fn only_the_registry_gets_credentials(
+        #[case] base: &str,
+        #[case] url: &str,
+        #[case] is_own: bool,
+    ) {
+        let [base, url] = [base, url].map(|text| Url::parse(text).unwrap());
+        assert_eq!(is_same_registry(&base, &url), is_own);
+    }
 }

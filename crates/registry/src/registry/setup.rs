@@ -1,7 +1,10 @@
 //! Clients and what they trust.
 
 use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
-use reqwest::redirect::{Action, Attempt, Policy};
+use reqwest::{
+    StatusCode, Url,
+    redirect::{Action, Attempt, Policy},
+};
 
 use super::Options;
 use crate::error::Error;
@@ -25,7 +28,10 @@ pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
 }
 
 /// The client for tokens. What would make a client of oci-client panic is found here.
-pub(super) fn http(options: &Options, certificates: &[Vec<u8>]) -> Result<reqwest::Client, Error> {
+pub(super) fn tokens(
+    options: &Options,
+    certificates: &[Vec<u8>],
+) -> Result<reqwest::Client, Error> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err(setup("the program has installed no crypto provider"));
     }
@@ -33,6 +39,27 @@ pub(super) fn http(options: &Options, certificates: &[Vec<u8>]) -> Result<reqwes
     reqwest::Client::builder().build().map_err(|_| {
         setup("the system has no trusted certificates: install `ca-certificates`, or name a bundle in SSL_CERT_FILE")
     })?;
+    http(options, certificates, elsewhere)
+}
+
+/// Builds the client that reads manifests and blobs.
+pub(super) fn reads(options: &Options, certificates: &[Vec<u8>]) -> Result<reqwest::Client, Error> {
+    http(options, certificates, to_storage)
+}
+
+/// Builds the client that pushes and deletes manifests and blobs.
+pub(super) fn writes(
+    options: &Options,
+    certificates: &[Vec<u8>],
+) -> Result<reqwest::Client, Error> {
+    http(options, certificates, within_the_registry)
+}
+
+fn http(
+    options: &Options,
+    certificates: &[Vec<u8>],
+    redirects: Rule,
+) -> Result<reqwest::Client, Error> {
     let read = |pem: &Vec<u8>| {
         reqwest::Certificate::from_pem(pem).map_err(|_| setup("a CA certificate cannot be read"))
     };
@@ -43,22 +70,53 @@ pub(super) fn http(options: &Options, certificates: &[Vec<u8>]) -> Result<reqwes
     let builder = reqwest::Client::builder().tls_certs_merge(trusted);
     let builder = builder
         .connect_timeout(options.connect_timeout)
-        .redirect(Policy::custom(elsewhere))
+        .redirect(Policy::custom(move |attempt| follow_if(attempt, redirects)))
         .user_agent(USER_AGENT);
     builder
         .build()
         .map_err(|_| setup("a CA certificate cannot be used"))
 }
 
+/// Decides about a redirect from one URL to another with a status.
+type Rule = fn(&Url, &Url, StatusCode) -> bool;
+
 /// What is sent goes to the host that it is for: to another one only without a body (307 and 308 keep it;
 /// the header with the password is left out by reqwest), and never in the clear after TLS.
-fn elsewhere(attempt: Attempt<'_>) -> Action {
-    let from = attempt.previous().last();
-    let same = from.is_some_and(|from| from.origin() == attempt.url().origin());
-    let clear =
-        from.is_some_and(|from| from.scheme() == "https" && attempt.url().scheme() != "https");
-    let whole = matches!(attempt.status().as_u16(), 307 | 308);
-    if attempt.previous().len() <= REDIRECTS && (same || !clear && !whole) {
+fn elsewhere(from: &Url, to: &Url, status: StatusCode) -> bool {
+    from.origin() == to.origin() || !leaves_tls(from, to) && !keeps_request(status)
+}
+
+/// Registries redirect reads of blobs to their storage, with any status. Credentials are not sent there: reqwest
+/// removes them when host, port or scheme change.
+fn to_storage(from: &Url, to: &Url, _: StatusCode) -> bool {
+    !leaves_tls(from, to)
+}
+
+/// Allows a redirect of a write only within the same origin, and only if it keeps method and body: the answer to
+/// another request does not tell whether the registry has stored the content.
+fn within_the_registry(from: &Url, to: &Url, status: StatusCode) -> bool {
+    from.origin() == to.origin() && keeps_request(status)
+}
+
+fn leaves_tls(from: &Url, to: &Url) -> bool {
+    from.scheme() == "https" && to.scheme() != "https"
+}
+
+/// Whether method and body stay the same for every method.
+fn keeps_request(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
+    )
+}
+
+/// Follows a bounded number of redirects that `rule` allows.
+fn follow_if(attempt: Attempt<'_>, rule: Rule) -> Action {
+    let is_allowed = attempt
+        .previous()
+        .last()
+        .is_some_and(|from| rule(from, attempt.url(), attempt.status()));
+    if is_allowed && attempt.previous().len() <= REDIRECTS {
         attempt.follow()
     } else {
         attempt.stop()
@@ -110,11 +168,50 @@ fn setup(why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
+    #[rstest]
+    #[case("https://r/", "https://s/", true)]
+    #[case("http://r/", "https://r/", true)]
+    #[case("http://r/", "http://s/", true)]
+    #[case("https://r/", "http://r/", false)]
+    #[case("https://r/", "http://s/", false)]
+    fn redirects_of_blobs_never_leave_tls(
+        #[case] from: &str,
+        #[case] to: &str,
+        #[case] expected: bool,
+    ) {
+        let [from, to] = [from, to].map(|url| Url::parse(url).unwrap());
+        for status in [301, 302, 303, 307, 308] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(to_storage(&from, &to, status), expected, "{status}");
+        }
+    }
+
+    #[rstest]
+    #[case("https://r/a", 307, true)]
+    #[case("https://r/a", 308, true)]
+    #[case("https://r/a", 301, false)]
+    #[case("https://r/a", 302, false)]
+    #[case("https://r/a", 303, false)]
+    #[case("https://s/", 307, false)]
+    #[case("https://r:5000/", 307, false)]
+    #[case("http://r/", 308, false)]
+    fn redirects_of_writes_stay_in_the_registry(
+        #[case] to: &str,
+        #[case] status: u16,
+        #[case] expected: bool,
+    ) {
+        let [from, to] = ["https://r/", to].map(|url| Url::parse(url).unwrap());
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(within_the_registry(&from, &to, status), expected);
+    }
+
     #[test]
-    fn a_program_without_a_crypto_provider_is_told_and_does_not_panic() {
-        let error = http(&Options::default(), &[]).unwrap_err();
+    fn missing_crypto_provider_is_an_error() {
+        let error = tokens(&Options::default(), &[]).unwrap_err();
         assert!(error.to_string().contains("crypto provider"), "{error}");
     }
 
@@ -139,7 +236,7 @@ mod tests {
             "RegistryClientUnusable"
         );
         assert!(
-            http(
+            tokens(
                 &Options::default(),
                 &certificates(&options(vec![one])).unwrap()
             )

@@ -3,9 +3,11 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::indexing_slicing,
     reason = "a test that cannot go on fails"
 )]
 
+mod append;
 mod contexts;
 mod helpers;
 mod prune;

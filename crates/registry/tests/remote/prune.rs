@@ -18,7 +18,7 @@ fn registry() -> (DockerRegistry, Registry, ImageName, Access) {
 }
 
 /// Pushes an image with these labels under `tag`.
-async fn push(host: &str, tag: &str, labels: serde_json::Value) -> Digest {
+pub(crate) async fn push(host: &str, tag: &str, labels: serde_json::Value) -> Digest {
     let base = format!("http://{host}/v2/team/x");
     let config =
         json!({"created": "2020-01-02T03:04:05Z", "config": {"Labels": labels}}).to_string();

@@ -10,10 +10,8 @@ use serde_json::Value;
 
 use super::{Place, Request};
 use crate::certificates;
+use crate::layer::TIME;
 use crate::layout::Vars;
-
-/// The time of every file: 2000-01-01.
-const TIME: i64 = 946_684_800;
 
 /// Writes what the builder needs besides the module, and removes what differs by chance.
 pub(super) fn finish(

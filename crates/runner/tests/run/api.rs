@@ -1,7 +1,7 @@
 //! As much of an API server as a runner may use: get and patch of Secrets by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use alustan_runner::fake::FakeSecrets;
 use alustan_runner::secrets::{Changes, Secrets, Snapshot, StoreError};
@@ -15,12 +15,26 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// Serves `secrets` for as long as the test runs.
-pub(crate) fn serve(secrets: Arc<FakeSecrets>) -> SocketAddr {
+/// Verb and Secret of each request, in order: `get web-run`.
+pub(crate) type Calls = Arc<Mutex<Vec<String>>>;
+
+struct Served {
+    secrets: Arc<FakeSecrets>,
+    calls: Calls,
+}
+
+impl Served {
+    fn note(&self, verb: &str, name: &str) {
+        self.calls.lock().unwrap().push(format!("{verb} {name}"));
+    }
+}
+
+/// Serves `secrets` for as long as the test runs; `calls` gets the requests.
+pub(crate) fn serve(secrets: Arc<FakeSecrets>, calls: Calls) -> SocketAddr {
     let path = "/api/v1/namespaces/{namespace}/secrets/{name}";
     let router = Router::new()
         .route(path, get(read).patch(patch))
-        .with_state(secrets);
+        .with_state(Arc::new(Served { secrets, calls }));
     serve_router(router.layer(axum::extract::DefaultBodyLimit::disable()))
 }
 
@@ -42,17 +56,20 @@ pub(crate) fn serve_router(router: Router) -> SocketAddr {
     address
 }
 
-type Store = State<Arc<FakeSecrets>>;
+type Store = State<Arc<Served>>;
 
-async fn read(State(secrets): Store, Path((_, name)): Path<(String, String)>) -> Response {
-    answer(&name, secrets.read(&name).await)
+async fn read(State(served): Store, Path((_, name)): Path<(String, String)>) -> Response {
+    served.note("get", &name);
+    answer(&name, served.secrets.read(&name).await)
 }
 
 async fn patch(
-    State(secrets): Store,
+    State(served): Store,
     Path((_, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
+    served.note("patch", &name);
+    let secrets = &served.secrets;
     let patch: Value = serde_json::from_slice(&body).unwrap();
     let version = patch["metadata"]["resourceVersion"]
         .as_str()

@@ -57,3 +57,14 @@ fn the_same_or_a_newer_engine_needs_no_leave() {
         world.run(RunKind::Apply).expect(RunResult::Done);
     }
 }
+
+#[test]
+fn missing_cli_configuration_file_causes_no_warning() {
+    let mut world = World::new(MODULE);
+    let missing = world.path("missing.tfrc").display().to_string();
+    world.vars.insert("TF_CLI_CONFIG_FILE".into(), missing);
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::Done);
+    let logs = ran.logs();
+    assert!(!logs.contains("CLI configuration"), "{logs}");
+}

@@ -11,6 +11,8 @@ mod api;
 mod apply;
 mod approval;
 mod backends;
+mod build;
+mod calls;
 mod claim;
 mod destroy;
 mod engine;

@@ -44,7 +44,6 @@ fn request(path: &str, backend: Option<&str>) -> Request {
         dockerfile: "FROM base\n".into(),
         before: None,
         backend: backend.map(Into::into),
-        insecure: Vec::new(),
         inject: false,
     }
 }

@@ -128,9 +128,11 @@ fn a_person_goes_back_to_the_previous_version_of_the_state() {
     let pointer: serde_json::Value = serde_json::from_slice(&data["pointer"]).unwrap();
     let swapped =
         serde_json::json!({"current": pointer["previous"], "previous": pointer["current"]});
-    world
-        .secrets
-        .put("web-state", [("pointer", swapped.to_string().into_bytes())]);
+    let data = [
+        ("pointer", swapped.to_string().into_bytes()),
+        ("data", data["data"].clone()),
+    ];
+    world.secrets.put("web-state", data);
 
     let ran = world.run(RunKind::Drift);
     let changes = ran.expect(RunResult::Changes).changes.clone().unwrap();
@@ -189,7 +191,11 @@ fn a_lost_state_is_not_an_empty_one() {
 fn a_lost_part_of_the_state_is_a_lost_state() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
+    // The first version is in the Secret of the pointer.
+    world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
     let slot = world.pointer().current.unwrap().slots[0].clone();
+    assert_eq!(slot, "web-state-slot-0");
     // The controller makes slots that are missing, without what was in them.
     world.secrets.put(&slot, []);
     let message = fails_as_lost(&mut world);

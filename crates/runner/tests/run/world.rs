@@ -29,6 +29,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct World {
     pub(crate) directory: TempDir,
     pub(crate) secrets: Arc<FakeSecrets>,
+    calls: api::Calls,
     pub(crate) inputs: RunInputs,
     pub(crate) vars: BTreeMap<String, String>,
     /// What the module is called by its content.
@@ -63,7 +64,8 @@ impl World {
             secrets.put(slot, []);
         }
         secrets.put(RECORD, []);
-        let address = api::serve(secrets.clone());
+        let calls = api::Calls::default();
+        let address = api::serve(secrets.clone(), calls.clone());
         let config = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
              clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}]\n\
@@ -106,6 +108,7 @@ impl World {
         Self {
             directory,
             secrets,
+            calls,
             inputs,
             vars: BTreeMap::new(),
             context: None,
@@ -192,6 +195,11 @@ impl World {
             .collect();
         calls.sort();
         calls
+    }
+
+    /// The requests to the API server since the last call, in order.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
     }
 
     /// As a person approves the plan that waits.

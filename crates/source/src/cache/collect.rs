@@ -20,6 +20,9 @@ use crate::{
 /// Bytes of links of a whole tree; each is a path.
 const LINKS: u64 = 16 << 20;
 
+/// Bytes of a commit object, besides the context's limit.
+const COMMIT: u64 = 1 << 20;
+
 /// Contents by object id.
 pub(super) type Contents = HashMap<String, Vec<u8>>;
 
@@ -59,12 +62,19 @@ impl Call<'_> {
             self.closure(&tree, wanted).await?
         };
         self.check_limits(&selection)?;
+        let commit = self.revision.commit.as_str();
         let wanted = selection
             .entries
             .values()
             .map(|entry| (entry.object.as_str(), entry.size));
-        let contents = self.contents(wanted, self.options.context_bytes).await?;
+        let wanted = wanted.chain([(commit, COMMIT)]);
+        let contents = self
+            .contents(wanted, self.options.context_bytes + COMMIT)
+            .await?;
+        let committed_at = contents.get(commit).and_then(|commit| committed_at(commit));
         Ok(Collected {
+            // Some histories have commits with a damaged date.
+            committed_at: committed_at.unwrap_or_default(),
             selection,
             contents,
         })
@@ -198,6 +208,18 @@ impl Call<'_> {
     }
 }
 
+/// Reads the committer date of a commit object, in seconds since 1970: `committer NAME <ADDRESS> SECONDS ZONE`,
+/// before the first empty line. `None` if there is none.
+/// See <https://git-scm.com/book/en/v2/Git-Internals-Git-Objects#_git_commit_objects>.
+fn committed_at(commit: &[u8]) -> Option<i64> {
+    let mut headers = commit
+        .split(|byte| *byte == b'\n')
+        .take_while(|line| !line.is_empty());
+    let committer = headers.find_map(|line| line.strip_prefix(b"committer "))?;
+    let seconds = committer.rsplit(|byte| *byte == b' ').nth(1)?;
+    std::str::from_utf8(seconds).ok()?.parse().ok()
+}
+
 /// Reads `<object> <type> <size>\n<content>\n`, again and again; `None` when an object is missing.
 /// See <https://git-scm.com/docs/git-cat-file#_batch_output>.
 fn read_batch(mut output: &[u8]) -> Option<Contents> {
@@ -220,6 +242,8 @@ fn read_batch(mut output: &[u8]) -> Option<Contents> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     #[test]
@@ -230,5 +254,19 @@ mod tests {
         assert!(read_batch(b"aa missing\n").is_none());
         assert!(read_batch(b"aa blob 9\nx\n").is_none());
         assert!(read_batch(b"aa blob 1\nx").is_none());
+    }
+
+    #[rstest]
+    #[case::usual(
+        "tree a\nauthor A <a@b> 1 +0000\ncommitter B C <b@c> 1700000000 +0100\n\ntext",
+        Some(1_700_000_000)
+    )]
+    #[case::before_1970("committer A <a@b> -5 +0000\n\n", Some(-5))]
+    #[case::in_the_text("tree a\n\ncommitter A <a@b> 1 +0000\n", None)]
+    #[case::without_a_zone("committer A <a@b> 1700000000\n\n", None)]
+    #[case::too_large("committer A <a@b> 99999999999999999999 +0000\n\n", None)]
+    #[case::nothing("", None)]
+    fn committer_date_is_read_from_the_header(#[case] commit: &str, #[case] expected: Option<i64>) {
+        assert_eq!(committed_at(commit.as_bytes()), expected);
     }
 }

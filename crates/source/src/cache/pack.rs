@@ -16,6 +16,8 @@ use crate::{
 pub(super) struct Collected {
     pub(super) selection: Selection,
     pub(super) contents: Contents,
+    /// Committer date of the commit, in seconds since 1970.
+    pub(super) committed_at: i64,
 }
 
 impl Collected {
@@ -47,6 +49,7 @@ impl Collected {
             bytes: bytes.into(),
             module_path,
             module_backend: backend.clone(),
+            committed_at: self.committed_at,
             files: entries.len(),
             uncompressed: entries.values().map(|entry| entry.size).sum(),
             submodules: submodules.clone(),

@@ -1,6 +1,6 @@
 //! What a store knows of its Secrets, and which of it is uncertain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{DATA, POINTER, Pointer, sha256_hex};
@@ -16,7 +16,7 @@ pub(super) struct Memory {
     pointer_bytes: Option<Vec<u8>>,
     /// The pointer that we sent and do not know to be written, nor to be refused.
     pub(super) tried: Option<Tried>,
-    /// The slots that exist.
+    /// The slots, first of all the one in the Secret of the pointer.
     pub(super) slots: Vec<Slot>,
     /// The state that `pointer` names.
     pub(super) state: Option<Arc<Vec<u8>>>,
@@ -26,6 +26,8 @@ pub(super) struct Memory {
 #[derive(Clone)]
 pub(super) struct Tried {
     pub(super) pointer: Pointer,
+    /// The chunk that is written with it.
+    pub(super) chunk: Option<Vec<u8>>,
     pub(super) state: Option<Arc<Vec<u8>>>,
 }
 
@@ -33,14 +35,15 @@ pub(super) struct Tried {
 #[derive(Clone)]
 pub(super) struct Slot {
     pub(super) name: String,
-    /// Its version, as it was read or written last.
-    pub(super) version: String,
+    /// Its version, as it was read or written last. The slot in the Secret of the pointer is written with
+    /// the pointer, by its version.
+    pub(super) version: Option<String>,
     /// SHA-256 of each chunk that we sent since and do not know to be written.
     tried: BTreeSet<String>,
 }
 
 impl Slot {
-    pub(super) fn new(name: String, version: String) -> Self {
+    pub(super) fn new(name: String, version: Option<String>) -> Self {
         Self {
             name,
             version,
@@ -86,6 +89,34 @@ impl Memory {
         free.cloned().collect()
     }
 
+    /// Names of those of the first `needed` free slots that were not read yet.
+    pub(super) fn unread_slots(&self, needed: usize) -> Vec<String> {
+        let free = self.free_slots().into_iter().take(needed);
+        free.filter(|slot| slot.version.is_none())
+            .map(|slot| slot.name)
+            .collect()
+    }
+
+    /// Of the slots `asked`, those that exist were `found`.
+    pub(super) fn slots_read(&mut self, asked: &[String], found: &BTreeMap<String, Snapshot>) {
+        self.slots
+            .retain(|slot| !asked.contains(&slot.name) || found.contains_key(&slot.name));
+        for slot in &mut self.slots {
+            if let Some(snapshot) = found.get(&slot.name) {
+                slot.version = Some(snapshot.version.clone());
+            }
+        }
+    }
+
+    /// There are slots with these `names`.
+    pub(super) fn add_slots(&mut self, names: Vec<String>) {
+        for name in names {
+            if self.slots.iter().all(|slot| slot.name != name) {
+                self.slots.push(Slot::new(name, None));
+            }
+        }
+    }
+
     /// Whether the pointer is what it was.
     pub(super) fn is_pointer_of(&self, found: &Snapshot) -> bool {
         found.data.get(POINTER) == self.pointer_bytes.as_ref()
@@ -110,7 +141,7 @@ impl Memory {
     /// A chunk is written: earlier ones that are still on their way can only fail.
     pub(super) fn chunk_written(&mut self, name: &str, version: String) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
-            slot.version = version;
+            slot.version = Some(version);
             slot.tried.clear();
         }
     }

@@ -84,7 +84,51 @@ async fn an_unchanged_state_is_not_written_again() {
     let store = open(&secrets).await;
     store.put(state(1, 10)).await.unwrap();
     store.put(state(1, 10)).await.unwrap();
-    assert_eq!(secrets.writes(), ["slot-0", "state"]);
+    assert_eq!(secrets.writes(), ["state"]);
+}
+
+#[tokio::test]
+async fn chunk_in_the_secret_of_the_pointer_is_written_with_it() {
+    let secrets = cluster(2);
+    let store = open(&secrets).await;
+    for serial in 1..=4 {
+        store.put(state(serial, 10)).await.unwrap();
+    }
+    let expected = ["state", "slot-0", "state", "slot-1", "state", "state"];
+    assert_eq!(secrets.writes(), expected);
+    assert_eq!(pointer(&secrets).current.unwrap().slots, ["state"]);
+    assert_eq!(pointer(&secrets).previous.unwrap().slots, ["slot-1"]);
+    assert_eq!(*open(&secrets).await.get().await.unwrap(), state(4, 10));
+}
+
+/// Earlier releases wrote every chunk to a slot of its own.
+#[tokio::test]
+async fn state_of_an_earlier_release_is_read_and_kept_as_previous() {
+    let secrets = cluster(3);
+    let old = state(1, 10);
+    let version = version_of(&old, sha256_hex(&old), vec!["slot-2".to_owned()], None);
+    let pointed = Pointer {
+        current: Some(version),
+        previous: None,
+    };
+    secrets.put("slot-2", [(DATA, compress(&old))]);
+    secrets.put("state", [(POINTER, crate::secrets::to_json(&pointed))]);
+    let store = open(&secrets).await;
+    assert_eq!(*store.get().await.unwrap(), old);
+    store.put(state(2, 10)).await.unwrap();
+    assert_eq!(secrets.writes(), ["state"]);
+    assert_eq!(pointer(&secrets).previous.unwrap().slots, ["slot-2"]);
+    assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
+}
+
+#[tokio::test]
+async fn slots_are_read_when_they_are_needed() {
+    let secrets = cluster(2);
+    let store = open(&secrets).await;
+    store.put(state(1, 10)).await.unwrap();
+    assert_eq!(secrets.reads(), ["state"]);
+    store.put(state(2, 10)).await.unwrap();
+    assert_eq!(secrets.reads(), ["state", "slot-0", "state"]);
 }
 
 #[tokio::test]
@@ -109,13 +153,13 @@ async fn more_slots_are_asked_for_when_a_state_grows() {
 
 #[tokio::test]
 async fn the_previous_version_is_given_up_before_its_slots_are_written() {
-    let secrets = cluster(2);
-    let store = open_with(&secrets, 2, 2).await.unwrap();
-    for serial in 1..=3 {
+    let secrets = cluster(1);
+    let store = open_with(&secrets, 1, 1).await.unwrap();
+    for serial in 1..=4 {
         store.put(state(serial, 10)).await.unwrap();
     }
     let expected = [
-        "slot-0", "state", "slot-1", "state", "state", "slot-0", "state",
+        "state", "slot-0", "state", "state", "state", "state", "slot-0", "state",
     ];
     assert_eq!(secrets.writes(), expected);
 }
@@ -202,9 +246,16 @@ async fn a_lost_write_or_answer_is_made_good(#[case] fault: Fault) {
     }
 }
 
+#[rstest]
+#[case::with_the_pointer(0)]
+#[case::in_a_slot(1)]
+#[case::in_another_slot(2)]
 #[tokio::test]
-async fn a_second_writer_fails_and_destroys_nothing() {
+async fn a_second_writer_fails_and_destroys_nothing(#[case] versions: u64) {
     let secrets = cluster(3);
+    for serial in 20..20 + versions {
+        open(&secrets).await.put(state(serial, 10)).await.unwrap();
+    }
     let (first, second) = (open(&secrets).await, open(&secrets).await);
     first.put(state(1, 10)).await.unwrap();
     first.put(state(2, 10)).await.unwrap();
@@ -223,10 +274,10 @@ async fn a_damaged_state_is_an_error_that_tells_the_way_back() {
     let store = open(&secrets).await;
     store.put(state(1, 10)).await.unwrap();
     store.put(state(2, 10)).await.unwrap();
-    secrets.put("slot-1", [(DATA, b"damaged".to_vec())]);
+    secrets.put("slot-0", [(DATA, b"damaged".to_vec())]);
     let error = open_with(&secrets, 3, 3).await.err().unwrap().to_string();
     assert!(
-        error.contains("version 2 of the state (in slot-1) is damaged"),
+        error.contains("version 2 of the state (in slot-0) is damaged"),
         "{error}"
     );
     assert!(
@@ -271,8 +322,9 @@ async fn a_slot_of_the_current_version_without_its_chunk_is_a_loss(
 ) {
     let all = cluster(3);
     let store = open(&all).await;
-    store.put(state(1, 10)).await.unwrap();
-    store.put(state(2, 10)).await.unwrap();
+    for serial in 1..=3 {
+        store.put(state(serial, 10)).await.unwrap();
+    }
     // As after a restore of some of the Secrets only.
     let secrets = FakeSecrets::new();
     let data = |name: &str| all.get(name).unwrap().data;
@@ -290,7 +342,7 @@ async fn a_slot_of_the_current_version_without_its_chunk_is_a_loss(
     else {
         panic!("{error}")
     };
-    assert_eq!((slot.as_str(), version), ("slot-1", 2));
+    assert_eq!((slot.as_str(), version), ("slot-1", 3));
     assert_eq!(advice.contains("is intact"), previous_intact, "{advice}");
 }
 

@@ -42,7 +42,10 @@ impl StateStore {
             return Ok(true);
         };
         let value = to_json(&tried.pointer);
-        let swapped = self.swap(&self.pointer, &memory.pointer_version, POINTER, &value);
+        let mut changes = Changes::from([(POINTER.to_owned(), Some(value.clone()))]);
+        let chunk = tried.chunk.clone();
+        changes.extend(chunk.map(|chunk| (DATA.to_owned(), Some(chunk))));
+        let swapped = self.swap(&self.pointer, &memory.pointer_version, changes);
         match swapped.await? {
             Swapped::Done(version) => {
                 memory.pointer_moved(tried, value, version);
@@ -57,24 +60,24 @@ impl StateStore {
         }
     }
 
-    /// Writes a chunk into each of `slots`, which must be free.
+    /// Writes `chunks` into their slots, which must be free.
     pub(super) async fn write_chunks(
         &self,
         memory: &mut Memory,
-        slots: &[Slot],
-        chunks: &[&[u8]],
+        chunks: &[(Slot, &[u8])],
     ) -> Result<(), StateError> {
-        for (slot, chunk) in slots.iter().zip(chunks) {
+        for (slot, chunk) in chunks {
             memory.chunk_tried(&slot.name, chunk);
             if slot.may_become_other_than(chunk) {
                 memory.chunk_tried(&slot.name, BLANK);
             }
         }
         let known = &*memory;
-        let writes = slots.iter().zip(chunks);
-        let writes = writes.map(|(slot, chunk)| self.write_slot(known, slot, chunk));
+        let writes = chunks
+            .iter()
+            .map(|(slot, chunk)| self.write_slot(known, slot, chunk));
         let versions = try_join_all(writes).await?;
-        for (slot, version) in slots.iter().zip(versions) {
+        for ((slot, _), version) in chunks.iter().zip(versions) {
             memory.chunk_written(&slot.name, version);
         }
         Ok(())
@@ -88,7 +91,10 @@ impl StateStore {
         slot: &Slot,
         chunk: &[u8],
     ) -> Result<String, StateError> {
-        let mut version = slot.version.clone();
+        // Without a version the API server would take any write.
+        let Some(mut version) = slot.version.clone() else {
+            return Err(StateError::Moved);
+        };
         if slot.may_become_other_than(chunk) {
             version = self.write_chunk(memory, slot, version, BLANK).await?;
         }
@@ -105,7 +111,8 @@ impl StateStore {
         chunk: &[u8],
     ) -> Result<String, StateError> {
         loop {
-            match self.swap(&slot.name, &version, DATA, chunk).await? {
+            let changes = Changes::from([(DATA.to_owned(), Some(chunk.to_vec()))]);
+            match self.swap(&slot.name, &version, changes).await? {
                 Swapped::Done(version) => return Ok(version),
                 Swapped::Found(found) if slot.holds_a_try(&found) => {
                     self.check_pointer(memory).await?;
@@ -116,9 +123,9 @@ impl StateStore {
         }
     }
 
-    /// Fails if the pointer is no longer the one by which slots are free: another run may have
-    /// stored the same chunk in the same slot, and named it.
-    async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
+    /// Fails if the pointer is no longer the one by which slots are free: another run may have written
+    /// the slot that was just read, and named it.
+    pub(super) async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
         let found = read_for(&*self.secrets, &self.pointer, self.patience).await?;
         if memory.is_pointer_of(&found) {
             Ok(())
@@ -127,20 +134,18 @@ impl StateStore {
         }
     }
 
-    /// Writes one key, with patience. The answer of a write may be lost, so a conflict is looked
+    /// Writes `changes`, with patience. The answer of a write may be lost, so a conflict is looked
     /// at: what we wanted may stand there already.
     async fn swap(
         &self,
         name: &str,
         version: &str,
-        key: &str,
-        value: &[u8],
+        changes: Changes,
     ) -> Result<Swapped, StateError> {
         let patience = Patience::lasting(self.patience);
         let mut pauses = pause_between_tries();
         loop {
-            let changes = Changes::from([(key.to_owned(), Some(value.to_vec()))]);
-            match self.secrets.swap(name, version, changes).await {
+            match self.secrets.swap(name, version, changes.clone()).await {
                 Err(StoreError::Conflict(_)) => break,
                 Err(error) if error.is_passing() && !patience.is_over() => {
                     tokio::time::sleep(pauses.next().unwrap_or_default()).await;
@@ -149,7 +154,8 @@ impl StateStore {
             }
         }
         let found = read_for(&*self.secrets, name, self.patience).await?;
-        if found.data.get(key).is_some_and(|it| it == value) {
+        let mut wanted = changes.iter();
+        if wanted.all(|(key, value)| found.data.get(key) == value.as_ref()) {
             Ok(Swapped::Done(found.version))
         } else {
             Ok(Swapped::Found(found))

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
-use super::objects::{Made, pod, rich};
+use super::objects::{Made, appended, pod, rich};
 use super::words;
 use crate::fixtures::{Edit as _, settings, terraform};
 use crate::world::World;
@@ -113,9 +113,11 @@ fn a_build_elsewhere_is_lent_what_it_needs() {
     assert_eq!(keys, [secrets::DOCKER_CONFIG, LENT_FILE]);
 }
 
-#[test]
-fn nothing_of_the_namespace_of_a_resource_is_named_by_a_build_elsewhere() {
-    let tf = rich().with("/containerRegistry/serviceAccountName", json!(null));
+#[rstest]
+#[case::kaniko(rich())]
+#[case::append(appended(rich()))]
+fn nothing_of_the_namespace_of_a_resource_is_named_by_a_build_elsewhere(#[case] tf: Terraform) {
+    let tf = tf.with("/containerRegistry/serviceAccountName", json!(null));
     let made = Made::by(world_of(tf, elsewhere()));
     let build = made.job("alustan-build");
     assert_eq!(build.metadata.namespace.as_deref(), Some(BUILDS));
@@ -351,11 +353,11 @@ fn nobody_is_who_they_please_in_the_namespace_of_builds() {
 
 #[test]
 fn builds_and_nothing_else_have_user_namespaces() {
-    let settings = Settings {
+    let remapped = Settings {
         builder_user_namespaces: true,
         ..settings()
     };
-    let made = Made::by(world_of(terraform(), settings));
+    let made = Made::by(world_of(terraform(), remapped.clone()));
     for job in &made.jobs {
         let builds = job.labels()[labels::COMPONENT] == Component::Build.as_str();
         let wanted = builds.then_some(false);
@@ -363,4 +365,7 @@ fn builds_and_nothing_else_have_user_namespaces() {
     }
     let plain = Made::of(terraform());
     assert_eq!(pod(plain.job("alustan-build")).host_users, None);
+    let append = Made::by(world_of(appended(terraform()), remapped));
+    let build = pod(append.job("alustan-build"));
+    assert_eq!(build.host_users, None, "Append has no root to remap");
 }

@@ -18,6 +18,7 @@ fn source() -> SourceSeen {
         artifact: "sha256:a1".to_owned(),
         path: "web".to_owned(),
         backend: None,
+        committed_at: crate::fixtures::at(0),
     }
 }
 
@@ -46,6 +47,9 @@ fn usual() -> ImagePlan {
 #[case::another_script(terraform().with_script("apply", "make apply"), source(), base())]
 #[case::another_builder(
     terraform().with("/containerRegistry/builder", serde_json::json!({ "image": "b" })), source(), base())]
+#[case::another_kind_of_builder(
+    terraform().with("/containerRegistry/builder", serde_json::json!({ "kind": "Append" })), source(), base())]
+#[case::another_commit_date(terraform(), SourceSeen { committed_at: crate::fixtures::at(9), ..source() }, base())]
 fn the_tag_stays_with(
     #[case] tf: Terraform,
     #[case] source: SourceSeen,

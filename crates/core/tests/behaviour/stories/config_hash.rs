@@ -18,6 +18,7 @@ fn inputs(tf: &Terraform, seen: &InputsSeen) -> RunInputs {
         context: "c1".to_owned(),
         path: "web".to_owned(),
         backend: None,
+        committed_at: crate::fixtures::at(0),
     };
     run_inputs(tf, &source, seen, &VariablesSeen::default(), 0)
         .ok()

@@ -1,6 +1,6 @@
 //! What the operator makes, as it is sent to the API server.
 
-use alustan_api::Terraform;
+use alustan_api::{BuilderKind, Terraform};
 use alustan_core::image::ARCHITECTURE;
 use alustan_core::step::{Decision, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
@@ -130,6 +130,11 @@ pub(super) fn rich() -> Terraform {
         .with("/cache/storageClassName", "fast")
 }
 
+/// With builder kind Append.
+pub(super) fn appended(tf: Terraform) -> Terraform {
+    tf.with("/containerRegistry/builder", json!({ "kind": "Append" }))
+}
+
 fn rich_world() -> World {
     let mut world = World::with(rich());
     world.settings.ca_bundle = Some("-----BEGIN CERTIFICATE-----\n".to_owned());
@@ -148,6 +153,39 @@ fn rich_world() -> World {
 #[test]
 fn the_job_of_a_build() {
     assert_made!(Made::of(terraform()).job("build"));
+}
+
+#[test]
+fn job_of_a_build_by_append() {
+    assert_made!(Made::of(appended(terraform())).job("build"));
+}
+
+#[test]
+fn job_of_a_build_by_append_on_a_foreign_base() {
+    let foreign = terraform().with("/containerRegistry/baseImage", "elsewhere.test/base:1");
+    assert_made!(Made::of(appended(foreign)).job("build"));
+}
+
+#[test]
+fn operator_default_builds_what_names_no_builder() {
+    let built_by = |tf: Terraform| {
+        let mut world = World::with(tf);
+        world.settings.builder = BuilderKind::Append;
+        let pod = pod(Made::by(world).job("build"));
+        (
+            pod.containers[0].args == Some(vec!["build".to_owned()]),
+            pod.init_containers,
+        )
+    };
+    assert_eq!(built_by(terraform()), (true, None));
+    let kaniko = json!({ "kind": "Kaniko" });
+    let image = json!({ "image": "registry.test/builder:1" });
+    let cache = json!({ "cacheRepository": "registry.test/layers" });
+    let lifetime = json!({ "cacheLifetime": "48h" });
+    for builder in [kaniko, image, cache, lifetime] {
+        let (appends, init) = built_by(terraform().with("/containerRegistry/builder", builder));
+        assert!(!appends && init.is_some());
+    }
 }
 
 #[test]

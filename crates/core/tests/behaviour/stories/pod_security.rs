@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::Value;
 
-use super::objects::{Made, pod, rich};
-use crate::fixtures::terraform;
+use super::objects::{Made, appended, pod, rich};
+use crate::fixtures::{Edit as _, terraform};
 
 const BASELINE_CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
@@ -209,6 +209,18 @@ fn everything_but_the_builder_is_restricted() {
     for (name, mut pod) in pods() {
         pod.containers.retain(|container| container.name != "build");
         assert_eq!(restricted(&pod), none, "{name}");
+    }
+}
+
+#[test]
+fn builds_by_append_are_restricted() {
+    let none: [&str; 0] = [];
+    let foreign = terraform().with("/containerRegistry/baseImage", "elsewhere.test/base:1");
+    for tf in [terraform(), foreign] {
+        let made = Made::of(appended(tf));
+        let pod = pod(made.job("build"));
+        assert_eq!(restricted(&pod), none);
+        assert_eq!(pod.automount_service_account_token, Some(false));
     }
 }
 

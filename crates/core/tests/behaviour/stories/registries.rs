@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::Terraform;
+use alustan_api::report::FailureClass;
 use alustan_core::image::canonical;
 use alustan_core::seen::AccountSeen;
 use k8s_openapi::api::batch::v1::Job;
@@ -237,6 +238,62 @@ fn a_dockerfile_of_the_repository_is_refused_unless_the_operator_allows_it() {
     world.settings.dockerfiles = true;
     world.settle();
     assert!(world.is_ready());
+}
+
+#[test]
+fn append_with_a_dockerfile_is_refused_by_field() {
+    let builder = serde_json::json!({ "kind": "Append" });
+    let mut world = World::with(with_dockerfile().with(&format!("{REGISTRY}/builder"), builder));
+    world.settings.dockerfiles = true;
+    world.settle();
+    let status = world.status();
+    let fields = [
+        "spec.containerRegistry.dockerfile",
+        "builder.kind",
+        "docker/Dockerfile",
+    ];
+    let message = &status.message;
+    assert!(
+        fields.iter().all(|field| message.contains(field)),
+        "{message}"
+    );
+    let ready = status.conditions.iter().find(|it| it.type_ == "Ready");
+    assert_eq!(ready.unwrap().reason, "DockerfileUnsupported");
+    assert!(world.builds.is_empty());
+}
+
+#[test]
+fn change_of_builder_kind_ends_a_stalled_build() {
+    let mut world = World::with(terraform());
+    for _ in 0..40 {
+        world.look_once();
+        world.advance_builds(Some(FailureClass::User));
+    }
+    let stalled = world.status().conditions.into_iter();
+    assert!(
+        stalled
+            .filter(|it| it.type_ == "Stalled")
+            .any(|it| it.status == "True")
+    );
+    let builder = serde_json::json!({ "kind": "Append" });
+    world.edit(|tf| tf.with(&format!("{REGISTRY}/builder"), builder));
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn change_of_builder_kind_builds_and_applies_nothing() {
+    let mut world = World::applied();
+    let builder = serde_json::json!({ "kind": "Append" });
+    world.edit(|tf| tf.with(&format!("{REGISTRY}/builder"), builder));
+    let before = world.status();
+    let builds: Vec<_> = world.builds.keys().cloned().collect();
+    world.settle();
+    assert!(world.is_ready());
+    let after = world.status();
+    assert_eq!(after.runs, before.runs);
+    assert_eq!(after.image, before.image);
+    assert_eq!(world.builds.keys().cloned().collect::<Vec<_>>(), builds);
 }
 
 #[test]

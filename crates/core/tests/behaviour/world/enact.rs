@@ -404,9 +404,11 @@ fn unpacks(pod: &PodSpec) -> Option<String> {
 /// Repository and tag that a builder pushes to.
 fn destination(builder: &Container) -> (String, String) {
     let mut arguments = builder.args.iter().flatten();
-    let place = arguments
-        .find_map(|argument| argument.strip_prefix("--destination="))
-        .unwrap();
+    let kaniko = arguments.find_map(|argument| argument.strip_prefix("--destination="));
+    let mut environment = builder.env.iter().flatten();
+    let append = environment.find(|variable| variable.name == "ALUSTAN_IMAGE");
+    let append = append.and_then(|variable| variable.value.as_deref());
+    let place = kaniko.or(append).unwrap();
     let (image, tag) = place.rsplit_once(':').unwrap();
     (image.to_owned(), tag.to_owned())
 }

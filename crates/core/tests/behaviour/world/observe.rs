@@ -143,6 +143,7 @@ impl World {
             artifact: format!("sha256:artifact-{context}"),
             path: "web".to_owned(),
             backend: self.module_backend.clone(),
+            committed_at: crate::fixtures::at(0),
         };
         self.memory.source = Some(source.clone());
         Answer::Known(source)

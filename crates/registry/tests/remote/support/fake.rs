@@ -18,6 +18,8 @@ pub(crate) struct Seen {
     /// Query or form.
     pub(crate) fields: String,
     pub(crate) authorization: String,
+    /// Size of the body.
+    pub(crate) bytes: usize,
 }
 
 /// What it answers to a request: status, `WWW-Authenticate`, body.
@@ -90,6 +92,7 @@ async fn serve(State(behaviour): State<Arc<Behaviour>>, request: Request) -> Res
         path: head.uri.path().to_owned(),
         fields: head.uri.query().map_or(form, str::to_owned),
         authorization: text(header::AUTHORIZATION).unwrap_or_default(),
+        bytes: body.len(),
     };
     behaviour.seen.lock().unwrap().push(seen.clone());
     let (status, challenge, body) = (behaviour.answer)(&behaviour.host, &seen);

@@ -2,11 +2,13 @@
 
 mod docker;
 mod fake;
+mod registry;
 
 use alustan_registry::{Access, Credential, Digest, Error, ImageName, ImageRef, Options, Registry};
 
 pub(crate) use docker::{DockerRegistry, PASSWORD, Setting, USER, free_port};
 pub(crate) use fake::{Fake, Seen};
+pub(crate) use registry::{FakeRegistry, Fault, OCI_INDEX, OCI_LAYER};
 
 /// A client that trusts what it is told; the crypto provider is the program's business, so the test's.
 pub(crate) fn client(options: Options) -> Registry {

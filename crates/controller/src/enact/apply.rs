@@ -1,0 +1,221 @@
+//! Server-side apply of the objects of a resource: one request if the object is new or known by a watch, a
+//! read before it otherwise, and no patch if nothing changes. Objects of others are never changed.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use alustan_api::FIELD_MANAGER;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Pass, StatusKind, call, is};
+use crate::error::Error;
+use crate::is_made_for;
+use crate::mirror::Mirror;
+use crate::run::is_mirrored;
+
+/// A resource version that no object has. An apply with it creates an object; if there is one, the API
+/// server answers with a conflict
+/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
+const NO_OBJECT: &str = "1";
+
+/// Fields that cannot change.
+const FIXED: [&str; 3] = ["apiVersion", "kind", "type"];
+
+/// What is known of an object before it is applied.
+pub(super) enum Known {
+    /// There is none.
+    Absent,
+    /// There is one of ours, with this uid.
+    Ours(String),
+    /// It has to be read.
+    Nothing,
+}
+
+impl Pass<'_> {
+    /// What is known of a Secret that is to be `secret`.
+    pub(super) fn known_secret(&self, secret: &Secret) -> Known {
+        if is_mirrored(secret) {
+            self.known_by(&self.cx.mirrors.secrets, &secret.name_any())
+        } else {
+            self.known_by_runs()
+        }
+    }
+
+    /// What is known of the object `name` by a watch of all those that are ours.
+    pub(super) fn known_by<K>(&self, mirror: &Mirror<K>, name: &str) -> Known
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + 'static,
+        ObjectRef<K>: Hash + Eq,
+    {
+        let Some(found) = mirror.get(&self.namespace(), name) else {
+            return Known::Absent;
+        };
+        let ours = found.uid().filter(|_| is_made_for(self.tf, &*found));
+        ours.map_or(Known::Nothing, Known::Ours)
+    }
+
+    /// What is known of an object that only runs need.
+    pub(super) fn known_by_runs(&self) -> Known {
+        let first = self.record.as_ref().is_some_and(|it| it.record.number == 0);
+        if first { Known::Absent } else { Known::Nothing }
+    }
+
+    /// Applies `object`; `None` if there already is one that says the same. Nothing that was made by
+    /// somebody else, or for an earlier resource, is changed: a module would run with rights, and on a
+    /// state, that are not its own.
+    pub(super) async fn apply<K>(&self, object: &K, known: Known) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Serialize
+            + DeserializeOwned
+            + Clone
+            + Debug,
+    {
+        let expected = match known {
+            Known::Absent => Some(new(object)),
+            Known::Ours(uid) => Some(with_uid(object, uid)),
+            Known::Nothing => None,
+        };
+        if let Some(expected) = expected
+            && let Some(applied) = self.try_apply(&expected).await?
+        {
+            return Ok(Some(applied));
+        }
+        let wanted = fields(object);
+        let expected = match self.read(object, &wanted).await? {
+            None => new(object),
+            Some((uid, found)) if !says(&found, &wanted) => with_uid(object, uid),
+            Some(_) => return Ok(None),
+        };
+        let applied = self.try_apply(&expected).await?;
+        applied.map(Some).ok_or(Error::Conflict)
+    }
+
+    /// Applies `object`, whose metadata says which object it may meet; `None` if it met another one, or
+    /// none.
+    async fn try_apply<K>(&self, object: &K) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Serialize
+            + DeserializeOwned
+            + Clone
+            + Debug,
+    {
+        let name = object.name_any();
+        let what = format!("apply {} {name}", K::kind(&()));
+        let (api, parameters) = (self.api::<K>(), PatchParams::apply(FIELD_MANAGER).force());
+        match call(&what, api.patch(&name, &parameters, &Patch::Apply(object))).await {
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// The object with the name of `object`: its uid, and those of its fields that `wanted` may have.
+    async fn read<K>(&self, object: &K, wanted: &Value) -> Result<Option<(String, Value)>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Serialize
+            + DeserializeOwned
+            + Clone
+            + Debug,
+    {
+        let (kind, name) = (K::kind(&()), object.name_any());
+        let (api, what): (Api<K>, _) = (self.api(), format!("read {kind} {name}"));
+        // The data of a state is none of the operator's business.
+        let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
+        let found = if only_metadata {
+            let found = call(&what, api.get_metadata_opt(&name)).await?;
+            found.map(|found| self.seen(&found))
+        } else {
+            let found = call(&what, api.get_opt(&name)).await?;
+            found.map(|found| self.seen(&found))
+        };
+        let taken = || Error::NameTaken {
+            kind: kind.into_owned(),
+            name,
+        };
+        found.map(|ours| ours.ok_or_else(taken)).transpose()
+    }
+
+    /// The uid and the fields of `found`, if it is ours.
+    fn seen<K: Resource + Serialize>(&self, found: &K) -> Option<(String, Value)> {
+        let uid = found.uid().filter(|_| is_made_for(self.tf, found))?;
+        Some((uid, fields(found)))
+    }
+}
+
+/// `object`, for an apply that creates it.
+fn new<K: Resource + Clone>(object: &K) -> K {
+    let mut new = object.clone();
+    new.meta_mut().resource_version = Some(NO_OBJECT.to_owned());
+    new
+}
+
+/// `object`, for an apply that changes the one with this uid.
+fn with_uid<K: Resource + Clone>(object: &K, uid: String) -> K {
+    let mut known = object.clone();
+    known.meta_mut().uid = Some(uid);
+    known
+}
+
+/// What an apply of `object` may change.
+fn fields(object: &impl Serialize) -> Value {
+    let mut fields = serde_json::to_value(object).unwrap_or_default();
+    if let Some(fields) = fields.as_object_mut() {
+        fields.retain(|name, _| !FIXED.contains(&name.as_str()));
+    }
+    fields
+}
+
+/// Whether `found` has all that `wanted` has, besides what others and the API server added.
+fn says(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(name, wanted)| found.get(name).is_some_and(|found| says(found, wanted))),
+        (Value::Array(found), Value::Array(wanted)) => {
+            found.len() == wanted.len() && found.iter().zip(wanted).all(|(a, b)| says(a, b))
+        }
+        (found, wanted) => found == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_api_server_adds_changes_nothing() {
+        let wanted = json!({"metadata": {"labels": {"a": "b"}}, "rules": [{"verbs": ["get"]}]});
+        let mut found = wanted.clone();
+        found["metadata"]["uid"] = json!("u");
+        found["metadata"]["labels"]["of"] = json!("another");
+        found["rules"][0]["apiGroups"] = json!([""]);
+        assert!(says(&found, &wanted));
+    }
+
+    #[test]
+    fn changed_object_is_applied_again() {
+        let wanted = json!({"metadata": {"labels": {"a": "b"}}, "rules": [{"verbs": ["get"]}]});
+        for (pointer, value) in [
+            ("/metadata/labels", json!({})),
+            ("/metadata/labels/a", json!("c")),
+            ("/rules/0/verbs", json!(["get", "list"])),
+            ("/rules/0/verbs", json!([])),
+            ("/rules", json!([{"verbs": ["get"]}, {"verbs": ["*"]}])),
+        ] {
+            let mut found = wanted.clone();
+            *found.pointer_mut(pointer).unwrap() = value;
+            assert!(!says(&found, &wanted), "{pointer}: {found}");
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! Manifests and blobs of one repository, streamed in both directions.
+
+use std::{
+    io,
+    path::Path,
+    pin::pin,
+    sync::{
+        Arc, Mutex as StdMutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt as _, stream};
+use reqwest::{Body, Method, Response, StatusCode, Url, header};
+use tokio::{fs::File, io::AsyncReadExt as _, sync::Mutex, time::timeout};
+
+use super::{
+    calls::Call,
+    raw::{MANIFESTS, Raw},
+};
+use crate::{
+    error::{Error, Failure, read_request},
+    image::{Blob, Layer},
+    name::ImageName,
+    reference::{Digest, Hasher},
+};
+
+/// Size of the pieces in which files are read, in bytes.
+const CHUNK: usize = 128 << 10;
+const CONTENT_DIGEST: &str = "docker-content-digest";
+const BLOB_TYPE: &str = "application/octet-stream";
+
+/// A repository, opened with a token that is replaced before it expires.
+pub(super) struct Repository<'a> {
+    pub(super) call: Call<'a>,
+    /// Another repository of the registry, which the token opens for pull.
+    source: Option<&'a ImageName>,
+    raw: Mutex<Option<Arc<Raw>>>,
+}
+
+/// Kind of content that is read by digest.
+#[derive(Clone, Copy)]
+pub(super) enum Content {
+    Manifest,
+    Blob,
+}
+
+impl Content {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Manifest => "manifests",
+            Self::Blob => "blobs",
+        }
+    }
+
+    fn accept(self) -> String {
+        match self {
+            Self::Manifest => MANIFESTS.join(", "),
+            Self::Blob => "*/*".to_owned(),
+        }
+    }
+}
+
+/// Answer to a request to mount a blob.
+pub(super) enum Mount {
+    /// The repository has the blob.
+    Done,
+    /// The blob must be uploaded, to this address if there is one.
+    Refused(Option<Url>),
+}
+
+impl<'a> Repository<'a> {
+    pub(super) fn new(call: Call<'a>, source: Option<&'a ImageName>) -> Self {
+        Self {
+            call,
+            source,
+            raw: Mutex::default(),
+        }
+    }
+
+    /// Makes the next request ask for a new token.
+    pub(super) async fn forget_token(&self) {
+        *self.raw.lock().await = None;
+    }
+
+    async fn raw(&self) -> Result<Arc<Raw>, Error> {
+        let mut kept = self.raw.lock().await;
+        if let Some(raw) = kept.as_ref().filter(|raw| raw.end > Instant::now()) {
+            return Ok(raw.clone());
+        }
+        let raw = Arc::new(self.in_time(self.call.raw(self.source)).await?);
+        *kept = Some(raw.clone());
+        Ok(raw)
+    }
+
+    /// Opens the repository. Without this, the first request does.
+    pub(super) async fn sign_in(&self) -> Result<(), Error> {
+        self.raw().await.map(drop)
+    }
+
+    /// Runs a short request within `Options::timeout`.
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let time = self.call.inner.options.timeout;
+        self.call.in_time(time, work).await
+    }
+
+    /// Reads a manifest or a blob of at most `limit` bytes. The caller verifies the digest.
+    pub(super) async fn read(
+        &self,
+        content: Content,
+        digest: &Digest,
+        limit: usize,
+    ) -> Result<Vec<u8>, Error> {
+        self.in_time(async {
+            let request = self
+                .raw()
+                .await?
+                .request(Method::GET, &format!("{}/{digest}", content.path()))
+                .header(header::ACCEPT, content.accept());
+            Ok(self.call.send_bounded(request, limit).await?.body)
+        })
+        .await
+    }
+
+    pub(super) async fn has_blob(&self, digest: &Digest) -> Result<bool, Error> {
+        match self.open_blob(Method::HEAD, digest).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn open_blob(&self, method: Method, digest: &Digest) -> Result<Response, Error> {
+        self.in_time(async {
+            let path = format!("blobs/{digest}");
+            let request = self.raw().await?.request(method, &path);
+            self.call.open(request).await
+        })
+        .await
+    }
+
+    /// Asks the registry to take a blob from the repository `from`.
+    pub(super) async fn mount(&self, digest: &Digest, from: &ImageName) -> Result<Mount, Error> {
+        let query = [("mount", digest.as_str()), ("from", from.repository())];
+        let response = self.post_upload(&query).await?;
+        if response.status() == StatusCode::CREATED {
+            return Ok(Mount::Done);
+        }
+        Ok(Mount::Refused(upload_url(&response).ok()))
+    }
+
+    async fn post_upload(&self, query: &[(&str, &str)]) -> Result<Response, Error> {
+        self.in_time(async {
+            let request = self
+                .raw()
+                .await?
+                .request(Method::POST, "blobs/uploads/")
+                .header(header::CONTENT_LENGTH, 0)
+                .query(query);
+            self.call.open(request).await
+        })
+        .await
+    }
+
+    async fn begin_upload(&self) -> Result<Url, Error> {
+        let response = self.post_upload(&[]).await?;
+        upload_url(&response).map_err(|why| self.call.refused(Failure::Other, why.to_owned()))
+    }
+
+    /// Uploads a blob in one request, to `upload_url` if the registry has started an upload. Fails if no byte is sent
+    /// within `Options::timeout`, or if the registry does not answer within `Options::transfer_timeout` after the last
+    /// byte.
+    pub(super) async fn upload(
+        &self,
+        upload_url: Option<Url>,
+        blob: &Blob,
+        content: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,
+    ) -> Result<(), Error> {
+        let mut upload_url = match upload_url {
+            Some(upload_url) => upload_url,
+            None => self.begin_upload().await?,
+        };
+        upload_url
+            .query_pairs_mut()
+            .append_pair("digest", blob.digest.as_str());
+        let progress = Arc::new(Progress::new(blob.size));
+        let request = self
+            .raw()
+            .await?
+            .request_to(Method::PUT, upload_url)
+            .header(header::CONTENT_TYPE, BLOB_TYPE)
+            .header(header::CONTENT_LENGTH, blob.size)
+            .body(progress.body(content));
+        let options = &self.call.inner.options;
+        let put = progress.watch(
+            self.call.open_upload(request),
+            options.timeout,
+            options.transfer_timeout,
+        );
+        match put.await {
+            Ok(Ok(response)) => self.stored(&blob.digest, response.status()).await,
+            Ok(Err(error)) => Err(progress.fault().unwrap_or(error)),
+            Err(Stalled(after)) => Err(self.call.late(after)),
+        }
+    }
+
+    /// Verifies that an upload is complete. Only status 201 says so by itself.
+    async fn stored(&self, digest: &Digest, status: StatusCode) -> Result<(), Error> {
+        if status == StatusCode::CREATED || self.has_blob(digest).await? {
+            return Ok(());
+        }
+        let detail = format!("status {status}, but {digest} is not stored");
+        Err(self.call.refused(Failure::UploadLost, detail))
+    }
+
+    /// Reads a blob as a stream that fails before its last piece if size or digest differ.
+    pub(super) async fn download(
+        &self,
+        blob: &Blob,
+    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
+        let download = Download {
+            response: self.open_blob(Method::GET, &blob.digest).await?,
+            hasher: Some(blob.digest.hasher()),
+            digest: blob.digest.clone(),
+            left: blob.size,
+            held: None,
+            action: self.call.action,
+            subject: self.call.subject.clone(),
+        };
+        Ok(stream::try_unfold(download, Download::next))
+    }
+
+    /// Stores a manifest under a tag. Returns the status and the digest that the registry reports, if any.
+    pub(super) async fn put_manifest(
+        &self,
+        tag: &str,
+        media_type: &str,
+        manifest: &Bytes,
+    ) -> Result<(StatusCode, Option<String>), Error> {
+        self.in_time(async {
+            let request = self
+                .raw()
+                .await?
+                .request(Method::PUT, &format!("manifests/{tag}"))
+                .header(header::CONTENT_TYPE, media_type)
+                .body(manifest.clone());
+            let answer = self.call.send(request).await?;
+            let digest = answer
+                .headers
+                .get(CONTENT_DIGEST)
+                .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+            Ok((answer.status, digest))
+        })
+        .await
+    }
+}
+
+/// Returns the URL of an upload that the registry has started.
+fn upload_url(response: &Response) -> Result<Url, &'static str> {
+    let location = response
+        .headers()
+        .get(header::LOCATION)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    resolve(response.url(), location)
+}
+
+fn resolve(from: &Url, location: &str) -> Result<Url, &'static str> {
+    if location.is_empty() {
+        return Err("it gave no address for the upload");
+    }
+    let url = from
+        .join(location)
+        .map_err(|_| "its address for the upload is invalid")?;
+    match (from.scheme(), url.scheme()) {
+        (_, "https") | ("http", "http") => Ok(url),
+        (_, "http") => Err("its address for the upload is plain http"),
+        _ => Err("its address for the upload is neither https nor http"),
+    }
+}
+
+/// Returns the content of a layer's file.
+pub(super) async fn file(
+    layer: &Layer,
+) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
+    let path = layer.file.clone();
+    let failed = move |why: String| Error::LayerFile {
+        file: path.clone(),
+        why,
+    };
+    let (file, size) = open_file(&layer.file)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    if size != layer.size {
+        return Err(failed(format!("it has {size} bytes, not {}", layer.size)));
+    }
+    let chunks = stream::try_unfold(file.take(size), |mut file| async {
+        let mut chunk = BytesMut::with_capacity(CHUNK);
+        let read = file.read_buf(&mut chunk).await?;
+        io::Result::Ok((read > 0).then(|| (chunk.freeze(), file)))
+    });
+    Ok(chunks.map(move |chunk| chunk.map_err(|error| failed(error.to_string()))))
+}
+
+async fn open_file(path: &Path) -> io::Result<(File, u64)> {
+    let file = File::open(path).await?;
+    let size = file.metadata().await?.len();
+    Ok((file, size))
+}
+
+/// Returns content that is in memory as a stream.
+pub(super) fn in_memory(bytes: Bytes) -> impl Stream<Item = Result<Bytes, Error>> + Send {
+    stream::iter([Ok(bytes)])
+}
+
+/// A blob being downloaded. One piece is held back until the whole content is verified, so that a blob with other
+/// content is never uploaded completely.
+struct Download {
+    response: Response,
+    /// `None` after the last piece.
+    hasher: Option<Hasher>,
+    digest: Digest,
+    /// Bytes still to come.
+    left: u64,
+    held: Option<Bytes>,
+    action: &'static str,
+    subject: String,
+}
+
+impl Download {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Error> {
+        while let Some(mut hasher) = self.hasher.take() {
+            let chunk = self.response.chunk().await;
+            let Some(chunk) = chunk.map_err(|error| self.broken(&error))? else {
+                if self.left > 0 || hasher.finish() != self.digest {
+                    return Err(self.other_content());
+                }
+                return Ok(self.held.take().map(|last| (last, self)));
+            };
+            self.left = self
+                .left
+                .checked_sub(chunk.len() as u64)
+                .ok_or_else(|| self.other_content())?;
+            hasher.update(&chunk);
+            self.hasher = Some(hasher);
+            if let Some(held) = self.held.replace(chunk) {
+                return Ok(Some((held, self)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn broken(&self, error: &reqwest::Error) -> Error {
+        let (failure, detail) = read_request(error);
+        Error::Request {
+            action: self.action,
+            subject: self.subject.clone(),
+            failure,
+            detail,
+        }
+    }
+
+    fn other_content(&self) -> Error {
+        Error::InvalidBaseImage {
+            subject: self.subject.clone(),
+            why: format!("{} does not match the content", self.digest),
+        }
+    }
+}
+
+/// Progress of an upload.
+struct Progress {
+    size: u64,
+    sent: AtomicU64,
+    /// Why the content could not be read.
+    fault: StdMutex<Option<Error>>,
+}
+
+/// An upload made no progress for this time.
+struct Stalled(Duration);
+
+impl Progress {
+    fn new(size: u64) -> Self {
+        Self {
+            size,
+            sent: AtomicU64::new(0),
+            fault: StdMutex::default(),
+        }
+    }
+
+    /// Returns a request body that notes its progress and faults here.
+    fn body(
+        self: &Arc<Self>,
+        content: impl Stream<Item = Result<Bytes, Error>> + Send + 'static,
+    ) -> Body {
+        let progress = self.clone();
+        Body::wrap_stream(content.map(move |chunk| progress.note(chunk)))
+    }
+
+    fn note(&self, chunk: Result<Bytes, Error>) -> io::Result<Bytes> {
+        match chunk {
+            Ok(chunk) => {
+                self.sent.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+                Ok(chunk)
+            }
+            Err(error) => {
+                *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                Err(io::Error::other("the content cannot be read"))
+            }
+        }
+    }
+
+    fn fault(&self) -> Option<Error> {
+        self.fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Waits for `work` while bytes are sent: at most `stall` between two bytes, and `end` after the last byte. Stalls
+    /// are noticed after at most twice that time.
+    async fn watch<T>(
+        &self,
+        work: impl Future<Output = T>,
+        stall: Duration,
+        end: Duration,
+    ) -> Result<T, Stalled> {
+        let mut work = pin!(work);
+        loop {
+            let before = self.sent.load(Ordering::Relaxed);
+            let patience = if before < self.size { stall } else { end };
+            match timeout(patience, &mut work).await {
+                Ok(done) => return Ok(done),
+                Err(_) if self.sent.load(Ordering::Relaxed) == before => {
+                    return Err(Stalled(patience));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(
+        "https://r/v2/x/uploads/",
+        "/v2/x/u?state=a%3D",
+        "https://r/v2/x/u?state=a%3D"
+    )]
+    #[case("http://r/v2/", "http://s:1/u", "http://s:1/u")]
+    #[case("http://r/v2/", "https://s/u", "https://s/u")]
+    #[case("https://r/v2/", "//s/u", "https://s/u")]
+    fn upload_address_is_resolved(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
+        let url = resolve(&Url::parse(from).unwrap(), to).unwrap();
+        assert_eq!(url.as_str(), expected);
+    }
+
+    #[rstest]
+    #[case("http://r/u", "plain http")]
+    #[case("file:///etc/passwd", "neither")]
+    #[case("https://", "invalid")]
+    #[case("", "no address")]
+    fn unsafe_upload_address_is_refused(#[case] to: &str, #[case] word: &str) {
+        let why = resolve(&Url::parse("https://r/v2/").unwrap(), to).unwrap_err();
+        assert!(why.contains(word), "{why}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn upload_without_progress_is_stalled() {
+        let progress = Progress::new(2);
+        let stall = Duration::from_secs(1);
+        let end = Duration::from_mins(1);
+        let stuck = progress.watch(std::future::pending::<()>(), stall, end);
+        assert_eq!(stuck.await.unwrap_err().0, stall);
+        let slow = async {
+            for _ in 0..2 {
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                progress.note(Ok(Bytes::from_static(b"x"))).unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(59)).await;
+        };
+        let stall = Duration::from_secs(2);
+        assert!(progress.watch(slow, stall, end).await.is_ok());
+        let stuck = progress.watch(std::future::pending::<()>(), stall, end);
+        assert_eq!(stuck.await.unwrap_err().0, end);
+    }
+}

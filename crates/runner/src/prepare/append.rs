@@ -1,0 +1,125 @@
+//! Builder kind Append: pushes the prepared folders as layers on top of the base image. Needs neither a builder nor root.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use alustan_api::labels::image::{CONTEXT, NAMESPACE};
+use alustan_api::paths;
+use alustan_api::report::Failure;
+use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
+
+use super::{Place, access, of_registry, registry, unwritten};
+use crate::failure::{module, user};
+use crate::layer::{self, Content, LayerError};
+use crate::layout::{Layout, Vars};
+
+/// The image to build, as the environment names it.
+pub(super) struct Image {
+    base: ImageRef,
+    target: ImageRef,
+    config: ImageConfig,
+}
+
+impl Image {
+    /// Reads the image from the environment.
+    pub(super) fn from_vars(vars: &Vars) -> Result<Self, Failure> {
+        let text = |name: &str| {
+            let value = vars.get(name).cloned();
+            value.ok_or_else(|| module("PrepareFailed", format!("{name} is not set")))
+        };
+        let image = |name: &str| ImageRef::parse(&text(name)?).map_err(|error| of_registry(&error));
+        let user = format!("{0}:{0}", paths::USER);
+        Ok(Self {
+            base: image("ALUSTAN_BASE")?,
+            target: image("ALUSTAN_IMAGE")?,
+            config: ImageConfig {
+                user,
+                entrypoint: vec![paths::RUNNER.to_owned()],
+                labels: BTreeMap::from([
+                    (NAMESPACE.to_owned(), text("ALUSTAN_NAMESPACE_UID")?),
+                    (CONTEXT.to_owned(), text("ALUSTAN_CONTEXT")?),
+                ]),
+                created: text("ALUSTAN_CREATED")?,
+                architecture: architecture().to_owned(),
+                os: "linux".to_owned(),
+            },
+        })
+    }
+
+    /// Writes the prepared folders as layers and pushes the image. Returns the digest of its manifest.
+    pub(super) async fn push(&self, layout: &Layout, vars: &Vars) -> Result<Digest, Failure> {
+        let layers = layers(&Place::new(layout))?;
+        crate::say!("pushing {}", self.target);
+        let own = self.target.name().registry();
+        registry(vars)?
+            .append(
+                &self.base,
+                &access(&self.base, own, vars)?,
+                &self.target,
+                &access(&self.target, own, vars)?,
+                &layers,
+                &self.config,
+            )
+            .await
+            .map_err(|error| of_registry(&error))
+    }
+}
+
+/// Writes the layers of `place`, in the order of the Dockerfile: the one that changes most is the last.
+fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
+    let source = place.root.join("src");
+    let own = paths::USER.unsigned_abs();
+    let made = Path::new("/alustan");
+    let programs = Path::new(paths::PROGRAMS);
+    let folders = [
+        (source.join("bin"), programs, Path::new("/none"), 0),
+        (
+            place.providers.clone(),
+            Path::new(paths::PROVIDERS),
+            made,
+            own,
+        ),
+        (place.module.clone(), Path::new(paths::MODULE), made, own),
+    ];
+    folders
+        .iter()
+        .filter(|(folder, ..)| folder.is_dir())
+        .map(|(folder, target, made_from, owner)| {
+            let content = Content {
+                folder,
+                target,
+                made_from,
+                owner: *owner,
+            };
+            let name = folder.file_name().unwrap_or_default();
+            let file = place.root.join(name).with_extension("layer");
+            let written = layer::write(content, &file).map_err(refused)?;
+            Ok(Layer {
+                file,
+                digest: written.digest,
+                diff_id: written.diff_id,
+                size: written.size,
+                created_by: format!("alustan: {}", target.display()),
+            })
+        })
+        .collect()
+}
+
+fn refused(error: LayerError) -> Failure {
+    match error {
+        LayerError::Io(error) => unwritten(error),
+        LayerError::Whiteout(_) | LayerError::Special(_) => user(
+            "FileUnsupported",
+            format!("the module cannot be put into an image: {error}"),
+        ),
+    }
+}
+
+/// The architecture of this program, and so of the node and its images, as in `kubernetes.io/arch`.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

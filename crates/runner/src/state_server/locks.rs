@@ -1,0 +1,202 @@
+//! The lock of a managed state. The run record names the lock of this run; which engine of this pod holds
+//! it is known in memory. An engine that unlocks the state writes nothing: the report releases the lock.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use alustan_api::run::StateLock;
+
+use crate::record::{Record, RecordError};
+
+/// The lock of the state of one run.
+pub(super) struct Locks {
+    record: Record,
+    memory: Mutex<Memory>,
+    /// One engine at a time takes or releases the lock.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Memory {
+    /// Id of the lock of this run in the record.
+    recorded: Option<String>,
+    /// Whether the run took that lock for the engine that it starts next.
+    reserved: bool,
+    /// The lock that an engine of this pod holds.
+    held: Option<StateLock>,
+    /// The last lock that was in the way.
+    in_the_way: Option<StateLock>,
+}
+
+impl Locks {
+    pub(super) fn new(record: Record) -> Self {
+        Self {
+            record,
+            memory: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record names the lock `id` for the engine that the run starts next.
+    pub(super) fn reserve(&self, id: String) {
+        let mut memory = self.memory();
+        memory.recorded = Some(id);
+        memory.reserved = true;
+    }
+
+    /// Locks the state; returns the lock in the way, if any.
+    pub(super) async fn lock(&self, lock: StateLock) -> Result<Option<StateLock>, RecordError> {
+        let _turn = self.turn.lock().await;
+        let before = {
+            let mut memory = self.memory();
+            if let Some(held) = memory.held.clone().filter(|held| held.id != lock.id) {
+                memory.in_the_way = Some(held.clone());
+                return Ok(Some(held));
+            }
+            if std::mem::take(&mut memory.reserved) || memory.held.is_some() {
+                memory.held = Some(lock);
+                return Ok(None);
+            }
+            memory.recorded.clone()
+        };
+        let other = self.record.lock(&lock, before.as_deref()).await?;
+        let mut memory = self.memory();
+        if other.is_some() {
+            memory.in_the_way.clone_from(&other);
+        } else {
+            memory.recorded = Some(lock.id.clone());
+            memory.held = Some(lock);
+        }
+        Ok(other)
+    }
+
+    /// Releases the lock `id`, or any lock without an id; returns the lock that stays, if any.
+    pub(super) async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
+        let _turn = self.turn.lock().await;
+        let held = self.memory().held.clone();
+        match held {
+            Some(held) if id.is_some_and(|id| id != held.id) => Ok(Some(held)),
+            Some(_) => {
+                self.memory().held = None;
+                Ok(None)
+            }
+            None => self.record.unlock(id).await,
+        }
+    }
+
+    /// Id of the lock of this run in the record.
+    pub(super) fn recorded(&self) -> Option<String> {
+        self.memory().recorded.clone()
+    }
+
+    /// The last lock that was in the way.
+    pub(super) fn in_the_way(&self) -> Option<StateLock> {
+        self.memory().in_the_way.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use alustan_api::run::{Claim, RunPhase, RunRecord, key};
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+    use crate::fake::FakeSecrets;
+    use crate::record::{Identity, to_json};
+
+    fn lock(id: &str) -> StateLock {
+        StateLock {
+            id: id.into(),
+            operation: "OperationTypeApply".into(),
+            who: "alustan@web-apply-7".into(),
+            at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// Run 7 changes things, and its record names the lock `recorded`.
+    fn run(recorded: Option<&str>) -> (Arc<FakeSecrets>, Locks) {
+        let record = RunRecord {
+            number: 7,
+            phase: RunPhase::Applying,
+            claimed_by: Some(Claim {
+                pod_uid: "uid".into(),
+                pod: "web-apply-7".into(),
+                at: Timestamp::UNIX_EPOCH,
+            }),
+            lock: recorded.map(lock),
+            ..RunRecord::default()
+        };
+        let secrets = Arc::new(FakeSecrets::new());
+        secrets.put("web-run", [(key::RECORD, to_json(&record))]);
+        let identity = Identity {
+            namespace: "team".into(),
+            record: "web-run".into(),
+            number: 7,
+            pod_uid: "uid".into(),
+            pod: "web-apply-7".into(),
+        };
+        let locks = Locks::new(Record::new(secrets.clone(), identity));
+        (secrets, locks)
+    }
+
+    fn recorded(secrets: &FakeSecrets) -> Option<String> {
+        let data = secrets.get("web-run")?.data;
+        let record = serde_json::from_slice::<RunRecord>(&data[key::RECORD]).ok()?;
+        record.lock.map(|lock| lock.id)
+    }
+
+    #[tokio::test]
+    async fn reserved_lock_is_granted_once_without_a_write() {
+        let (secrets, locks) = run(Some("uid"));
+        locks.reserve("uid".into());
+        assert_eq!(locks.lock(lock("first")).await.unwrap(), None);
+        let held = locks.lock(lock("second")).await.unwrap();
+        assert_eq!(held, Some(lock("first")));
+        assert_eq!(locks.in_the_way(), held);
+        assert_eq!(locks.unlock(Some("second")).await.unwrap(), held);
+        assert_eq!(locks.unlock(Some("first")).await.unwrap(), None);
+        assert_eq!(secrets.writes(), [] as [&str; 0]);
+
+        assert_eq!(locks.lock(lock("second")).await.unwrap(), None);
+        assert_eq!(recorded(&secrets).as_deref(), Some("second"));
+        assert_eq!(locks.recorded().as_deref(), Some("second"));
+    }
+
+    #[tokio::test]
+    async fn lock_of_another_holder_stays_in_the_way() {
+        let (secrets, locks) = run(Some("push"));
+        assert_eq!(locks.lock(lock("first")).await.unwrap(), Some(lock("push")));
+        assert_eq!(recorded(&secrets).as_deref(), Some("push"));
+        assert_eq!(locks.recorded(), None);
+    }
+
+    #[tokio::test]
+    async fn next_engine_replaces_the_released_lock_of_the_run() {
+        let (secrets, locks) = run(None);
+        for id in ["first", "second"] {
+            assert_eq!(locks.lock(lock(id)).await.unwrap(), None);
+            assert_eq!(recorded(&secrets).as_deref(), Some(id));
+            assert_eq!(locks.unlock(None).await.unwrap(), None);
+        }
+        assert_eq!(secrets.writes().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn engine_of_a_run_that_lost_its_claim_gets_no_lock() {
+        let (secrets, locks) = run(None);
+        assert_eq!(locks.lock(lock("first")).await.unwrap(), None);
+        locks.unlock(None).await.unwrap();
+        let next = RunRecord {
+            number: 8,
+            ..RunRecord::default()
+        };
+        secrets.put("web-run", [(key::RECORD, to_json(&next))]);
+        let refused = locks.lock(lock("second")).await;
+        assert!(matches!(refused, Err(RecordError::NotOurs(_))));
+    }
+}

@@ -1,0 +1,98 @@
+//! The requests that a run sends to the API server: each kind of run in exactly this order, so that none
+//! is added unnoticed.
+
+use alustan_api::report::RunResult;
+use alustan_api::run::RunKind;
+
+use crate::world::World;
+
+const CLAIM: [&str; 2] = ["get web-run", "patch web-run"];
+const OPEN_STATE: [&str; 1] = ["get web-state"];
+const BEGIN: [&str; 1] = ["patch web-run"];
+/// The chunk of the version before is in the Secret of the pointer.
+const WRITE_TO_SLOT: [&str; 4] = [
+    "get web-state-slot-0",
+    "get web-state",
+    "patch web-state-slot-0",
+    "patch web-state",
+];
+const REPORT: [&str; 1] = ["patch web-run"];
+
+fn world() -> World {
+    World::new(
+        "resource \"terraform_data\" \"a\" { input = \"one\" }\n\
+         output \"a\" { value = terraform_data.a.output }\n",
+    )
+}
+
+fn assert_calls(world: &World, what: &str, expected: &[&[&str]]) {
+    let expected = expected.concat();
+    let found = world.calls();
+    assert_eq!(
+        found,
+        expected,
+        "{what} sends {} requests instead of {}",
+        found.len(),
+        expected.len()
+    );
+}
+
+#[test]
+fn apply_sends_a_fixed_sequence_of_requests() {
+    let mut world = world();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let write = ["patch web-state"];
+    let expected = [&CLAIM[..], &OPEN_STATE, &BEGIN, &write, &REPORT];
+    assert_calls(&world, "the first apply", &expected);
+
+    world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let write = WRITE_TO_SLOT;
+    let expected = [&CLAIM[..], &OPEN_STATE, &BEGIN, &write, &REPORT];
+    assert_calls(&world, "the next apply", &expected);
+
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    let expected = [&CLAIM[..], &OPEN_STATE, &["get web-state-slot-0"], &REPORT];
+    assert_calls(&world, "an apply without changes", &expected);
+}
+
+#[test]
+fn script_engines_lock_the_state_by_one_request_each() {
+    let mut world = world();
+    let apply = "terraform apply -auto-approve -input=false";
+    world.inputs.scripts.apply = Some(format!("{apply} && {apply}"));
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let lock = ["patch web-run"];
+    let write = ["patch web-state"];
+    let expected = [
+        &CLAIM[..],
+        &OPEN_STATE,
+        &BEGIN,
+        &lock,
+        &write,
+        &lock,
+        &REPORT,
+    ];
+    assert_calls(&world, "a script with two applies", &expected);
+}
+
+#[test]
+fn drift_check_sends_a_fixed_sequence_of_requests() {
+    let mut world = world();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.calls();
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+    let expected = [&CLAIM[..], &OPEN_STATE, &REPORT];
+    assert_calls(&world, "a drift check", &expected);
+}
+
+#[test]
+fn destroy_sends_a_fixed_sequence_of_requests() {
+    let mut world = world();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.calls();
+    world.run(RunKind::Destroy).expect(RunResult::Done);
+    let write = WRITE_TO_SLOT;
+    let expected = [&CLAIM[..], &OPEN_STATE, &BEGIN, &write, &REPORT];
+    assert_calls(&world, "a destroy", &expected);
+}
