@@ -1,6 +1,6 @@
 # Every target does the set-up it needs. Folders: ALUSTAN_CACHE (tools), ALUSTAN_DEV_DIR (state of the dev cluster).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chart api e2e bench build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
+.PHONY: help setup demo test full chart api e2e bench build gen lint cluster-up cluster-down images install helm-push release-dry-run kubeconfig envtest-assets
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,8 +11,11 @@ setup: ## install the Debian packages and build the Go tools that are missing
 demo: ## run the main job in front of you, on a dev cluster of its own
 	@hack/demo/run
 
-test: ## all tests: pure, API server, and end to end on the dev cluster
-	@hack/test
+test: ## all tests, or those whose names contain T, the cheapest tier first: make test T=approval
+	@hack/test "$(T)"
+
+full: ## lint, all tests, those that write gigabytes, and the end-to-end tests three times: an hour and more
+	@hack/full
 
 chart: ## tests of the Helm chart and of the overlays, without a cluster: make chart T=same
 	@hack/chart "$(T)"
@@ -27,7 +30,7 @@ bench: ## measure the operator against bare Terraform on the dev cluster
 	@hack/bench
 
 build: ## build the operator and the runner
-	@cargo build --locked --package alustan-controller --package alustan-runner
+	@cargo build --locked --workspace --examples --bin alustan-controller --bin alustan-runner
 
 gen: ## write what is generated: the CRD, tables of the docs, the chart's copies and schema
 	@cargo xtask gen

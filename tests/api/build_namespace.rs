@@ -48,7 +48,7 @@ impl Operator {
     }
 
     fn start(&mut self) {
-        let program = built("alustan-controller", "alustan-controller").unwrap();
+        let program = built("alustan-controller").unwrap();
         let mut operator = Command::new(program);
         let address = &self.outside.address;
         operator

@@ -19,7 +19,7 @@ use crate::space::{Space, resource, with};
 /// The program.
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| built("alustan-cli", "kubectl-alustan").unwrap())
+    PROGRAM.get_or_init(|| built("kubectl-alustan").unwrap())
 }
 
 /// What came of a command.

@@ -64,7 +64,7 @@ impl Pair {
 
     /// Starts a replica; `signal` is how it will be told to end.
     fn start(&self, name: &'static str, signal: &str, more: &[&str]) -> Replica {
-        let program = built("alustan-controller", "alustan-controller").unwrap();
+        let program = built("alustan-controller").unwrap();
         let [port] = free_ports();
         let folder = self.server.folder();
         let mut operator = Command::new(program);

@@ -11,6 +11,7 @@
 )]
 
 mod build_namespace;
+mod calls;
 mod cli;
 mod crd;
 mod defaults;

@@ -7,7 +7,7 @@ use alustan_api::run::{
     ApprovalInputs, BackendInputs, History, ManagedState, Output, Outputs, PROTOCOL, Pin,
     PinnedImage, RunInputs, RunKind, RunRecord, RunSpec, ScriptTexts, TimeLimits, Trigger,
 };
-use alustan_api::{FIELD_MANAGER, Terraform, labels, names};
+use alustan_api::{BuilderKind, FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
 use alustan_core::objects::build_job::{self, Build};
 use alustan_core::objects::outputs::Chosen;
@@ -35,6 +35,7 @@ fn settings() -> Settings {
     Settings {
         base_image: "registry.test/base:1".to_owned(),
         engines: Vec::new(),
+        builder: BuilderKind::Kaniko,
         builder_image: KANIKO.to_owned(),
         builder_args: Vec::new(),
         builder_capabilities: KANIKO_CAPABILITIES.map(str::to_owned).to_vec(),
@@ -141,6 +142,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
         artifact: DIGEST.to_owned(),
         path: "web".to_owned(),
         backend: None,
+        committed_at: Timestamp::UNIX_EPOCH,
     };
     for reference in ["registry.test/base:1", "elsewhere.test/base:1"] {
         let base = PinnedImage {
@@ -155,6 +157,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             image: &image,
             artifact: &format!("registry.test/team/web@{DIGEST}"),
             path: "web",
+            created: Timestamp::UNIX_EPOCH,
             docker: Some(("regcred", ".dockerconfigjson")),
             pull_secret: Some("regcred"),
             lent: None,

@@ -15,7 +15,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Every repository is the same one here, with an empty module; of images there is `base:1`.
+/// Every repository is the same one here, with an empty module; of images there is `base:1`, and
+/// `present` with every tag.
 pub(crate) struct Outside {
     /// `host:port`, in plain http.
     pub(crate) address: String,
@@ -138,11 +139,11 @@ fn registry(
         return answer(200).body(Body::empty()).unwrap();
     }
     if *method == Method::GET || *method == Method::HEAD {
-        let base = path == "/v2/base/manifests/1";
+        let there = path == "/v2/base/manifests/1" || path.starts_with("/v2/present/manifests/");
         let found = stored
             .get(path)
             .cloned()
-            .or_else(|| base.then(|| Bytes::from_static(b"{}")));
+            .or_else(|| there.then(|| Bytes::from_static(b"{}")));
         let Some(found) = found else {
             let nothing = r#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": ""}]}"#;
             return answer(404)

@@ -397,6 +397,11 @@ async fn a_dockerfile_is_a_path_in_the_repository() {
         let message = "dockerfile must be a path in the repository";
         refuses_resource(&space, &web, "/containerRegistry", message).await;
     }
+    let append =
+        json!({"imageName": "h/x", "dockerfile": "Dockerfile", "builder": {"kind": "Append"}});
+    let web = with(resource("web"), "/containerRegistry", Some(append));
+    let message = "builder.kind Append cannot build a dockerfile";
+    refuses_resource(&space, &web, "/containerRegistry", message).await;
 }
 
 #[tokio::test]
@@ -482,8 +487,22 @@ async fn a_builder_is_named_or_only_told_what_to_keep() {
         json!({"image": "h/kaniko:1"}),
         json!({"cache": false}),
         json!({"cacheRepository": "h/layers", "cacheLifetime": "48h"}),
+        json!({"kind": "Kaniko", "image": "h/kaniko:1"}),
+        json!({"kind": "Append"}),
     ];
     accepts(&space, "/containerRegistry/builder", &good).await;
+    let message = "image, cacheRepository and cacheLifetime are for kind Kaniko";
+    let bad = ["image", "cacheRepository", "cacheLifetime"]
+        .map(|field| json!({"kind": "Append", field: "48h"}));
+    refuses(&space, "/containerRegistry/builder", message, &bad).await;
+    let unknown = [json!({"kind": "Docker"})];
+    refuses(
+        &space,
+        "/containerRegistry/builder",
+        "Unsupported value",
+        &unknown,
+    )
+    .await;
     let message = "must be a duration from 1s to 8760h";
     refuses(
         &space,

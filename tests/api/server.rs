@@ -219,16 +219,20 @@ pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A program of `package` as it is now: cargo builds it if it is not built.
-pub(crate) fn built(package: &str, program: &str) -> Result<PathBuf, String> {
+/// Path of a program of the workspace, after cargo has built it if necessary.
+pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // The features of hack/lib/common.sh. `hack/lib/profile` sets RUSTC_BOOTSTRAP for the test
+    // program; with it, build scripts of dependencies would run again.
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--locked", "--package", package])
+        .args(["build", "--quiet", "--locked", "--workspace", "--examples"])
+        .args(["--bin", program])
+        .env_remove("RUSTC_BOOTSTRAP")
         .current_dir(root())
         .status();
     if !built.is_ok_and(|status| status.success()) {
         return Err(format!(
-            "{program} does not build: cargo build -p {package}"
+            "{program} does not build: cargo build --workspace --bin {program}"
         ));
     }
     // This program is in `deps` beside it.
@@ -239,7 +243,7 @@ pub(crate) fn built(package: &str, program: &str) -> Result<PathBuf, String> {
 
 /// The operator, as it acts on `server` alone; without the address at which it listens.
 pub(crate) fn operator(server: &Server) -> Result<Command, String> {
-    let mut operator = Command::new(built("alustan-controller", "alustan-controller")?);
+    let mut operator = Command::new(built("alustan-controller")?);
     operator
         .args(["--base-image", "127.0.0.1:1/base:1"])
         .args(["--operator-image", "127.0.0.1:1/operator:1"])

@@ -37,7 +37,7 @@ impl Operator {
     }
 
     fn start(&mut self, places: usize) {
-        let program = built("alustan-controller", "alustan-controller").unwrap();
+        let program = built("alustan-controller").unwrap();
         let mut operator = Command::new(program);
         operator
             .args(["--base-image", "127.0.0.1:1/base:1"])

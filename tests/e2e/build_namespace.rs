@@ -31,11 +31,15 @@ async fn all_taken_back(scene: &Scene, namespace: &str) {
         .await;
 }
 
-/// With a registry that wants a password, an operator that dies before it has lent
-/// anything, and one that dies before it takes it back.
-#[tokio::test]
-async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_apply() {
-    scene_alone("elsewhere", |scene| async move {
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
+
+    /// With a registry that wants a password, an operator that dies before it has lent
+    /// anything, and one that dies before it takes it back.
+    #[tokio::test]
+    async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_apply() {
+        scene_alone("elsewhere", |scene| async move {
         scene.cluster.scale_operator(0).await;
         let builds = format!("{}-builds", scene.namespace);
         scene.create_namespace(&builds, "baseline").await;
@@ -62,6 +66,7 @@ async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_app
         web["spec"]["containerRegistry"] = json!({
             "imageName": format!("{PRIVATE}/{}/web", scene.namespace),
             "secretRef": {"name": "regcred", "key": ".dockerconfigjson"},
+            "builder": {"kind": "Kaniko"},
         });
         let dies = operators.start(Some("After:CreateJob:alustan-build"));
         scene.apply(&web).await;
@@ -112,4 +117,5 @@ async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_app
         gone.unwrap();
     })
     .await;
+    }
 }

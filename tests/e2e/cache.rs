@@ -52,7 +52,7 @@ async fn builds_and_runs_share_a_volume_and_a_provider_is_installed_once() {
         assert_ne!(first, second);
         let job = alustan_api::names::build_job(&second);
         let pod = scene.pod_of(&job).await.metadata.name.unwrap();
-        let log = scene.pod_log(&pod, "prepare").await;
+        let log = scene.pod_log(&pod, "build").await;
         assert!(log.contains("from the shared cache directory"), "{log}");
     })
     .await;

@@ -45,9 +45,9 @@ terraform state pull
 
 /// Where the managed backend keeps the state of `web`.
 const STATE: [&str; 3] = [
+    "web-state data",
     "web-state-slot-0 data",
     "web-state-slot-1 data",
-    "web-state-slot-2 data",
 ];
 
 /// Where a canary belongs: keys of Secrets, which are the scene's unless they have a namespace.

@@ -236,21 +236,26 @@ impl Lane {
     }
 }
 
-#[tokio::test]
-async fn crash_before_and_after_each_step_and_nothing_is_done_twice() {
-    scene_alone("crash", |scene| async move {
-        scene.cluster.scale_operator(0).await;
-        let lanes = (0..LANES).map(|number| {
-            scene.beside(format!("lane{number}"), async move |scene| {
-                let lane = Lane::open(scene, number).await;
-                for life in 0..LIVES {
-                    lane.live(life).await;
-                }
-                lane.ask().await;
-                lane.cancel().await;
-            })
-        });
-        join_all(lanes).await;
-    })
-    .await;
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
+
+    #[tokio::test]
+    async fn crash_before_and_after_each_step_and_nothing_is_done_twice() {
+        scene_alone("crash", |scene| async move {
+            scene.cluster.scale_operator(0).await;
+            let lanes = (0..LANES).map(|number| {
+                scene.beside(format!("lane{number}"), async move |scene| {
+                    let lane = Lane::open(scene, number).await;
+                    for life in 0..LIVES {
+                        lane.live(life).await;
+                    }
+                    lane.ask().await;
+                    lane.cancel().await;
+                })
+            });
+            join_all(lanes).await;
+        })
+        .await;
+    }
 }

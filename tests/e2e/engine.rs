@@ -170,44 +170,49 @@ output "v" {{ value = module.part.value }}
     )
 }
 
-#[tokio::test]
-async fn engine_works_offline_since_everything_is_in_the_image() {
-    scene_alone("offline", |scene| async move {
-        let part =
-            "variable \"value\" {}\noutput \"value\" { value = \"from afar: ${var.value}\" }\n";
-        scene.commit("part", &[("main.tf", part)]).await;
-        scene
-            .commit("web", &[("main.tf", &far_module(&scene))])
-            .await;
-        let with = |network: &str| {
-            let mut resource = scene.resource("web");
-            resource["spec"]["variables"] = json!({"network": network});
-            resource
-        };
-        // With a network the probe finds one: it is a probe.
-        scene.apply(&with("true")).await;
-        scene.ready("web").await;
-        assert_eq!(scene.data("web-outputs").await["v"], "from afar: true");
-        scene.log("web-apply-1", "network: true").await;
-        // What is made next destroys what was made with a network, and is not to judge that.
-        scene.apply(&with("either")).await;
-        scene.ready_after_run("web", 2).await;
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
 
-        scene.cluster.stop(&["registry"]).await;
-        let cut = scene.cluster.cut_pods_off().await;
-        scene.apply(&with("false")).await;
-        scene.ready_after_run("web", 3).await;
-        assert_eq!(scene.data("web-outputs").await["v"], "from afar: false");
-        scene.log("web-apply-3", "network: false").await;
-        scene
-            .wait("web", "the repository to be missed", |tf| {
-                condition(tf, "SourceReady").is_some_and(|it| it.status == "False")
-            })
-            .await;
-        // What was made without a network fails to be destroyed with one.
-        scene.delete("web", &DeleteParams::foreground()).await;
-        scene.nothing_left().await;
-        drop(cut);
-    })
-    .await;
+    #[tokio::test]
+    async fn engine_works_offline_since_everything_is_in_the_image() {
+        scene_alone("offline", |scene| async move {
+            let part =
+                "variable \"value\" {}\noutput \"value\" { value = \"from afar: ${var.value}\" }\n";
+            scene.commit("part", &[("main.tf", part)]).await;
+            scene
+                .commit("web", &[("main.tf", &far_module(&scene))])
+                .await;
+            let with = |network: &str| {
+                let mut resource = scene.resource("web");
+                resource["spec"]["variables"] = json!({"network": network});
+                resource
+            };
+            // With a network the probe finds one: it is a probe.
+            scene.apply(&with("true")).await;
+            scene.ready("web").await;
+            assert_eq!(scene.data("web-outputs").await["v"], "from afar: true");
+            scene.log("web-apply-1", "network: true").await;
+            // What is made next destroys what was made with a network, and is not to judge that.
+            scene.apply(&with("either")).await;
+            scene.ready_after_run("web", 2).await;
+
+            scene.cluster.stop(&["registry"]).await;
+            let cut = scene.cluster.cut_pods_off().await;
+            scene.apply(&with("false")).await;
+            scene.ready_after_run("web", 3).await;
+            assert_eq!(scene.data("web-outputs").await["v"], "from afar: false");
+            scene.log("web-apply-3", "network: false").await;
+            scene
+                .wait("web", "the repository to be missed", |tf| {
+                    condition(tf, "SourceReady").is_some_and(|it| it.status == "False")
+                })
+                .await;
+            // What was made without a network fails to be destroyed with one.
+            scene.delete("web", &DeleteParams::foreground()).await;
+            scene.nothing_left().await;
+            drop(cut);
+        })
+        .await;
+    }
 }

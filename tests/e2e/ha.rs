@@ -37,64 +37,6 @@ async fn leader(
         .await
 }
 
-#[tokio::test]
-async fn ha_another_replica_takes_over_from_a_killed_one_while_runs_go_on() {
-    scene_alone("ha", |scene| async move {
-        scene.cluster.scale_operator(0).await;
-        let operators = Operators::of(&scene).await;
-        let counter = Counter::start().await;
-        for name in ["applies", "begins"] {
-            scene.commit(name, &[("main.tf", &counter.module())]).await;
-        }
-        let resource = |name: &str, value: &str| {
-            let mut resource = scene.resource(name);
-            resource["spec"]["variables"] = json!({"v": value});
-            resource
-        };
-        // Where operators of one namespace that run outside of it keep their Lease.
-        let name = format!("alustan-{}", scene.namespace);
-        let lease = ("default", name.as_str());
-        let first = operators.replica("a", None);
-        leader(&scene, lease, |holder| holder.ends_with("-a")).await;
-        let second = operators.replica("b", None);
-        scene
-            .until("the second to stand by", async || {
-                second.log().contains("stands by").then_some(())
-            })
-            .await;
-        scene.apply(&resource("begins", "one")).await;
-        scene.ready("begins").await;
-        counter.hold("/made");
-        scene.apply(&resource("applies", "one")).await;
-        counter.reached_times("/made", 2).await;
-        // One run applies, another has just begun, and the Job of neither has ended.
-        scene.apply(&resource("begins", "two")).await;
-        scene
-            .until("the next run", async || {
-                let jobs = scene.jobs("run").await;
-                jobs.contains(&"begins-apply-2".to_owned()).then_some(())
-            })
-            .await;
-        first.kill().await;
-        let killed = Instant::now();
-        counter.release("/made");
-        leader(&scene, lease, |holder| holder.ends_with("-b")).await;
-        let took = killed.elapsed();
-        println!("another replica led {took:?} after the death of the first");
-        assert!(took < Duration::from_secs(20), "{took:?}");
-        for (name, run) in [("applies", 1), ("begins", 2)] {
-            scene.ready_without_failures(name, run).await;
-        }
-        assert_eq!(counter.lives(), (2, 0));
-        for name in ["applies", "begins"] {
-            scene.delete(name, &DeleteParams::foreground()).await;
-        }
-        assert_eq!(counter.lives(), (2, 2));
-        scene.nothing_left().await;
-    })
-    .await;
-}
-
 /// Names of the installed operator's pods.
 async fn pods(scene: &Scene) -> Vec<String> {
     let api: Api<Pod> = Api::namespaced(scene.cluster.client.clone(), SYSTEM);
@@ -109,71 +51,6 @@ async fn pods(scene: &Scene) -> Vec<String> {
 async fn ask(scene: &Scene, pod: &str, path: &str) -> String {
     let path = format!("/api/v1/namespaces/{SYSTEM}/pods/{pod}:8080/proxy{path}");
     scene.cluster.run("kubectl", &["get", "--raw", &path]).await
-}
-
-#[tokio::test]
-async fn ha_two_installed_replicas_tell_who_acts_and_hear_every_push() {
-    scene_alone("replicas", |scene| async move {
-        scene.cluster.scale_operator(2).await;
-        let lease = (SYSTEM, "alustan");
-        let all = pods(&scene).await;
-        assert_eq!(all.len(), 2, "{all:?}");
-        // One that is on its way out may lead for a moment longer, and who stands by looks every two seconds.
-        let leads = scene
-            .until("both to name the same leader", async || {
-                let leads = holder(&scene.cluster, lease.0, lease.1).await?;
-                for pod in &all {
-                    let (role, metric) = if *pod == leads {
-                        ("this replica leads".to_owned(), "alustan_leader 1")
-                    } else {
-                        (format!("stands by while {leads} leads"), "alustan_leader 0")
-                    };
-                    let told = ask(&scene, pod, "/readyz").await;
-                    assert!(told.starts_with("ok: "), "{told}");
-                    let metrics = ask(&scene, pod, "/metrics").await;
-                    if !told.contains(&role) || !metrics.lines().any(|line| line == metric) {
-                        return None;
-                    }
-                }
-                all.contains(&leads).then_some(leads)
-            })
-            .await;
-
-        let module = |text: &str| format!("output \"text\" {{ value = \"{text}\" }}\n");
-        scene.commit("web", &[("main.tf", &module("a"))]).await;
-        let mut web = scene.resource("web");
-        web["spec"]["gitRepo"]["interval"] = json!("12h");
-        scene.apply(&web).await;
-        scene.ready("web").await;
-        let second = scene.commit("web", &[("main.tf", &module("b"))]).await;
-        let url = web["spec"]["gitRepo"]["url"].clone();
-        let push = json!({"repository": url, "ref": "refs/heads/main"});
-        let server = scene.git_server().await;
-        // Each by a connection of its own, so that both replicas get some.
-        for _ in 0..12 {
-            assert_eq!(server.tells(&push).await, json!({"resources": 1}));
-        }
-        scene.ready_at("web", &second).await;
-
-        let told = Instant::now();
-        let evict = ["delete", "pod", "-n", SYSTEM, "--wait=false", &leads];
-        scene.cluster.run("kubectl", &evict).await;
-        let next = leader(&scene, lease, |holder| holder != leads).await;
-        println!(
-            "{next} led {:?} after {leads} was told to go",
-            told.elapsed()
-        );
-        assert!(told.elapsed() < Duration::from_secs(10));
-        let third = scene.commit("web", &[("main.tf", &module("c"))]).await;
-        scene
-            .until("a push to be heard", async || {
-                let heard = server.tells(&push).await;
-                (heard == json!({"resources": 1})).then_some(())
-            })
-            .await;
-        scene.ready_at("web", &third).await;
-    })
-    .await;
 }
 
 /// A base image of the scene's own, so that operators of both versions bring their runner into images.
@@ -202,130 +79,258 @@ async fn recorded(scene: &Scene, name: &str) -> i64 {
     record["number"].as_i64().unwrap()
 }
 
-/// What goes on when an operator of an earlier version is replaced, by CRD, rights and Deployment, goes on:
-/// nothing is lost, and nothing is done twice.
-#[tokio::test]
-async fn ha_an_upgrade_goes_on_with_what_an_earlier_operator_began() {
-    scene_without_operator("upgrade", async |scene| {
-        scene.cluster.run("hack/earlier", &["install"]).await;
-        let base = own_base(&scene).await;
-        let counter = Counter::start().await;
-        let all = [
-            "rests", "plain", "goes", "asks", "plans", "applies", "waits", "builds",
-        ];
-        let module = |name: &str| format!("# {name}\n{}", counter.life("a"));
-        for name in all {
-            scene.commit(name, &[("main.tf", &module(name))]).await;
-        }
-        let resource = |name: &str| {
-            let mut resource = scene.resource(name);
-            if name != "plain" {
-                resource["spec"]["containerRegistry"]["baseImage"] = json!(base);
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
+
+    #[tokio::test]
+    async fn ha_another_replica_takes_over_from_a_killed_one_while_runs_go_on() {
+        scene_alone("ha", |scene| async move {
+            scene.cluster.scale_operator(0).await;
+            let operators = Operators::of(&scene).await;
+            let counter = Counter::start().await;
+            for name in ["applies", "begins"] {
+                scene.commit(name, &[("main.tf", &counter.module())]).await;
             }
-            match name {
-                "asks" => resource["spec"]["approval"] = json!({"mode": "Manual"}),
-                "plans" => {
-                    let hold = counter.command("/planned");
-                    let plan = "terraform plan -detailed-exitcode -out=\"$ALUSTAN_PLAN_FILE\"";
-                    let script = format!("#!/bin/bash\n{hold}\n{plan}\n");
-                    resource["spec"]["scripts"] = json!({"plan": {"inline": script}});
-                    resource["spec"]["approval"] = json!({"mode": "Manual"});
+            let resource = |name: &str, value: &str| {
+                let mut resource = scene.resource(name);
+                resource["spec"]["variables"] = json!({"v": value});
+                resource
+            };
+            // Where operators of one namespace that run outside of it keep their Lease.
+            let name = format!("alustan-{}", scene.namespace);
+            let lease = ("default", name.as_str());
+            let first = operators.replica("a", None);
+            leader(&scene, lease, |holder| holder.ends_with("-a")).await;
+            let second = operators.replica("b", None);
+            scene
+                .until("the second to stand by", async || {
+                    second.log().contains("stands by").then_some(())
+                })
+                .await;
+            scene.apply(&resource("begins", "one")).await;
+            scene.ready("begins").await;
+            counter.hold("/made");
+            scene.apply(&resource("applies", "one")).await;
+            counter.reached_times("/made", 2).await;
+            // One run applies, another has just begun, and the Job of neither has ended.
+            scene.apply(&resource("begins", "two")).await;
+            scene
+                .until("the next run", async || {
+                    let jobs = scene.jobs("run").await;
+                    jobs.contains(&"begins-apply-2".to_owned()).then_some(())
+                })
+                .await;
+            first.kill().await;
+            let killed = Instant::now();
+            counter.release("/made");
+            leader(&scene, lease, |holder| holder.ends_with("-b")).await;
+            let took = killed.elapsed();
+            println!("another replica led {took:?} after the death of the first");
+            assert!(took < Duration::from_secs(20), "{took:?}");
+            for (name, run) in [("applies", 1), ("begins", 2)] {
+                scene.ready_without_failures(name, run).await;
+            }
+            assert_eq!(counter.lives(), (2, 0));
+            for name in ["applies", "begins"] {
+                scene.delete(name, &DeleteParams::foreground()).await;
+            }
+            assert_eq!(counter.lives(), (2, 2));
+            scene.nothing_left().await;
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn ha_two_installed_replicas_tell_who_acts_and_hear_every_push() {
+        scene_alone("replicas", |scene| async move {
+            scene.cluster.scale_operator(2).await;
+            let lease = (SYSTEM, "alustan");
+            let all = pods(&scene).await;
+            assert_eq!(all.len(), 2, "{all:?}");
+            // One that is on its way out may lead for a moment longer, and who stands by looks every two seconds.
+            let leads = scene
+                .until("both to name the same leader", async || {
+                    let leads = holder(&scene.cluster, lease.0, lease.1).await?;
+                    for pod in &all {
+                        let (role, metric) = if *pod == leads {
+                            ("this replica leads".to_owned(), "alustan_leader 1")
+                        } else {
+                            (format!("stands by while {leads} leads"), "alustan_leader 0")
+                        };
+                        let told = ask(&scene, pod, "/readyz").await;
+                        assert!(told.starts_with("ok: "), "{told}");
+                        let metrics = ask(&scene, pod, "/metrics").await;
+                        if !told.contains(&role) || !metrics.lines().any(|line| line == metric) {
+                            return None;
+                        }
+                    }
+                    all.contains(&leads).then_some(leads)
+                })
+                .await;
+
+            let module = |text: &str| format!("output \"text\" {{ value = \"{text}\" }}\n");
+            scene.commit("web", &[("main.tf", &module("a"))]).await;
+            let mut web = scene.resource("web");
+            web["spec"]["gitRepo"]["interval"] = json!("12h");
+            scene.apply(&web).await;
+            scene.ready("web").await;
+            let second = scene.commit("web", &[("main.tf", &module("b"))]).await;
+            let url = web["spec"]["gitRepo"]["url"].clone();
+            let push = json!({"repository": url, "ref": "refs/heads/main"});
+            let server = scene.git_server().await;
+            // Each by a connection of its own, so that both replicas get some.
+            for _ in 0..12 {
+                assert_eq!(server.tells(&push).await, json!({"resources": 1}));
+            }
+            scene.ready_at("web", &second).await;
+
+            let told = Instant::now();
+            let evict = ["delete", "pod", "-n", SYSTEM, "--wait=false", &leads];
+            scene.cluster.run("kubectl", &evict).await;
+            let next = leader(&scene, lease, |holder| holder != leads).await;
+            println!(
+                "{next} led {:?} after {leads} was told to go",
+                told.elapsed()
+            );
+            assert!(told.elapsed() < Duration::from_secs(10));
+            let third = scene.commit("web", &[("main.tf", &module("c"))]).await;
+            scene
+                .until("a push to be heard", async || {
+                    let heard = server.tells(&push).await;
+                    (heard == json!({"resources": 1})).then_some(())
+                })
+                .await;
+            scene.ready_at("web", &third).await;
+        })
+        .await;
+    }
+
+    /// What goes on when an operator of an earlier version is replaced, by CRD, rights and Deployment, goes on:
+    /// nothing is lost, and nothing is done twice.
+    #[tokio::test]
+    async fn ha_an_upgrade_goes_on_with_what_an_earlier_operator_began() {
+        scene_without_operator("upgrade", async |scene| {
+            scene.cluster.run("hack/earlier", &["install"]).await;
+            let base = own_base(&scene).await;
+            let counter = Counter::start().await;
+            let all = [
+                "rests", "plain", "goes", "asks", "plans", "applies", "waits", "builds",
+            ];
+            let module = |name: &str| format!("# {name}\n{}", counter.life("a"));
+            for name in all {
+                scene.commit(name, &[("main.tf", &module(name))]).await;
+            }
+            let resource = |name: &str| {
+                let mut resource = scene.resource(name);
+                if name != "plain" {
+                    resource["spec"]["containerRegistry"]["baseImage"] = json!(base);
                 }
-                "waits" => resource["spec"]["dependsOn"] = json!([{"name": "applies"}]),
-                _ => {}
+                match name {
+                    "asks" => resource["spec"]["approval"] = json!({"mode": "Manual"}),
+                    "plans" => {
+                        let hold = counter.command("/planned");
+                        let plan = "terraform plan -detailed-exitcode -out=\"$ALUSTAN_PLAN_FILE\"";
+                        let script = format!("#!/bin/bash\n{hold}\n{plan}\n");
+                        resource["spec"]["scripts"] = json!({"plan": {"inline": script}});
+                        resource["spec"]["approval"] = json!({"mode": "Manual"});
+                    }
+                    "waits" => resource["spec"]["dependsOn"] = json!([{"name": "applies"}]),
+                    _ => {}
+                }
+                resource
+            };
+            for name in ["rests", "plain", "goes", "asks"] {
+                scene.apply(&resource(name)).await;
             }
-            resource
-        };
-        for name in ["rests", "plain", "goes", "asks"] {
-            scene.apply(&resource(name)).await;
-        }
-        for name in ["rests", "plain", "goes"] {
-            scene.ready(name).await;
-        }
-        let (asked, _) = pending(&scene, "asks", None).await;
-        for path in ["/made", "/destroyed", "/planned"] {
-            counter.hold(path);
-        }
-        let uid = scene
-            .begin_to_delete("goes", &DeleteParams::default())
-            .await;
-        for name in ["plans", "applies", "waits"] {
-            scene.apply(&resource(name)).await;
-        }
-        counter.reached("/destroyed").await;
-        counter.reached("/planned").await;
-        counter.reached_times("/made", 4).await;
-        let builds = scene.jobs("build").await.len();
-        scene.apply(&resource("builds")).await;
-        scene
-            .until("a build that goes on", async || {
-                (scene.jobs("build").await.len() > builds).then_some(())
-            })
-            .await;
-        let before = all_jobs(&scene).await;
+            for name in ["rests", "plain", "goes"] {
+                scene.ready(name).await;
+            }
+            let (asked, _) = pending(&scene, "asks", None).await;
+            for path in ["/made", "/destroyed", "/planned"] {
+                counter.hold(path);
+            }
+            let uid = scene
+                .begin_to_delete("goes", &DeleteParams::default())
+                .await;
+            for name in ["plans", "applies", "waits"] {
+                scene.apply(&resource(name)).await;
+            }
+            counter.reached("/destroyed").await;
+            counter.reached("/planned").await;
+            counter.reached_times("/made", 4).await;
+            let builds = scene.jobs("build").await.len();
+            scene.apply(&resource("builds")).await;
+            scene
+                .until("a build that goes on", async || {
+                    (scene.jobs("build").await.len() > builds).then_some(())
+                })
+                .await;
+            let before = all_jobs(&scene).await;
 
-        scene.cluster.run("hack/install", &[]).await;
-        let leads = leader(&scene, (SYSTEM, "alustan"), |_| true).await;
-        println!("{leads} leads");
-        for path in ["/made", "/destroyed", "/planned"] {
-            counter.release(path);
-        }
-        for name in ["rests", "plain", "applies", "waits", "builds"] {
-            scene.ready_after_run(name, 1).await;
-        }
-        scene.deleted("goes", &uid).await;
-        let (planned, tf) = pending(&scene, "plans", None).await;
-        assert_eq!(tf.status.unwrap().run, Some(1));
-        let (still, tf) = pending(&scene, "asks", None).await;
-        assert_eq!(
-            (still.as_str(), tf.status.unwrap().run),
-            (asked.as_str(), Some(1))
-        );
-        for (name, plan) in [("asks", &asked), ("plans", &planned)] {
-            approve(&scene, name, plan).await;
-            scene.ready_after_run(name, 2).await;
-        }
+            scene.cluster.run("hack/install", &[]).await;
+            let leads = leader(&scene, (SYSTEM, "alustan"), |_| true).await;
+            println!("{leads} leads");
+            for path in ["/made", "/destroyed", "/planned"] {
+                counter.release(path);
+            }
+            for name in ["rests", "plain", "applies", "waits", "builds"] {
+                scene.ready_after_run(name, 1).await;
+            }
+            scene.deleted("goes", &uid).await;
+            let (planned, tf) = pending(&scene, "plans", None).await;
+            assert_eq!(tf.status.unwrap().run, Some(1));
+            let (still, tf) = pending(&scene, "asks", None).await;
+            assert_eq!(
+                (still.as_str(), tf.status.unwrap().run),
+                (asked.as_str(), Some(1))
+            );
+            for (name, plan) in [("asks", &asked), ("plans", &planned)] {
+                approve(&scene, name, plan).await;
+                scene.ready_after_run(name, 2).await;
+            }
 
-        let made = all.len();
-        assert_eq!(counter.lives(), (made, 1), "{:?}", counter.order());
-        assert_eq!(counter.count("/planned"), 1, "{:?}", counter.order());
-        for name in all.into_iter().filter(|name| *name != "goes") {
-            let tf = scene.api::<Terraform>().get(name).await.unwrap();
-            let status = tf.status.unwrap();
-            assert_eq!(status.retry, None, "{name}");
-            let results = status.runs.iter().map(|run| run.result.as_str());
-            let others: Vec<_> = results
-                .filter(|it| *it != "Done" && *it != "Changes")
+            let made = all.len();
+            assert_eq!(counter.lives(), (made, 1), "{:?}", counter.order());
+            assert_eq!(counter.count("/planned"), 1, "{:?}", counter.order());
+            for name in all.into_iter().filter(|name| *name != "goes") {
+                let tf = scene.api::<Terraform>().get(name).await.unwrap();
+                let status = tf.status.unwrap();
+                assert_eq!(status.retry, None, "{name}");
+                let results = status.runs.iter().map(|run| run.result.as_str());
+                let others: Vec<_> = results
+                    .filter(|it| *it != "Done" && *it != "Changes")
+                    .collect();
+                assert_eq!(others, Vec::<&str>::new(), "{name}");
+                let approved = matches!(name, "asks" | "plans");
+                let wanted = if approved { 2 } else { 1 };
+                assert_eq!(recorded(&scene, name).await, wanted, "{name}");
+            }
+            let after = all_jobs(&scene).await;
+            for (job, uid) in &before {
+                let same = after.get(job).is_none_or(|now| now == uid);
+                assert!(same, "{job} was made anew");
+            }
+            let new: Vec<_> = after
+                .keys()
+                .filter(|job| !before.contains_key(*job))
                 .collect();
-            assert_eq!(others, Vec::<&str>::new(), "{name}");
-            let approved = matches!(name, "asks" | "plans");
-            let wanted = if approved { 2 } else { 1 };
-            assert_eq!(recorded(&scene, name).await, wanted, "{name}");
-        }
-        let after = all_jobs(&scene).await;
-        for (job, uid) in &before {
-            let same = after.get(job).is_none_or(|now| now == uid);
-            assert!(same, "{job} was made anew");
-        }
-        let new: Vec<_> = after
-            .keys()
-            .filter(|job| !before.contains_key(*job))
-            .collect();
-        let wanted = [
-            "asks-apply-2",
-            "builds-apply-1",
-            "plans-apply-2",
-            "waits-apply-1",
-        ];
-        let runs = new.iter().filter(|job| !job.starts_with("alustan-build-"));
-        assert_eq!(runs.collect::<Vec<_>>(), wanted.iter().collect::<Vec<_>>());
+            let wanted = [
+                "asks-apply-2",
+                "builds-apply-1",
+                "plans-apply-2",
+                "waits-apply-1",
+            ];
+            let runs = new.iter().filter(|job| !job.starts_with("alustan-build-"));
+            assert_eq!(runs.collect::<Vec<_>>(), wanted.iter().collect::<Vec<_>>());
 
-        // Who depends on others goes before them.
-        for name in all.into_iter().rev().filter(|name| *name != "goes") {
-            scene.delete(name, &DeleteParams::background()).await;
-        }
-        assert_eq!(counter.lives(), (made, made));
-        scene.nothing_left().await;
-    })
-    .await;
+            // Who depends on others goes before them.
+            for name in all.into_iter().rev().filter(|name| *name != "goes") {
+                scene.delete(name, &DeleteParams::background()).await;
+            }
+            assert_eq!(counter.lives(), (made, made));
+            scene.nothing_left().await;
+        })
+        .await;
+    }
 }

@@ -65,9 +65,13 @@ async fn names(scene: &Scene, arguments: &[&str]) -> Vec<String> {
     said.lines().map(str::to_owned).collect()
 }
 
-#[tokio::test]
-async fn helm_installs_from_a_registry_upgrades_the_crd_and_leaves_what_people_have() {
-    scene_without_operator("helm", async |scene| {
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
+
+    #[tokio::test]
+    async fn helm_installs_from_a_registry_upgrades_the_crd_and_leaves_what_people_have() {
+        scene_without_operator("helm", async |scene| {
         let folder = tempfile::tempdir().unwrap();
         earlier(folder.path());
         let first = push(&scene, folder.path()).await;
@@ -118,4 +122,5 @@ async fn helm_installs_from_a_registry_upgrades_the_crd_and_leaves_what_people_h
         scene.nothing_left().await;
     })
     .await;
+    }
 }

@@ -176,59 +176,6 @@ async fn interrupt_by_the_time_limit_counts_and_a_killed_runner_is_told_of() {
     .await;
 }
 
-#[tokio::test]
-async fn interrupt_of_the_node_does_not_reach_an_apply() {
-    scene_alone("node", |scene| async move {
-        let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &module(&counter))]).await;
-        counter.hold("/web/second");
-        scene.apply(&resource(&scene, "web")).await;
-        counter.reached("/web/second").await;
-        // What runs does not notice that kubelet is gone for a while.
-        scene.cluster.stop(&["kubelet"]).await;
-        scene.cluster.start().await;
-        // A pod that is not Ready for a moment, as after a restart of kubelet, is no part of any budget.
-        scene
-            .until("the pod to be Ready again", async || {
-                let pod = ["wait", "pod", "--for=condition=Ready", "--timeout=1s"];
-                let selector = ["-l", "batch.kubernetes.io/job-name=web-apply-1"];
-                let (ready, _) = scene.try_kubectl(&[&pod[..], &selector].concat()).await;
-                let (told, _) = scene.try_kubectl(&["logs", "job/web-apply-1"]).await;
-                (ready && told).then_some(())
-            })
-            .await;
-
-        let draining = scene.clone();
-        let drain = tokio::spawn(async move {
-            let limit = "--timeout=170s";
-            let drain = ["drain", "node1", "--force", "--delete-emptydir-data", limit];
-            draining.cluster.run("kubectl", &drain).await
-        });
-        scene
-            .until("the drain to have evicted the operator", async || {
-                let operator = ["-n", "alustan-system", "get", "pods", "-o", "name"];
-                let pending = ["--field-selector=status.phase=Pending"];
-                let all = [&operator[..], &pending].concat();
-                let pending = scene.cluster.run("kubectl", &all).await;
-                (!pending.is_empty()).then_some(())
-            })
-            .await;
-        let pod = scene.pod_of("web-apply-1").await;
-        assert_eq!(pod.metadata.deletion_timestamp, None);
-        assert!(!drain.is_finished(), "{:?}", drain.await);
-        counter.release("/web/second");
-        let drained = drain.await.unwrap();
-        assert!(drained.contains("node/node1 drained"), "{drained}");
-
-        scene.cluster.run("kubectl", &["uncordon", "node1"]).await;
-        let tf = scene.ready("web").await;
-        let count = |path: &str| counter.count(path);
-        assert_eq!((count("/web/first"), count("/web/second")), (1, 1));
-        assert_eq!(told(&tf), ["Done"]);
-    })
-    .await;
-}
-
 /// Where a module keeps its state: in a bucket of its own, behind a gate.
 fn bucket(gate: &Gate, name: &str) -> String {
     let address = &gate.address;
@@ -289,4 +236,62 @@ fn told(tf: &Terraform) -> Vec<&str> {
     assert_eq!(condition(tf, "Ready").unwrap().status, "True");
     let runs = &tf.status.as_ref().unwrap().runs;
     runs.iter().map(|run| run.result.as_str()).collect()
+}
+
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
+
+    #[tokio::test]
+    async fn interrupt_of_the_node_does_not_reach_an_apply() {
+        scene_alone("node", |scene| async move {
+            let counter = Counter::start().await;
+            scene.commit("web", &[("main.tf", &module(&counter))]).await;
+            counter.hold("/web/second");
+            scene.apply(&resource(&scene, "web")).await;
+            counter.reached("/web/second").await;
+            // What runs does not notice that kubelet is gone for a while.
+            scene.cluster.stop(&["kubelet"]).await;
+            scene.cluster.start().await;
+            // A pod that is not Ready for a moment, as after a restart of kubelet, is no part of any budget.
+            scene
+                .until("the pod to be Ready again", async || {
+                    let pod = ["wait", "pod", "--for=condition=Ready", "--timeout=1s"];
+                    let selector = ["-l", "batch.kubernetes.io/job-name=web-apply-1"];
+                    let (ready, _) = scene.try_kubectl(&[&pod[..], &selector].concat()).await;
+                    let (told, _) = scene.try_kubectl(&["logs", "job/web-apply-1"]).await;
+                    (ready && told).then_some(())
+                })
+                .await;
+
+            let draining = scene.clone();
+            let drain = tokio::spawn(async move {
+                let limit = "--timeout=170s";
+                let drain = ["drain", "node1", "--force", "--delete-emptydir-data", limit];
+                draining.cluster.run("kubectl", &drain).await
+            });
+            scene
+                .until("the drain to have evicted the operator", async || {
+                    let operator = ["-n", "alustan-system", "get", "pods", "-o", "name"];
+                    let pending = ["--field-selector=status.phase=Pending"];
+                    let all = [&operator[..], &pending].concat();
+                    let pending = scene.cluster.run("kubectl", &all).await;
+                    (!pending.is_empty()).then_some(())
+                })
+                .await;
+            let pod = scene.pod_of("web-apply-1").await;
+            assert_eq!(pod.metadata.deletion_timestamp, None);
+            assert!(!drain.is_finished(), "{:?}", drain.await);
+            counter.release("/web/second");
+            let drained = drain.await.unwrap();
+            assert!(drained.contains("node/node1 drained"), "{drained}");
+
+            scene.cluster.run("kubectl", &["uncordon", "node1"]).await;
+            let tf = scene.ready("web").await;
+            let count = |path: &str| counter.count(path);
+            assert_eq!((count("/web/first"), count("/web/second")), (1, 1));
+            assert_eq!(told(&tf), ["Done"]);
+        })
+        .await;
+    }
 }

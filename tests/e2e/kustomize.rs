@@ -72,70 +72,75 @@ async fn installed(scene: &Scene, kind: &str, path: &str) -> String {
     scene.cluster.run("kubectl", &get).await
 }
 
-#[tokio::test]
-async fn kustomize_overlays_install_operators_that_work_and_refuse_what_they_say() {
-    scene_without_operator("kustomize", async |scene| {
-        for name in ["web", "asks"] {
-            let module = format!("resource \"terraform_data\" \"{name}\" {{}}\n");
-            scene.commit(name, &[("main.tf", &module)]).await;
-        }
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
 
-        install(&scene, "staging").await;
-        let controller = "deployment/alustan-controller";
-        assert_eq!(
-            installed(&scene, controller, "{.status.readyReplicas}").await,
-            "1"
-        );
-        let policy = "networkpolicy/alustan-controller";
-        assert_eq!(
-            installed(&scene, policy, "{.metadata.name}").await,
-            "alustan-controller"
-        );
-        let mut web = scene.resource("web");
-        let refused = |said: Result<(), kube::Error>| said.unwrap_err().to_string();
-        let said = refused(scene.try_apply(&web).await);
-        assert!(
-            said.contains("spec.approval.destroy must be Manual"),
-            "{said}"
-        );
-        web["spec"]["approval"] = json!({"destroy": "Manual"});
-        let mut elsewhere = web.clone();
-        elsewhere["spec"]["gitRepo"]["url"] = json!("https://git.alustan.test/others/web");
-        let said = refused(scene.try_apply(&elsewhere).await);
-        assert!(said.contains("spec.gitRepo.url must begin with"), "{said}");
-        scene.apply(&web).await;
-        scene.ready("web").await;
+    #[tokio::test]
+    async fn kustomize_overlays_install_operators_that_work_and_refuse_what_they_say() {
+        scene_without_operator("kustomize", async |scene| {
+            for name in ["web", "asks"] {
+                let module = format!("resource \"terraform_data\" \"{name}\" {{}}\n");
+                scene.commit(name, &[("main.tf", &module)]).await;
+            }
 
-        install(&scene, "prod").await;
-        assert_eq!(
-            installed(&scene, controller, "{.status.readyReplicas}").await,
-            "2"
-        );
-        assert_eq!(
-            installed(&scene, "pdb/alustan-controller", "{.spec.maxUnavailable}").await,
-            "1"
-        );
-        let image = installed(&scene, controller, "{..containers[0].image}").await;
-        assert!(image.contains("/controller@sha256:"), "{image}");
-        let mut asks = scene.resource("asks");
-        asks["spec"]["approval"] = json!({"destroy": "Manual"});
-        let said = refused(scene.try_apply(&asks).await);
-        assert!(said.contains("spec.approval.mode must be Manual"), "{said}");
-        asks["spec"]["approval"] = json!({"mode": "Manual", "destroy": "Manual"});
-        scene.apply(&asks).await;
-        let (plan, _) = pending(&scene, "asks", None).await;
-        approve(&scene, "asks", &plan).await;
-        scene.ready("asks").await;
+            install(&scene, "staging").await;
+            let controller = "deployment/alustan-controller";
+            assert_eq!(
+                installed(&scene, controller, "{.status.readyReplicas}").await,
+                "1"
+            );
+            let policy = "networkpolicy/alustan-controller";
+            assert_eq!(
+                installed(&scene, policy, "{.metadata.name}").await,
+                "alustan-controller"
+            );
+            let mut web = scene.resource("web");
+            let refused = |said: Result<(), kube::Error>| said.unwrap_err().to_string();
+            let said = refused(scene.try_apply(&web).await);
+            assert!(
+                said.contains("spec.approval.destroy must be Manual"),
+                "{said}"
+            );
+            web["spec"]["approval"] = json!({"destroy": "Manual"});
+            let mut elsewhere = web.clone();
+            elsewhere["spec"]["gitRepo"]["url"] = json!("https://git.alustan.test/others/web");
+            let said = refused(scene.try_apply(&elsewhere).await);
+            assert!(said.contains("spec.gitRepo.url must begin with"), "{said}");
+            scene.apply(&web).await;
+            scene.ready("web").await;
 
-        // What was there before `mode` was asked for goes on, and goes when somebody says so.
-        let api: Api<Terraform> = scene.api();
-        let uid = scene
-            .begin_to_delete("web", &DeleteParams::background())
-            .await;
-        let (plan, _) = pending(&scene, "web", None).await;
-        approve(&scene, "web", &plan).await;
-        scene.deleted("web", &uid).await;
-        assert!(api.get_opt("asks").await.unwrap().is_some());
-    })
-    .await;
+            install(&scene, "prod").await;
+            assert_eq!(
+                installed(&scene, controller, "{.status.readyReplicas}").await,
+                "2"
+            );
+            assert_eq!(
+                installed(&scene, "pdb/alustan-controller", "{.spec.maxUnavailable}").await,
+                "1"
+            );
+            let image = installed(&scene, controller, "{..containers[0].image}").await;
+            assert!(image.contains("/controller@sha256:"), "{image}");
+            let mut asks = scene.resource("asks");
+            asks["spec"]["approval"] = json!({"destroy": "Manual"});
+            let said = refused(scene.try_apply(&asks).await);
+            assert!(said.contains("spec.approval.mode must be Manual"), "{said}");
+            asks["spec"]["approval"] = json!({"mode": "Manual", "destroy": "Manual"});
+            scene.apply(&asks).await;
+            let (plan, _) = pending(&scene, "asks", None).await;
+            approve(&scene, "asks", &plan).await;
+            scene.ready("asks").await;
+
+            // What was there before `mode` was asked for goes on, and goes when somebody says so.
+            let api: Api<Terraform> = scene.api();
+            let uid = scene
+                .begin_to_delete("web", &DeleteParams::background())
+                .await;
+            let (plan, _) = pending(&scene, "web", None).await;
+            approve(&scene, "web", &plan).await;
+            scene.deleted("web", &uid).await;
+            assert!(api.get_opt("asks").await.unwrap().is_some());
+        })
+        .await;
+    }
 }

@@ -7,6 +7,7 @@
     reason = "a story is told in one piece, and fails where it goes another way"
 )]
 
+mod append;
 mod approval;
 mod backend;
 mod bad_input;

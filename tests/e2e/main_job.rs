@@ -13,7 +13,7 @@ output "said" { value = terraform_data.a.output }
 async fn a_commit_is_built_applied_and_destroyed() {
     scene("main", |scene| async move {
         let commit = scene.commit("web", &[("main.tf", MODULE)]).await;
-        let mut web = scene.resource("web");
+        let mut web = scene.resource_by_kaniko("web");
         web["spec"]["variables"] = serde_json::json!({"greeting": "hello"});
         scene.apply(&web).await;
         let tf = scene.ready("web").await;

@@ -60,83 +60,88 @@ async fn rbac_a_run_has_the_identity_of_an_account_that_its_owner_lends() {
     .await;
 }
 
-/// What it takes that the operator needs all that its roles allow.
-#[tokio::test]
-async fn rbac_the_operator_uses_the_rights_that_it_has() {
-    scene_alone("rights", |scene| async move {
-        // Its Lease is made anew.
-        scene.cluster.scale_operator(0).await;
-        let lease = ["delete", "lease", "alustan", "-n", "alustan-system"];
-        scene.cluster.run("kubectl", &lease).await;
-        scene.cluster.scale_operator(1).await;
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
 
-        // Why a build failed: what is no builder says so in its log.
-        scene.commit("broken", &[("main.tf", "")]).await;
-        let mut broken = scene.resource("broken");
-        let image = "registry.alustan.test:5000/alustan/controller:dev";
-        broken["spec"]["containerRegistry"]["builder"] = json!({"image": image});
-        scene.apply(&broken).await;
-        scene
-            .wait("broken", "its build to fail", |tf| {
-                condition(tf, "ImageReady").is_some_and(|it| it.reason == "BuildFailed")
-            })
-            .await;
-        scene.delete("broken", &DeleteParams::default()).await;
+    /// What it takes that the operator needs all that its roles allow.
+    #[tokio::test]
+    async fn rbac_the_operator_uses_the_rights_that_it_has() {
+        scene_alone("rights", |scene| async move {
+            // Its Lease is made anew.
+            scene.cluster.scale_operator(0).await;
+            let lease = ["delete", "lease", "alustan", "-n", "alustan-system"];
+            scene.cluster.run("kubectl", &lease).await;
+            scene.cluster.scale_operator(1).await;
 
-        let module = "variable \"v\" {}\noutput \"v\" { value = var.v }\n";
-        scene.commit("web", &[("main.tf", module)]).await;
-        let mut web = scene.resource("web");
-        web["spec"]["variables"] = json!({"v": "one"});
-        web["spec"]["approval"] = json!({"mode": "Manual"});
-        web["spec"]["outputs"] = json!({"configMapName": "told"});
-        scene.apply(&web).await;
-        let pending = |tf: &Terraform| {
-            let status = tf.status.as_ref();
-            status.is_some_and(|status| status.state == State::AwaitingApproval)
-        };
-        let tf = scene.wait("web", "a plan that asks", pending).await;
-        let id = tf.status.unwrap().plan.unwrap().id.unwrap();
-        approve(&scene, "web", &id).await;
-        scene.ready("web").await;
+            // Why a build failed: what is no builder says so in its log.
+            scene.commit("broken", &[("main.tf", "")]).await;
+            let mut broken = scene.resource("broken");
+            let image = "registry.alustan.test:5000/alustan/controller:dev";
+            broken["spec"]["containerRegistry"]["builder"] = json!({"image": image});
+            scene.apply(&broken).await;
+            scene
+                .wait("broken", "its build to fail", |tf| {
+                    condition(tf, "ImageReady").is_some_and(|it| it.reason == "BuildFailed")
+                })
+                .await;
+            scene.delete("broken", &DeleteParams::default()).await;
 
-        let quota = |pods: &str| -> Value {
-            json!({
-                "apiVersion": "v1", "kind": "ResourceQuota",
-                "metadata": {"name": "small", "namespace": scene.namespace},
-                "spec": {"hard": {"pods": pods}},
-            })
-        };
-        scene.create(&quota("0")).await;
-        scene
-            .until("the quota to count", async || {
-                let hard = "jsonpath={.status.hard.pods}";
-                let told = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
-                (told == "0").then_some(())
-            })
-            .await;
-        web["spec"]["variables"] = json!({"v": "two"});
-        web["spec"]["approval"] = json!({"mode": "Auto"});
-        scene.apply(&web).await;
-        scene.reason("web", "QuotaRefused").await;
-        scene.create(&quota("20")).await;
-        let tf = scene
-            .wait("web", "the second run", |tf| {
+            let module = "variable \"v\" {}\noutput \"v\" { value = var.v }\n";
+            scene.commit("web", &[("main.tf", module)]).await;
+            let mut web = scene.resource("web");
+            web["spec"]["variables"] = json!({"v": "one"});
+            web["spec"]["approval"] = json!({"mode": "Manual"});
+            web["spec"]["outputs"] = json!({"configMapName": "told"});
+            scene.apply(&web).await;
+            let pending = |tf: &Terraform| {
                 let status = tf.status.as_ref();
-                status.is_some_and(|it| it.runs.len() > 2 && it.state == State::Success)
-            })
-            .await;
-        assert!(condition(&tf, "Ready").is_some_and(|it| it.status == "True"));
-        assert!(
-            !scene
-                .api::<Job>()
-                .list(&kube::api::ListParams::default())
-                .await
-                .unwrap()
-                .items
-                .is_empty()
-        );
-        scene.delete("web", &DeleteParams::default()).await;
-        scene.nothing_left().await;
-    })
-    .await;
+                status.is_some_and(|status| status.state == State::AwaitingApproval)
+            };
+            let tf = scene.wait("web", "a plan that asks", pending).await;
+            let id = tf.status.unwrap().plan.unwrap().id.unwrap();
+            approve(&scene, "web", &id).await;
+            scene.ready("web").await;
+
+            let quota = |pods: &str| -> Value {
+                json!({
+                    "apiVersion": "v1", "kind": "ResourceQuota",
+                    "metadata": {"name": "small", "namespace": scene.namespace},
+                    "spec": {"hard": {"pods": pods}},
+                })
+            };
+            scene.create(&quota("0")).await;
+            scene
+                .until("the quota to count", async || {
+                    let hard = "jsonpath={.status.hard.pods}";
+                    let told = scene.kubectl(&["get", "quota", "small", "-o", hard]).await;
+                    (told == "0").then_some(())
+                })
+                .await;
+            web["spec"]["variables"] = json!({"v": "two"});
+            web["spec"]["approval"] = json!({"mode": "Auto"});
+            scene.apply(&web).await;
+            scene.reason("web", "QuotaRefused").await;
+            scene.create(&quota("20")).await;
+            let tf = scene
+                .wait("web", "the second run", |tf| {
+                    let status = tf.status.as_ref();
+                    status.is_some_and(|it| it.runs.len() > 2 && it.state == State::Success)
+                })
+                .await;
+            assert!(condition(&tf, "Ready").is_some_and(|it| it.status == "True"));
+            assert!(
+                !scene
+                    .api::<Job>()
+                    .list(&kube::api::ListParams::default())
+                    .await
+                    .unwrap()
+                    .items
+                    .is_empty()
+            );
+            scene.delete("web", &DeleteParams::default()).await;
+            scene.nothing_left().await;
+        })
+        .await;
+    }
 }

@@ -1,6 +1,6 @@
 //! Registries: what they want before they let anybody in, what they refuse, and what is removed from them.
 
-use alustan_tests::{ImmutableRegistry, Operators, Scene, scene, scene_alone};
+use alustan_tests::{Fault, Operators, RegistryFront, Scene, scene, scene_alone};
 use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
@@ -28,7 +28,9 @@ async fn a_private_registry_is_pushed_to_and_pulled_from_with_any_kind_of_secret
         let typed = json!({"name": "typed", "key": "dockerhub-cred"});
         scene.apply(&in_private(&scene, "typed", &typed)).await;
         let plain = json!({"name": "plain", "key": "dockerhub-cred"});
-        scene.apply(&in_private(&scene, "plain", &plain)).await;
+        let mut by_kaniko = in_private(&scene, "plain", &plain);
+        by_kaniko["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
+        scene.apply(&by_kaniko).await;
         scene.ready("typed").await;
         scene.ready("plain").await;
         let pulls = scene
@@ -80,6 +82,7 @@ async fn a_registry_on_docker_hub_is_opened_by_the_oldest_kind_of_secret() {
         web["spec"]["containerRegistry"] = json!({
             "imageName": format!("registry-1.docker.io/{}/web", scene.namespace),
             "secretRef": {"name": "old", "key": ".dockercfg"},
+            "builder": {"kind": "Kaniko"},
         });
         scene.apply(&web).await;
         scene.ready("web").await;
@@ -117,7 +120,7 @@ async fn a_registry_whose_password_is_elsewhere_is_told() {
 #[tokio::test]
 async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_are_for_ever_too() {
     scene("plain", |scene| async move {
-        let registry = ImmutableRegistry::start(&scene.cluster, "context-").await;
+        let registry = RegistryFront::start(&scene.cluster, Fault::Immutable("context-")).await;
         scene
             .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
             .await;
@@ -129,6 +132,7 @@ async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_ar
         assert!(message.contains("containerRegistry.insecure"), "{message}");
 
         web["spec"]["containerRegistry"]["insecure"] = json!(true);
+        web["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
         scene.apply(&web).await;
         let first = scene.ready("web").await.status.unwrap().image.unwrap();
         scene
@@ -149,52 +153,11 @@ async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_ar
 }
 
 #[tokio::test]
-async fn a_registry_image_from_a_dockerfile_of_the_repository_needs_the_operators_leave() {
-    scene_alone("dockerfile", |scene| async move {
-        let tool = "#!/bin/sh\necho \"{\\\"said\\\": \\\"hello from the tool\\\"}\"\n";
-        let dockerfile = |from: &str| {
-            format!("ARG ALUSTAN_BASE\nFROM {from}\nCOPY --chown=0:0 module/tools/ /usr/local/share/tools/\n")
-        };
-        let files = |from: &str| {
-            [
-                ("stack/main.tf", "output \"a\" { value = file(\"/usr/local/share/tools/hello\") }".to_owned()),
-                ("tools/hello", tool.to_owned()),
-                ("docker/Dockerfile", dockerfile(from)),
-            ]
-        };
-        let commit = async |from: &str| {
-            let files = files(from);
-            let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
-            scene.commit("web", &files).await;
-        };
-        commit("debian:bookworm").await;
-        let mut web = scene.resource("web");
-        web["spec"]["gitRepo"]["path"] = json!("stack");
-        web["spec"]["gitRepo"]["include"] = json!(["tools"]);
-        web["spec"]["containerRegistry"]["dockerfile"] = json!("docker/Dockerfile");
-        scene.apply(&web).await;
-        let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "DockerfileNotAllowed");
-        assert!(message.contains("--allow-dockerfiles"), "{message}");
-        assert!(scene.jobs("build").await.is_empty());
-
-        scene.cluster.scale_operator(0).await;
-        let operators = Operators::of(&scene).await.with("ALUSTAN_ALLOW_DOCKERFILES", "true");
-        let operator = operators.start(None);
-        let message = scene.reason("web", "DockerfileRefused").await;
-        assert!(message.contains("FROM debian:bookworm"), "{message}");
-        commit("${ALUSTAN_BASE}").await;
-        scene.ready("web").await;
-        assert_eq!(scene.data("web-outputs").await["a"], tool);
-        operator.kill().await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
     scene("prune", |scene| async move {
-        let version = |number: u8| format!("output \"v\" {{ value = {number} }}");
+        // A context that another test uses too would be kept for it.
+        let namespace = &scene.namespace;
+        let version = |number: u8| format!("output \"v\" {{ value = {number} }} # {namespace}");
         let tag = |tf: alustan_api::Terraform| tf.status.unwrap().image.unwrap().tag;
         scene.commit("web", &[("main.tf", &version(1))]).await;
         let mut other = scene.resource_of("other", "web");
@@ -237,4 +200,52 @@ async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
         }
     })
     .await;
+}
+
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_registry_image_from_a_dockerfile_of_the_repository_needs_the_operators_leave() {
+        scene_alone("dockerfile", |scene| async move {
+        let tool = "#!/bin/sh\necho \"{\\\"said\\\": \\\"hello from the tool\\\"}\"\n";
+        let dockerfile = |from: &str| {
+            format!("ARG ALUSTAN_BASE\nFROM {from}\nCOPY --chown=0:0 module/tools/ /usr/local/share/tools/\n")
+        };
+        let files = |from: &str| {
+            [
+                ("stack/main.tf", "output \"a\" { value = file(\"/usr/local/share/tools/hello\") }".to_owned()),
+                ("tools/hello", tool.to_owned()),
+                ("docker/Dockerfile", dockerfile(from)),
+            ]
+        };
+        let commit = async |from: &str| {
+            let files = files(from);
+            let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+            scene.commit("web", &files).await;
+        };
+        commit("debian:bookworm").await;
+        let mut web = scene.resource("web");
+        web["spec"]["gitRepo"]["path"] = json!("stack");
+        web["spec"]["gitRepo"]["include"] = json!(["tools"]);
+        web["spec"]["containerRegistry"]["dockerfile"] = json!("docker/Dockerfile");
+        scene.apply(&web).await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "DockerfileNotAllowed");
+        assert!(message.contains("--allow-dockerfiles"), "{message}");
+        assert!(scene.jobs("build").await.is_empty());
+
+        scene.cluster.scale_operator(0).await;
+        let operators = Operators::of(&scene).await.with("ALUSTAN_ALLOW_DOCKERFILES", "true");
+        let operator = operators.start(None);
+        let message = scene.reason("web", "DockerfileRefused").await;
+        assert!(message.contains("FROM debian:bookworm"), "{message}");
+        commit("${ALUSTAN_BASE}").await;
+        scene.ready("web").await;
+        assert_eq!(scene.data("web-outputs").await["a"], tool);
+        operator.kill().await;
+    })
+    .await;
+    }
 }

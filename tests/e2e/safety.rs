@@ -33,7 +33,7 @@ fn anew(pod: &Pod) -> Value {
 async fn every_pod_but_the_builders_is_admitted_where_restricted_is_enforced() {
     scene("restricted", |scene| async move {
         scene.commit("web", &[("main.tf", "")]).await;
-        scene.apply(&scene.resource("web")).await;
+        scene.apply(&scene.resource_by_kaniko("web")).await;
         scene.ready("web").await;
         let strict = format!("{}-strict", scene.namespace);
         scene.create_namespace(&strict, "restricted").await;

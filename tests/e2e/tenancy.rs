@@ -33,77 +33,6 @@ async fn started(scene: &Scene) -> Vec<Timestamp> {
 }
 
 #[tokio::test]
-async fn tenancy_a_thousand_of_one_delay_the_apply_of_another_by_one_run_at_most() {
-    scene_alone("thousand", |greedy| async move {
-        greedy.cluster.scale_operator(0).await;
-        let operators = Operators::of(&greedy).await.everywhere();
-        let operators = operators.with("ALUSTAN_MAX_CONCURRENT_RUNS", "2");
-        let operator = operators.start(None);
-        let counter = Counter::start().await;
-        greedy
-            .commit("web", &[("main.tf", &counter.life("a"))])
-            .await;
-        let resource = |name: &str| {
-            let mut resource = greedy.resource_of(name, "web");
-            resource["spec"]["gitRepo"]["interval"] = json!("12h");
-            resource
-        };
-        greedy.apply(&resource("web")).await;
-        greedy.ready("web").await;
-        counter.hold("/made");
-        for part in (0..MANY).collect::<Vec<_>>().chunks(AT_ONCE) {
-            let all = part.iter().map(|number| resource(&format!("web{number}")));
-            let all: Vec<_> = all.collect();
-            futures::future::join_all(all.iter().map(|one| greedy.apply(one))).await;
-        }
-        counter.reached_times("/made", 3).await;
-        greedy
-            .until("a long queue", async || {
-                (queued(&greedy).await >= MANY - 10).then_some(())
-            })
-            .await;
-
-        let modest = |modest: std::sync::Arc<Scene>| {
-            let (counter, greedy) = (counter.clone(), greedy.clone());
-            async move {
-                let module = "output \"text\" { value = \"a\" }\n";
-                modest.commit("app", &[("main.tf", module)]).await;
-                modest.apply(&modest.resource("app")).await;
-                modest
-                    .wait("app", "its turn to be awaited", |tf| {
-                        condition(tf, "Ready").is_some_and(|it| it.reason == "Queued")
-                    })
-                    .await;
-                let since = Timestamp::now();
-                counter.release("/made");
-                modest.ready("app").await;
-                let [own] = started(&modest).await[..] else {
-                    panic!("more than one run");
-                };
-                let all = started(&greedy).await.into_iter();
-                let before = all.filter(|at| *at > since && *at < own).count();
-                println!("runs of the other tenant that were started before: {before}");
-                assert!(before <= 1, "{before}");
-            }
-        };
-        greedy.beside("modest".to_owned(), modest).await;
-
-        // Most of them never ran, and go at once.
-        let delete = ["delete", "tf", "--all", "--wait=false"];
-        greedy.kubectl(&delete).await;
-        for _ in 0..3 {
-            let left = greedy.kubectl(&["get", "tf", "-o", "name"]).await;
-            println!("left: {}", left.lines().count());
-            let gone = ["wait", "--for=delete", "tf", "--all", "--timeout=170s"];
-            greedy.try_kubectl(&gone).await;
-        }
-        greedy.nothing_left().await;
-        operator.kill().await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is_room() {
     scene("quota", |scene| async move {
         let hard = async |what: &str| {
@@ -172,4 +101,80 @@ async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is
         scene.ready("other").await;
     })
     .await;
+}
+
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
+
+    #[tokio::test]
+    async fn tenancy_a_thousand_of_one_delay_the_apply_of_another_by_one_run_at_most() {
+        scene_alone("thousand", |greedy| async move {
+            greedy.cluster.scale_operator(0).await;
+            let operators = Operators::of(&greedy).await.everywhere();
+            let operators = operators.with("ALUSTAN_MAX_CONCURRENT_RUNS", "2");
+            let operator = operators.start(None);
+            let counter = Counter::start().await;
+            greedy
+                .commit("web", &[("main.tf", &counter.life("a"))])
+                .await;
+            let resource = |name: &str| {
+                let mut resource = greedy.resource_of(name, "web");
+                resource["spec"]["gitRepo"]["interval"] = json!("12h");
+                resource
+            };
+            greedy.apply(&resource("web")).await;
+            greedy.ready("web").await;
+            counter.hold("/made");
+            for part in (0..MANY).collect::<Vec<_>>().chunks(AT_ONCE) {
+                let all = part.iter().map(|number| resource(&format!("web{number}")));
+                let all: Vec<_> = all.collect();
+                futures::future::join_all(all.iter().map(|one| greedy.apply(one))).await;
+            }
+            counter.reached_times("/made", 3).await;
+            greedy
+                .until("a long queue", async || {
+                    (queued(&greedy).await >= MANY - 10).then_some(())
+                })
+                .await;
+
+            let modest = |modest: std::sync::Arc<Scene>| {
+                let (counter, greedy) = (counter.clone(), greedy.clone());
+                async move {
+                    let module = "output \"text\" { value = \"a\" }\n";
+                    modest.commit("app", &[("main.tf", module)]).await;
+                    modest.apply(&modest.resource("app")).await;
+                    modest
+                        .wait("app", "its turn to be awaited", |tf| {
+                            condition(tf, "Ready").is_some_and(|it| it.reason == "Queued")
+                        })
+                        .await;
+                    let since = Timestamp::now();
+                    counter.release("/made");
+                    modest.ready("app").await;
+                    let [own] = started(&modest).await[..] else {
+                        panic!("more than one run");
+                    };
+                    let all = started(&greedy).await.into_iter();
+                    let before = all.filter(|at| *at > since && *at < own).count();
+                    println!("runs of the other tenant that were started before: {before}");
+                    assert!(before <= 1, "{before}");
+                }
+            };
+            greedy.beside("modest".to_owned(), modest).await;
+
+            // Most of them never ran, and go at once.
+            let delete = ["delete", "tf", "--all", "--wait=false"];
+            greedy.kubectl(&delete).await;
+            for _ in 0..3 {
+                let left = greedy.kubectl(&["get", "tf", "-o", "name"]).await;
+                println!("left: {}", left.lines().count());
+                let gone = ["wait", "--for=delete", "tf", "--all", "--timeout=170s"];
+                greedy.try_kubectl(&gone).await;
+            }
+            greedy.nothing_left().await;
+            operator.kill().await;
+        })
+        .await;
+    }
 }

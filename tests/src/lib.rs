@@ -14,10 +14,10 @@ mod canary;
 mod cluster;
 mod counter;
 mod gate;
-mod immutable;
 mod inbox;
 pub mod metacontroller;
 mod operator;
+mod registry_front;
 pub mod rights;
 mod scene;
 mod state_server;
@@ -27,9 +27,9 @@ pub use canary::Canaries;
 pub use cluster::{Cluster, Cut};
 pub use counter::Counter;
 pub use gate::Gate;
-pub use immutable::ImmutableRegistry;
 pub use inbox::{Inbox, Message};
 pub use operator::{Operator, Operators};
+pub use registry_front::{Fault, RegistryFront};
 pub use scene::{
     AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone,
     scene_without_operator,

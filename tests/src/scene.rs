@@ -21,7 +21,7 @@ use kube::Client;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, RwLockWriteGuard};
 
 use crate::Cluster;
 pub use aws::AWS;
@@ -58,13 +58,14 @@ where
 }
 
 /// The same while no other test runs: `test` may stop the operator, a part of the cluster, or the
-/// node. Afterwards they are as they were.
+/// node. Afterwards they are as they were. Such tests are in a `mod alone`, so that `make e2e` runs them
+/// after all others instead of making these wait.
 pub async fn scene_alone<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
-    let _alone = CLUSTER.write().await;
+    let _alone = alone().await;
     run(name, Disturbs::Cluster, test).await;
 }
 
@@ -74,12 +75,22 @@ where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
-    let _alone = CLUSTER.write().await;
+    let _alone = alone().await;
     run(name, Disturbs::Installation, async |scene: Arc<Scene>| {
         scene.cluster.uninstall_operator().await;
         test(scene).await;
     })
     .await;
+}
+
+async fn alone() -> RwLockWriteGuard<'static, ()> {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or_default();
+    assert!(
+        test.contains("::alone::"),
+        "{test} belongs in a `mod alone`"
+    );
+    CLUSTER.write().await
 }
 
 /// What is to be made whole after a test.

@@ -227,7 +227,15 @@ impl Swept {
         let address = self.cluster.run("kubectl", &service).await;
         let url = format!("http://{}/metrics", address.trim());
         let arguments = ["curl", "-sSf", &url];
-        self.cluster.run("hack/cluster/in", &arguments).await
+        // The last test may have restarted the operator.
+        until("the metrics of the operator", async || {
+            let (good, said) = self
+                .cluster
+                .output("hack/cluster/in", &arguments, None)
+                .await;
+            good.then_some(said)
+        })
+        .await
     }
 }
 

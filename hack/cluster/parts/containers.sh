@@ -30,10 +30,13 @@ shims_kill() {
   done
 }
 
+# A cgroup can be removed once its last process has ended, which takes a killed shim a moment.
 cgroup_remove() {
-  local dir
-  for dir in $(cgroup_dirs); do
-    [ ! -d "$dir" ] || find "$dir" -depth -type d -exec rmdir {} + 2>/dev/null || true
+  local dir deadline=$((SECONDS + 2))
+  for dir in $(cgroup_dirs) $(parts_cgroup); do
+    while [ -d "$dir" ] && ! find "$dir" -depth -type d -exec rmdir {} + 2>/dev/null && [ "$SECONDS" -lt "$deadline" ]; do
+      sleep 0.05
+    done
   done
 }
 

@@ -18,6 +18,21 @@ pid_of() {
 
 is_up() { pid_of "$1" >/dev/null; }
 
+# parts_cgroup: the cgroup of the components, in the hierarchy that accounts CPU time: cpuacct of v1, else v2.
+parts_cgroup() {
+  awk -v name="$CGROUP-parts" '$3 == "cgroup" && ("," $4 ",") ~ /,cpuacct,/ { v1 = $2 } $3 == "cgroup2" { v2 = $2 }
+    END { if (v1 v2 != "") print (v1 != "" ? v1 : v2) "/" name }' /proc/mounts
+}
+
+# account NAME: moves this process to the component's own cgroup, which hack/lib/profile reads; its children stay there. A failure is
+# ignored: the profile then reads /proc.
+account() {
+  local dir
+  dir=$(parts_cgroup)
+  [ -n "$dir" ] || return 0
+  { mkdir -p "$dir/$1" && { echo "$BASHPID" >"$dir/$1/cgroup.procs" || rmdir "$dir/$1"; }; } 2>/dev/null || true
+}
+
 # start NAME COMMAND...: runs it in the network namespace with $DEV/log/NAME.log, unless it runs already.
 start() {
   local name=$1
@@ -25,7 +40,7 @@ start() {
   is_up "$name" && return
   # Not `ip netns exec`: that remounts /sys and so hides the cgroup mounts from kubelet. It outlives its caller, whose
   # locks it must not hold.
-  setsid nsenter --net="/run/netns/$NETNS" "$@" </dev/null >>"$DEV/log/$name.log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &
+  { account "$name"; exec setsid nsenter --net="/run/netns/$NETNS" "$@"; } </dev/null >>"$DEV/log/$name.log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &
   echo "$! $(start_time $!)" >"$DEV/run/$name.pid"
 }
 

@@ -74,7 +74,16 @@ fn done(number: i64) -> Value {
 /// A run with `spec.outputs.configMapName` as `map`, as the operator recorded it.
 async fn run(space: &Space, number: i64, map: &str) -> RunStatus {
     let web = with(resource("web"), "/outputs/configMapName", Some(map.into()));
-    space.apply(&web).await.unwrap();
+    run_of(space, number, &web).await
+}
+
+/// The same without a `ConfigMap`.
+async fn run_without_map(space: &Space, number: i64) -> RunStatus {
+    run_of(space, number, &resource("web")).await
+}
+
+async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
+    space.apply(web).await.unwrap();
     let (tfs, secrets) = (space.api::<Terraform>(), space.api::<Secret>());
     let name = names::record("web");
     until("a record", async || {
@@ -141,5 +150,27 @@ async fn outputs_go_to_objects_of_ours_and_leave_none_behind() {
     }
     let left = maps.get("theirs").await.unwrap();
     assert_eq!(left.data, theirs.data);
+    operator.keeps_to_its_role();
+}
+
+#[tokio::test]
+async fn outputs_never_replace_a_secret_of_somebody_else() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let secrets = space.api::<Secret>();
+    let theirs = json!({"metadata": {"name": "web-outputs"}, "stringData": {"endpoint": "mine"}});
+    let theirs: Secret = serde_json::from_value(theirs).unwrap();
+    let theirs = secrets.create(&PostParams::default(), &theirs).await;
+    let theirs = theirs.unwrap();
+    let refused = run_without_map(&space, 1).await;
+    assert_eq!(refused.reason.as_deref(), Some("OutputsNotOurs"));
+    assert_eq!(secrets.get("web-outputs").await.unwrap(), theirs);
+
+    let delete = DeleteParams::default();
+    secrets.delete("web-outputs", &delete).await.unwrap();
+    let done = run_without_map(&space, 2).await;
+    assert_eq!((done.result.as_str(), done.error), ("Done", None));
+    let data = secrets.get("web-outputs").await.unwrap().data.unwrap();
+    assert_eq!(data["endpoint"].0, b"https://api.test");
     operator.keeps_to_its_role();
 }

@@ -47,8 +47,9 @@ impl<'a> Bench<'a> {
     }
 
     async fn run(&self) {
-        let built = self.with_build().await;
-        let image = self.image().await;
+        let built = self.with_build("Kaniko", "built").await;
+        let appended = self.with_build("Append", "appended").await;
+        let image = self.image("built0").await;
         let floor = median(self.rounds(|n| self.floor(image.clone(), n)).await);
         let present = self.rounds(|n| self.apply(n)).await;
         let mut report = Report { floor };
@@ -70,18 +71,21 @@ impl<'a> Bench<'a> {
             "  delete -> gone",
             median(part(&present, |round| round.delete)),
         );
-        report.line("apply -> Ready, with a build", median(built));
-        let (commits, pushed) = self.commits().await;
-        report.line("commit to the module -> Ready", median(commits));
+        report.line("apply -> Ready, build by Kaniko", median(built));
+        report.line("apply -> Ready, build by Append", median(appended));
+        let (commits, pushed) = self.commits("built0").await;
+        report.line("commit to the module -> Ready, by Kaniko", median(commits));
+        let (commits, appended) = self.commits("appended0").await;
+        report.line("commit to the module -> Ready, by Append", median(commits));
         report.line(
             "push that a git server tells of -> Job of its build",
             median(self.pushes().await),
         );
         report.line("look for drift, no change", median(self.drift().await));
-        println!(
-            "{:<48} {:>8}",
-            "bytes pushed for a commit to the module", pushed
-        );
+        for (kind, pushed) in [("Kaniko", pushed), ("Append", appended)] {
+            let line = format!("bytes pushed for a commit to the module, {kind}");
+            println!("{line:<48} {pushed:>8}");
+        }
         println!(
             "{:<48} {:>8}",
             "writes over five idle intervals",
@@ -118,18 +122,19 @@ impl<'a> Bench<'a> {
         tf
     }
 
-    /// Each round is a module of its own.
-    async fn with_build(&self) -> Vec<Duration> {
+    /// Builds by `kind`; each round is a module of its own.
+    async fn with_build(&self, kind: &str, prefix: &str) -> Vec<Duration> {
         let mut times = Vec::new();
         for n in 0..ROUNDS {
-            let repository = format!("built{n}");
+            let repository = format!("{prefix}{n}");
+            let module = format!("{MODULE}# {prefix} {n}\n");
             self.scene
-                .commit(&repository, &[("main.tf", &format!("{MODULE}# {n}\n"))])
+                .commit(&repository, &[("main.tf", &module)])
                 .await;
+            let mut tf = self.resource(&repository, &repository);
+            tf["spec"]["containerRegistry"]["builder"] = json!({"kind": kind});
             let start = Instant::now();
-            self.scene
-                .apply(&self.resource(&repository, &repository))
-                .await;
+            self.scene.apply(&tf).await;
             self.scene.ready(&repository).await;
             times.push(start.elapsed());
             if n > 0 {
@@ -139,13 +144,13 @@ impl<'a> Bench<'a> {
             }
         }
         self.scene
-            .commit("bench", &[("main.tf", &format!("{MODULE}# 0\n"))])
+            .commit("bench", &[("main.tf", &format!("{MODULE}# built 0\n"))])
             .await;
         times
     }
 
-    async fn image(&self) -> String {
-        let tf = self.scene.api::<Terraform>().get("built0").await.unwrap();
+    async fn image(&self, name: &str) -> String {
+        let tf = self.scene.api::<Terraform>().get(name).await.unwrap();
         let image = tf.status.unwrap().image.unwrap();
         format!(
             "registry.alustan.test:5000/{}/bench@{}",
@@ -238,19 +243,22 @@ impl<'a> Bench<'a> {
         start.elapsed()
     }
 
-    /// Commits that touch only the module; the bytes that the last one pushed.
-    async fn commits(&self) -> (Vec<Duration>, u64) {
+    /// Commits to the module of `name` alone; the bytes that the last one pushed.
+    async fn commits(&self, name: &str) -> (Vec<Duration>, u64) {
         let mut times = Vec::new();
         let mut pushed = 0;
         for n in 0..ROUNDS {
-            let before = self.layers().await;
+            let before = self.layers(name).await;
             let start = Instant::now();
             let commit = self
                 .scene
-                .commit("built0", &[("main.tf", &format!("{MODULE}# commit {n}\n"))])
+                .commit(
+                    name,
+                    &[("main.tf", &format!("{MODULE}# {name} commit {n}\n"))],
+                )
                 .await;
             self.scene
-                .wait("built0", "the commit applied", |tf| {
+                .wait(name, "the commit applied", |tf| {
                     let applied = tf
                         .status
                         .as_ref()
@@ -259,7 +267,7 @@ impl<'a> Bench<'a> {
                 })
                 .await;
             times.push(start.elapsed());
-            let after = self.layers().await;
+            let after = self.layers(name).await;
             pushed = after
                 .iter()
                 .filter(|(digest, _)| !before.contains_key(*digest))
@@ -299,10 +307,10 @@ impl<'a> Bench<'a> {
         times
     }
 
-    /// Blobs of the present image and their sizes.
-    async fn layers(&self) -> BTreeMap<String, u64> {
+    /// Blobs of the present image of `name` and their sizes.
+    async fn layers(&self, name: &str) -> BTreeMap<String, u64> {
         let image = self
-            .image()
+            .image(name)
             .await
             .replace("registry.alustan.test", "10.99.1.2");
         let raw = self

@@ -31,6 +31,13 @@ impl Scene {
         })
     }
 
+    /// The same, built by the builder that takes kaniko's arguments instead of by Append, the dev cluster's default.
+    pub fn resource_by_kaniko(&self, name: &str) -> Value {
+        let mut resource = self.resource(name);
+        resource["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
+        resource
+    }
+
     /// Applies a resource as `kubectl apply` would.
     pub async fn apply(&self, resource: &Value) {
         self.try_apply(resource).await.expect("apply the resource");

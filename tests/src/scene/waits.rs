@@ -5,9 +5,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use alustan_api::Terraform;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::runtime::wait::await_condition;
 
 use super::DEADLINE;
@@ -128,9 +129,15 @@ impl Scene {
 
     /// Waits until the log of the first pod of `job` has `text`; the log.
     pub async fn log(&self, job: &str, text: &str) -> String {
-        let job = format!("job/{job}");
+        let selector = format!("batch.kubernetes.io/job-name={job}");
+        let of_job = ListParams::default().labels(&selector);
+        let pods = self.api::<Pod>();
         self.until(&format!("{text:?} in the log of {job}"), async || {
-            let (_, log) = self.try_kubectl(&["logs", &job, "--all-containers"]).await;
+            let pod = pods.list(&of_job).await.ok()?.items.into_iter().next()?;
+            let mut log = String::new();
+            for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
+                log += &self.pod_log(&pod.name_any(), &container.name).await;
+            }
             log.contains(text).then_some(log)
         })
         .await

@@ -1,0 +1,431 @@
+//! The requests that one apply of a new resource costs the API server, from its creation to Ready, with the
+//! runner image in the registry. The test plays the Job controller, the kubelet and the runner; what the
+//! runner requests is in `crates/runner/tests/run/calls.rs`.
+
+use std::process::{Child, Command};
+
+use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunRecord, key};
+use alustan_api::{State, Terraform, names};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::outside::Outside;
+use crate::server::{OPERATOR, Server, built, free_ports, leashed, until};
+use crate::space::{Space, resource, with};
+
+/// After the namespace was read, which all its resources share.
+const FIRST: &[&str] = &[
+    "patch terraforms web",
+    "create secrets web-run",
+    // Pending, and what is asked for.
+    "patch terraforms/status web",
+    "create persistentvolumeclaims web-cache",
+    "patch poddisruptionbudgets web-runner",
+    "patch rolebindings web-runner",
+    "patch roles web-runner",
+    "patch secrets web-state",
+    "patch secrets web-state-slot-0",
+    "patch secrets web-state-slot-1",
+    "patch secrets web-state-slot-2",
+    "patch serviceaccounts web-runner",
+    // The run starts.
+    "patch secrets web-run",
+    "patch namespaces",
+    "patch secrets web-pin",
+    "create jobs web-apply-1",
+    // Planning.
+    "patch terraforms/status web",
+    "create events",
+    // Applying.
+    "patch terraforms/status web",
+    // The report is there.
+    "patch secrets web-run",
+    "patch secrets web-outputs",
+    "patch secrets web-run",
+    // Success.
+    "patch terraforms/status web",
+    "create events",
+];
+
+/// Of a changed spec, with the same image.
+const NEXT: &[&str] = &[
+    "get poddisruptionbudgets web-runner",
+    "get rolebindings web-runner",
+    "get roles web-runner",
+    "get secrets web-state-slot-0",
+    "get secrets web-state-slot-1",
+    "get secrets web-state-slot-2",
+    "get serviceaccounts web-runner",
+    "patch secrets web-run",
+    "patch namespaces",
+    "patch secrets web-pin",
+    "create jobs web-apply-2",
+    "patch terraforms/status web",
+    "create events",
+    "patch terraforms/status web",
+    "patch secrets web-run",
+    "patch secrets web-outputs",
+    "patch secrets web-run",
+    "patch terraforms/status web",
+    "create events",
+];
+
+struct Operator {
+    server: &'static Server,
+    outside: Outside,
+    port: u16,
+    _leash: Child,
+}
+
+impl Operator {
+    async fn new() -> Self {
+        let server = Server::of_its_own().await;
+        let outside = Outside::start(server.folder()).await;
+        let [port] = free_ports();
+        let program = built("alustan-controller").unwrap();
+        let mut operator = Command::new(program);
+        let address = &outside.address;
+        operator
+            .args(["--base-image", &format!("{address}/base:1")])
+            .args(["--operator-image", &format!("{address}/operator:1")])
+            .args(["--insecure-registry", address])
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .args(["--log-level", "info,alustan_controller=debug"])
+            .arg("--cache-dir")
+            .arg(server.folder().join("cache"))
+            .env("KUBECONFIG", server.kubeconfig_file_of(OPERATOR))
+            .env("SIGNAL", "TERM");
+        let leash = leashed(&mut operator, &server.folder().join("operator.log"));
+        Self {
+            server,
+            outside,
+            port,
+            _leash: leash,
+        }
+    }
+
+    /// How many times it has reconciled a resource.
+    async fn reconciles(&self) -> Result<f64, String> {
+        let url = format!("http://127.0.0.1:{}/metrics", self.port);
+        let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
+        let text = answer.text().await.map_err(|error| error.to_string())?;
+        let lines = text.lines();
+        let counts = lines.filter_map(|line| line.strip_prefix("alustan_reconciles_total{"));
+        Ok(counts
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum())
+    }
+
+    /// Waits until it has reconciled after `event`.
+    async fn reconciles_after(&self, event: impl Future<Output = ()>) {
+        let before = self.reconciles().await.unwrap();
+        event.await;
+        until("a reconcile", async || {
+            let now = self.reconciles().await?;
+            let again = (now > before).then_some(());
+            again.ok_or_else(|| format!("{now} reconciles"))
+        })
+        .await;
+    }
+
+    /// Its requests about objects of `namespace` in order: `patch secrets web-run`. Objects that it applies
+    /// side by side are sorted by name.
+    fn requests(&self, namespace: &str) -> Vec<String> {
+        let log = self.server.audit().into_iter();
+        let mut calls: Vec<_> = log
+            .filter(|call| call["impersonatedUser"]["username"] == OPERATOR)
+            .filter(|call| call["objectRef"]["namespace"] == namespace)
+            .filter(|call| call["verb"] != "watch")
+            .collect();
+        calls.sort_by_key(|call| call["requestReceivedTimestamp"].as_str().map(str::to_owned));
+        let mut requests: Vec<_> = calls.iter().map(described).collect();
+        let together = |one: &String, other: &String| is_applied(one) && is_applied(other);
+        for side_by_side in requests.chunk_by_mut(together) {
+            side_by_side.sort();
+        }
+        requests
+    }
+}
+
+/// Whether it is about an object that a run needs.
+fn is_applied(request: &str) -> bool {
+    let name = request.rsplit(' ').next().unwrap_or_default();
+    request.starts_with("patch namespaces")
+        || ["web-cache", "web-pin", "web-runner"].contains(&name)
+        || name.starts_with("web-state")
+}
+
+fn described(call: &Value) -> String {
+    let object = &call["objectRef"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let subresource = object["subresource"].as_str();
+    let subresource = subresource.map(|it| format!("/{it}")).unwrap_or_default();
+    let (verb, kind, name) = (
+        text(&call["verb"]),
+        text(&object["resource"]),
+        text(&object["name"]),
+    );
+    // Names of Events have a time in them, and creates of some kinds have none.
+    if name.is_empty() || kind == "events" {
+        format!("{verb} {kind}{subresource}")
+    } else {
+        format!("{verb} {kind}{subresource} {name}")
+    }
+}
+
+/// The part of the cluster in run `number` of the resource `web`.
+struct Run<'a> {
+    operator: &'a Operator,
+    space: &'a Space,
+    number: i64,
+}
+
+impl Run<'_> {
+    fn job(&self) -> String {
+        names::run_job("web", RunKind::Apply, self.number)
+    }
+
+    /// Carries it out, from its Job to the end of its pod.
+    async fn carry_out(&self) {
+        let (jobs, job) = (self.space.api::<Job>(), self.job());
+        let job = until("the Job", async || {
+            let job = jobs.get_opt(&job).await.unwrap();
+            let status = self
+                .space
+                .api::<Terraform>()
+                .get("web")
+                .await
+                .unwrap()
+                .status;
+            job.ok_or_else(|| format!("{status:#?}"))
+        })
+        .await;
+        self.state_is(State::Planning).await;
+        self.operator.reconciles_after(self.create_pod(&job)).await;
+        self.operator.reconciles_after(self.pod_is("Running")).await;
+        self.operator.reconciles_after(self.claims()).await;
+        self.begins().await;
+        self.state_is(State::Applying).await;
+        self.reports().await;
+        self.state_is(State::Success).await;
+        self.operator
+            .reconciles_after(self.pod_is("Succeeded"))
+            .await;
+        self.finishes(&job).await;
+    }
+
+    async fn state_is(&self, wanted: State) {
+        let api = self.space.api::<Terraform>();
+        until(&format!("{wanted:?}"), async || {
+            let status = api.get("web").await.unwrap().status;
+            let is = status.as_ref().is_some_and(|status| status.state == wanted);
+            is.then_some(()).ok_or_else(|| format!("{status:#?}"))
+        })
+        .await;
+    }
+
+    /// As the Job controller.
+    async fn create_pod(&self, job: &Job) {
+        let pod = json!({
+            "metadata": {"name": self.job()},
+            "spec": {
+                "serviceAccountName": names::runner("web"), "automountServiceAccountToken": false,
+                "containers": [{"name": "run", "image": "a"}],
+            },
+        });
+        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        let template = job.spec.clone().unwrap().template;
+        pod.metadata.labels = template.metadata.unwrap().labels;
+        let of_job = [
+            ("batch.kubernetes.io/job-name", job.name_any()),
+            ("batch.kubernetes.io/controller-uid", job.uid().unwrap()),
+        ];
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.extend(of_job.map(|(key, value)| (key.to_owned(), value)));
+        let pods = self.space.api();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+
+    /// As the Job controller.
+    async fn finishes(&self, job: &Job) {
+        let now = Timestamp::now();
+        let condition = |kind: &str| {
+            json!({"type": kind, "status": "True", "reason": "CompletionsReached",
+            "message": "", "lastTransitionTime": now, "lastProbeTime": now})
+        };
+        let done = json!({"status": {
+            "startTime": now, "completionTime": now, "succeeded": 1,
+            "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
+        }});
+        let (jobs, edit) = (self.space.api::<Job>(), PatchParams::default());
+        let done = Patch::Merge(&done);
+        let finished = async {
+            let finished = jobs.patch_status(&job.name_any(), &edit, &done).await;
+            drop(finished.unwrap());
+        };
+        self.operator.reconciles_after(finished).await;
+    }
+
+    /// As the kubelet.
+    async fn pod_is(&self, phase: &str) {
+        let edit = PatchParams::default();
+        let status = Patch::Merge(json!({"status": {"phase": phase}}));
+        let pods = self.space.api::<Pod>();
+        pods.patch_status(&self.job(), &edit, &status)
+            .await
+            .unwrap();
+    }
+
+    /// As the runner.
+    async fn change(&self, change: impl Fn(&mut RunRecord), more: Value) {
+        let api = self.space.api::<Secret>();
+        let name = names::record("web");
+        let found = api.get(&name).await.unwrap().data.unwrap();
+        let mut record: RunRecord = serde_json::from_slice(&found[key::RECORD].0).unwrap();
+        change(&mut record);
+        let mut data = more;
+        data[key::RECORD] = encoded(&record);
+        let (edit, merge) = (
+            PatchParams::default(),
+            Patch::Merge(json!({ "data": data })),
+        );
+        api.patch(&name, &edit, &merge).await.unwrap();
+    }
+
+    async fn claims(&self) {
+        let claim = Claim {
+            pod_uid: self.number.to_string(),
+            pod: self.job(),
+            at: Timestamp::now(),
+        };
+        let claimed = |record: &mut RunRecord| {
+            record.phase = RunPhase::Planning;
+            record.claimed_by = Some(claim.clone());
+        };
+        self.change(claimed, json!({})).await;
+    }
+
+    async fn begins(&self) {
+        let begun = |record: &mut RunRecord| {
+            record.phase = RunPhase::Applying;
+            (record.begun, record.attempted) = (self.number, self.number);
+        };
+        self.change(begun, json!({})).await;
+    }
+
+    async fn reports(&self) {
+        let now = Timestamp::now();
+        let report = json!({
+            "number": self.number, "kind": "apply", "result": "Done", "trigger": "", "job": "",
+            "startedAt": now, "finishedAt": now,
+        });
+        let output = Output {
+            value: self.number.to_string().into(),
+            sensitive: false,
+        };
+        let outputs = Outputs::from([("number".to_owned(), output)]);
+        let told = json!({
+            key::REPORT: encoded(&report), key::OUTPUTS: encoded(&outputs), key::INPUTS: null,
+        });
+        self.change(|record| record.phase = RunPhase::Reported, told)
+            .await;
+    }
+}
+
+fn encoded(value: &impl serde::Serialize) -> Value {
+    let json = serde_json::to_vec(value).unwrap();
+    serde_json::to_value(ByteString(json)).unwrap()
+}
+
+/// A resource whose runs get a Secret as their environment.
+async fn create(operator: &Operator, space: &Space) -> Value {
+    let credentials: Secret = serde_json::from_value(json!({
+        "metadata": {"name": "credentials"}, "stringData": {"TOKEN": "secret"},
+    }))
+    .unwrap();
+    let api = space.api();
+    api.create(&PostParams::default(), &credentials)
+        .await
+        .unwrap();
+    let address = &operator.outside.address;
+    let url = format!("http://{address}/team/infra");
+    let web = with(resource("web"), "/gitRepo/url", Some(url.into()));
+    let image = format!("{address}/present");
+    let web = with(web, "/containerRegistry/imageName", Some(image.into()));
+    let secrets = json!([{"name": "credentials"}]);
+    let web = with(web, "/runner/envFromSecrets", Some(secrets));
+    space.apply(&web).await.unwrap();
+    web
+}
+
+fn assert_requests(what: &str, space: &Space, requests: &[String], expected: &[&str]) {
+    let mut requests = requests.to_vec();
+    // How often the Secret is read depends on how many events one reconcile sees.
+    requests.retain(|request| request != "get secrets credentials");
+    // Answers of the repository and of the registry may take a while: status says so.
+    requests.dedup();
+    let mark = format!("patch namespaces {}", space.namespace);
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|request| request.replace("patch namespaces", &mark))
+        .collect();
+    let (found, wanted) = (requests.len(), expected.len());
+    assert_eq!(
+        requests, expected,
+        "{what} takes {found} requests of the operator instead of {wanted}"
+    );
+}
+
+#[tokio::test]
+async fn applies_send_a_fixed_sequence_of_requests() {
+    let operator = Operator::new().await;
+    let space = Space::of(operator.server, json!({})).await;
+    let web = create(&operator, &space).await;
+    let run = |number: i64| Run {
+        operator: &operator,
+        space: &space,
+        number,
+    };
+    run(1).carry_out().await;
+    let mut first = operator.requests(&space.namespace);
+    let read = format!("get namespaces {}", space.namespace);
+    let reads = first.iter().filter(|request| **request == read).count();
+    assert_eq!(reads, 1, "reads of the namespace");
+    first.retain(|request| *request != read);
+    assert_requests("the first apply", &space, &first, FIRST);
+
+    let so_far = operator.requests(&space.namespace).len();
+    let changed = with(web, "/variables", Some(json!({"size": 2})));
+    space.apply(&changed).await.unwrap();
+    run(2).carry_out().await;
+    let next = &operator.requests(&space.namespace)[so_far..];
+    assert_requests("the next apply", &space, next, NEXT);
+}
+
+#[tokio::test]
+async fn object_of_somebody_else_is_left_alone() {
+    let operator = Operator::new().await;
+    let space = Space::of(operator.server, json!({})).await;
+    let theirs: ServiceAccount =
+        serde_json::from_value(json!({"metadata": {"name": "web-runner"}})).unwrap();
+    let accounts = space.api::<ServiceAccount>();
+    let created = accounts.create(&PostParams::default(), &theirs).await;
+    let theirs = created.unwrap();
+    create(&operator, &space).await;
+    let api = space.api::<Terraform>();
+    until("a word about it", async || {
+        let status = api.get("web").await.unwrap().status.unwrap_or_default();
+        let told = status.message.contains("ServiceAccount web-runner");
+        told.then_some(()).ok_or_else(|| format!("{status:#?}"))
+    })
+    .await;
+    let after = accounts.get("web-runner").await.unwrap();
+    assert_eq!(after.metadata, theirs.metadata);
+    let jobs = space.api::<Job>().list(&ListParams::default()).await;
+    assert!(jobs.unwrap().items.is_empty());
+}

@@ -1,0 +1,201 @@
+//! Builder kind Append, against registries with different mount and upload behaviour.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use alustan_tests::{Fault, RegistryFront, Scene, scene};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+
+const REGISTRY: &str = "10.99.1.2:5000";
+const PRIVATE: &str = "private-registry.alustan.test";
+const MODULE: &str = r#"
+terraform {
+  required_providers {
+    time = { source = "hashicorp/time" }
+  }
+}
+resource "time_static" "now" { rfc3339 = "2026-01-01T00:00:00Z" }
+resource "terraform_data" "script" {
+  provisioner "local-exec" { command = "./bin/link" }
+}
+output "year" { value = time_static.now.year }
+"#;
+
+/// Layer digests of an image in the dev cluster's registry.
+async fn layers(scene: &Scene, image: &str) -> Vec<String> {
+    let image = format!("docker://{REGISTRY}/{image}");
+    let inspect = ["inspect", "--raw", "--tls-verify=false", &image];
+    let manifest: Value =
+        serde_json::from_str(&scene.cluster.run("skopeo", &inspect).await).unwrap();
+    let layers = manifest["layers"].as_array().unwrap().iter();
+    layers
+        .map(|layer| layer["digest"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Mode, owner, size and path of everything below `/alustan` in the layers that are not of the base image.
+async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
+    let base = layers(scene, "alustan/terraform:dev").await;
+    let repository = format!("{}/{name}", scene.namespace);
+    let mut files = BTreeSet::new();
+    for layer in layers(scene, &format!("{repository}:{tag}")).await {
+        if base.contains(&layer) {
+            continue;
+        }
+        let blob = format!("http://{REGISTRY}/v2/{repository}/blobs/{layer}");
+        let list = format!("curl -sS --fail {blob} | tar -tvzf - --numeric-owner");
+        let list = scene.cluster.run("sh", &["-c", &list]).await;
+        files.extend(list.lines().filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let path = words[5..].join(" ");
+            let path = path
+                .strip_prefix('/')
+                .unwrap_or(&path)
+                .trim_end_matches('/');
+            let entry = format!("{} {} {} {path}", words[0], words[1], words[2]);
+            path.starts_with("alustan/").then_some(entry)
+        }));
+    }
+    files
+}
+
+/// The resource `web`, with base image and runner image in the registry `front`.
+fn through(scene: &Scene, front: &RegistryFront) -> Value {
+    let mut web = scene.resource("web");
+    web["spec"]["containerRegistry"] = json!({
+        "imageName": format!("{}/{}/web", front.address, scene.namespace),
+        "baseImage": format!("{}/alustan/terraform:dev", front.address),
+        "insecure": true,
+        "builder": {"kind": "Append"},
+    });
+    web
+}
+
+async fn builds_and_applies_through(scene: &Scene, fault: Fault) {
+    let front = RegistryFront::start(&scene.cluster, fault).await;
+    scene
+        .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
+        .await;
+    scene.apply(&through(scene, &front)).await;
+    let image = scene.ready("web").await.status.unwrap().image.unwrap();
+    let image = format!("{}/web:{}", scene.namespace, image.tag);
+    let base = layers(scene, "alustan/terraform:dev").await;
+    assert!(layers(scene, &image).await.starts_with(&base));
+}
+
+#[tokio::test]
+async fn append_makes_kanikos_files_in_a_restricted_namespace() {
+    scene("same", |scene| async move {
+        let module = |folder: &std::path::Path| {
+            std::fs::create_dir(folder.join("bin")).unwrap();
+            std::fs::write(folder.join("main.tf"), MODULE).unwrap();
+            std::fs::write(folder.join("bin/tool"), "#!/bin/sh\ntrue\n").unwrap();
+            let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(folder.join("bin/tool"), executable).unwrap();
+            std::os::unix::fs::symlink("tool", folder.join("bin/link")).unwrap();
+        };
+        for name in ["kaniko", "append"] {
+            let repository = format!("{}/{name}", scene.namespace);
+            scene.commit_with(&repository, module).await;
+        }
+        scene.apply(&scene.resource_by_kaniko("kaniko")).await;
+        let kaniko = scene.ready("kaniko").await.status.unwrap();
+        let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
+        let enforce = "pod-security.kubernetes.io/enforce";
+        let restricted = Patch::Merge(json!({"metadata": {"labels": {enforce: "restricted"}}}));
+        let edit = PatchParams::default();
+        namespaces
+            .patch(&scene.namespace, &edit, &restricted)
+            .await
+            .unwrap();
+        let mut append = scene.resource("append");
+        append["spec"]["containerRegistry"]["builder"] = json!({"kind": "Append"});
+        scene.apply(&append).await;
+        let append = scene.ready("append").await.status.unwrap();
+        let tag = |image: &Option<alustan_api::ImageStatus>| image.as_ref().unwrap().tag.clone();
+        let by_kaniko = files(&scene, "kaniko", &tag(&kaniko.image)).await;
+        let by_append = files(&scene, "append", &tag(&append.image)).await;
+        assert!(by_append.len() > 5, "{by_append:#?}");
+        assert_eq!(by_append, by_kaniko);
+        assert_eq!(append.plan.unwrap().summary, "+2 ~0 -0");
+        assert_eq!(
+            scene.data("append-outputs").await,
+            scene.data("kaniko-outputs").await
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_copies_base_layers_that_cannot_be_mounted() {
+    scene("mount", |scene| async move {
+        builds_and_applies_through(&scene, Fault::MountsNothing).await;
+    })
+    .await;
+    scene("nomount", |scene| async move {
+        builds_and_applies_through(&scene, Fault::RefusesMounts).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_finishes_after_uploads_were_cut_off() {
+    scene("cut", |scene| async move {
+        // More than one build tries: the operator starts another.
+        let left = Arc::new(AtomicUsize::new(12));
+        builds_and_applies_through(&scene, Fault::CutsUploads(left.clone())).await;
+        assert_eq!(left.load(Ordering::SeqCst), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_pushes_to_a_private_registry_with_credentials() {
+    scene("private", |scene| async move {
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
+            .await;
+        let kind = "kubernetes.io/dockerconfigjson";
+        let secret = async |password: &str| {
+            let config = scene.docker_config(PRIVATE, "alustan", password);
+            scene
+                .secret("regcred", kind, &[(".dockerconfigjson", &config)])
+                .await;
+        };
+        secret("wrong-password").await;
+        let mut web = scene.resource("web");
+        web["spec"]["containerRegistry"] = json!({
+            "imageName": format!("{PRIVATE}/{}/web", scene.namespace),
+            "secretRef": {"name": "regcred", "key": ".dockerconfigjson"},
+            "builder": {"kind": "Append"},
+        });
+        scene.apply(&web).await;
+        let message = scene.reason("web", "RegistryUnauthorized").await;
+        assert!(!message.contains("wrong-password"), "{message}");
+        secret("alustan-test").await;
+        scene.ready("web").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_refuses_whiteouts_until_they_are_renamed() {
+    scene("whiteout", |scene| async move {
+        let module = ("main.tf", "output \"v\" { value = 1 }");
+        scene
+            .commit("web", &[module, ("data/.wh.config", "")])
+            .await;
+        let mut web = scene.resource("web");
+        web["spec"]["retry"]["limit"] = json!(1);
+        scene.apply(&web).await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "FileUnsupported");
+        assert!(message.contains("data/.wh.config"), "{message}");
+        scene.commit("web", &[module, ("data/config", "")]).await;
+        scene.ready("web").await;
+    })
+    .await;
+}
