@@ -7,7 +7,8 @@
 //!
 //! The Secret of the pointer is a slot as well, and the first one to be used: its chunk is written in
 //! the same request that moves the pointer, so most states need one request per version. The other
-//! slots are read when they are needed.
+//! slots are read when they are needed. After that and before they are written, the writer signs the pointer: an
+//! earlier writer can no longer move it, neither to a chunk that it wrote before nor to one that it writes later.
 //!
 //! The answer of a write may never come. What was tried is therefore noted before it is sent, and
 //! forgotten once it is known to have happened: nothing is written until the pointer is certain.
@@ -51,6 +52,9 @@ pub struct Pointer {
     pub current: Option<Version>,
     /// The state before the last write.
     pub previous: Option<Version>,
+    /// Unique identifier of the writer that changed the pointer last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer: Option<String>,
 }
 
 /// One version of the state.
@@ -128,6 +132,7 @@ pub struct StateStore {
     secrets: Arc<dyn Secrets>,
     pointer: String,
     more: Arc<dyn MoreSlots>,
+    writer: String,
     chunk: usize,
     patience: Duration,
     memory: Mutex<Memory>,
@@ -135,14 +140,16 @@ pub struct StateStore {
 
 impl StateStore {
     /// Reads the state that the Secret `pointer` names, and checks it. No state is what an empty
-    /// pointer says; one that is missing is a loss.
+    /// pointer says; one that is missing is a loss. `writer` is the unique identifier of this writer, for example the uid of
+    /// its pod.
     pub async fn open(
         secrets: Arc<dyn Secrets>,
         pointer: String,
         slots: Vec<String>,
         more: Arc<dyn MoreSlots>,
+        writer: String,
     ) -> Result<Self, StateError> {
-        Self::open_with_chunk(secrets, pointer, slots, more, CHUNK).await
+        Self::open_with_chunk(secrets, pointer, slots, more, writer, CHUNK).await
     }
 
     /// As [`Self::open`], with slots of another size.
@@ -151,6 +158,7 @@ impl StateStore {
         pointer: String,
         slots: Vec<String>,
         more: Arc<dyn MoreSlots>,
+        writer: String,
         chunk: usize,
     ) -> Result<Self, StateError> {
         let found = read_pointer(&*secrets, &pointer).await?;
@@ -172,6 +180,7 @@ impl StateStore {
             secrets,
             pointer,
             more,
+            writer,
             chunk: chunk.max(1),
             patience: PATIENCE,
             memory: Mutex::new(memory),
@@ -219,6 +228,7 @@ impl StateStore {
             pointer: Pointer {
                 current: Some(version_of(&state, sha256, names, previous.as_ref())),
                 previous,
+                writer: Some(self.writer.clone()),
             },
             chunk: with_pointer.first().map(|(_, chunk)| chunk.to_vec()),
             state: Some(Arc::new(state)),
@@ -237,6 +247,7 @@ impl StateStore {
             pointer: Pointer {
                 current: None,
                 previous: memory.pointer.current.clone(),
+                writer: Some(self.writer.clone()),
             },
             chunk: None,
             state: None,
@@ -260,6 +271,7 @@ impl StateStore {
                 pointer: Pointer {
                     current: memory.pointer.current.clone(),
                     previous: None,
+                    writer: Some(self.writer.clone()),
                 },
                 chunk: None,
                 state: memory.state.clone(),
@@ -290,7 +302,7 @@ impl StateStore {
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let found = try_join_all(read).await?.into_iter().flatten().collect();
             memory.slots_read(&unread, &found);
-            self.check_pointer(memory).await?;
+            self.hold_pointer(memory).await?;
         }
     }
 }

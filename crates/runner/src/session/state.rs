@@ -41,7 +41,8 @@ pub(super) async fn open_store(
     };
     let more = Arc::new(SlotsOfRecord(record.clone()));
     let (pointer, slots) = (managed.pointer.clone(), managed.slots.clone());
-    StateStore::open(secrets.clone(), pointer, slots, more)
+    let writer = record.identity().pod_uid.clone();
+    StateStore::open(secrets.clone(), pointer, slots, more, writer)
         .await
         .map(Some)
         .map_err(|error| unreadable(&error, record))

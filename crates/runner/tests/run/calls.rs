@@ -12,7 +12,7 @@ const BEGIN: [&str; 1] = ["patch web-run"];
 /// The chunk of the version before is in the Secret of the pointer.
 const WRITE_TO_SLOT: [&str; 4] = [
     "get web-state-slot-0",
-    "get web-state",
+    "patch web-state",
     "patch web-state-slot-0",
     "patch web-state",
 ];

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{DATA, POINTER, Pointer, sha256_hex};
+use super::{POINTER, Pointer, sha256_hex};
 use crate::secrets::Snapshot;
 
 /// What is known of the Secrets.
@@ -49,12 +49,6 @@ impl Slot {
             version,
             tried: BTreeSet::new(),
         }
-    }
-
-    /// Whether what stands in it is a chunk that we sent without hearing of it.
-    pub(super) fn holds_a_try(&self, found: &Snapshot) -> bool {
-        let chunk = found.data.get(DATA);
-        chunk.is_some_and(|chunk| self.tried.contains(&sha256_hex(chunk)))
     }
 
     /// Whether a chunk other than this one may still arrive in it.

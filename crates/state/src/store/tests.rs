@@ -1,5 +1,7 @@
 mod faults;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use crate::fake::{FakeSecrets, Fault};
 use rstest::rstest;
@@ -34,7 +36,21 @@ async fn open_with(
     more: usize,
 ) -> Result<StateStore, StateError> {
     let more = Arc::new(Given(names(more)));
-    StateStore::open_with_chunk(secrets.clone(), "state".into(), names(slots), more, 128).await
+    StateStore::open_with_chunk(
+        secrets.clone(),
+        "state".into(),
+        names(slots),
+        more,
+        writer(),
+        128,
+    )
+    .await
+}
+
+/// Another one with each call.
+fn writer() -> String {
+    static WRITERS: AtomicUsize = AtomicUsize::new(0);
+    format!("writer-{}", WRITERS.fetch_add(1, Ordering::Relaxed))
 }
 
 async fn open(secrets: &Arc<FakeSecrets>) -> StateStore {
@@ -109,7 +125,7 @@ async fn state_of_an_earlier_release_is_read_and_kept_as_previous() {
     let version = version_of(&old, sha256_hex(&old), vec!["slot-2".to_owned()], None);
     let pointed = Pointer {
         current: Some(version),
-        previous: None,
+        ..Pointer::default()
     };
     secrets.put("slot-2", [(DATA, compress(&old))]);
     secrets.put("state", [(POINTER, crate::secrets::to_json(&pointed))]);
@@ -178,7 +194,15 @@ async fn a_state_without_room_is_refused_and_the_old_one_stays() {
 async fn a_state_of_more_than_a_mebibyte_is_kept_in_chunks() {
     let secrets = cluster(12);
     let more = Arc::new(Given(names(12)));
-    let open = || StateStore::open(secrets.clone(), "state".into(), names(12), more.clone());
+    let open = || {
+        StateStore::open(
+            secrets.clone(),
+            "state".into(),
+            names(12),
+            more.clone(),
+            writer(),
+        )
+    };
     let big = state(1, 3 * 1024 * 1024);
     open().await.unwrap().put(big.clone()).await.unwrap();
     assert!(pointer(&secrets).current.unwrap().slots.len() >= 2);

@@ -4,7 +4,7 @@ use futures::future::try_join_all;
 
 use super::memory::{Memory, Slot, Tried};
 use super::read::read_for;
-use super::{DATA, POINTER, StateError, StateStore};
+use super::{DATA, POINTER, Pointer, StateError, StateStore};
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 
@@ -60,6 +60,22 @@ impl StateStore {
         }
     }
 
+    /// Makes the pointer ours, so that nobody else names the slots that are free by it, or checks that it still is.
+    pub(super) async fn hold_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
+        if memory.pointer.writer.as_ref() == Some(&self.writer) {
+            return self.check_pointer(memory).await;
+        }
+        let signed = Tried {
+            pointer: Pointer {
+                writer: Some(self.writer.clone()),
+                ..memory.pointer.clone()
+            },
+            chunk: None,
+            state: memory.state.clone(),
+        };
+        self.move_pointer(memory, signed).await
+    }
+
     /// Writes `chunks` into their slots, which must be free.
     pub(super) async fn write_chunks(
         &self,
@@ -101,8 +117,7 @@ impl StateStore {
         self.write_chunk(memory, slot, version, chunk).await
     }
 
-    /// A slot that has changed is written all the same if it was changed by an earlier try of
-    /// ours; whoever else changed it may be about to name it.
+    /// A slot that has changed is written all the same, as long as the pointer is ours: whoever changed it cannot name it.
     async fn write_chunk(
         &self,
         memory: &Memory,
@@ -114,18 +129,17 @@ impl StateStore {
             let changes = Changes::from([(DATA.to_owned(), Some(chunk.to_vec()))]);
             match self.swap(&slot.name, &version, changes).await? {
                 Swapped::Done(version) => return Ok(version),
-                Swapped::Found(found) if slot.holds_a_try(&found) => {
+                Swapped::Found(found) => {
                     self.check_pointer(memory).await?;
                     version = found.version;
                 }
-                Swapped::Found(_) => return Err(StateError::Moved),
             }
         }
     }
 
     /// Fails if the pointer is no longer the one by which slots are free: another run may have written
     /// the slot that was just read, and named it.
-    pub(super) async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
+    async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
         let found = read_for(&*self.secrets, &self.pointer, self.patience).await?;
         if memory.is_pointer_of(&found) {
             Ok(())

@@ -90,7 +90,7 @@ impl Push {
         lock: &StateLock,
         new: &NewState,
     ) -> Result<String, Error> {
-        let store = self.open(record, before, maker).await?;
+        let store = self.open(record, before, maker, lock).await?;
         let present = store.get().await.unwrap_or_default();
         let old = StateHead::read(&present).unwrap_or_default();
         if !self.force {
@@ -116,6 +116,7 @@ impl Push {
         record: &Record,
         before: &RunRecord,
         maker: &Maker,
+        lock: &StateLock,
     ) -> Result<StateStore, Error> {
         if !maker.has_pointer().await? {
             if before.state_made && !self.force {
@@ -125,7 +126,7 @@ impl Push {
             maker.pointer().await?;
         }
         let slots = maker.slots(before.slots_wanted).await?;
-        let store = open(record, slots, Arc::new(maker.clone())).await;
+        let store = open(record, slots, Arc::new(maker.clone()), &lock.id).await;
         store.map_err(|source| Error::State {
             what: format!("read the present state of {}", record.key),
             source,

@@ -17,14 +17,22 @@ use crate::cluster::{FIELD_MANAGER, call};
 use crate::error::Error;
 use crate::record::Record;
 
-/// The state of the resource of `record`, with `slots` to write to.
+/// The state of the resource of `record`, with `slots` to write to by `writer`.
 pub(super) async fn open(
     record: &Record,
     slots: Vec<String>,
     more: Arc<dyn MoreSlots>,
+    writer: &str,
 ) -> Result<StateStore, StateError> {
     let pointer = names::state(&record.key.name);
-    StateStore::open(record.secrets.clone(), pointer, slots, more).await
+    StateStore::open(
+        record.secrets.clone(),
+        pointer,
+        slots,
+        more,
+        writer.to_owned(),
+    )
+    .await
 }
 
 /// Nothing is written, so no slots are needed.

@@ -135,6 +135,47 @@ async fn what_is_not_certain_is_not_given_to_the_engine(#[case] fault: Fault) {
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
 }
 
+/// A run that was taken for dead goes on: both have opened the same version.
+#[rstest]
+#[case::it_arrives_before_the_next_write(1)]
+#[case::it_arrives_later(2)]
+#[case::it_arrives_at_last(9)]
+#[tokio::test]
+async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] later: usize) {
+    let secrets = cluster(3);
+    with_one_version(&secrets).await;
+    let first = impatient(&secrets, 3).await;
+    let second = open_with(&secrets, 3, 3).await.unwrap();
+    // Signature, chunk, pointer.
+    secrets.fail(3, Fault::Late(later));
+    first.put(state(3, 10)).await.unwrap_err();
+    let error = second.put(state(7, 10)).await.unwrap_err();
+    assert!(matches!(error, StateError::Moved), "{error}");
+    secrets.let_arrive();
+    assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
+}
+
+/// A run that was taken for dead cannot name what the next one writes.
+#[rstest]
+#[case::it_arrives_before_the_next_signs(1)]
+#[case::it_arrives_before_the_next_chunk(2)]
+#[case::it_arrives_before_the_next_pointer(3)]
+#[case::it_arrives_at_last(9)]
+#[tokio::test]
+async fn a_pointer_that_arrives_late_does_not_name_the_chunk_of_the_next_run(#[case] later: usize) {
+    let secrets = cluster(3);
+    with_one_version(&secrets).await;
+    let first = impatient(&secrets, 3).await;
+    secrets.fail(3, Fault::Late(later));
+    first.put(state(3, 10)).await.unwrap_err();
+    let next = open_with(&secrets, 3, 3).await.unwrap();
+    let written = next.put(state(7, 10)).await;
+    secrets.let_arrive();
+    let expected = if later == 1 { 3 } else { 7 };
+    assert_eq!(written.is_ok(), later > 1, "{written:?}");
+    assert_eq!(stored(&secrets, 3).await, Some(state(expected, 10)));
+}
+
 /// A save that nobody waits for any more is one without an answer.
 #[tokio::test]
 async fn a_save_that_is_broken_off_leaves_nothing_uncertain_behind() {
