@@ -136,6 +136,8 @@ pub(crate) struct Memory {
 struct Remembered {
     status: Option<TerraformStatus>,
     source: Option<(String, SourceSeen)>,
+    /// Tag of the image that was planned last.
+    planned: Option<String>,
     failures: u32,
     /// The last Job that was not admitted, and why.
     refused: Option<(String, Waiting)>,
@@ -185,6 +187,23 @@ impl Memory {
             .values()
             .filter_map(|memory| memory.source.as_ref());
         sources.map(|(_, seen)| seen.artifact.clone()).collect()
+    }
+
+    /// Remembers the tag of the image that is planned for `who`.
+    pub(crate) fn set_planned(&self, who: &Ref, tag: &str) {
+        self.with(who, |memory| memory.planned = Some(tag.to_owned()));
+    }
+
+    /// Tags of the images that are planned for all resources, built or not.
+    pub(crate) fn planned(&self) -> Vec<String> {
+        let resources = self
+            .resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let planned = resources
+            .values()
+            .filter_map(|memory| memory.planned.clone());
+        planned.collect()
     }
 
     /// What is known of the source no longer counts: the last commit cannot be used.

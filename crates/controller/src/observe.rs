@@ -143,6 +143,9 @@ impl<'a> Session<'a> {
             }
             _ => None,
         };
+        if let Some(plan) = &plan {
+            cx.memory.set_planned(self.who, &plan.tag);
+        }
         let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
             Some(build) => Some(jobs::explained(cx, cx.settings.builds_in(tf), build).await),
             None => None,

@@ -90,7 +90,6 @@ impl Session<'_> {
             mirrors: cx.mirrors.clone(),
             memory: cx.memory.clone(),
             leader: cx.leader.clone(),
-            plan: plan.clone(),
             namespace: namespace.to_owned(),
             policy,
             text: format!(
@@ -155,7 +154,6 @@ struct Work {
     mirrors: Arc<Mirrors>,
     memory: Arc<Memory>,
     leader: Leader,
-    plan: ImagePlan,
     namespace: String,
     policy: Policy,
     text: String,
@@ -195,20 +193,21 @@ impl Work {
                 .map(Some)
                 .contains(&component)
         });
-        let mut used = used(&kept, &self.plan)?;
-        // What is being built is in no image yet.
-        let building = self.memory.artifacts().into_iter();
-        let building = building.filter_map(|digest| Digest::parse(&digest).ok());
-        used.digests.extend(building);
-        Ok(used)
+        used(&kept, &self.memory)
     }
 }
 
-/// What resources need, whoever and wherever they are: what is pinned and what last ran. One that
-/// cannot be read may need anything.
-fn used(kept: &[Arc<Secret>], plan: &ImagePlan) -> Result<Used, Failure> {
-    let mut used = Used::default();
-    used.tags.insert(plan.tag.clone());
+/// What resources need, whoever and wherever they are: what is planned, pinned, and what last ran. A Secret that
+/// cannot be read may need anything. An image of an old commit is as old as that commit, even before its first run.
+fn used(kept: &[Arc<Secret>], memory: &Memory) -> Result<Used, Failure> {
+    let contexts = memory.artifacts();
+    let contexts = contexts
+        .iter()
+        .filter_map(|digest| Digest::parse(digest).ok());
+    let mut used = Used {
+        digests: contexts.collect(),
+        tags: memory.planned().into_iter().collect(),
+    };
     for secret in kept {
         let data = secret.data.iter().flatten();
         for (name, value) in data {
@@ -281,6 +280,7 @@ fn day(tf: &Terraform, now: Timestamp) -> i64 {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
+    use kube::runtime::reflector::ObjectRef;
     use serde_json::{Value, json};
 
     use super::*;
@@ -300,18 +300,6 @@ mod tests {
         })
     }
 
-    fn plan() -> ImagePlan {
-        ImagePlan {
-            tag: "planned".to_owned(),
-            context: String::new(),
-            base: String::new(),
-            inject: false,
-            backend: None,
-            dockerfile: String::new(),
-            before: None,
-        }
-    }
-
     #[test]
     fn what_is_pinned_and_what_ran_is_needed() {
         let pin = |name: &str| {
@@ -328,20 +316,30 @@ mod tests {
             kept(key::RECORD, &json!({"number": 0})),
             kept("outputs", &json!("no")),
         ];
-        let used = used(&all, &plan()).unwrap();
+        let memory = Memory::default();
+        memory.set_planned(&ObjectRef::new("planned"), "planned");
+        memory.set_planned(&ObjectRef::new("of-another"), "planned-for-another");
+        let used = used(&all, &memory).unwrap();
         let names = ["now", "before", "last"];
         let digests = names
             .into_iter()
             .flat_map(|name| [name.to_owned(), format!("{name} context")]);
         assert_eq!(used.digests, digests.map(|name| digest(&name)).collect());
-        let tags = ["planned", "tag-now", "tag-before", "tag-last"].map(str::to_owned);
+        let tags = [
+            "planned",
+            "planned-for-another",
+            "tag-now",
+            "tag-before",
+            "tag-last",
+        ]
+        .map(str::to_owned);
         assert_eq!(used.tags, tags.into());
     }
 
     #[test]
     fn what_cannot_be_read_may_need_anything() {
         for (name, value) in [(secrets::PIN, json!({})), (key::RECORD, json!({"run": {}}))] {
-            let failure = used(&[kept(name, &value)], &plan()).unwrap_err();
+            let failure = used(&[kept(name, &value)], &Memory::default()).unwrap_err();
             assert_eq!(failure.reason, "PruneSkipped");
         }
     }

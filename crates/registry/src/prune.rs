@@ -33,7 +33,7 @@ pub struct Ours {
     pub namespace: String,
     /// The context that it was built from, as an artifact.
     pub context: Option<Digest>,
-    /// When it was built.
+    /// Creation time in the image config: of the build, or of the commit where builder kind Append built it.
     pub created: Timestamp,
 }
 
