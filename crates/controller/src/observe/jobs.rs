@@ -11,7 +11,9 @@ use alustan_api::{Terraform, names};
 use alustan_core::admission;
 use alustan_core::seen::{BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, Waiting};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStateTerminated, ContainerStatus, Pod, Secret,
+};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -190,7 +192,9 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     let state = match (built, prepared) {
         (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
         (Some(end), _) => {
-            let known = cut_off(pod, end).or_else(|| reported(end));
+            let known = cut_off(pod, end);
+            // A tenant may choose kaniko's image, and what it writes.
+            let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(&job)));
             log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
             let failure = known.unwrap_or_else(|| builder_failure(end));
             BuildState::Failed(failure, ended_at(end))
@@ -218,6 +222,18 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         state,
     };
     Some(Build { seen, log_of })
+}
+
+/// Whether the runner itself builds: builder kind Append.
+fn builds_by_runner(job: &Job) -> bool {
+    let pod = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let mut containers = pod.into_iter().flat_map(|pod| &pod.containers);
+    let by_runner =
+        |container: &Container| container.args.as_deref() == Some(&["build".to_owned()]);
+    containers.any(by_runner)
 }
 
 /// What is lent to builds of the resource `tf`, or of an earlier one of its name.
