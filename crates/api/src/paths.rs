@@ -27,3 +27,9 @@ pub const GIT: &str = "/alustan-git";
 pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";
 /// The user and group that runner containers run as.
 pub const USER: i64 = 65532;
+/// The architecture of this program, and so of the nodes that build and run, as in `kubernetes.io/arch`.
+pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
+    "arm64"
+} else {
+    "amd64"
+};

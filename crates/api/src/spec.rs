@@ -560,7 +560,7 @@ pub struct Builder {
 /// `Kaniko`: a builder container unpacks the base image, copies the module into it and pushes the result. It runs
 /// as root, so the namespace must allow PodSecurity *baseline*. `Append`: the build pod adds the module to the base
 /// image as layers, without a builder container and without root (PodSecurity *restricted*). Both make the same
-/// files; a change of kind rebuilds and applies nothing. Default: Kaniko with `image`, `cacheRepository`,
+/// files. Changing the kind triggers neither a build nor a run. Default: Kaniko with `image`, `cacheRepository`,
 /// `cacheLifetime` or `containerRegistry.dockerfile`, else the operator's (`--builder`).
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum BuilderKind {
@@ -581,7 +581,7 @@ pub struct Prune {
     #[serde(default = "ten")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000").message("must be between 1 and 1000"))]
     pub keep: i32,
-    /// How old one must be; at least 1h. Default: 168h.
+    /// How old one must be; at least 1h. An image that Append built is as old as its commit. Default: 168h.
     #[serde(default = "one_week")]
     #[x_kube(validation = Rule::new(AGE).message(AGE_HELP))]
     pub older_than: Duration,

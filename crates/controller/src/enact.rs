@@ -29,6 +29,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
+use self::apply::Owned;
 use crate::context::Context;
 use crate::error::{self, Error, TIMEOUT};
 use crate::fail_point::Moment;
@@ -331,14 +332,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    async fn of_runs<K>(&self, object: &K) -> Result<(), Error>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Serialize
-            + DeserializeOwned
-            + Clone
-            + std::fmt::Debug,
-    {
+    async fn of_runs<K: Owned>(&self, object: &K) -> Result<(), Error> {
         let applied = self.apply(object, self.known_by_runs()).await;
         applied.map(drop)
     }

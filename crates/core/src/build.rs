@@ -137,8 +137,8 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Sit
     }
 }
 
-/// Under what the failures of the build of `plan` are counted: another docker configuration, kind or image of the builder is
-/// worth a try of its own.
+/// Key of the failure counter of a build: tag, docker configuration and builder. A change of one of them starts a new
+/// counter.
 fn counted_as(case: &Case<'_>, plan: &ImagePlan) -> String {
     let inputs = case.seen.inputs.as_ref().ok();
     let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());

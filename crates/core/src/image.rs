@@ -101,7 +101,7 @@ pub fn plan(
     let backend = (managed && source.backend.is_none() && !own_init).then_some("http");
     let mut inputs = json!({
         "context": source.context, "path": source.path, "dockerfile": dockerfile,
-        "backend": backend, "architecture": ARCHITECTURE, "format": FORMAT, "protocol": PROTOCOL,
+        "backend": backend, "architecture": paths::ARCHITECTURE, "format": FORMAT, "protocol": PROTOCOL,
         "namespace": namespace_uid, "repository": repository(tf),
     });
     if let (Some(path), Some(inputs)) = (&before, inputs.as_object_mut()) {
@@ -151,13 +151,6 @@ const DOCKER_HUB_NAMES: [&str; 4] = [
 pub fn artifact(tf: &Terraform, source: &SourceSeen) -> String {
     format!("{}@{}", repository(tf), source.artifact)
 }
-
-/// The architecture of the nodes that build and run, as in `kubernetes.io/arch`.
-pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
-    "arm64"
-} else {
-    "amd64"
-};
 
 /// Layers in the order of how seldom they change: a commit to the module pushes only the last.
 fn dockerfile(base: Option<&str>, inject: bool) -> String {

@@ -25,5 +25,5 @@ pub use error::{Error, Failure};
 pub use image::{ImageConfig, Layer};
 pub use name::ImageName;
 pub use prune::{Found, Ours, Policy, Used, choose, is_image_tag};
-pub use reference::{Digest, ImageRef};
+pub use reference::{Digest, Hasher, ImageRef};
 pub use registry::{Options, Registry};

@@ -36,11 +36,9 @@ impl Digest {
 
     /// The sha256 of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
-        use sha2::Digest as _;
-        Self(format!(
-            "sha256:{}",
-            hex::encode(sha2::Sha256::digest(bytes))
-        ))
+        let mut hasher = Hasher::sha256();
+        hasher.update(bytes);
+        hasher.finish()
     }
 
     /// The text with its algorithm.
@@ -57,36 +55,49 @@ impl Digest {
 
     /// Returns a hasher of the same algorithm.
     pub(crate) fn hasher(&self) -> Hasher {
-        use sha2::Digest as _;
         if self.0.starts_with("sha512:") {
-            Hasher::Sha512(sha2::Sha512::new())
+            Hasher::sha512()
         } else {
-            Hasher::Sha256(sha2::Sha256::new())
+            Hasher::sha256()
         }
     }
 }
 
 /// Computes the digest of content that is read in pieces.
-pub(crate) enum Hasher {
+pub struct Hasher(Algorithm);
+
+enum Algorithm {
     Sha256(sha2::Sha256),
     Sha512(sha2::Sha512),
 }
 
 impl Hasher {
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    /// Returns a hasher for SHA-256.
+    pub fn sha256() -> Self {
         use sha2::Digest as _;
-        match self {
-            Self::Sha256(hash) => hash.update(bytes),
-            Self::Sha512(hash) => hash.update(bytes),
+        Self(Algorithm::Sha256(sha2::Sha256::new()))
+    }
+
+    fn sha512() -> Self {
+        use sha2::Digest as _;
+        Self(Algorithm::Sha512(sha2::Sha512::new()))
+    }
+
+    /// Adds the next piece.
+    pub fn update(&mut self, bytes: &[u8]) {
+        use sha2::Digest as _;
+        match &mut self.0 {
+            Algorithm::Sha256(hash) => hash.update(bytes),
+            Algorithm::Sha512(hash) => hash.update(bytes),
         }
     }
 
     /// Returns the digest of all bytes so far.
-    pub(crate) fn finish(self) -> Digest {
+    pub fn finish(self) -> Digest {
         use sha2::Digest as _;
-        Digest(match self {
-            Self::Sha256(hash) => format!("sha256:{}", hex::encode(hash.finalize())),
-            Self::Sha512(hash) => format!("sha512:{}", hex::encode(hash.finalize())),
+        Digest(match self.0 {
+            Algorithm::Sha256(hash) => format!("sha256:{}", hex::encode(hash.finalize())),
+            Algorithm::Sha512(hash) => format!("sha512:{}", hex::encode(hash.finalize())),
         })
     }
 }

@@ -8,10 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use alustan_registry::Digest;
+use alustan_registry::{Digest, Hasher};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ring::digest::{Context, SHA256};
 use rustix::fs::OFlags;
 use tar::{Builder, EntryType, Header};
 
@@ -21,7 +20,7 @@ pub const TIME: i64 = 946_684_800;
 /// (<https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts>).
 const WHITEOUT: &[u8] = b".wh.";
 
-/// A folder on disk, and where its content lies in the image.
+/// Source folder of a layer, and its path in the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
     /// The folder.
@@ -45,12 +44,15 @@ pub struct Written {
     pub size: u64,
 }
 
-/// Why a folder is no layer.
+/// Error of writing a layer.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
-    /// A file could not be read, or the layer not be written.
+    /// A file of the folder cannot be read.
+    #[error("{0}: {1}")]
+    Read(PathBuf, #[source] io::Error),
+    /// The layer cannot be written.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Write(#[from] io::Error),
     /// A name with a special meaning in layers.
     #[error("{0} begins with .wh., which marks a deleted file in a container image: rename it")]
     Whiteout(PathBuf),
@@ -65,7 +67,8 @@ pub enum LayerError {
 /// never followed. Memory does not grow with the files.
 ///
 /// # Errors
-/// [`LayerError::Whiteout`] and [`LayerError::Special`] with the path below the folder.
+/// [`LayerError::Read`], [`LayerError::Whiteout`] and [`LayerError::Special`] with the path below the folder;
+/// [`LayerError::Write`] if the disk is full, for example.
 pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
     let compressed = Hashing::new(BufWriter::new(File::create(to)?));
     let archive = Hashing::new(GzEncoder::new(compressed, Compression::fast()));
@@ -88,8 +91,8 @@ pub fn write(content: Content<'_>, to: &Path) -> Result<Written, LayerError> {
         )?;
     }
     append(&mut builder, content, Path::new(""))?;
-    let (encoder, diff_id, _) = builder.into_inner()?.finish()?;
-    let (file, digest, size) = encoder.finish()?.finish()?;
+    let (encoder, diff_id, _) = builder.into_inner()?.finish();
+    let (file, digest, size) = encoder.finish()?.finish();
     file.into_inner().map_err(io::IntoInnerError::into_error)?;
     Ok(Written {
         digest,
@@ -104,10 +107,12 @@ fn append(
     content: Content<'_>,
     path: &Path,
 ) -> Result<(), LayerError> {
-    let entries = fs::read_dir(content.folder.join(path))?;
+    let unread = |error| LayerError::Read(path.to_owned(), error);
+    let entries = fs::read_dir(content.folder.join(path)).map_err(unread)?;
     let mut names: Vec<_> = entries
         .map(|entry| entry.map(|entry| entry.file_name()))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<_, _>>()
+        .map_err(unread)?;
     names.sort();
     for name in names {
         let path = path.join(&name);
@@ -116,11 +121,13 @@ fn append(
         }
         let source = content.folder.join(&path);
         let target = inside(content.target).join(&path);
-        let found = fs::symlink_metadata(&source)?;
+        let unread = |error| LayerError::Read(path.clone(), error);
+        let found = fs::symlink_metadata(&source).map_err(unread)?;
         let kind = found.file_type();
         if kind.is_symlink() {
             let mut header = header(EntryType::Symlink, 0o777, 0, content.owner);
-            builder.append_link(&mut header, target, fs::read_link(&source)?)?;
+            let link = fs::read_link(&source).map_err(unread)?;
+            builder.append_link(&mut header, target, link)?;
         } else if kind.is_dir() {
             let mut header = header(EntryType::Directory, 0o755, 0, content.owner);
             builder.append_data(&mut header, target, io::empty())?;
@@ -129,14 +136,13 @@ fn append(
             let executable = found.permissions().mode() & 0o111 != 0;
             let mode = if executable { 0o755 } else { 0o644 };
             let mut header = header(EntryType::Regular, mode, found.len(), content.owner);
-            let mut file = Exact {
-                file: File::options()
-                    .read(true)
-                    .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-                    .open(&source)?,
-                left: found.len(),
-            };
-            builder.append_data(&mut header, target, &mut file)?;
+            let mut file = Exact::open(&source, found.len()).map_err(unread)?;
+            builder
+                .append_data(&mut header, target, &mut file)
+                .map_err(|error| match file.error.take() {
+                    Some(error) => unread(error),
+                    None => LayerError::Write(error),
+                })?;
         } else {
             return Err(LayerError::Special(path));
         }
@@ -164,10 +170,24 @@ fn header(kind: EntryType, mode: u32, size: u64, owner: u64) -> Header {
 struct Exact {
     file: File,
     left: u64,
+    /// Error of the last read: the archive reports its own and those of reads alike.
+    error: Option<io::Error>,
 }
 
-impl Read for Exact {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+impl Exact {
+    fn open(path: &Path, size: u64) -> io::Result<Self> {
+        let file = File::options()
+            .read(true)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(path)?;
+        Ok(Self {
+            file,
+            left: size,
+            error: None,
+        })
+    }
+
+    fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = (&mut self.file).take(self.left).read(buffer)?;
         if read == 0 && self.left > 0 && !buffer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -177,10 +197,19 @@ impl Read for Exact {
     }
 }
 
+impl Read for Exact {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.try_read(buffer).inspect_err(|error| {
+            let copy = error.raw_os_error().map(io::Error::from_raw_os_error);
+            self.error = Some(copy.unwrap_or_else(|| error.kind().into()));
+        })
+    }
+}
+
 /// Hashes and counts what passes through.
 struct Hashing<W> {
     inner: W,
-    hash: Context,
+    hash: Hasher,
     size: u64,
 }
 
@@ -188,15 +217,13 @@ impl<W> Hashing<W> {
     fn new(inner: W) -> Self {
         Self {
             inner,
-            hash: Context::new(&SHA256),
+            hash: Hasher::sha256(),
             size: 0,
         }
     }
 
-    fn finish(self) -> io::Result<(W, Digest, u64)> {
-        let hash = hex::encode(self.hash.finish());
-        let digest = Digest::parse(&format!("sha256:{hash}")).map_err(io::Error::other)?;
-        Ok((self.inner, digest, self.size))
+    fn finish(self) -> (W, Digest, u64) {
+        (self.inner, self.hash.finish(), self.size)
     }
 }
 
@@ -338,7 +365,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("a.tf"), "a".repeat(1 << 20)).unwrap();
         let refused = write(content(folder.path()), Path::new("/dev/full")).unwrap_err();
-        let LayerError::Io(error) = refused else {
+        let LayerError::Write(error) = refused else {
             panic!("{refused:?}")
         };
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
@@ -349,12 +376,10 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("a");
         fs::write(&path, "short").unwrap();
-        let mut file = Exact {
-            file: File::open(path).unwrap(),
-            left: 9,
-        };
+        let mut file = Exact::open(&path, 9).unwrap();
         let error = io::copy(&mut file, &mut io::sink()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(file.error.is_some());
     }
 
     proptest! {

@@ -182,7 +182,8 @@ impl Record {
         mut changes: Changes,
     ) -> Result<(), StoreError> {
         changes.insert(key::RECORD.to_owned(), Some(to_json(record)));
-        let (name, version) = (&self.identity.record, &snapshot.version);
+        let name = &self.identity.record;
+        let version = &snapshot.version;
         let version = self.secrets.swap(name, version, changes.clone()).await?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         *written = Some(snapshot.swapped(version, changes));

@@ -28,6 +28,25 @@ const NO_OBJECT: &str = "1";
 /// Fields that cannot change.
 const FIXED: [&str; 3] = ["apiVersion", "kind", "type"];
 
+/// Kinds of objects that a resource owns.
+pub(super) trait Owned:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Serialize
+    + DeserializeOwned
+    + Clone
+    + Debug
+{
+}
+
+impl<K> Owned for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + Debug
+{
+}
+
 /// What is known of an object before it is applied.
 pub(super) enum Known {
     /// There is none.
@@ -67,17 +86,16 @@ impl Pass<'_> {
         if first { Known::Absent } else { Known::Nothing }
     }
 
-    /// Applies `object`; `None` if there already is one that says the same. Nothing that was made by
-    /// somebody else, or for an earlier resource, is changed: a module would run with rights, and on a
-    /// state, that are not its own.
-    pub(super) async fn apply<K>(&self, object: &K, known: Known) -> Result<Option<K>, Error>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Serialize
-            + DeserializeOwned
-            + Clone
-            + Debug,
-    {
+    /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
+    ///
+    /// # Errors
+    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name:
+    /// the module would run with the rights and the state of others.
+    pub(super) async fn apply<K: Owned>(
+        &self,
+        object: &K,
+        known: Known,
+    ) -> Result<Option<K>, Error> {
         let expected = match known {
             Known::Absent => Some(new(object)),
             Known::Ours(uid) => Some(with_uid(object, uid)),
@@ -91,26 +109,20 @@ impl Pass<'_> {
         let wanted = fields(object);
         let expected = match self.read(object, &wanted).await? {
             None => new(object),
-            Some((uid, found)) if !says(&found, &wanted) => with_uid(object, uid),
+            Some((uid, found)) if !contains_fields(&found, &wanted) => with_uid(object, uid),
             Some(_) => return Ok(None),
         };
         let applied = self.try_apply(&expected).await?;
         applied.map(Some).ok_or(Error::Conflict)
     }
 
-    /// Applies `object`, whose metadata says which object it may meet; `None` if it met another one, or
-    /// none.
-    async fn try_apply<K>(&self, object: &K) -> Result<Option<K>, Error>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Serialize
-            + DeserializeOwned
-            + Clone
-            + Debug,
-    {
+    /// Applies `object` with the precondition in its metadata (uid or resource version). Returns `None` if the live object
+    /// does not meet it.
+    async fn try_apply<K: Owned>(&self, object: &K) -> Result<Option<K>, Error> {
         let name = object.name_any();
         let what = format!("apply {} {name}", K::kind(&()));
-        let (api, parameters) = (self.api::<K>(), PatchParams::apply(FIELD_MANAGER).force());
+        let api = self.api::<K>();
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match call(&what, api.patch(&name, &parameters, &Patch::Apply(object))).await {
             Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(None),
             other => other.map(Some),
@@ -118,16 +130,15 @@ impl Pass<'_> {
     }
 
     /// The object with the name of `object`: its uid, and those of its fields that `wanted` may have.
-    async fn read<K>(&self, object: &K, wanted: &Value) -> Result<Option<(String, Value)>, Error>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Serialize
-            + DeserializeOwned
-            + Clone
-            + Debug,
-    {
-        let (kind, name) = (K::kind(&()), object.name_any());
-        let (api, what): (Api<K>, _) = (self.api(), format!("read {kind} {name}"));
+    async fn read<K: Owned>(
+        &self,
+        object: &K,
+        wanted: &Value,
+    ) -> Result<Option<(String, Value)>, Error> {
+        let kind = K::kind(&());
+        let name = object.name_any();
+        let api: Api<K> = self.api();
+        let what = format!("read {kind} {name}");
         // The data of a state is none of the operator's business.
         let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
         let found = if only_metadata {
@@ -174,14 +185,17 @@ fn fields(object: &impl Serialize) -> Value {
     fields
 }
 
-/// Whether `found` has all that `wanted` has, besides what others and the API server added.
-fn says(found: &Value, wanted: &Value) -> bool {
+/// Whether `found` has all fields of `wanted`. It may have more: other clients and the API server add fields.
+fn contains_fields(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
-        (Value::Object(found), Value::Object(wanted)) => wanted
-            .iter()
-            .all(|(name, wanted)| found.get(name).is_some_and(|found| says(found, wanted))),
+        (Value::Object(found), Value::Object(wanted)) => wanted.iter().all(|(name, wanted)| {
+            found
+                .get(name)
+                .is_some_and(|found| contains_fields(found, wanted))
+        }),
         (Value::Array(found), Value::Array(wanted)) => {
-            found.len() == wanted.len() && found.iter().zip(wanted).all(|(a, b)| says(a, b))
+            found.len() == wanted.len()
+                && found.iter().zip(wanted).all(|(a, b)| contains_fields(a, b))
         }
         (found, wanted) => found == wanted,
     }
@@ -200,7 +214,7 @@ mod tests {
         found["metadata"]["uid"] = json!("u");
         found["metadata"]["labels"]["of"] = json!("another");
         found["rules"][0]["apiGroups"] = json!([""]);
-        assert!(says(&found, &wanted));
+        assert!(contains_fields(&found, &wanted));
     }
 
     #[test]
@@ -215,7 +229,7 @@ mod tests {
         ] {
             let mut found = wanted.clone();
             *found.pointer_mut(pointer).unwrap() = value;
-            assert!(!says(&found, &wanted), "{pointer}: {found}");
+            assert!(!contains_fields(&found, &wanted), "{pointer}: {found}");
         }
     }
 }

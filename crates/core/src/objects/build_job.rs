@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::prepare::{self, Prepare, environment, host, insecure};
 use super::{cache_pvc, meta_of_build, pod};
-use crate::image::{ARCHITECTURE, DOCKER_HUB, ImagePlan, canonical, repository};
+use crate::image::{DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
 /// How long a finished build stays for `kubectl logs`, in seconds. The registry has its result.
@@ -139,7 +139,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         init_containers: Some(init).filter(|init| !init.is_empty()),
         node_selector: Some(BTreeMap::from([(
             "kubernetes.io/arch".to_owned(),
-            ARCHITECTURE.to_owned(),
+            paths::ARCHITECTURE.to_owned(),
         )])),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),

@@ -16,7 +16,6 @@ use kube::ResourceExt;
 
 use super::prepare::{self, Prepare};
 use super::{cache_pvc, meta, pod};
-use crate::image::ARCHITECTURE;
 use crate::settings::Settings;
 
 /// How much memory a runner may take.
@@ -131,7 +130,7 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
         init_containers: unpacked.map(|it| prepare::containers(tf, it, settings)),
         node_selector: Some(BTreeMap::from([(
             "kubernetes.io/arch".to_owned(),
-            ARCHITECTURE.to_owned(),
+            paths::ARCHITECTURE.to_owned(),
         )])),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),

@@ -195,7 +195,8 @@ fn config_with_other_layers_is_refused() {
 
 #[test]
 fn image_of_more_than_127_layers_is_refused() {
-    let (manifest, config) = (image(&oci_json(127)), config_json(127).to_string());
+    let manifest = image(&oci_json(127));
+    let config = config_json(127).to_string();
     assert!(compose(&manifest, config.as_bytes(), &[], &settings()).is_ok());
     let one = [layer("module")];
     let why = compose(&manifest, config.as_bytes(), &one, &settings()).unwrap_err();

@@ -9,7 +9,7 @@ use alustan_api::report::Failure;
 use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
 
 use super::{Place, access, of_registry, registry, unwritten};
-use crate::failure::{module, user};
+use crate::failure::{module, user, world};
 use crate::layer::{self, Content, LayerError};
 use crate::layout::{Layout, Vars};
 
@@ -40,7 +40,7 @@ impl Image {
                     (CONTEXT.to_owned(), text("ALUSTAN_CONTEXT")?),
                 ]),
                 created: text("ALUSTAN_CREATED")?,
-                architecture: architecture().to_owned(),
+                architecture: paths::ARCHITECTURE.to_owned(),
                 os: "linux".to_owned(),
             },
         })
@@ -107,19 +107,14 @@ fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
 
 fn refused(error: LayerError) -> Failure {
     match error {
-        LayerError::Io(error) => unwritten(error),
+        LayerError::Write(error) => unwritten(error),
+        LayerError::Read(..) => world(
+            "PrepareFailed",
+            format!("a file cannot be put into an image: {error}"),
+        ),
         LayerError::Whiteout(_) | LayerError::Special(_) => user(
             "FileUnsupported",
             format!("the module cannot be put into an image: {error}"),
         ),
-    }
-}
-
-/// The architecture of this program, and so of the node and its images, as in `kubernetes.io/arch`.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
     }
 }

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 const MODULE: &str =
     "resource \"terraform_data\" \"a\" { input = file(\"${path.module}/run.sh\") }\n";
+const RUNNER: &str = env!("CARGO_BIN_EXE_alustan-runner");
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// A registry on loopback with a base image, and the folder of a build.
@@ -190,21 +191,40 @@ impl Place {
 
     /// Pushes the files of `module` as a context, as the operator does, and builds it as `team/web:tag`.
     fn build(&self, module: &Path, tag: &str, environment: &[(&str, &str)]) -> Built {
+        self.build_by(Command::new(RUNNER), module, tag, environment)
+    }
+
+    /// As [`Self::build`], with a scratch space of `kib` KiB.
+    fn build_within(&self, kib: u32, module: &Path, tag: &str) -> Built {
+        let folder = self.path(&format!("build-{tag}"));
+        fs::create_dir_all(&folder).unwrap();
+        let mount = format!("mount -t tmpfs -o size={kib}k tmpfs {}", folder.display());
+        let mut runner = Command::new("unshare");
+        runner.args(["--mount", "sh", "-c", &format!("{mount} && exec \"$@\"")]);
+        runner.args(["sh", RUNNER]);
+        self.build_by(runner, module, tag, &[])
+    }
+
+    fn build_by(
+        &self,
+        mut runner: Command,
+        module: &Path,
+        tag: &str,
+        environment: &[(&str, &str)],
+    ) -> Built {
         let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         archive.follow_symlinks(false);
         archive.append_dir_all("", module).unwrap();
         let context = archive.into_inner().unwrap().finish().unwrap();
         let repository = format!("{}/team/web", self.host);
         let context = self.push_context(&repository, context);
-        let (build, log) = (
-            self.path(&format!("build-{tag}")),
-            self.path(&format!("log-{tag}")),
-        );
+        let build = self.path(&format!("build-{tag}"));
+        let log = self.path(&format!("log-{tag}"));
         let stderr = self.path(&format!("stderr-{tag}"));
         for folder in ["cache", "home"] {
             fs::create_dir_all(self.path(folder)).unwrap();
         }
-        let mut runner = Command::new(env!("CARGO_BIN_EXE_alustan-runner"))
+        let mut runner = runner
             .arg("build")
             .env("ALUSTAN_CONTEXT", format!("{repository}@{context}"))
             .env("ALUSTAN_DOCKERFILE", "")
@@ -283,8 +303,10 @@ impl Place {
                 .link_name()
                 .unwrap()
                 .map(|link| format!(" -> {}", link.display()));
-            let (header, link) = (entry.header(), link.unwrap_or_default());
-            let (mode, uid) = (header.mode().unwrap(), header.uid().unwrap());
+            let header = entry.header();
+            let link = link.unwrap_or_default();
+            let mode = header.mode().unwrap();
+            let uid = header.uid().unwrap();
             let path = entry.path().unwrap().display().to_string();
             (path, format!("{mode:o} {uid}{link}"))
         });
@@ -352,7 +374,8 @@ fn change_of_the_module_changes_only_its_layer() {
     let first = place.build(&module, "one", &[]).digest();
     fs::write(module.join("more.tf"), "output \"more\" { value = 1 }\n").unwrap();
     assert_ne!(place.build(&module, "two", &[]).digest(), first);
-    let (one, two) = (place.manifest("one"), place.manifest("two"));
+    let one = place.manifest("one");
+    let two = place.manifest("two");
     for layer in [0, 1] {
         assert_eq!(one["layers"][layer], two["layers"][layer]);
     }
@@ -383,8 +406,29 @@ fn whiteout_in_a_module_is_refused_by_its_path() {
 }
 
 #[test]
+fn full_disk_is_transient_and_leaves_no_image() {
+    let place = Place::new();
+    let module = place.module("module");
+    let mut random = fs::File::open("/dev/urandom").unwrap().take(600 << 10);
+    let mut data = fs::File::create(module.join("data")).unwrap();
+    std::io::copy(&mut random, &mut data).unwrap();
+    // The module fits, its layer does not.
+    let (class, reason, message) = place.build_within(1024, &module, "one").failure();
+    assert_eq!(
+        (class, reason.as_str()),
+        (FailureClass::World, "PrepareFailed")
+    );
+    assert!(message.contains("No space left on device"), "{message}");
+    let (status, ..) = place.send("GET", "/v2/team/web/manifests/one", "", b"");
+    assert_eq!(status, 404);
+    let digest = place.build_within(8192, &module, "one").digest();
+    assert_eq!(place.build(&module, "two", &[]).digest(), digest);
+}
+
+#[test]
 fn credential_helper_is_not_asked_about_another_registry() {
-    let (mut place, elsewhere) = (Place::new(), Place::new());
+    let mut place = Place::new();
+    let elsewhere = Place::new();
     let module = place.module("module");
     place.base.clone_from(&elsewhere.base);
     let helper = place.path("helper");
