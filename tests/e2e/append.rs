@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use alustan_api::labels;
 use alustan_tests::{Fault, RegistryFront, Scene, scene};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, Patch, PatchParams};
@@ -62,6 +63,21 @@ async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
     files
 }
 
+/// What the config of an image tells the container runtime. The label with the context names the repository.
+async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
+    let image = format!("docker://{REGISTRY}/{}/{name}:{tag}", scene.namespace);
+    let inspect = ["inspect", "--config", "--raw", "--tls-verify=false", &image];
+    let image: Value = serde_json::from_str(&scene.cluster.run("skopeo", &inspect).await).unwrap();
+    let mut config = image["config"].clone();
+    let context = labels::image::CONTEXT;
+    let artifact = config["Labels"][context].take();
+    assert!(
+        artifact.as_str().unwrap().contains("@sha256:"),
+        "{artifact}"
+    );
+    json!({ "architecture": image["architecture"], "os": image["os"], "config": config })
+}
+
 /// The resource `web`, with base image and runner image in the registry `front`.
 fn through(scene: &Scene, front: &RegistryFront) -> Value {
     let mut web = scene.resource("web");
@@ -84,6 +100,7 @@ async fn builds_and_applies_through(scene: &Scene, fault: Fault) {
     let image = format!("{}/web:{}", scene.namespace, image.tag);
     let base = layers(scene, "alustan/terraform:dev").await;
     assert!(layers(scene, &image).await.starts_with(&base));
+    assert!(front.injected() > 0, "no request of the kind to be changed");
 }
 
 #[tokio::test]
@@ -120,6 +137,9 @@ async fn append_makes_kanikos_files_in_a_restricted_namespace() {
         let by_append = files(&scene, "append", &tag(&append.image)).await;
         assert!(by_append.len() > 5, "{by_append:#?}");
         assert_eq!(by_append, by_kaniko);
+        let of_kaniko = config(&scene, "kaniko", &tag(&kaniko.image)).await;
+        let of_append = config(&scene, "append", &tag(&append.image)).await;
+        assert_eq!(of_append, of_kaniko);
         assert_eq!(append.plan.unwrap().summary, "+2 ~0 -0");
         assert_eq!(
             scene.data("append-outputs").await,

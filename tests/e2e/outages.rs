@@ -39,7 +39,9 @@ mod alone {
             counter.reached_times("/made", 2).await;
 
             scene.cluster.stop(&["fcgiwrap", "registry"]).await;
-            scene.apply(&resource(&scene, "comes")).await;
+            let mut comes = resource(&scene, "comes");
+            comes["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
+            scene.apply(&comes).await;
             scene.reason("comes", "RepositoryUnreachable").await;
             // What is known goes on: a variable needs nobody's answer, nor does what runs or rests.
             let mut rests = resource(&scene, "rests");

@@ -32,6 +32,7 @@ pub enum Fault {
 pub struct RegistryFront {
     /// `host:port` as pods and the operator reach it.
     pub address: String,
+    injected: Arc<AtomicUsize>,
     node: PathBuf,
     server: tokio::task::JoinHandle<()>,
 }
@@ -46,11 +47,14 @@ impl RegistryFront {
             .await
             .expect("an address of the dev cluster's link");
         let address = listener.local_addr().expect("an address").to_string();
+        let injected = Arc::new(AtomicUsize::new(0));
+        let counter = injected.clone();
         let fault = Arc::new(fault);
         let server = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let fault = fault.clone();
-                tokio::spawn(async move { pass(stream, &fault).await });
+                let counter = counter.clone();
+                tokio::spawn(async move { pass(stream, &fault, &counter).await });
             }
         });
         let node = cluster.folder.join("containerd/certs.d").join(&address);
@@ -59,9 +63,17 @@ impl RegistryFront {
         std::fs::write(node.join("hosts.toml"), hosts).expect("a file");
         Self {
             address,
+            injected,
             node,
             server,
         }
+    }
+}
+
+impl RegistryFront {
+    /// Returns the number of requests that the fault has changed so far.
+    pub fn injected(&self) -> usize {
+        self.injected.load(Ordering::SeqCst)
     }
 }
 
@@ -138,23 +150,27 @@ impl Head {
 }
 
 /// One request: each has a connection of its own.
-async fn pass(mut stream: TcpStream, fault: &Fault) -> Option<()> {
+async fn pass(mut stream: TcpStream, fault: &Fault, injected: &AtomicUsize) -> Option<()> {
+    let inject = || injected.fetch_add(1, Ordering::SeqCst);
     let mut head = Head::read(&mut stream).await?;
     match fault {
         Fault::Immutable(taken) => {
             if let Some(tag) = head.pushed_tag()
                 && (tag.starts_with(taken) || exists(&head.path).await?)
             {
+                inject();
                 head.skip_body(&mut stream).await?;
                 let why = "the tag exists and is immutable";
                 return refuse(&mut stream, "400 Bad Request", "TAG_INVALID", why).await;
             }
         }
         Fault::MountsNothing if head.is_mount() => {
+            inject();
             let upload = head.path.split('?').next().unwrap_or_default();
             head.path = upload.to_owned();
         }
         Fault::RefusesMounts | Fault::CutsUploads(_) if head.is_mount() => {
+            inject();
             let why = "mounts are switched off";
             return refuse(&mut stream, "405 Method Not Allowed", "UNSUPPORTED", why).await;
         }
@@ -164,6 +180,7 @@ async fn pass(mut stream: TcpStream, fault: &Fault) -> Option<()> {
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, spare)
                 .is_ok()
             {
+                inject();
                 let mut part = vec![0; LARGE / 2];
                 return stream.read_exact(&mut part).await.ok().map(drop);
             }

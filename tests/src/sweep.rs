@@ -4,10 +4,10 @@
 //! missed, deleted ones neither. Files that go with their pod or volume are kept by a hard link, and
 //! command lines of the pods' processes by looking often.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::{DirEntry, File};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
@@ -370,8 +370,9 @@ struct Keeper {
 impl Keeper {
     async fn keep(self) {
         let mut lines = BTreeSet::new();
+        let mut seen = HashSet::new();
         loop {
-            self.link();
+            self.link(&mut seen);
             if arguments(&mut lines) {
                 let all = lines.iter().map(Vec::as_slice).collect::<Vec<_>>();
                 std::fs::write(self.kept.join(ARGUMENTS), all.join(&b'\n')).expect("a file");
@@ -380,8 +381,9 @@ impl Keeper {
         }
     }
 
-    /// Keeps every file of the scene's volumes and logs, and of every pod's own folders.
-    fn link(&self) {
+    /// Keeps every file of the scene's volumes and logs, and of every pod's own folders. `seen` has the inodes of those that it
+    /// has looked at, so that the others cost no call but the listing of their folder.
+    fn link(&self, seen: &mut HashSet<u64>) {
         let own = |it: &PathBuf| it.to_string_lossy().contains(&self.namespace);
         for (part, below) in [
             ("log/pods", ""),
@@ -391,20 +393,26 @@ impl Keeper {
             let folders = std::fs::read_dir(self.folder.join(part)).into_iter();
             let folders = folders.flatten().flatten().map(|entry| entry.path());
             let wanted = folders.filter(|it| !below.is_empty() || own(it));
-            for file in wanted.flat_map(|folder| files_below(&folder.join(below))) {
+            for entry in wanted.flat_map(|folder| entries_below(&folder.join(below))) {
+                if seen.contains(&entry.ino()) {
+                    continue;
+                }
                 // It may have just gone.
-                let Ok(known) = std::fs::symlink_metadata(&file) else {
+                let Ok(known) = entry.metadata() else {
                     continue;
                 };
                 if known.len() > LARGE {
                     continue;
                 }
-                let to = self.kept.join(FILES).join(known.ino().to_string());
-                if std::fs::create_dir(&to).is_ok() {
-                    std::fs::write(to.join("name"), shown(&self.folder, &file)).expect("a file");
-                    if std::fs::hard_link(&file, to.join("file")).is_err() {
-                        std::fs::remove_dir_all(&to).expect("remove a folder");
-                    }
+                let file = entry.path();
+                let to = self.kept.join(FILES);
+                let to = to.join(known.ino().to_string());
+                std::fs::create_dir(&to).expect("a folder");
+                std::fs::write(to.join("name"), shown(&self.folder, &file)).expect("a file");
+                if std::fs::hard_link(&file, to.join("file")).is_ok() {
+                    seen.insert(known.ino());
+                } else {
+                    std::fs::remove_dir_all(&to).expect("remove a folder");
                 }
             }
         }
@@ -441,11 +449,16 @@ fn is_projected(file: &Path) -> bool {
 
 /// The files below a folder that are no links.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = entries_below(folder).into_iter();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn entries_below(folder: &Path) -> Vec<DirEntry> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => files.extend(files_below(&entry.path())),
-            Ok(kind) if kind.is_file() => files.push(entry.path()),
+            Ok(kind) if kind.is_dir() => files.extend(entries_below(&entry.path())),
+            Ok(kind) if kind.is_file() => files.push(entry),
             _ => {}
         }
     }

@@ -7,8 +7,7 @@ runtime_start() {
   cat >"$DEV/cni/conf/10-pods.conflist" <<E
 {"cniVersion": "0.4.0", "name": "$NETNS", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "$DEV/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-  {"type": "portmap", "capabilities": {"portMappings": true}}]}
+   "ipam": {"type": "host-local", "dataDir": "$DEV/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 E
   # restrict_oom_score_adj: where root lacks CAP_SYS_RESOURCE, a pod's negative score would end runc.
   # The opt plugin is off since it creates /opt/containerd.
