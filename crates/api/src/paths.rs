@@ -27,6 +27,39 @@ pub const GIT: &str = "/alustan-git";
 pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";
 /// The user and group that runner containers run as.
 pub const USER: i64 = 65532;
+
+/// A folder of a build, as a layer of the runner image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Folder below `src` in the scratch space of the build.
+    pub source: &'static str,
+    /// Absolute path in the image.
+    pub target: &'static str,
+    /// User and group of its files.
+    pub owner: i64,
+}
+
+/// The runner: in images whose base may lack it.
+pub const RUNNER_LAYER: Layer = Layer {
+    source: "bin",
+    target: PROGRAMS,
+    owner: 0,
+};
+/// What every runner image has on top of its base, in the order of how seldom it changes: a commit to the module changes
+/// only the last one.
+pub const LAYERS: [Layer; 2] = [
+    Layer {
+        source: "providers",
+        target: PROVIDERS,
+        owner: USER,
+    },
+    Layer {
+        source: "module",
+        target: MODULE,
+        owner: USER,
+    },
+];
+
 /// The architecture of this program, and so of the nodes that build and run, as in `kubernetes.io/arch`.
 pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
     "arm64"

@@ -177,16 +177,9 @@ impl Memory {
         })
     }
 
-    /// The contexts of all resources, as artifacts in a registry.
+    /// Digests of the contexts of all resources.
     pub(crate) fn artifacts(&self) -> Vec<String> {
-        let resources = self
-            .resources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let sources = resources
-            .values()
-            .filter_map(|memory| memory.source.as_ref());
-        sources.map(|(_, seen)| seen.artifact.clone()).collect()
+        self.of_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
     }
 
     /// Remembers the tag of the image that is planned for `who`.
@@ -196,14 +189,15 @@ impl Memory {
 
     /// Tags of the images that are planned for all resources, built or not.
     pub(crate) fn planned(&self) -> Vec<String> {
+        self.of_all(|memory| memory.planned.clone())
+    }
+
+    fn of_all<T>(&self, value: impl Fn(&Remembered) -> Option<T>) -> Vec<T> {
         let resources = self
             .resources
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let planned = resources
-            .values()
-            .filter_map(|memory| memory.planned.clone());
-        planned.collect()
+        resources.values().filter_map(value).collect()
     }
 
     /// What is known of the source no longer counts: the last commit cannot be used.

@@ -1,5 +1,6 @@
 //! The runner image: what goes into it, and the tag that follows from that (rule 1).
 
+use alustan_api::paths::{LAYERS, Layer, RUNNER_LAYER};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
 use alustan_api::{BuilderKind, Terraform, paths};
@@ -152,29 +153,24 @@ pub fn artifact(tf: &Terraform, source: &SourceSeen) -> String {
     format!("{}@{}", repository(tf), source.artifact)
 }
 
-/// Layers in the order of how seldom they change: a commit to the module pushes only the last.
 fn dockerfile(base: Option<&str>, inject: bool) -> String {
-    let owner = paths::USER;
     let from = base
         .map(|base| format!("FROM {base}\n"))
         .unwrap_or_default();
-    let runner = if inject {
-        format!("COPY --chown=0:0 bin/ {}/\n", parent(paths::RUNNER))
-    } else {
-        String::new()
-    };
-    format!(
-        "{from}{runner}\
-         COPY --chown={owner}:{owner} providers/ {}/\n\
-         COPY --chown={owner}:{owner} module/ {}/\n\
-         USER {owner}:{owner}\n\
-         ENTRYPOINT [\"{}\"]\n",
-        paths::PROVIDERS,
-        paths::MODULE,
-        paths::RUNNER,
-    )
-}
-
-fn parent(path: &str) -> &str {
-    path.rsplit_once('/').map_or(path, |(folder, _)| folder)
+    let copies: String = inject
+        .then_some(RUNNER_LAYER)
+        .into_iter()
+        .chain(LAYERS)
+        .map(|layer| {
+            let Layer {
+                source,
+                target,
+                owner,
+            } = layer;
+            format!("COPY --chown={owner}:{owner} {source}/ {target}/\n")
+        })
+        .collect();
+    let user = paths::USER;
+    let runner = paths::RUNNER;
+    format!("{from}{copies}USER {user}:{user}\nENTRYPOINT [\"{runner}\"]\n")
 }

@@ -244,6 +244,19 @@ impl Session {
         }
     }
 
+    /// Keeps runs before this one from changing a managed state, should one still be alive. The first run follows none.
+    async fn begin_to_write_state(&self) -> Result<(), Failure> {
+        let is_first = self.record.identity().number == 1;
+        let Some(server) = self.server.as_ref().filter(|_| !is_first) else {
+            return Ok(());
+        };
+        server
+            .store()
+            .begin()
+            .await
+            .map_err(|error| world("StateUnavailable", error.to_string()))
+    }
+
     /// From here on real objects may change: the last moment at which the run can be stopped.
     async fn begin_to_change(
         &self,
@@ -254,6 +267,7 @@ impl Session {
             return Err(stopped().into());
         }
         self.look_again(state).await?;
+        self.begin_to_write_state().await?;
         let patience = Patience::until(self.plan_deadline().max(Instant::now() + LOOK));
         let (lineage, address) = (self.lineage_to_note(state), self.state_address());
         let lock = self.lock_to_reserve();

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use alustan_api::paths;
 use alustan_api::report::{Failure, FailureClass, PrepareReport};
 use alustan_registry::{Access, DockerConfig, ImageRef, Options, Registry};
 use alustan_source::{UnpackLimits, unpack};
@@ -261,6 +262,11 @@ impl Place {
             module: source.join("module"),
             providers: source.join("providers"),
         }
+    }
+
+    /// Folder with the content of a layer.
+    fn source(&self, layer: &paths::Layer) -> PathBuf {
+        self.root.join("src").join(layer.source)
     }
 
     fn make(&self) -> io::Result<()> {

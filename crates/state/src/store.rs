@@ -39,6 +39,8 @@ use read::{join, parse_pointer, read_pointer, read_slot};
 pub const POINTER: &str = "pointer";
 /// Key of a slot Secret's data.
 pub const DATA: &str = "data";
+/// Key of a slot Secret's writer: the same chunk of another writer is another version of the Secret.
+const WRITER: &str = "writer";
 /// How many bytes one slot takes: a Secret may have 1 MiB in all.
 pub const CHUNK: usize = 900 * 1024;
 /// How long a write waits for the API server.
@@ -205,6 +207,17 @@ impl StateStore {
         Ok(memory.state.clone())
     }
 
+    /// Prepares the next [`Self::put`]: earlier writers can change the state no more.
+    pub async fn begin(&self) -> Result<(), StateError> {
+        let mut memory = self.memory.lock().await;
+        self.settle(&mut memory).await?;
+        self.look_at_free(&mut memory, 1).await?;
+        if !self.is_signed(&memory) {
+            self.hold_pointer(&mut memory).await?;
+        }
+        Ok(())
+    }
+
     /// Writes a new version of the state.
     pub async fn put(&self, state: Vec<u8>) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
@@ -301,8 +314,9 @@ impl StateStore {
             }
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let found = try_join_all(read).await?.into_iter().flatten().collect();
-            memory.slots_read(&unread, &found);
+            // Only what is certain afterwards may be written: another writer may have named it meanwhile.
             self.hold_pointer(memory).await?;
+            memory.slots_read(&unread, &found);
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Pass, StatusKind, call, is};
+use super::{Pass, call};
 use crate::error::Error;
 use crate::is_made_for;
 use crate::mirror::Mirror;
@@ -49,11 +49,11 @@ impl<K> Owned for K where
 
 /// What is known of an object before it is applied.
 pub(super) enum Known {
-    /// There is none.
+    /// It does not exist.
     Absent,
-    /// There is one of ours, with this uid.
+    /// It exists, belongs to the resource and has this uid.
     Ours(String),
-    /// It has to be read.
+    /// Unknown: it has to be read.
     Nothing,
 }
 
@@ -96,6 +96,7 @@ impl Pass<'_> {
         object: &K,
         known: Known,
     ) -> Result<Option<K>, Error> {
+        let is_unknown = matches!(known, Known::Nothing);
         let expected = match known {
             Known::Absent => Some(new(object)),
             Known::Ours(uid) => Some(with_uid(object, uid)),
@@ -109,8 +110,9 @@ impl Pass<'_> {
         let wanted = fields(object);
         let expected = match self.read(object, &wanted).await? {
             None => new(object),
-            Some((uid, found)) if !contains_fields(&found, &wanted) => with_uid(object, uid),
-            Some(_) => return Ok(None),
+            // A watch that was wrong about the object does not tell which of its fields are ours.
+            Some((_, found)) if is_unknown && contains_fields(&found, &wanted) => return Ok(None),
+            Some((uid, _)) => with_uid(object, uid),
         };
         let applied = self.try_apply(&expected).await?;
         applied.map(Some).ok_or(Error::Conflict)
@@ -124,7 +126,7 @@ impl Pass<'_> {
         let api = self.api::<K>();
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match call(&what, api.patch(&name, &parameters, &Patch::Apply(object))).await {
-            Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(None),
+            Err(Error::Call { source, .. }) if is_unmet(&source) => Ok(None),
             other => other.map(Some),
         }
     }
@@ -160,6 +162,16 @@ impl Pass<'_> {
         let uid = found.uid().filter(|_| is_made_for(self.tf, found))?;
         Some((uid, fields(found)))
     }
+}
+
+/// Whether an apply failed because of its precondition. A uid that is not that of the live object is an invalid field.
+fn is_unmet(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut fields = causes.map(|cause| cause.field.as_str());
+    status.is_conflict() || status.is_invalid() && fields.any(|field| field == "metadata.uid")
 }
 
 /// `object`, for an apply that creates it.

@@ -1,10 +1,11 @@
 //! Builder kind Append: pushes the prepared folders as layers on top of the base image. Needs neither a builder nor root.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::Path;
 
 use alustan_api::labels::image::{CONTEXT, NAMESPACE};
-use alustan_api::paths;
+use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::Failure;
 use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
 
@@ -12,6 +13,9 @@ use super::{Place, access, of_registry, registry, unwritten};
 use crate::failure::{module, user, world};
 use crate::layer::{self, Content, LayerError};
 use crate::layout::{Layout, Vars};
+
+/// The only folder that layers create above their content; base images have the others.
+const MADE: &str = "/alustan";
 
 /// The image to build, as the environment names it.
 pub(super) struct Image {
@@ -65,43 +69,29 @@ impl Image {
     }
 }
 
-/// Writes the layers of `place`, in the order of the Dockerfile: the one that changes most is the last.
+/// Writes the layers of `place`.
 fn layers(place: &Place) -> Result<Vec<Layer>, Failure> {
-    let source = place.root.join("src");
-    let own = paths::USER.unsigned_abs();
-    let made = Path::new("/alustan");
-    let programs = Path::new(paths::PROGRAMS);
-    let folders = [
-        (source.join("bin"), programs, Path::new("/none"), 0),
-        (
-            place.providers.clone(),
-            Path::new(paths::PROVIDERS),
-            made,
-            own,
-        ),
-        (place.module.clone(), Path::new(paths::MODULE), made, own),
-    ];
-    folders
-        .iter()
-        .filter(|(folder, ..)| folder.is_dir())
-        .map(|(folder, target, made_from, owner)| {
-            let content = Content {
-                folder,
-                target,
-                made_from,
-                owner: *owner,
-            };
-            let name = folder.file_name().unwrap_or_default();
-            let file = place.root.join(name).with_extension("layer");
-            let written = layer::write(content, &file).map_err(refused)?;
-            Ok(Layer {
-                file,
-                digest: written.digest,
-                diff_id: written.diff_id,
-                size: written.size,
-                created_by: format!("alustan: {}", target.display()),
-            })
+    let layer = |kind: &paths::Layer| {
+        let content = Content {
+            folder: &place.source(kind),
+            target: Path::new(kind.target),
+            made_from: Path::new(MADE),
+            owner: kind.owner.unsigned_abs(),
+        };
+        let file = place.root.join(kind.source).with_extension("layer");
+        let written = layer::write(content, &file).map_err(refused)?;
+        Ok(Layer {
+            file,
+            digest: written.digest,
+            diff_id: written.diff_id,
+            size: written.size,
+            created_by: format!("alustan: {}", kind.target),
         })
+    };
+    iter::once(&RUNNER_LAYER)
+        .chain(&LAYERS)
+        .filter(|kind| place.source(kind).is_dir())
+        .map(layer)
         .collect()
 }
 

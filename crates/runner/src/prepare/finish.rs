@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use alustan_api::paths::RUNNER_LAYER;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use serde_json::Value;
 
@@ -25,16 +26,15 @@ pub(super) fn finish(
     remove_histories(&data.join("modules"))?;
     sort_modules(&data.join("modules/modules.json"))?;
     forget_lineage(&data.join("terraform.tfstate"))?;
-    let source = place.root.join("src");
     if request.inject {
-        let programs = source.join("bin");
+        let programs = place.source(&RUNNER_LAYER);
         fs::create_dir_all(&programs)?;
         fs::copy(std::env::current_exe()?, programs.join("alustan-runner"))?;
     }
     if let Some(bundle) = vars.get(certificates::BUNDLE) {
         fs::write(place.root.join("ca.crt"), bundle)?;
     }
-    level(&source)?;
+    level(&place.root.join("src"))?;
     fs::write(place.root.join("Dockerfile"), dockerfile)
 }
 

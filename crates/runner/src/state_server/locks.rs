@@ -2,10 +2,15 @@
 //! it is known in memory. An engine that unlocks the state writes nothing: the report releases the lock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use alustan_api::run::StateLock;
+use tokio::time::Instant;
 
 use crate::record::{Record, RecordError};
+
+/// How long a reserved lock is granted without a look at the record: longer than an engine takes to start.
+const RESERVED: Duration = Duration::from_secs(10);
 
 /// The lock of the state of one run.
 pub(super) struct Locks {
@@ -19,8 +24,8 @@ pub(super) struct Locks {
 struct Memory {
     /// Id of the lock of this run in the record.
     recorded: Option<String>,
-    /// Whether the run took that lock for the engine that it starts next.
-    reserved: bool,
+    /// When the run took that lock for the engine that it starts next.
+    reserved_at: Option<Instant>,
     /// The lock that an engine of this pod holds.
     held: Option<StateLock>,
     /// The last lock that was in the way.
@@ -44,7 +49,7 @@ impl Locks {
     pub(super) fn reserve(&self, id: String) {
         let mut memory = self.memory();
         memory.recorded = Some(id);
-        memory.reserved = true;
+        memory.reserved_at = Some(Instant::now());
     }
 
     /// Locks the state; returns the lock in the way, if any.
@@ -56,7 +61,11 @@ impl Locks {
                 memory.in_the_way = Some(held.clone());
                 return Ok(Some(held));
             }
-            if std::mem::take(&mut memory.reserved) || memory.held.is_some() {
+            let is_reserved = memory
+                .reserved_at
+                .take()
+                .is_some_and(|at| at.elapsed() < RESERVED);
+            if is_reserved || memory.held.is_some() {
                 memory.held = Some(lock);
                 return Ok(None);
             }
@@ -165,6 +174,21 @@ mod tests {
         assert_eq!(locks.lock(lock("second")).await.unwrap(), None);
         assert_eq!(recorded(&secrets).as_deref(), Some("second"));
         assert_eq!(locks.recorded().as_deref(), Some("second"));
+    }
+
+    /// The node may have been frozen meanwhile, and another run have begun.
+    #[tokio::test(start_paused = true)]
+    async fn reserved_lock_expires() {
+        let (secrets, locks) = run(Some("uid"));
+        locks.reserve("uid".into());
+        tokio::time::advance(RESERVED).await;
+        let next = RunRecord {
+            number: 8,
+            ..RunRecord::default()
+        };
+        secrets.put("web-run", [(key::RECORD, to_json(&next))]);
+        let refused = locks.lock(lock("first")).await;
+        assert!(matches!(refused, Err(RecordError::NotOurs(_))));
     }
 
     #[tokio::test]

@@ -9,13 +9,10 @@ use crate::world::World;
 const CLAIM: [&str; 2] = ["get web-run", "patch web-run"];
 const OPEN_STATE: [&str; 1] = ["get web-state"];
 const BEGIN: [&str; 1] = ["patch web-run"];
+/// The slot for the next version, and the signature of the pointer.
+const BEGIN_STATE: [&str; 2] = ["get web-state-slot-0", "patch web-state"];
 /// The chunk of the version before is in the Secret of the pointer.
-const WRITE_TO_SLOT: [&str; 4] = [
-    "get web-state-slot-0",
-    "patch web-state",
-    "patch web-state-slot-0",
-    "patch web-state",
-];
+const WRITE_TO_SLOT: [&str; 2] = ["patch web-state-slot-0", "patch web-state"];
 const REPORT: [&str; 1] = ["patch web-run"];
 
 fn world() -> World {
@@ -48,7 +45,14 @@ fn apply_sends_a_fixed_sequence_of_requests() {
     world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     let write = WRITE_TO_SLOT;
-    let expected = [&CLAIM[..], &OPEN_STATE, &BEGIN, &write, &REPORT];
+    let expected = [
+        &CLAIM[..],
+        &OPEN_STATE,
+        &BEGIN_STATE,
+        &BEGIN,
+        &write,
+        &REPORT,
+    ];
     assert_calls(&world, "the next apply", &expected);
 
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
@@ -93,6 +97,13 @@ fn destroy_sends_a_fixed_sequence_of_requests() {
     world.calls();
     world.run(RunKind::Destroy).expect(RunResult::Done);
     let write = WRITE_TO_SLOT;
-    let expected = [&CLAIM[..], &OPEN_STATE, &BEGIN, &write, &REPORT];
+    let expected = [
+        &CLAIM[..],
+        &OPEN_STATE,
+        &BEGIN_STATE,
+        &BEGIN,
+        &write,
+        &REPORT,
+    ];
     assert_calls(&world, "a destroy", &expected);
 }

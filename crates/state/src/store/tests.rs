@@ -209,7 +209,7 @@ async fn a_state_of_more_than_a_mebibyte_is_kept_in_chunks() {
     assert!(*open().await.unwrap().get().await.unwrap() == big);
     for slot in names(12) {
         let data = secrets.get(&slot).unwrap().data;
-        assert!(data.values().map(Vec::len).sum::<usize>() <= CHUNK);
+        assert!(data.get(DATA).map_or(0, Vec::len) <= CHUNK);
     }
 }
 
@@ -289,6 +289,35 @@ async fn a_second_writer_fails_and_destroys_nothing(#[case] versions: u64) {
             Err(StateError::Moved)
         ));
     }
+    assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
+}
+
+/// The first has moved the pointer before the second did, and saves again and again.
+#[tokio::test]
+async fn a_writer_that_was_replaced_fails_each_time_and_destroys_nothing() {
+    let secrets = cluster(3);
+    let first = open(&secrets).await;
+    first.put(state(1, 10)).await.unwrap();
+    open(&secrets).await.put(state(2, 10)).await.unwrap();
+    for serial in 7..12 {
+        let error = first.put(state(serial, 10)).await.unwrap_err();
+        assert!(matches!(error, StateError::Moved), "{error}");
+        assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
+    }
+}
+
+#[tokio::test]
+async fn a_writer_that_has_begun_keeps_earlier_ones_out() {
+    let secrets = cluster(3);
+    open(&secrets).await.put(state(1, 10)).await.unwrap();
+    let first = open(&secrets).await;
+    let second = open(&secrets).await;
+    second.begin().await.unwrap();
+    let error = first.put(state(7, 10)).await.unwrap_err();
+    assert!(matches!(error, StateError::Moved), "{error}");
+    let before = secrets.writes().len();
+    second.put(state(2, 10)).await.unwrap();
+    assert_eq!(secrets.writes()[before..], ["slot-0", "state"]);
     assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
 }
 

@@ -4,7 +4,7 @@ use futures::future::try_join_all;
 
 use super::memory::{Memory, Slot, Tried};
 use super::read::read_for;
-use super::{DATA, POINTER, Pointer, StateError, StateStore};
+use super::{DATA, POINTER, Pointer, StateError, StateStore, WRITER};
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 
@@ -60,9 +60,13 @@ impl StateStore {
         }
     }
 
+    pub(super) fn is_signed(&self, memory: &Memory) -> bool {
+        memory.pointer.writer.as_ref() == Some(&self.writer)
+    }
+
     /// Makes the pointer ours, so that nobody else names the slots that are free by it, or checks that it still is.
     pub(super) async fn hold_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
-        if memory.pointer.writer.as_ref() == Some(&self.writer) {
+        if self.is_signed(memory) {
             return self.check_pointer(memory).await;
         }
         let signed = Tried {
@@ -126,7 +130,10 @@ impl StateStore {
         chunk: &[u8],
     ) -> Result<String, StateError> {
         loop {
-            let changes = Changes::from([(DATA.to_owned(), Some(chunk.to_vec()))]);
+            let changes = Changes::from([
+                (DATA.to_owned(), Some(chunk.to_vec())),
+                (WRITER.to_owned(), Some(self.writer.clone().into_bytes())),
+            ]);
             match self.swap(&slot.name, &version, changes).await? {
                 Swapped::Done(version) => return Ok(version),
                 Swapped::Found(found) => {

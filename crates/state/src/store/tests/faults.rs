@@ -176,6 +176,25 @@ async fn a_pointer_that_arrives_late_does_not_name_the_chunk_of_the_next_run(#[c
     assert_eq!(stored(&secrets, 3).await, Some(state(expected, 10)));
 }
 
+/// A chunk that is in its slot already is written all the same: else an earlier one could still arrive there.
+#[tokio::test]
+async fn a_chunk_that_arrives_late_does_not_replace_the_same_content_of_the_next_run() {
+    let secrets = cluster(3);
+    let store = open(&secrets).await;
+    for serial in 1..=4 {
+        store.put(state(serial, 10)).await.unwrap();
+    }
+    let first = impatient(&secrets, 3).await;
+    let signature = secrets.writes().len();
+    secrets.fail(signature + 1, Fault::Late(99));
+    first.put(state(5, 10)).await.unwrap_err();
+    // The content of the second version, which is still in slot-0.
+    open(&secrets).await.put(state(2, 10)).await.unwrap();
+    assert_eq!(pointer(&secrets).current.unwrap().slots, ["slot-0"]);
+    secrets.let_arrive();
+    assert_eq!(stored(&secrets, 3).await, Some(state(2, 10)));
+}
+
 /// A save that nobody waits for any more is one without an answer.
 #[tokio::test]
 async fn a_save_that_is_broken_off_leaves_nothing_uncertain_behind() {
