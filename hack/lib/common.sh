@@ -4,6 +4,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 CACHE=${ALUSTAN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/alustan}
 DEV=${ALUSTAN_DEV_DIR:-/var/tmp/alustan-dev}
+TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 
 # say TEXT: one progress line, with the seconds since the first script began.
 export ALUSTAN_STARTED=${ALUSTAN_STARTED:-$EPOCHSECONDS}
@@ -48,7 +49,7 @@ groups=()
 program() { sed -n 's/^name = "\(.*\)"$/\1/p' "$1/Cargo.toml" | tail -n 1; }
 
 # debug_folder: the folder of the programs that CARGO_BUILD builds.
-debug_folder() { echo "${CARGO_TARGET_DIR:-$ROOT/target}/$(rustc -vV | sed -n 's/^host: //p')/debug"; }
+debug_folder() { echo "$TARGET/$(rustc -vV | sed -n 's/^host: //p')/debug"; }
 
 # engine: terraform where it is on PATH, OpenTofu otherwise or by ENGINE=opentofu.
 engine() {

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::labels;
 use alustan_tests::{Fault, RegistryFront, Scene, scene};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
 const REGISTRY: &str = "10.99.1.2:5000";
@@ -63,7 +61,7 @@ async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
     files
 }
 
-/// What the config of an image tells the container runtime. The label with the context names the repository.
+/// Settings of an image for the container runtime, without the context label, which names the repository.
 async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
     let image = format!("docker://{REGISTRY}/{}/{name}:{tag}", scene.namespace);
     let inspect = ["inspect", "--config", "--raw", "--tls-verify=false", &image];
@@ -120,14 +118,7 @@ async fn append_makes_kanikos_files_in_a_restricted_namespace() {
         }
         scene.apply(&scene.resource_by_kaniko("kaniko")).await;
         let kaniko = scene.ready("kaniko").await.status.unwrap();
-        let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
-        let enforce = "pod-security.kubernetes.io/enforce";
-        let restricted = Patch::Merge(json!({"metadata": {"labels": {enforce: "restricted"}}}));
-        let edit = PatchParams::default();
-        namespaces
-            .patch(&scene.namespace, &edit, &restricted)
-            .await
-            .unwrap();
+        scene.enforce(&scene.namespace, "restricted").await;
         let mut append = scene.resource("append");
         append["spec"]["containerRegistry"]["builder"] = json!({"kind": "Append"});
         scene.apply(&append).await;

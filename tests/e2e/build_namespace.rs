@@ -4,7 +4,7 @@ use alustan_tests::{Operators, Scene, scene_alone};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 
 const PRIVATE: &str = "private-registry.alustan.test";
@@ -44,13 +44,7 @@ mod alone {
         let builds = format!("{}-builds", scene.namespace);
         scene.create_namespace(&builds, "baseline").await;
         let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
-        let enforce = "pod-security.kubernetes.io/enforce";
-        let restricted = Patch::Merge(json!({"metadata": {"labels": {enforce: "restricted"}}}));
-        let edit = PatchParams::default();
-        namespaces
-            .patch(&scene.namespace, &edit, &restricted)
-            .await
-            .unwrap();
+        scene.enforce(&scene.namespace, "restricted").await;
         let operators = Operators::of(&scene).await.everywhere();
         let operators = operators.with("ALUSTAN_BUILD_NAMESPACE", &builds);
 
@@ -86,6 +80,16 @@ mod alone {
             scene.jobs("build").await.is_empty(),
             "a build beside its resource"
         );
+
+        // Append builds there as well, without root.
+        scene.enforce(&builds, "restricted").await;
+        web["spec"]["containerRegistry"]["builder"] = json!({"kind": "Append"});
+        scene.apply(&web).await;
+        let changed = [("main.tf", "output \"v\" { value = 2 }\n")];
+        scene.commit("web", &changed).await;
+        scene.ready_after_run("web", 2).await;
+        all_taken_back(&scene, &builds).await;
+        assert_eq!(names::<Job>(&scene, &builds).await.len(), 2);
 
         // What a build says is told where its resource is.
         let broken = [(

@@ -149,7 +149,7 @@ impl Head {
     }
 }
 
-/// One request: each has a connection of its own.
+/// Handles one connection with one request.
 async fn pass(mut stream: TcpStream, fault: &Fault, injected: &AtomicUsize) -> Option<()> {
     let inject = || injected.fetch_add(1, Ordering::SeqCst);
     let mut head = Head::read(&mut stream).await?;

@@ -154,6 +154,15 @@ impl Scene {
             .expect("create the namespace");
     }
 
+    /// Sets the PodSecurity level that a namespace enforces.
+    pub async fn enforce(&self, namespace: &str, level: &str) {
+        let labels = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}});
+        let api: Api<Namespace> = Api::all(self.client());
+        api.patch(namespace, &PatchParams::default(), &Patch::Merge(&labels))
+            .await
+            .expect("label the namespace");
+    }
+
     fn client(&self) -> Client {
         self.cluster.client.clone()
     }
