@@ -1,6 +1,6 @@
 //! The runner image: what goes into it, and the tag that follows from that (rule 1).
 
-use alustan_api::paths::{LAYERS, Layer, RUNNER_LAYER};
+use alustan_api::paths::{LAYERS, RUNNER_LAYER};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
 use alustan_api::{BuilderKind, Terraform, paths};
@@ -154,23 +154,24 @@ pub fn artifact(tf: &Terraform, source: &SourceSeen) -> String {
 }
 
 fn dockerfile(base: Option<&str>, inject: bool) -> String {
-    let from = base
-        .map(|base| format!("FROM {base}\n"))
-        .unwrap_or_default();
-    let copies: String = inject
+    let from = base.map(|base| format!("FROM {base}"));
+    let copies = inject
         .then_some(RUNNER_LAYER)
         .into_iter()
         .chain(LAYERS)
         .map(|layer| {
-            let Layer {
-                source,
-                target,
-                owner,
-            } = layer;
-            format!("COPY --chown={owner}:{owner} {source}/ {target}/\n")
-        })
-        .collect();
+            let owner = layer.owner;
+            let source = layer.source;
+            format!("COPY --chown={owner}:{owner} {source}/ {}/", layer.target)
+        });
     let user = paths::USER;
-    let runner = paths::RUNNER;
-    format!("{from}{copies}USER {user}:{user}\nENTRYPOINT [\"{runner}\"]\n")
+    let last = [
+        format!("USER {user}:{user}"),
+        format!("ENTRYPOINT [\"{}\"]\n", paths::RUNNER),
+    ];
+    from.into_iter()
+        .chain(copies)
+        .chain(last)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
