@@ -169,8 +169,8 @@ async fn a_bad_source_has_its_own_reason_and_harms_nobody() {
                 &scene,
                 "broken",
                 git("path", "broken"),
-                "ModuleSyntax",
-                &["broken/main.tf:"],
+                "ModuleInvalid",
+                &["main.tf line 3"],
             ),
             bad(
                 &scene,

@@ -106,7 +106,6 @@ pub const ALL: &[&str] = &[
     "MigrationFailed",
     "ModuleInvalid",
     "ModuleNotFound",
-    "ModuleSyntax",
     "ModulesUnavailable",
     "NameTaken",
     "NoChanges",

@@ -1,6 +1,7 @@
 //! One bare shallow repository per address and credentials, and what is read from it. Called by the controller.
 
 mod collect;
+mod facts;
 mod fetch;
 mod pack;
 mod refs;
@@ -15,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use self::facts::KnownFacts;
 pub use self::refs::Listing;
 use self::store::Store;
 use crate::{
@@ -73,6 +75,7 @@ const LISTING: u64 = 64 << 20;
 #[derive(Clone)]
 pub struct GitCache {
     store: Arc<Store>,
+    facts: KnownFacts,
     options: Arc<CacheOptions>,
     turns: Arc<Turns>,
     tenant: Arc<str>,
@@ -95,6 +98,7 @@ impl GitCache {
     pub fn with_options(root: impl Into<PathBuf>, options: CacheOptions) -> Result<Self, Error> {
         Ok(Self {
             store: Arc::new(Store::open(root.into())?),
+            facts: KnownFacts::default(),
             turns: Turns::new(options.at_once),
             options: Arc::new(options),
             tenant: Arc::default(),
@@ -189,6 +193,7 @@ impl GitCache {
             repository: &repository,
             store: &self.store,
             options: &self.options,
+            facts: &self.facts,
             credentials,
             url,
             revision,

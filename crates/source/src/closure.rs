@@ -6,18 +6,19 @@
 mod select;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::{
     error::Error,
-    module::{self, Call},
+    module::{self, Call, Facts, Unclear},
     repopath,
-    tree::{Astray, Entry, Found, Kind, Tree},
+    tree::{Astray, Entry, Found, Kind, Steps, Tree},
 };
 
-/// More modules than anybody writes; links that lead in circles would otherwise make them without end.
-const MODULES: usize = 2000;
-/// Bytes of one configuration file.
-const CONFIGURATION: u64 = 4 * 1024 * 1024;
+/// Modules of a closure. Links that lead in circles would otherwise make them without end.
+const MODULES: usize = 2_000;
+/// Configuration files that are read.
+const FILES: usize = 2_000;
 
 /// What to do about a path that leads into a submodule.
 const IN_SUBMODULE: &str = "is in a submodule: set `gitRepo.submodules: true` to fetch it";
@@ -34,14 +35,22 @@ pub(crate) struct Wanted {
 }
 
 /// The closure while it grows.
-pub(crate) struct Closure<'t> {
-    tree: &'t Tree,
-    commit: &'t str,
+///
+/// A closure that exceeds its bounds, or has a file that cannot be followed, becomes the whole repository: nothing is refused for its
+/// syntax.
+pub(crate) struct Closure {
+    tree: Arc<Tree>,
+    commit: String,
     root: String,
+    /// Configuration files by folder.
+    configuration: BTreeMap<String, Vec<String>>,
     /// Modules seen, by the path their sources are relative to; the value is the folder it really is.
     modules: BTreeMap<String, String>,
     /// Modules whose files were not asked for yet.
     unread: Vec<String>,
+    /// Files and bytes of configuration read so far.
+    files: usize,
+    bytes: u64,
     /// Folders that go in with all below them.
     folders: BTreeSet<String>,
     /// Links and files outside of those folders that go in.
@@ -50,6 +59,18 @@ pub(crate) struct Closure<'t> {
     entered: BTreeSet<String>,
     submodules: bool,
     backend: Option<String>,
+    /// Why the whole repository goes in.
+    whole: Option<String>,
+    steps: Steps,
+}
+
+/// Bounds of a selection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Files and links.
+    pub(crate) files: u64,
+    /// Bytes of the files.
+    pub(crate) bytes: u64,
 }
 
 /// What goes in, and what is known of the root module.
@@ -62,22 +83,42 @@ pub(crate) struct Selection {
     pub(crate) submodules: Vec<String>,
     /// Type of the root module's `backend` block, or `cloud`.
     pub(crate) backend: Option<String>,
+    /// Why the whole repository goes in, if it does.
+    pub(crate) whole: Option<String>,
 }
 
-impl<'t> Closure<'t> {
+impl Closure {
+    /// Bytes of configuration that are read.
+    pub(crate) const BYTES: u64 = 8 << 20;
+
     /// A closure with nothing in it. `submodules`: whether paths may lead into submodules.
-    pub(crate) fn new(tree: &'t Tree, commit: &'t str, submodules: bool) -> Self {
+    pub(crate) fn new(tree: Arc<Tree>, commit: &str, submodules: bool) -> Self {
+        let mut configuration = BTreeMap::<String, Vec<String>>::new();
+        for (path, _) in tree
+            .below("")
+            .filter(|(path, _)| module::is_configuration(path))
+        {
+            let files = configuration
+                .entry(repopath::parent(path).to_owned())
+                .or_default();
+            files.push(path.clone());
+        }
         Self {
             tree,
-            commit,
+            commit: commit.to_owned(),
             root: String::new(),
+            configuration,
             modules: BTreeMap::new(),
             unread: Vec::new(),
+            files: 0,
+            bytes: 0,
             folders: BTreeSet::new(),
             singles: BTreeSet::new(),
             entered: BTreeSet::new(),
             submodules,
             backend: None,
+            whole: None,
+            steps: Steps::default(),
         }
     }
 
@@ -85,7 +126,7 @@ impl<'t> Closure<'t> {
     pub(crate) fn start(&mut self, root: &str, include: &[String]) -> Result<(), Error> {
         root.clone_into(&mut self.root);
         match self.enter(root)? {
-            Found::Folder(folder) => self.add_module(root.to_owned(), folder)?,
+            Found::Folder(folder) => self.add_module(root.to_owned(), folder),
             Found::File(_) => return Err(invalid_path(root, "is a file")),
             Found::Submodule(submodule) => {
                 self.enter_submodule(submodule, || invalid_path(root, IN_SUBMODULE))?;
@@ -109,65 +150,85 @@ impl<'t> Closure<'t> {
 
     /// The files to read next; none when the closure is complete.
     pub(crate) fn wanted(&mut self) -> Vec<Wanted> {
-        let modules = std::mem::take(&mut self.unread);
-        modules
-            .iter()
-            .flat_map(|module| self.configuration_of(module))
-            .collect()
+        let mut wanted = Vec::new();
+        for module in std::mem::take(&mut self.unread) {
+            let folder = self.modules.get(&module);
+            let paths = folder.and_then(|folder| self.configuration.get(folder));
+            for path in paths.cloned().unwrap_or_default() {
+                let Some((object, size)) = self.content(&path) else {
+                    continue;
+                };
+                if self.files == FILES {
+                    self.take_whole(&path, "more configuration files than are followed");
+                    return wanted;
+                }
+                self.files += 1;
+                if self.bytes + size > Self::BYTES {
+                    self.take_whole(&path, "more configuration than is followed");
+                    continue;
+                }
+                self.bytes += size;
+                wanted.push(Wanted {
+                    path,
+                    object,
+                    module: module.clone(),
+                });
+            }
+        }
+        wanted
     }
 
-    /// Takes the content of a wanted file.
-    pub(crate) fn supply(&mut self, file: &Wanted, content: &[u8]) -> Result<(), Error> {
-        let facts = module::read(&file.path, content).map_err(|fault| Error::ModuleSyntax {
-            file: file.path.clone(),
-            line: fault.line,
-            column: fault.column,
-            message: fault.message,
-        })?;
+    /// Takes the facts of a wanted file.
+    pub(crate) fn supply(&mut self, file: &Wanted, facts: &Facts) -> Result<(), Error> {
         if file.module == self.root && self.backend.is_none() {
-            self.backend = facts.backend;
+            self.backend.clone_from(&facts.backend);
+        }
+        if let Some(Unclear { line, why }) = &facts.unclear {
+            self.take_whole(&format!("{}:{line}", file.path), why);
         }
         facts
             .calls
             .iter()
-            .try_for_each(|call| self.follow_call(file, call))
+            .try_for_each(|(source, call)| self.follow_call(file, source, call))
+    }
+
+    /// Makes the closure the whole repository; what was found so far stays. The first reason is kept.
+    fn take_whole(&mut self, place: &str, why: &str) {
+        self.unread.clear();
+        self.whole.get_or_insert_with(|| format!("{place}: {why}"));
     }
 
     /// Where `path` leads; the links on the way go in.
     fn enter(&mut self, path: &str) -> Result<Found, Error> {
-        match self.tree.follow(path) {
+        match self.tree.follow(path, &self.steps) {
             Ok(followed) => {
                 self.singles.extend(followed.links);
                 Ok(followed.found)
             }
             Err(Astray::Missing) => Err(Error::PathNotFound {
                 path: path.to_owned(),
-                commit: self.commit.to_owned(),
+                commit: self.commit.clone(),
             }),
             Err(Astray::Outside) => Err(invalid_path(
                 path,
                 "leads out of the repository through a link",
             )),
             Err(Astray::Loop) => Err(invalid_path(path, "leads in circles through links")),
+            Err(Astray::TooLong) => Err(invalid_path(path, "passes too many folders and links")),
         }
     }
 
-    fn add_module(&mut self, path: String, folder: String) -> Result<(), Error> {
+    fn add_module(&mut self, path: String, folder: String) {
         if self.modules.contains_key(&path) {
-            return Ok(());
-        }
-        if self.modules.len() >= MODULES {
-            let size = MODULES as u64 + 1;
-            return Err(Error::ContextTooLarge {
-                size,
-                unit: "modules",
-                limit: MODULES as u64,
-            });
+            return;
         }
         self.folders.insert(folder.clone());
-        self.modules.insert(path.clone(), folder);
-        self.unread.push(path);
-        Ok(())
+        if self.modules.len() == MODULES {
+            self.take_whole(&path, "more modules than are followed");
+        } else if self.whole.is_none() {
+            self.modules.insert(path.clone(), folder);
+            self.unread.push(path);
+        }
     }
 
     fn add_include(&mut self, path: &str) -> Result<(), Error> {
@@ -181,70 +242,45 @@ impl<'t> Closure<'t> {
         Ok(())
     }
 
-    fn configuration_of(&self, module: &str) -> Vec<Wanted> {
-        let Some(folder) = self.modules.get(module) else {
-            return Vec::new();
-        };
-        let files = self.tree.below(folder);
-        let files = files
-            .filter(|(path, _)| repopath::parent(path) == folder && module::is_configuration(path));
-        files
-            .filter_map(|(path, entry)| self.wanted_file(module, path, entry))
-            .collect()
-    }
-
-    fn wanted_file(&self, module: &str, path: &str, entry: &Entry) -> Option<Wanted> {
-        let object = match entry.kind {
-            Kind::File { .. } => entry.object.clone(),
-            Kind::Link => match self.tree.follow(path).ok()?.found {
-                Found::File(real) => self.tree.get(&real)?.object.clone(),
+    /// Object id and size of a file, or of the file that a link leads to.
+    fn content(&self, path: &str) -> Option<(String, u64)> {
+        let entry = self.tree.get(path)?;
+        let real = match entry.kind {
+            Kind::File { .. } => entry,
+            Kind::Link => match self.tree.follow(path, &self.steps).ok()?.found {
+                Found::File(real) => self.tree.get(&real)?,
                 Found::Folder(_) | Found::Submodule(_) => return None,
             },
             Kind::Submodule => return None,
         };
-        Some(Wanted {
-            path: path.to_owned(),
-            object,
-            module: module.to_owned(),
-        })
+        Some((real.object.clone(), real.size))
     }
 
-    fn follow_call(&mut self, file: &Wanted, call: &Call) -> Result<(), Error> {
-        let path = repopath::join(&file.module, &call.source).ok_or_else(|| leaves(file, call))?;
-        let followed = self.tree.follow(&path).map_err(|astray| match astray {
-            Astray::Outside => leaves(file, call),
-            Astray::Missing => not_found(file, call, ""),
-            Astray::Loop => not_found(file, call, " (its links lead in circles)"),
-        })?;
+    fn follow_call(&mut self, file: &Wanted, source: &str, call: &Call) -> Result<(), Error> {
+        let not_found = |why| not_found(file, source, call, why);
+        let leaves = || leaves(file, source, call);
+        let path = repopath::join(&file.module, source).ok_or_else(leaves)?;
+        let followed = match self.tree.follow(&path, &self.steps) {
+            Ok(followed) => followed,
+            Err(Astray::Outside) => return Err(leaves()),
+            Err(Astray::Missing) => return Err(not_found("")),
+            Err(Astray::Loop) => return Err(not_found(" (its links lead in circles)")),
+            Err(Astray::TooLong) => {
+                self.take_whole(&file.path, "paths that pass too many folders and links");
+                return Ok(());
+            }
+        };
         match followed.found {
             Found::Folder(folder) => {
                 self.singles.extend(followed.links);
-                self.add_module(path, folder)
+                self.add_module(path, folder);
+                Ok(())
             }
-            Found::File(_) => Err(not_found(file, call, " (it is a file)")),
+            Found::File(_) => Err(not_found(" (it is a file)")),
             Found::Submodule(submodule) => self.enter_submodule(submodule, || {
-                not_found(
-                    file,
-                    call,
-                    " (it is in a submodule: set `gitRepo.submodules: true` to fetch it)",
-                )
+                not_found(" (it is in a submodule: set `gitRepo.submodules: true` to fetch it)")
             }),
         }
-    }
-
-    /// Bytes of the largest configuration file that is read.
-    pub(crate) fn check_size(&self, wanted: &Wanted) -> Result<(), Error> {
-        let size = self.tree.get(&wanted.path).map_or(0, |entry| entry.size);
-        if size <= CONFIGURATION {
-            return Ok(());
-        }
-        let message = format!("the file has {size} bytes, more than {CONFIGURATION}");
-        Err(Error::ModuleSyntax {
-            file: wanted.path.clone(),
-            line: 1,
-            column: 1,
-            message,
-        })
     }
 }
 
@@ -255,21 +291,21 @@ fn invalid_path(path: &str, why: &str) -> Error {
     }
 }
 
-fn leaves(file: &Wanted, call: &Call) -> Error {
+fn leaves(file: &Wanted, source: &str, call: &Call) -> Error {
     Error::PathLeavesRepository {
         file: file.path.clone(),
         line: call.line,
         module: call.module.clone(),
-        source_path: call.source.clone(),
+        source_path: source.to_owned(),
     }
 }
 
-fn not_found(file: &Wanted, call: &Call, why: &'static str) -> Error {
+fn not_found(file: &Wanted, source: &str, call: &Call, why: &'static str) -> Error {
     Error::ModuleNotFound {
         file: file.path.clone(),
         line: call.line,
         module: call.module.clone(),
-        source_path: call.source.clone(),
+        source_path: source.to_owned(),
         why,
     }
 }

@@ -156,18 +156,6 @@ pub enum Error {
         /// What is wrong with the target.
         why: &'static str,
     },
-    /// A configuration file does not parse.
-    #[error("{file}:{line}:{column}: {message}")]
-    ModuleSyntax {
-        /// Path from the repository's root.
-        file: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// What the parser says.
-        message: String,
-    },
     /// What the module needs is larger than allowed.
     #[error(
         "the module needs {size} {unit}, more than the limit of {limit}; large files do not belong next to a module, or `gitRepo.path` names too much"
@@ -258,7 +246,6 @@ impl Error {
             Self::PathLeavesRepository { .. } => "PathLeavesRepository",
             Self::ModuleNotFound { .. } => "ModuleNotFound",
             Self::SymlinkLeavesContext { .. } => "SymlinkLeavesContext",
-            Self::ModuleSyntax { .. } => "ModuleSyntax",
             Self::ContextTooLarge { .. } => "ContextTooLarge",
             Self::RepositoryTooLarge { .. } => "RepositoryTooLarge",
             Self::CacheFull { .. } => "GitCacheFull",
@@ -291,7 +278,6 @@ impl Error {
             | Self::PathLeavesRepository { .. }
             | Self::ModuleNotFound { .. }
             | Self::SymlinkLeavesContext { .. }
-            | Self::ModuleSyntax { .. }
             | Self::ContextTooLarge { .. }
             | Self::RepositoryTooLarge { .. }
             | Self::Submodule { .. } => false,

@@ -1,6 +1,13 @@
 //! Entrances for `fuzz/` to what is private.
 
-use crate::{closure::Closure, error::Error, tree::Tree};
+use std::sync::Arc;
+
+use crate::{
+    closure::{Closure, Limits},
+    error::Error,
+    module,
+    tree::Tree,
+};
 
 /// A repository as `git ls-tree` lists it, around the file that is given.
 const AROUND: &str =
@@ -14,15 +21,19 @@ pub fn closure(name: &str, text: &[u8]) -> Result<usize, Error> {
     let listing = format!("100644 blob a 1\ta/{name}\0{AROUND}");
     let mut tree = Tree::read(listing.as_bytes()).unwrap_or_default();
     tree.set_link("link".to_owned(), "b".to_owned());
-    let mut closure = Closure::new(&tree, "c0ffee", true);
+    let mut closure = Closure::new(Arc::new(tree), "c0ffee", true);
     closure.start("a", &["b".to_owned()])?;
     loop {
         let wanted = closure.wanted();
         if wanted.is_empty() {
-            return Ok(closure.finish()?.entries.len());
+            let limits = Limits {
+                files: 100,
+                bytes: 100,
+            };
+            return Ok(closure.finish(limits)?.entries.len());
         }
         wanted
             .iter()
-            .try_for_each(|file| closure.supply(file, text))?;
+            .try_for_each(|file| closure.supply(file, &module::read(&file.path, text)))?;
     }
 }

@@ -1,45 +1,78 @@
-//! What one configuration file says about modules and backends. Pure.
+//! What a configuration file says about local modules and the backend. Pure.
 
 mod hcl;
 mod json;
 
+use std::collections::BTreeMap;
+
 use crate::repopath;
+
+/// Distinct local sources of one file.
+const SOURCES: usize = 2_000;
+/// Bytes of a path, as in Linux.
+pub(crate) const PATH: usize = 4_096;
+/// Bytes of a module's name in messages.
+const NAME: usize = 256;
+
+/// Why a source that the engine computes is not followed.
+const COMPUTED: &str = "the module's source is not a literal";
 
 /// What a configuration file refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Calls of local modules.
-    pub(crate) calls: Vec<Call>,
+    /// Local modules by source, as written.
+    pub(crate) calls: BTreeMap<String, Call>,
     /// Type of the `backend` block, or `cloud`.
     pub(crate) backend: Option<String>,
+    /// The first part that cannot be followed: `calls` and `backend` may lack something.
+    pub(crate) unclear: Option<Unclear>,
 }
 
-/// A call of a local module.
+/// The first call of a local module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     /// Name of the block.
     pub(crate) module: String,
-    /// The source as written.
-    pub(crate) source: String,
     /// Line of the block from 1, 0 when unknown.
     pub(crate) line: usize,
 }
 
-/// Where and why a file does not parse.
+/// Why the modules of a file cannot all be followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct Unclear {
+    /// Line from 1.
     pub(crate) line: usize,
-    pub(crate) column: usize,
-    pub(crate) message: String,
+    pub(crate) why: &'static str,
 }
 
-impl Fault {
-    fn at_start(message: &str) -> Self {
-        Self {
-            line: 1,
-            column: 1,
-            message: message.to_owned(),
+impl Facts {
+    /// Records the call of a module, if its source is local: it starts with `./` or `../`; all else is fetched by the engine.
+    /// See <https://developer.hashicorp.com/terraform/language/modules/sources#local-paths>.
+    fn call(&mut self, module: &str, source: &str, line: usize) {
+        let local =
+            [".", ".."].contains(&source) || source.starts_with("./") || source.starts_with("../");
+        if !local || self.calls.contains_key(source) {
+            return;
         }
+        if source.len() > PATH {
+            self.unclear(line, "the path of a module is too long");
+        } else if self.calls.len() == SOURCES {
+            self.unclear(line, "the file calls too many modules");
+        } else {
+            let module = module.chars().take(NAME).collect();
+            self.calls.insert(source.to_owned(), Call { module, line });
+        }
+    }
+
+    /// Records the type of a backend; the first one counts.
+    fn backend(&mut self, kind: &str) {
+        self.backend
+            .get_or_insert_with(|| kind.chars().take(NAME).collect());
+    }
+
+    /// Records that something cannot be followed; the first one counts.
+    fn unclear(&mut self, line: usize, why: &'static str) {
+        self.unclear.get_or_insert(Unclear { line, why });
     }
 }
 
@@ -52,9 +85,13 @@ pub(crate) fn is_configuration(path: &str) -> bool {
     ours && !name.starts_with('.')
 }
 
-/// Reads one configuration file; its name says which language it is in.
-pub(crate) fn read(path: &str, bytes: &[u8]) -> Result<Facts, Fault> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Fault::at_start("the file is not UTF-8"))?;
+/// Reads one configuration file of any content, in linear time; its name says which syntax it has.
+pub(crate) fn read(path: &str, bytes: &[u8]) -> Facts {
+    let mut facts = Facts::default();
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        facts.unclear(1, "the file is not UTF-8");
+        return facts;
+    };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if is_json(path) {
         json::read(text)
@@ -63,14 +100,9 @@ pub(crate) fn read(path: &str, bytes: &[u8]) -> Result<Facts, Fault> {
     }
 }
 
-fn is_json(path: &str) -> bool {
+/// Whether a configuration file has the JSON syntax.
+pub(crate) fn is_json(path: &str) -> bool {
     path.strip_suffix(".json").is_some()
-}
-
-/// A source is local when it starts with `./` or `../`; all else is fetched by the engine.
-/// See <https://developer.hashicorp.com/terraform/language/modules/sources#local-paths>.
-fn is_local(source: &str) -> bool {
-    [".", ".."].contains(&source) || source.starts_with("./") || source.starts_with("../")
 }
 
 #[cfg(test)]

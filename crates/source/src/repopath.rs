@@ -42,6 +42,7 @@ pub(crate) fn name(path: &str) -> &str {
 }
 
 /// Whether `path` is `folder` or lies below it.
+#[cfg(test)]
 pub(crate) fn is_within(path: &str, folder: &str) -> bool {
     folder.is_empty()
         || path

@@ -1,5 +1,6 @@
 //! The files of one commit, as `git ls-tree` lists them, and what paths mean among them. Pure.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::repopath;
@@ -53,6 +54,30 @@ pub(crate) enum Astray {
     Outside,
     /// Links that lead to each other.
     Loop,
+    /// The [`Steps`] are used up.
+    TooLong,
+}
+
+/// Bounds the work of following paths in a tree: names of folders and links that are passed, by their length.
+pub(crate) struct Steps(Cell<u64>);
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self(Cell::new(4_000_000))
+    }
+}
+
+impl Steps {
+    /// Bytes of a path that are one step.
+    const BYTES: u64 = 64;
+
+    /// Takes the steps of a path with `bytes`.
+    fn take(&self, bytes: usize) -> Result<(), Astray> {
+        let steps = 1 + bytes as u64 / Self::BYTES;
+        let left = self.0.get().checked_sub(steps).ok_or(Astray::TooLong)?;
+        self.0.set(left);
+        Ok(())
+    }
 }
 
 /// A path followed to its end, and the links passed on the way.
@@ -128,8 +153,9 @@ impl Tree {
     }
 
     /// Follows `path` from the root, through every link, as the kernel would.
-    pub(crate) fn follow(&self, path: &str) -> Result<Followed, Astray> {
+    pub(crate) fn follow(&self, path: &str, steps: &Steps) -> Result<Followed, Astray> {
         const LINKS: usize = 40;
+        steps.take(path.len())?;
         let mut links = Vec::new();
         let mut ahead: VecDeque<String> = path.split('/').map(str::to_owned).collect();
         let mut here = String::new();
@@ -138,11 +164,13 @@ impl Tree {
                 continue;
             }
             let next = repopath::join(&here, &part).ok_or(Astray::Outside)?;
+            steps.take(next.len())?;
             match self.get(&next).map(|entry| entry.kind) {
                 Some(Kind::Link) => {
                     let target = self.link(&next).filter(|target| !target.is_empty());
                     let target = target.ok_or(Astray::Missing)?;
                     links.push(next.clone());
+                    steps.take(target.len())?;
                     if target.starts_with('/') {
                         return Err(Astray::Outside);
                     }
@@ -253,7 +281,11 @@ pub(crate) mod tests {
     fn a_submodule_gives_way_to_its_files() {
         let mut whole = tree(&["a/main.tf", "a/sub @", "z"]);
         whole.graft("a/sub", tree(&["x/main.tf", "l -> x"]));
-        let found = |path| whole.follow(path).map(|followed| followed.found);
+        let found = |path| {
+            whole
+                .follow(path, &Steps::default())
+                .map(|followed| followed.found)
+        };
         assert_eq!(
             found("a/sub/l/main.tf"),
             Ok(Found::File("a/sub/x/main.tf".into()))
@@ -283,7 +315,10 @@ pub(crate) mod tests {
             "sub @",
             "f -> m/real/main.tf",
         ]);
-        let found = |path| tree.follow(path).map(|followed| followed.found);
+        let found = |path| {
+            tree.follow(path, &Steps::default())
+                .map(|followed| followed.found)
+        };
         assert_eq!(found("m/link"), Ok(Found::Folder("m/real".into())));
         assert_eq!(
             found("x/up/main.tf"),
@@ -294,7 +329,10 @@ pub(crate) mod tests {
         assert_eq!(found(""), Ok(Found::Folder(String::new())));
         assert_eq!(found("m/real/main.tf/x"), Err(Astray::Missing));
         assert_eq!(found("nothing"), Err(Astray::Missing));
-        assert_eq!(tree.follow("x/up").unwrap().links, ["x/up", "m/link"]);
+        assert_eq!(
+            tree.follow("x/up", &Steps::default()).unwrap().links,
+            ["x/up", "m/link"]
+        );
     }
 
     #[test]
@@ -308,7 +346,10 @@ pub(crate) mod tests {
             "a/b/l -> ../..",
             "deep -> a/b/l/../x",
         ]);
-        let found = |path| tree.follow(path).map(|followed| followed.found);
+        let found = |path| {
+            tree.follow(path, &Steps::default())
+                .map(|followed| followed.found)
+        };
         assert_eq!(found("a/out"), Err(Astray::Outside));
         assert_eq!(found("abs"), Err(Astray::Outside));
         assert_eq!(found("p"), Err(Astray::Loop));

@@ -1,17 +1,20 @@
 //! One commit: its tree read, its closure found, its files taken out.
 
 use std::collections::{BTreeSet, HashMap};
+use std::{io, sync::Arc};
 
 use super::{
     CacheOptions, LISTING,
+    facts::KnownFacts,
     pack::Collected,
     store::{Repository, Store},
 };
 use crate::{
-    closure::{Closure, Selection},
+    closure::{Closure, Limits, Selection, Wanted},
     credentials::Credentials,
     error::Error,
-    git::{Bounds, GitFailure, Session},
+    git::{Bounds, GitFailure, Session, session::cache_error},
+    module::{self, Facts},
     reference::Revision,
     tree::{Entry, Tree},
     url::RepositoryUrl,
@@ -33,6 +36,7 @@ pub(super) struct Call<'a> {
     pub(super) store: &'a Store,
     pub(super) credentials: &'a Credentials,
     pub(super) options: &'a CacheOptions,
+    pub(super) facts: &'a KnownFacts,
     pub(super) url: &'a RepositoryUrl,
     pub(super) revision: &'a Revision,
     /// Reference in the cache that the commit is kept at.
@@ -55,13 +59,20 @@ impl Call<'_> {
         if !self.has_commit().await {
             self.fetch().await?;
         }
-        let mut tree = self.tree().await?;
+        let tree = self.tree().await?;
         let selection = if wanted.submodules {
-            self.with_submodules(&mut tree, wanted).await?
+            self.with_submodules(tree, wanted).await?
         } else {
-            self.closure(&tree, wanted).await?
+            self.closure(&Arc::new(tree), wanted).await?
         };
-        self.check_limits(&selection)?;
+        if let Some(why) = &selection.whole {
+            tracing::info!(
+                remote = self.url.remote(),
+                path = wanted.path,
+                why,
+                "the whole repository is the context"
+            );
+        }
         let commit = self.revision.commit.as_str();
         let wanted = selection
             .entries
@@ -87,7 +98,8 @@ impl Call<'_> {
         let listing = self
             .local("list the files of", &arguments, Vec::new(), LISTING)
             .await?;
-        let mut tree = Tree::read(&listing).ok_or_else(|| self.nonsense())?;
+        let tree = self.unblocked(move || Tree::read(&listing)).await?;
+        let mut tree = tree.ok_or_else(|| self.nonsense())?;
         self.read_links(&mut tree).await?;
         Ok(tree)
     }
@@ -104,7 +116,8 @@ impl Call<'_> {
         for (path, entry) in links {
             let target = targets
                 .get(&entry.object)
-                .map(|target| String::from_utf8_lossy(target));
+                .filter(|target| target.len() <= module::PATH);
+            let target = target.map(|target| String::from_utf8_lossy(target));
             tree.set_link(path, target.unwrap_or_default().into_owned());
         }
         Ok(())
@@ -112,48 +125,57 @@ impl Call<'_> {
 
     pub(super) async fn closure(
         &self,
-        tree: &Tree,
+        tree: &Arc<Tree>,
         wanted: &WantedModule<'_>,
     ) -> Result<Selection, Error> {
-        let commit = self.revision.commit.as_str();
-        let mut closure = Closure::new(tree, commit, wanted.submodules);
-        closure.start(wanted.path, wanted.include)?;
-        loop {
+        let commit = self.revision.commit.to_string();
+        let (path, include) = (wanted.path.to_owned(), wanted.include.to_vec());
+        let (tree, submodules) = (tree.clone(), wanted.submodules);
+        let limits = Limits {
+            files: self.options.context_files,
+            bytes: self.options.context_bytes,
+        };
+        let started = move || {
+            let mut closure = Closure::new(tree, &commit, submodules);
+            closure.start(&path, &include)?;
             let wanted = closure.wanted();
-            if wanted.is_empty() {
-                return closure.finish();
-            }
-            wanted
-                .iter()
-                .try_for_each(|file| closure.check_size(file))?;
-            let sized = wanted.iter().map(|file| (file.object.as_str(), 0));
-            let contents = self.contents(sized, self.options.context_bytes).await?;
-            for file in &wanted {
-                let content = contents.get(&file.object).ok_or_else(|| self.nonsense())?;
-                closure.supply(file, content)?;
-            }
+            Ok::<_, Error>((closure, wanted))
+        };
+        let (mut closure, mut wanted) = self.unblocked(started).await??;
+        while !wanted.is_empty() {
+            let known = wanted
+                .into_iter()
+                .map(|file| (self.facts.get(&file.path, &file.object), file));
+            let known: Vec<(Option<Arc<Facts>>, Wanted)> = known.collect();
+            let unread = known.iter().filter(|(facts, _)| facts.is_none());
+            let unread = unread.map(|(_, file)| (file.object.as_str(), 0));
+            let contents = self.contents(unread, Closure::BYTES).await?;
+            let (facts, nonsense) = (self.facts.clone(), self.nonsense());
+            let supply = move || {
+                for (known, file) in &known {
+                    let content = contents.get(&file.object);
+                    let read =
+                        || content.map(|content| facts.read(&file.path, &file.object, content));
+                    let Some(facts) = known.clone().or_else(read) else {
+                        return Err(nonsense);
+                    };
+                    closure.supply(file, &facts)?;
+                }
+                let wanted = closure.wanted();
+                Ok((closure, wanted))
+            };
+            (closure, wanted) = self.unblocked(supply).await??;
         }
+        self.unblocked(move || closure.finish(limits)).await?
     }
 
-    fn check_limits(&self, selection: &Selection) -> Result<(), Error> {
-        let size: u64 = selection.entries.values().map(|entry| entry.size).sum();
-        let limit = self.options.context_bytes;
-        if size > limit {
-            return Err(Error::ContextTooLarge {
-                size,
-                unit: "bytes",
-                limit,
-            });
-        }
-        let (size, limit) = (selection.entries.len() as u64, self.options.context_files);
-        if size > limit {
-            return Err(Error::ContextTooLarge {
-                size,
-                unit: "files",
-                limit,
-            });
-        }
-        Ok(())
+    /// Runs what needs a processor for long on a thread of its own.
+    async fn unblocked<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|error| cache_error("read", self.repository.path(), io::Error::other(error)))
     }
 
     /// Contents of objects, each read once, `limit` bytes together at most.

@@ -35,6 +35,7 @@ impl Collected {
             entries,
             submodules,
             backend,
+            whole: _,
         } = &self.selection;
         let mut items = Vec::with_capacity(entries.len());
         for (path, entry) in entries {

@@ -3,6 +3,8 @@
 //! Their commits are fetched into the cache of the repository that they are in, under the same limits: objects are
 //! named by their content, and who may read the one must be able to read the other anyway.
 
+use std::sync::Arc;
+
 use super::collect::{Call, WantedModule};
 use crate::{
     closure::Selection,
@@ -28,13 +30,14 @@ impl Call<'_> {
     /// What goes in, with the submodules that it takes.
     pub(super) async fn with_submodules(
         &self,
-        tree: &mut Tree,
+        tree: Tree,
         wanted: &WantedModule<'_>,
     ) -> Result<Selection, Error> {
         // Where each came from, for the addresses of those in it.
         let mut grafted: Vec<(String, RepositoryUrl)> = Vec::new();
+        let mut tree = Arc::new(tree);
         loop {
-            let selection = self.closure(tree, wanted).await?;
+            let selection = self.closure(&tree, wanted).await?;
             let Some(path) = selection.submodules.first() else {
                 return Ok(selection);
             };
@@ -46,9 +49,9 @@ impl Call<'_> {
                 .filter(|(folder, _)| path.starts_with(&format!("{folder}/")))
                 .max_by_key(|(folder, _)| folder.len())
                 .map_or(("", self.url), |(folder, url)| (folder.as_str(), url));
-            let url = self.address(tree, path, inside, parent).await?;
-            let files = self.files_of(tree, path, &url).await?;
-            tree.graft(path, files);
+            let url = self.address(&tree, path, inside, parent).await?;
+            let files = self.files_of(&tree, path, &url).await?;
+            Arc::make_mut(&mut tree).graft(path, files);
             grafted.push((path.clone(), url));
         }
     }
@@ -118,6 +121,7 @@ impl Call<'_> {
             repository: self.repository,
             store: self.store,
             options: self.options,
+            facts: self.facts,
             credentials: self.credentials,
             url,
             kept: format!("refs/alustan/of-{commit}"),

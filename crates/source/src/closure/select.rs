@@ -1,58 +1,100 @@
 //! What of the closure's folders goes in, and what must not. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Closure, Selection, invalid_path};
+use super::{Closure, Limits, Selection, invalid_path};
 use crate::{
     error::Error,
     module, repopath,
     tree::{Astray, Entry, Found, Kind},
 };
 
-impl Closure<'_> {
+impl Closure {
     /// Everything that goes in, once nothing is wanted any more.
-    pub(crate) fn finish(self) -> Result<Selection, Error> {
-        let below = self
+    pub(crate) fn finish(&self, limits: Limits) -> Result<Selection, Error> {
+        let mut entries = BTreeMap::new();
+        let mut submodules = BTreeSet::new();
+        if self.submodules {
+            submodules.extend(self.entered.iter().cloned());
+        }
+        for (path, entry) in self.candidates().filter(|(path, _)| !is_left_out(path)) {
+            match check_name(path) {
+                Err(error) if self.is_needed(path) => return Err(error),
+                Err(_) => continue,
+                Ok(()) => {}
+            }
+            if entry.kind != Kind::Submodule {
+                entries.insert(path.clone(), entry.clone());
+            } else if self.is_needed(path) {
+                submodules.insert(path.clone());
+            }
+        }
+        check_limits(&entries, limits)?;
+        // Before they are there, links may lead into them.
+        if !self.submodules || submodules.is_empty() {
+            self.check_links(&mut entries)?;
+        }
+        Ok(Selection {
+            entries,
+            submodules: submodules.into_iter().collect(),
+            backend: self.backend.clone(),
+            whole: self.whole.clone(),
+        })
+    }
+
+    /// What may go in.
+    fn candidates(&self) -> Box<dyn Iterator<Item = (&String, &Entry)> + '_> {
+        if self.whole.is_some() {
+            return Box::new(self.tree.below(""));
+        }
+        let outermost = self
             .folders
             .iter()
-            .flat_map(|folder| self.tree.below(folder));
+            .filter(|folder| folder.is_empty() || !self.is_inside(repopath::parent(folder)));
         let singles = self
             .singles
             .iter()
             .filter_map(|path| Some((path, self.tree.get(path)?)));
-        let mut entries = BTreeMap::new();
-        let mut submodules = Vec::new();
-        for (path, entry) in below.chain(singles).filter(|(path, _)| !is_left_out(path)) {
-            check_name(path)?;
-            if entry.kind == Kind::Submodule {
-                submodules.push(path.clone());
-            } else {
-                entries.insert(path.clone(), entry.clone());
+        Box::new(
+            outermost
+                .flat_map(|folder| self.tree.below(folder))
+                .chain(singles),
+        )
+    }
+
+    /// Whether the module asks for it. Other files of a whole repository that cannot go in are left out.
+    fn is_needed(&self, path: &str) -> bool {
+        self.whole.is_none() || self.singles.contains(path) || self.is_inside(path)
+    }
+
+    /// Whether `path` is one of the folders that go in, or below one.
+    fn is_inside(&self, path: &str) -> bool {
+        let mut path = path;
+        loop {
+            if self.folders.contains(path) {
+                return true;
             }
-        }
-        submodules.dedup();
-        if self.submodules {
-            submodules.extend(self.entered.iter().cloned());
-            submodules.sort();
-            submodules.dedup();
-            if !submodules.is_empty() {
-                let backend = self.backend;
-                return Ok(Selection {
-                    entries,
-                    submodules,
-                    backend,
-                });
+            if path.is_empty() {
+                return false;
             }
+            path = repopath::parent(path);
         }
+    }
+
+    fn check_links(&self, entries: &mut BTreeMap<String, Entry>) -> Result<(), Error> {
+        let mut astray = Vec::new();
         let links = entries.iter().filter(|(_, entry)| entry.kind == Kind::Link);
         for (link, _) in links {
-            self.check_link(link, &entries)?;
+            match self.check_link(link, entries) {
+                Err(error) if self.is_needed(link) => return Err(error),
+                Err(_) => astray.push(link.clone()),
+                Ok(()) => {}
+            }
         }
-        Ok(Selection {
-            entries,
-            submodules,
-            backend: self.backend,
-        })
+        for link in astray {
+            entries.remove(&link);
+        }
+        Ok(())
     }
 
     /// A link may go in when all it leads through and to goes in as well.
@@ -62,21 +104,18 @@ impl Closure<'_> {
             target: self.tree.link(link).unwrap_or_default().to_owned(),
             why,
         };
-        let followed = self.tree.follow(link).map_err(|astray| {
+        let followed = self.tree.follow(link, &self.steps).map_err(|astray| {
             refuse(match astray {
                 Astray::Missing => "points at nothing in the repository",
                 Astray::Outside => "leads out of the repository",
                 Astray::Loop => "leads in circles",
+                Astray::TooLong => "passes too many folders and links",
             })
         })?;
         let inside = match &followed.found {
             Found::File(file) => entries.contains_key(file),
             Found::Folder(folder) => {
-                !is_left_out(folder)
-                    && self
-                        .folders
-                        .iter()
-                        .any(|root| repopath::is_within(folder, root))
+                !is_left_out(folder) && (self.whole.is_some() || self.is_inside(folder))
             }
             Found::Submodule(_) => {
                 return Err(refuse(
@@ -91,6 +130,20 @@ impl Closure<'_> {
             Err(refuse("leads out of what the module uses"))
         }
     }
+}
+
+fn check_limits(entries: &BTreeMap<String, Entry>, limits: Limits) -> Result<(), Error> {
+    let bytes = entries.values().map(|entry| entry.size).sum();
+    let files = entries.len() as u64;
+    for (size, unit, limit) in [
+        (bytes, "bytes", limits.bytes),
+        (files, "files", limits.files),
+    ] {
+        if size > limit {
+            return Err(Error::ContextTooLarge { size, unit, limit });
+        }
+    }
+    Ok(())
 }
 
 /// What an engine or git leaves behind and no module is made of: `.git`, `.terraform`, `*.tfstate*`.

@@ -1,71 +1,386 @@
-//! The native syntax.
+//! Scans the native syntax for block headers and literal attributes.
+//!
+//! Follows the lexical grammar of the HCL specification (<https://github.com/hashicorp/hcl/blob/main/hclsyntax/spec.md>) in linear time
+//! and without a parse tree; expressions are skipped. Text outside of that grammar ends the scan and is not an error: whether the
+//! configuration is valid is for the engine to say.
 
-use hcl_edit::{
-    Span as _,
-    parser::parse_body,
-    structure::{Block, Body},
-};
+use super::{COMPUTED, Facts};
 
-use super::{Call, Facts, Fault, is_local};
+/// Nested blocks, brackets and templates. Real modules have fewer than 100.
+const DEPTH: usize = 1_000;
 
-pub(super) fn read(text: &str) -> Result<Facts, Fault> {
-    let body = parse_body(text).map_err(|error| fault(&error))?;
-    let calls = body
-        .get_blocks("module")
-        .filter_map(|block| call(text, block))
-        .collect();
-    Ok(Facts {
-        calls,
-        backend: backend(&body),
-    })
+/// Reads facts up to the end of the text, or up to where the text becomes unclear.
+pub(super) fn read(text: &str) -> Facts {
+    let mut scanner = Scanner {
+        text,
+        at: 0,
+        line: 1,
+        counted: 0,
+        blocks: Vec::new(),
+        facts: Facts::default(),
+    };
+    if let Err(why) = scanner.body() {
+        let line = scanner.line();
+        scanner.facts.unclear(line, why);
+    }
+    scanner.facts
 }
 
-fn fault(error: &hcl_edit::parser::Error) -> Fault {
-    let at = error.location();
-    Fault {
-        line: at.line(),
-        column: at.column(),
-        message: error.message().to_owned(),
+/// A block that the scanner is in.
+enum Block<'t> {
+    /// A `module` block: its label, its line and its `source`.
+    Module {
+        name: &'t str,
+        line: usize,
+        source: Option<Source<'t>>,
+    },
+    Terraform,
+    Other,
+}
+
+/// The `source` of a `module` block.
+#[derive(Clone, Copy)]
+enum Source<'t> {
+    Literal(&'t str),
+    Expression,
+}
+
+/// An open part of an expression.
+enum Part<'t> {
+    /// Ends with this byte.
+    Bracket(u8),
+    Quote,
+    /// Ends with a line that holds this word alone.
+    Heredoc(&'t [u8]),
+}
+
+struct Scanner<'t> {
+    text: &'t str,
+    /// Position of the next byte.
+    at: usize,
+    /// Line of the position `counted`, from 1.
+    line: usize,
+    counted: usize,
+    /// Open blocks, the outermost first.
+    blocks: Vec<Block<'t>>,
+    facts: Facts,
+}
+
+type Scanned<T = ()> = Result<T, &'static str>;
+
+impl<'t> Scanner<'t> {
+    fn body(&mut self) -> Scanned {
+        loop {
+            self.skip_blank_lines()?;
+            let start = self.at;
+            match self.peek() {
+                None if self.blocks.is_empty() => return Ok(()),
+                None => return Err("the last block does not end"),
+                Some(b'}') => {
+                    self.at += 1;
+                    self.close()?;
+                    continue;
+                }
+                Some(_) => {}
+            }
+            let name = self.word();
+            if name.is_empty() {
+                return Err("neither an attribute nor a block");
+            }
+            self.skip_spaces()?;
+            if self.peek() == Some(b'=') {
+                self.at += 1;
+                self.attribute(name)?;
+            } else {
+                self.header(name, start)?;
+            }
+        }
+    }
+
+    fn attribute(&mut self, name: &str) -> Scanned {
+        let expression = self.expression()?;
+        if let [Block::Module { source, .. }] = self.blocks.as_mut_slice()
+            && name == "source"
+        {
+            *source = Some(literal(expression).map_or(Source::Expression, Source::Literal));
+        }
+        Ok(())
+    }
+
+    /// Reads labels and `{` of a block whose type `name` is at `start`.
+    fn header(&mut self, name: &str, start: usize) -> Scanned {
+        let mut label = None;
+        loop {
+            self.skip_spaces()?;
+            let text = match self.peek() {
+                Some(b'{') => break,
+                Some(b'"') => self.quoted()?,
+                Some(byte) if is_word(byte) => self.word(),
+                _ => return Err("a block header without `{`"),
+            };
+            label = label.or(Some(text));
+        }
+        self.at += 1;
+        let block = match (self.blocks.as_slice(), name) {
+            ([], "module") => Block::Module {
+                name: label.unwrap_or_default(),
+                line: self.line_of(start),
+                source: None,
+            },
+            ([], "terraform") => Block::Terraform,
+            ([Block::Terraform], "backend") => {
+                self.facts.backend(label.unwrap_or_default());
+                Block::Other
+            }
+            ([Block::Terraform], "cloud") => {
+                self.facts.backend("cloud");
+                Block::Other
+            }
+            _ => Block::Other,
+        };
+        if self.blocks.len() == DEPTH {
+            return Err("too many nested blocks");
+        }
+        self.blocks.push(block);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Scanned {
+        match self.blocks.pop() {
+            None => Err("`}` without a block"),
+            Some(Block::Module { name, line, source }) => {
+                match source {
+                    Some(Source::Literal(source)) => self.facts.call(name, source, line),
+                    Some(Source::Expression) => self.facts.unclear(line, COMPUTED),
+                    // An error for the engine to report.
+                    None => {}
+                }
+                Ok(())
+            }
+            Some(Block::Terraform | Block::Other) => Ok(()),
+        }
+    }
+
+    /// Skips an expression and returns its text without the blanks and comments around it.
+    fn expression(&mut self) -> Scanned<&'t str> {
+        self.skip_spaces()?;
+        let start = self.at;
+        let mut end = start;
+        let mut open = Vec::new();
+        loop {
+            if open.len() > DEPTH {
+                return Err("too many nested brackets");
+            }
+            match open.last() {
+                Some(Part::Quote) => self.quote(&mut open)?,
+                Some(Part::Heredoc(word)) => {
+                    let word = *word;
+                    self.heredoc(word, &mut open)?;
+                }
+                Some(Part::Bracket(_)) | None => {
+                    if self.skip_comment()? {
+                        continue;
+                    }
+                    match self.peek() {
+                        None | Some(b'\n' | b'}') if open.is_empty() => {
+                            return Ok(self.text.get(start..end).unwrap_or_default());
+                        }
+                        None => return Err("an expression does not end"),
+                        Some(byte) if byte.is_ascii_whitespace() => {
+                            self.at += 1;
+                            continue;
+                        }
+                        Some(byte) => self.token(byte, &mut open)?,
+                    }
+                }
+            }
+            end = self.at;
+        }
+    }
+
+    /// Steps over a token outside of strings.
+    fn token(&mut self, byte: u8, open: &mut Vec<Part<'t>>) -> Scanned {
+        self.at += 1;
+        match byte {
+            b'(' => open.push(Part::Bracket(b')')),
+            b'[' => open.push(Part::Bracket(b']')),
+            b'{' => open.push(Part::Bracket(b'}')),
+            b'"' => open.push(Part::Quote),
+            b')' | b']' | b'}' => match open.pop() {
+                Some(Part::Bracket(closing)) if closing == byte => {}
+                _ => return Err("brackets that do not match"),
+            },
+            b'<' => {
+                if let Some((word, length)) = heredoc_start(self.rest()) {
+                    self.at += length;
+                    open.push(Part::Heredoc(word));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Reads a quoted string up to its end, or up to an interpolation in it.
+    fn quote(&mut self, open: &mut Vec<Part<'t>>) -> Scanned {
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'"' => {
+                    self.at += 1;
+                    open.pop();
+                    return Ok(());
+                }
+                b'\n' => break,
+                b'\\' => self.at += 2,
+                _ if self.enters_template(byte) => {
+                    open.push(Part::Bracket(b'}'));
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        Err("a quoted string does not end in its line")
+    }
+
+    /// Reads a heredoc up to the line before the newline that ends it, or up to an interpolation in it.
+    fn heredoc(&mut self, word: &[u8], open: &mut Vec<Part<'t>>) -> Scanned {
+        while let Some(byte) = self.peek() {
+            if self.at.checked_sub(1).and_then(|at| self.byte(at)) == Some(b'\n') {
+                let rest = self.rest();
+                let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+                if line.trim_ascii() == word {
+                    self.at += line.len();
+                    open.pop();
+                    return Ok(());
+                }
+            }
+            if self.enters_template(byte) {
+                open.push(Part::Bracket(b'}'));
+                return Ok(());
+            }
+        }
+        Err("a heredoc does not end")
+    }
+
+    /// Steps over `byte` of a template; true after `${` and `%{`, which begin an interpolation or a directive.
+    fn enters_template(&mut self, byte: u8) -> bool {
+        let (enters, length) = match (byte, self.byte(self.at + 1), self.byte(self.at + 2)) {
+            (b'$' | b'%', Some(b'{'), _) => (true, 2),
+            (b'$', Some(b'$'), Some(b'{')) | (b'%', Some(b'%'), Some(b'{')) => (false, 3),
+            _ => (false, 1),
+        };
+        self.at += length;
+        enters
+    }
+
+    /// Reads a label in quotes. Labels have no interpolations.
+    fn quoted(&mut self) -> Scanned<&'t str> {
+        let start = self.at + 1;
+        let mut open = vec![Part::Quote];
+        self.at = start;
+        self.quote(&mut open)?;
+        if !open.is_empty() {
+            return Err("an interpolation in a block label");
+        }
+        Ok(self.text.get(start..self.at - 1).unwrap_or_default())
+    }
+
+    /// Reads an identifier; empty when there is none.
+    fn word(&mut self) -> &'t str {
+        let start = self.at;
+        while self.peek().is_some_and(is_word) {
+            self.at += 1;
+        }
+        self.text.get(start..self.at).unwrap_or_default()
+    }
+
+    /// Skips what may stand between attributes and blocks.
+    fn skip_blank_lines(&mut self) -> Scanned {
+        loop {
+            while self.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
+                self.at += 1;
+            }
+            if !self.skip_comment()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Skips spaces and comments that end in their line.
+    fn skip_spaces(&mut self) -> Scanned {
+        loop {
+            while matches!(self.peek(), Some(b' ' | b'\t')) {
+                self.at += 1;
+            }
+            if !self.rest().starts_with(b"/*") {
+                return Ok(());
+            }
+            self.skip_comment()?;
+        }
+    }
+
+    /// Skips a comment; that of a line without its newline. False when there is none.
+    fn skip_comment(&mut self) -> Scanned<bool> {
+        let rest = self.rest();
+        if rest.starts_with(b"#") || rest.starts_with(b"//") {
+            self.at += rest
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .unwrap_or(rest.len());
+            return Ok(true);
+        }
+        if !rest.starts_with(b"/*") {
+            return Ok(false);
+        }
+        let inside = self.text.get(self.at + 2..).unwrap_or_default();
+        let length = inside.find("*/").ok_or("a comment does not end")?;
+        self.at += length + 4;
+        Ok(true)
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.byte(self.at)
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.text.as_bytes().get(at).copied()
+    }
+
+    fn rest(&self) -> &'t [u8] {
+        self.text.as_bytes().get(self.at..).unwrap_or_default()
+    }
+
+    fn line(&mut self) -> usize {
+        self.line_of(self.at)
+    }
+
+    /// Line of a position that is not before those asked for earlier, from 1.
+    fn line_of(&mut self, at: usize) -> usize {
+        let passed = self.text.get(self.counted..at).unwrap_or_default();
+        self.line += passed.matches('\n').count();
+        self.counted = self.counted.max(at);
+        self.line
     }
 }
 
-/// A call whose source is a plain local path. Sources that the engine computes cannot be followed from here.
-fn call(text: &str, block: &Block) -> Option<Call> {
-    let source = block
-        .body
-        .get_attribute("source")?
-        .value
-        .as_str()?
-        .to_owned();
-    let module = block
-        .labels
-        .first()
-        .map_or("", |label| label.as_str())
-        .to_owned();
-    let before = block
-        .span()
-        .and_then(|span| text.get(..span.start))
-        .unwrap_or_default();
-    let line = before.matches('\n').count() + 1;
-    is_local(&source).then_some(Call {
-        module,
-        source,
-        line,
-    })
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | 0x80..)
 }
 
-fn backend(body: &Body) -> Option<String> {
-    body.get_blocks("terraform").find_map(|settings| {
-        let named = settings
-            .body
-            .get_blocks("backend")
-            .find_map(|block| block.labels.first());
-        let cloud = || {
-            settings
-                .body
-                .has_blocks("cloud")
-                .then(|| "cloud".to_owned())
-        };
-        named.map(|label| label.as_str().to_owned()).or_else(cloud)
-    })
+/// The word that ends the heredoc whose second `<` is at the start of `rest`, and the length of its first line.
+fn heredoc_start(rest: &[u8]) -> Option<(&[u8], usize)> {
+    let after = rest.strip_prefix(b"<")?;
+    let after = after.strip_prefix(b"-").unwrap_or(after);
+    let length = after.iter().take_while(|byte| is_word(**byte)).count();
+    let (word, end) = after.split_at_checked(length)?;
+    let end = end.strip_prefix(b"\r").unwrap_or(end);
+    let body = end.strip_prefix(b"\n")?;
+    (length > 0).then_some((word, rest.len() - body.len()))
+}
+
+/// The text of a quoted string that has neither escapes nor interpolations.
+fn literal(expression: &str) -> Option<&str> {
+    let text = expression.strip_prefix('"')?.strip_suffix('"')?;
+    let plain = !text.contains(['"', '\\']) && !text.contains("${") && !text.contains("%{");
+    plain.then_some(text)
 }

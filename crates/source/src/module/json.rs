@@ -1,70 +1,154 @@
-//! The JSON syntax: <https://developer.hashicorp.com/terraform/language/syntax/json>.
+//! Scans the JSON syntax: <https://developer.hashicorp.com/terraform/language/syntax/json>.
+//!
+//! The text is read as a stream: what is neither of a module nor of a backend is skipped.
 
-use serde_json::Value;
+use std::fmt;
 
-use super::{Call, Facts, Fault, is_local};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-pub(super) fn read(text: &str) -> Result<Facts, Fault> {
-    let root: Value = serde_json::from_str(text).map_err(|error| fault(&error))?;
-    let calls = blocks(&root, "module")
-        .filter_map(|(name, body)| call(name, body))
-        .collect();
-    Ok(Facts {
-        calls,
-        backend: backend(&root),
-    })
+use super::{COMPUTED, Facts};
+
+/// Reads facts up to the end of the text, or up to where it is no longer JSON.
+pub(super) fn read(text: &str) -> Facts {
+    let mut facts = Facts::default();
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let mut root = Objects(Root(&mut facts));
+    let read = root.deserialize(&mut reader).and_then(|()| reader.end());
+    if let Err(error) = read {
+        facts.unclear(
+            error.line().max(1),
+            "the file is not a configuration in JSON",
+        );
+    }
+    facts
 }
 
-fn fault(error: &serde_json::Error) -> Fault {
-    let text = error.to_string();
-    let message = text
-        .split(" at line ")
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    Fault {
-        line: error.line().max(1),
-        column: error.column().max(1),
-        message,
+/// Reads the properties of one kind of object.
+trait Properties {
+    /// Reads the value of the property `name`.
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error>;
+}
+
+/// Reads an object, or every object of a list: the syntax allows both at each level. Other values are skipped.
+struct Objects<P>(P);
+
+/// The whole file.
+struct Root<'f>(&'f mut Facts);
+
+impl Properties for Root<'_> {
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
+        match name {
+            "module" => value.next_value_seed(&mut Objects(Modules(self.0))),
+            "terraform" => value.next_value_seed(&mut Objects(Settings(self.0))),
+            _ => value.next_value::<IgnoredAny>().map(drop),
+        }
     }
 }
 
-/// An object, or every object of a list: the syntax allows both at each level.
-fn objects(value: &Value) -> impl Iterator<Item = &serde_json::Map<String, Value>> {
-    let one = value.as_object().into_iter();
-    one.chain(
-        value
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_object),
-    )
+/// `module` blocks by name.
+struct Modules<'f>(&'f mut Facts);
+
+impl Properties for Modules<'_> {
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
+        let facts = &mut *self.0;
+        value.next_value_seed(&mut Objects(Module { name, facts }))
+    }
 }
 
-/// Labelled blocks of one kind.
-fn blocks<'a>(
-    root: &'a Value,
-    kind: &'static str,
-) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    objects(root)
-        .filter_map(move |root| root.get(kind))
-        .flat_map(objects)
-        .flatten()
+struct Module<'f> {
+    name: &'f str,
+    facts: &'f mut Facts,
 }
 
-fn call(name: &str, body: &Value) -> Option<Call> {
-    let source = objects(body).find_map(|body| body.get("source")?.as_str())?;
-    is_local(source).then(|| Call {
-        module: name.to_owned(),
-        source: source.to_owned(),
-        line: 0,
-    })
+impl Properties for Module<'_> {
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
+        if name != "source" {
+            return value.next_value::<IgnoredAny>().map(drop);
+        }
+        let source: String = value.next_value()?;
+        if source.contains("${") || source.contains("%{") {
+            self.facts.unclear(1, COMPUTED);
+        } else {
+            self.facts.call(self.name, &source, 0);
+        }
+        Ok(())
+    }
 }
 
-fn backend(root: &Value) -> Option<String> {
-    blocks(root, "terraform").find_map(|(key, body)| match key.as_str() {
-        "backend" => objects(body).find_map(|body| body.keys().next().cloned()),
-        "cloud" => Some("cloud".to_owned()),
-        _ => None,
-    })
+/// The `terraform` block.
+struct Settings<'f>(&'f mut Facts);
+
+impl Properties for Settings<'_> {
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
+        match name {
+            "backend" => value.next_value_seed(&mut Objects(Backends(self.0))),
+            "cloud" => {
+                self.0.backend("cloud");
+                value.next_value::<IgnoredAny>().map(drop)
+            }
+            _ => value.next_value::<IgnoredAny>().map(drop),
+        }
+    }
+}
+
+/// `backend` blocks by type.
+struct Backends<'f>(&'f mut Facts);
+
+impl Properties for Backends<'_> {
+    fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, value: &mut M) -> Result<(), M::Error> {
+        self.0.backend(name);
+        value.next_value::<IgnoredAny>().map(drop)
+    }
+}
+
+impl<'de, P: Properties> DeserializeSeed<'de> for &mut Objects<P> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, P: Properties> Visitor<'de> for &mut Objects<P> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            self.0.read(&name, &mut map)?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<(), S::Error> {
+        while list.next_element_seed(&mut *self)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
 }

@@ -2,16 +2,21 @@ use super::*;
 use proptest::prelude::*;
 use rstest::rstest;
 
+/// Facts of a text that is clear.
 fn facts(path: &str, text: &str) -> Facts {
-    read(path, text.as_bytes()).unwrap()
+    let facts = read(path, text.as_bytes());
+    assert_eq!(facts.unclear, None, "{text}");
+    facts
 }
 
 fn sources(path: &str, text: &str) -> Vec<String> {
-    facts(path, text)
-        .calls
-        .into_iter()
-        .map(|call| call.source)
-        .collect()
+    facts(path, text).calls.into_keys().collect()
+}
+
+/// Line from which on a text is unclear, and why.
+fn unclear(path: &str, text: &str) -> (usize, &'static str) {
+    let unclear = read(path, text.as_bytes()).unclear;
+    unclear.map_or((0, "clear"), |unclear| (unclear.line, unclear.why))
 }
 
 #[test]
@@ -22,9 +27,9 @@ fn local_calls_are_found_with_their_line() {
     assert_eq!(
         calls
             .iter()
-            .map(|call| (call.module.as_str(), call.source.as_str(), call.line))
+            .map(|(source, call)| (call.module.as_str(), source.as_str(), call.line))
             .collect::<Vec<_>>(),
-        [("a", "./a", 3), ("b", "../b", 6)]
+        [("b", "../b", 6), ("a", "./a", 3)]
     );
 }
 
@@ -73,24 +78,92 @@ fn json_calls_are_found_in_every_shape() {
     assert!(sources("x.tf.json", r#"{"module":3,"terraform":"x"}"#).is_empty());
 }
 
+#[rstest]
+#[case::interpolation("x.tf", "\nmodule \"a\" {\n  source = \"./${var.x}\"\n}", 2)]
+#[case::variable("x.tf", "module \"a\" {\n  source = var.x\n}", 1)]
+#[case::operator("x.tf", "module \"a\" {\n  source = \"./a\" == \"./b\"\n}", 1)]
+#[case::escape("x.tf", r#"module "a" { source = "./\u0061" }"#, 1)]
+#[case::heredoc("x.tf", "module \"a\" {\n  source = <<E\n./a\nE\n}", 1)]
+#[case::json("x.tf.json", r#"{"module":{"a":{"source":"./${var.x}"}}}"#, 1)]
+fn sources_that_are_no_literals_are_unclear(
+    #[case] path: &str,
+    #[case] text: &str,
+    #[case] line: usize,
+) {
+    assert_eq!(unclear(path, text), (line, COMPUTED));
+}
+
 #[test]
-fn computed_sources_are_left_to_the_engine() {
-    assert!(sources("x.tf", "module \"a\" {\n  source = \"./${var.x}\"\n}").is_empty());
-    assert!(sources("x.tf", "module \"a\" {\n  source = var.x\n}").is_empty());
+fn module_blocks_without_a_source_are_for_the_engine_to_refuse() {
     assert!(sources("x.tf", "module \"a\" {}").is_empty());
+    assert!(sources("x.tf.json", r#"{"module":{"a":{}}}"#).is_empty());
+}
+
+/// Every syntactic form around a module call that must be found behind it.
+#[rstest]
+#[case::comments("# module \"x\" {\n// }\n/* { \" */ a = 1 /* \n */ # \"\n")]
+#[case::comment_in_a_header("a /* { */ \"b\" /* c */ {\n}\n")]
+#[case::one_line_block("a \"b\" c { d = \"}\" }\n")]
+#[case::empty_one_line_block("a {}\n")]
+#[case::nested_blocks(
+    "a {\n  b {\n    source = \"./no\"\n  }\n  module \"no\" {\n    source = \"./no\"\n  }\n}\n"
+)]
+#[case::strings("a = \"{ \\\" \\\\\"\nb = \"$${ %%{ $$ % $\"\n")]
+#[case::nested_templates("a = \"${b(\"${c[\"}\"]}\", { d = \"%{ if e }{%{ endif }\" })}\"\n")]
+#[case::line_breaks_in_an_interpolation("a = \"${\n  b\n}\"\n")]
+#[case::heredoc("a = <<EOT\n} \" ${ b(\"}\") } $${ \\\nEOT2\n EOT x\nEOT\n")]
+#[case::indented_heredoc("a {\n  b = <<-EOT\n    }\n    EOT\n}\n")]
+#[case::heredoc_in_an_interpolation("a = <<A\n${ b(<<B\nA\n}\nB\n) } A\nA\n")]
+#[case::heredoc_in_a_call("a = b(<<-A, 1\nA\n)\n".replace(", 1", ""))]
+#[case::comparison("a = b < c\nd = e <= f\n")]
+#[case::conditional_over_lines("a = {\n  b = c ?\n    d :\n    e\n}\n")]
+#[case::repeated_key("a = {\n  b = 1\n  b = 2\n}\n")]
+#[case::brackets("a = [for b in c : { (b) = d[*].e } if f]\n")]
+#[case::division("a = b / c / d\n")]
+#[case::identifiers("é-b_1 \"é\" { ü = \"ö\" }\n")]
+#[case::carriage_returns("a = <<E\r\n}\r\nE\r\nb {\r\n}\r\n")]
+fn module_calls_are_found_behind(#[case] before: impl AsRef<str>) {
+    let text = format!(
+        "{}module \"m\" {{\n  source = \"./m\"\n}}\n",
+        before.as_ref()
+    );
+    let facts = facts("x.tf", &text);
+    let lines = before.as_ref().matches('\n').count();
+    let call = Call {
+        module: "m".to_owned(),
+        line: lines + 1,
+    };
+    assert_eq!(facts.calls, BTreeMap::from([("./m".to_owned(), call)]));
+}
+
+/// The facts before the unclear part are kept.
+#[rstest]
+#[case::open_bracket("resource \"a\" \"b\" {\n  x = [\n}\n", 5)]
+#[case::open_block("a {\n", 4)]
+#[case::end_of_no_block("}", 3)]
+#[case::newline_in_a_string("a = \"b\n\"", 3)]
+#[case::open_heredoc("a = <<E\nb", 4)]
+#[case::open_comment("/* a", 3)]
+#[case::open_interpolation("a = \"${", 3)]
+#[case::attribute_in_quotes("\"a\" = 1", 3)]
+#[case::no_block("a \"b\"\n{\n}", 3)]
+#[case::interpolation_in_a_label("a \"${b}\" {}", 3)]
+#[case::other_characters("= 1", 3)]
+fn text_outside_of_the_grammar_is_unclear(#[case] rest: &str, #[case] line: usize) {
+    let text = format!("module \"m\" {{ source = \"./m\" }}\nterraform {{ cloud {{}} }}\n{rest}");
+    let facts = read("x.tf", text.as_bytes());
+    assert_eq!(facts.unclear.map(|unclear| unclear.line), Some(line));
+    assert!(facts.calls.contains_key("./m"));
+    assert_eq!(facts.backend.as_deref(), Some("cloud"));
 }
 
 #[rstest]
-#[case("x.tf", "resource \"a\" \"b\" {\n  x = \n}\n", 2)]
-#[case("x.tf", "a {\n", 1)]
-#[case("x.tf", "}", 1)]
-#[case("x.tofu", "a = [1,,2]", 1)]
-#[case("x.tf.json", "{\n \"a\": }", 2)]
-#[case("x.tf.json", "", 1)]
-fn what_does_not_parse_says_where(#[case] path: &str, #[case] text: &str, #[case] line: usize) {
-    let fault = read(path, text.as_bytes()).unwrap_err();
-    assert_eq!(fault.line, line, "{fault:?}");
-    assert!(fault.column >= 1 && !fault.message.is_empty());
+#[case("{\n \"a\": }", 2)]
+#[case("", 1)]
+#[case(r#"{"module":{"a":{"source":1}}}"#, 1)]
+#[case("{} x", 1)]
+fn what_is_no_json_is_unclear(#[case] text: &str, #[case] line: usize) {
+    assert_eq!(unclear("x.tf.json", text).0, line);
 }
 
 #[test]
@@ -102,34 +175,80 @@ fn byte_order_marks_and_other_line_ends_are_read() {
         ),
         ["./a"]
     );
-    assert!(read("x.tf", &[0xff, 0xfe]).is_err());
+    assert!(read("x.tf", &[0xff, 0xfe]).unclear.is_some());
+}
+
+/// 4 MiB of each shape. A test that is not linear does not end.
+#[test]
+fn hostile_files_are_read_in_linear_time() {
+    const SIZE: usize = 4 << 20;
+    let all = |part: &str| part.repeat(SIZE / part.len());
+    let numbered = |part: fn(usize) -> String| {
+        let mut text = String::with_capacity(SIZE);
+        let mut number = 0;
+        while text.len() < SIZE {
+            text.push_str(&part(number));
+            number += 1;
+        }
+        text
+    };
+    for text in [
+        all("["),
+        all("a {\n"),
+        all("a = \"${"),
+        all("\"${"),
+        format!("a = {}", all("{b=")),
+        format!("a = {}", all("x.")),
+        format!("a = <<E\n{}", all("E ")),
+        format!("a = <<E\n{}", all("\n")),
+        format!("a = <<E\n{}", all("${1}")),
+        format!("a = {}", all("<<E")),
+        all("/*"),
+        all("a = <<E\nE\n"),
+        numbered(|n| format!("module \"{n}\" {{\n  source = \"./{n}\"\n}}\n")),
+        numbered(|n| format!("a{n} = 1\n")),
+    ] {
+        let facts = read("x.tf", text.as_bytes());
+        assert!(facts.calls.len() <= SOURCES);
+    }
+    for text in [
+        all("["),
+        all("{\"a\":"),
+        format!("{{{}\"b\":1}}", numbered(|n| format!("\"a{n}\":{{}},"))),
+        format!(
+            "{{\"module\":{{{}\"b\":{{}}}}}}",
+            numbered(|n| format!("\"{n}\":{{\"source\":\"./{n}\"}},"))
+        ),
+    ] {
+        let facts = read("x.tf.json", text.as_bytes());
+        assert!(facts.calls.len() <= SOURCES);
+    }
 }
 
 #[test]
-fn deep_nesting_is_refused_and_not_a_crash() {
-    let deep =
-        |open: &str, close: &str| format!("a = {}1{}", open.repeat(100_000), close.repeat(100_000));
-    for text in [
-        deep("[", "]"),
-        deep("(", ")"),
-        deep("!", ""),
-        deep("{a=", "}"),
-        deep("-", ""),
-    ] {
-        assert!(read("x.tf", text.as_bytes()).is_err());
-    }
-    let chain = |part: &str| format!("a = {}1", part.repeat(100_000));
-    for text in [
-        chain("1 + "),
-        chain("x ? 1 : "),
-        chain("\"${"),
-        format!("a = x{}", ".y".repeat(100_000)),
-    ] {
-        let _ = read("x.tf", text.as_bytes());
-    }
-    let blocks = "a {\n".repeat(100_000);
-    assert!(read("x.tf", blocks.as_bytes()).is_err());
-    assert!(read("x.tf.json", "[".repeat(100_000).as_bytes()).is_err());
+fn facts_of_one_file_have_bounds() {
+    let long = format!(
+        "module \"{}\" {{ source = \"./{}\" }}",
+        "m".repeat(10_000),
+        "x".repeat(PATH)
+    );
+    assert_eq!(
+        unclear("x.tf", &long),
+        (1, "the path of a module is too long")
+    );
+    let call = |n: usize| format!("module \"m\" {{ source = \"./{n}\" }}\n");
+    let many: String = (0..=SOURCES).map(call).collect();
+    assert_eq!(
+        unclear("x.tf", &many),
+        (SOURCES + 1, "the file calls too many modules")
+    );
+    let named = format!("module \"{}\" {{ source = \"./x\" }}", "m".repeat(10_000));
+    assert_eq!(facts("x.tf", &named).calls["./x"].module.len(), NAME);
+    let backend = format!("terraform {{ backend \"{}\" {{}} }}", "b".repeat(10_000));
+    assert_eq!(
+        facts("x.tf", &backend).backend.map(|kind| kind.len()),
+        Some(NAME)
+    );
 }
 
 #[test]
@@ -158,13 +277,13 @@ fn configuration_is_told_by_name() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = read("x.tf", &bytes);
         let _ = read("x.tf.json", &bytes);
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[a-z{}\\[\\]()\"$%\\n =.,<E-]{0,80}") {
+    fn any_text_is_read(text in "[a-z{}\\[\\]()\"$%\\n =.,<E-]{0,80}") {
         let _ = read("x.tf", text.as_bytes());
     }
 }

@@ -70,7 +70,6 @@ async fn contents_modes_and_links_come_through() {
 async fn what_is_wrong_in_the_repository_is_told() {
     let (cache, none) = (TestCache::new(), Credentials::default());
     let origin = Origin::with(&[
-        ("syntax/main.tf", "resource \"a\" \"b\" {\n  x = [\n}\n"),
         ("up/main.tf", "module \"x\" {\n  source = \"../../x\"\n}\n"),
         ("nowhere/main.tf", CALL),
         ("link/main.tf", ""),
@@ -80,7 +79,6 @@ async fn what_is_wrong_in_the_repository_is_told() {
     origin.commit(&[]);
     let server = serve(&origin).await;
     for (path, reason, words) in [
-        ("syntax", "ModuleSyntax", "syntax/main.tf:"),
         ("up", "PathLeavesRepository", "up/main.tf:1: module \"x\""),
         (
             "nowhere",
@@ -105,6 +103,67 @@ async fn what_is_wrong_in_the_repository_is_told() {
         );
         assert!(error.to_string().contains(words), "{error}");
     }
+}
+
+#[tokio::test]
+async fn the_whole_repository_is_the_context_of_a_module_that_cannot_be_followed() {
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let origin = Origin::with(&[
+        ("m/main.tf", "resource \"a\" \"b\" {\n  x = [\n}\n"),
+        ("m/backend.tf", "terraform {\n  backend \"s3\" {}\n}\n"),
+        ("x/main.tf", ""),
+        ("README", "1"),
+    ]);
+    symlink("/etc/passwd", origin.work().join("x/link")).unwrap();
+    origin.commit(&[]);
+    let server = serve(&origin).await;
+    let context = cache.context(&server.url(), "m", &none).await.unwrap();
+    assert_eq!(
+        names(&context),
+        ["README", "m/backend.tf", "m/main.tf", "x/main.tf"]
+    );
+    assert_eq!(context.module_backend.as_deref(), Some("s3"));
+    origin.commit(&[("README", "2")]);
+    let next = cache.context(&server.url(), "m", &none).await.unwrap();
+    assert_ne!(context.digest, next.digest, "every commit counts");
+}
+
+/// A push that must not delay others: each is read, or included whole, or refused for its size.
+#[tokio::test]
+async fn hostile_modules_are_read_in_bounded_time() {
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let origin = Origin::with(&[("README", "1")]);
+    let call = |n: usize| format!("module \"m{n}\" {{\n  source = \"./{n}\"\n}}\n");
+    let calls: String = (0..100_000).map(call).collect();
+    let key = |n: usize| format!("    k{n} = 1\n");
+    let wide: String = (0..200_000).map(key).collect();
+    let deep = "[".repeat(4 << 20);
+    for (folder, text) in [
+        ("calls", calls),
+        ("wide", format!("locals {{\n  a = {{\n{wide}  }}\n}}\n")),
+        ("deep", format!("locals {{\n  a = {deep}\n}}\n")),
+    ] {
+        origin.commit(&[(&format!("{folder}/main.tf"), &text)]);
+    }
+    for name in 0..3_000 {
+        std::fs::create_dir_all(origin.work().join("names")).unwrap();
+        std::fs::write(
+            origin.work().join(format!("names/{name}.tf")),
+            "locals {}\n",
+        )
+        .unwrap();
+    }
+    origin.commit(&[]);
+    let server = serve(&origin).await;
+    for folder in ["wide", "deep", "names"] {
+        let context = cache.context(&server.url(), folder, &none).await.unwrap();
+        assert_eq!(context.module_path, folder);
+    }
+    let error = cache
+        .context(&server.url(), "calls", &none)
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason(), "ModuleNotFound");
 }
 
 #[tokio::test]

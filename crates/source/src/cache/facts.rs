@@ -1,0 +1,92 @@
+//! Facts of configuration files by the id of their content: other commits and other modules hold the same files.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::module::{self, Facts};
+
+/// Bytes of all facts together. The cache is emptied when it exceeds them.
+const BYTES: usize = 16 << 20;
+/// Bytes of an entry besides its texts, about.
+const ENTRY: usize = 256;
+
+/// Facts of files that were read before. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct KnownFacts(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    facts: HashMap<Key, Arc<Facts>>,
+    bytes: usize,
+}
+
+/// Id of the content, and whether it is read as JSON.
+type Key = (String, bool);
+
+impl KnownFacts {
+    /// The facts of the file `path` with the content `object`, if it was read before.
+    pub(super) fn get(&self, path: &str, object: &str) -> Option<Arc<Facts>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.facts.get(&key(path, object)).cloned()
+    }
+
+    /// Reads the file `path` with the content `object`.
+    pub(super) fn read(&self, path: &str, object: &str, content: &[u8]) -> Arc<Facts> {
+        let facts = Arc::new(module::read(path, content));
+        let texts = facts
+            .calls
+            .iter()
+            .map(|(source, call)| source.len() + call.module.len() + ENTRY);
+        let bytes = ENTRY + object.len() + texts.sum::<usize>();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.bytes + bytes > BYTES {
+            *known = Known::default();
+        }
+        if known
+            .facts
+            .insert(key(path, object), facts.clone())
+            .is_none()
+        {
+            known.bytes += bytes;
+        }
+        facts
+    }
+}
+
+fn key(path: &str, object: &str) -> Key {
+    (object.to_owned(), module::is_json(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_kept_by_content_and_syntax() {
+        let known = KnownFacts::default();
+        assert!(known.get("a/main.tf", "1").is_none());
+        let read = known.read("a/main.tf", "1", b"terraform {\n  backend \"s3\" {}\n}\n");
+        assert_eq!(read.backend.as_deref(), Some("s3"));
+        assert_eq!(known.get("b/other.tf", "1"), Some(read));
+        assert!(known.get("a/main.tf.json", "1").is_none());
+    }
+
+    #[test]
+    fn facts_of_hostile_files_have_a_bound() {
+        let known = KnownFacts::default();
+        let calls = |file: usize| {
+            let call = |n| {
+                format!(
+                    "module \"m\" {{\n  source = \"./{file}/{n}/{}\"\n}}\n",
+                    "x".repeat(2_000)
+                )
+            };
+            (0..1_000).map(call).collect::<String>()
+        };
+        for file in 0..20 {
+            known.read("main.tf", &file.to_string(), calls(file).as_bytes());
+        }
+        let known = known.0.lock().unwrap();
+        assert!(known.bytes <= BYTES && !known.facts.is_empty() && known.facts.len() < 20);
+    }
+}
