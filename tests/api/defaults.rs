@@ -20,7 +20,7 @@ async fn the_least_resource_is_filled_in() {
             "driftDetection": {"mode": "Correct", "interval": hour},
             "retry": {"limit": 5, "minBackoff": "10s", "maxBackoff": "600s"},
             "timeouts": {"plan": "1800s", "apply": hour, "destroy": hour},
-            "approval": {"mode": "Auto", "destroy": "Auto"},
+            "approval": {"mode": "Auto", "destroy": "Auto", "emptying": "Ask"},
             "deletionPolicy": "Destroy",
             "deletionProtection": false,
             "suspend": false,

@@ -109,6 +109,7 @@ pub const ALL: &[&str] = &[
     "ModulesUnavailable",
     "NameTaken",
     "NoChanges",
+    "NoConfiguration",
     "NoDependencies",
     "NoPlanFile",
     "NotAllowed",

@@ -402,6 +402,9 @@ pub struct ApprovalInputs {
     pub rules: Vec<ApprovalRule>,
     /// The plan that a person approved.
     pub approved: Option<ApprovedPlan>,
+    /// Whether a plan asks that removes every managed object of the state.
+    #[serde(default)]
+    pub emptying: bool,
 }
 
 /// A plan that a person approved.

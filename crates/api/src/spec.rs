@@ -628,6 +628,21 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<ApprovalRule>,
+    /// What happens to a plan that deletes or forgets every managed object of the state, whatever it creates beside them:
+    /// `Ask` waits for approval, `Allow` treats it as any other plan. A module whose files were moved or emptied by mistake makes
+    /// such a plan. Deleting the resource is not affected. Default: Ask.
+    #[serde(default)]
+    pub emptying: EmptyingPolicy,
+}
+
+/// What happens to a plan that removes every managed object of the state.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum EmptyingPolicy {
+    /// The plan waits for approval.
+    #[default]
+    Ask,
+    /// The plan is treated as any other.
+    Allow,
 }
 
 /// Whether a person is asked.

@@ -4,7 +4,7 @@ use alustan_api::report::{ChangeSet, PlanAsks};
 use alustan_api::run::{
     ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunKind, RunSpec, Trigger,
 };
-use alustan_api::{ApprovalMode, Terraform};
+use alustan_api::{ApprovalMode, EmptyingPolicy, Terraform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -21,6 +21,7 @@ pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
         destroy: destroys,
         rules: rules(tf, destroys),
         approved: None,
+        emptying: tf.spec.approval.emptying == EmptyingPolicy::Ask && !destroys,
     }
 }
 
@@ -42,19 +43,29 @@ fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
     }
 }
 
-/// Whether a plan of `tf` may be waited for.
+/// Whether the spec asks for an approval of plans of `tf`.
 pub fn may_ask(tf: &Terraform, destroys: bool) -> bool {
-    !judged_by(tf, destroys).is_empty()
+    let is_auto = mode(tf, destroys) == ApprovalMode::Auto;
+    !is_auto || !rules(tf, destroys).is_empty() || adopts(tf, destroys)
 }
 
-/// A digest of who has a say, 12 characters; empty where nobody has.
+fn adopts(tf: &Terraform, destroys: bool) -> bool {
+    tf.spec.backend.as_ref().is_some_and(|it| it.adopt) && !destroys
+}
+
+/// A digest of who has a say, 12 characters; empty with the defaults of `spec.approval`.
 pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
-    let (mode, rules) = (mode(tf, destroys), rules(tf, destroys));
-    let adopt = tf.spec.backend.as_ref().is_some_and(|it| it.adopt) && !destroys;
-    if mode == ApprovalMode::Auto && rules.is_empty() && !adopt {
+    let allows = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
+    if !may_ask(tf, destroys) && !allows {
         return String::new();
     }
-    let digest = digest::plain(&json!([mode, rules, adopt]));
+    let mut judges = vec![
+        json!(mode(tf, destroys)),
+        json!(rules(tf, destroys)),
+        json!(adopts(tf, destroys)),
+    ];
+    judges.extend(allows.then(|| json!(EmptyingPolicy::Allow)));
+    let digest = digest::plain(&judges);
     digest.chars().take(12).collect()
 }
 
@@ -161,10 +172,13 @@ impl Case<'_> {
             because => format!(" ({})", because.join("; ")),
         };
         let see = report.map_or_else(String::new, |report| {
+            let logs = logs(self.tf, &report.job);
+            if !may_ask(self.tf, false) && !may_ask(self.tf, true) {
+                return format!("; see {logs}");
+            }
             format!(
-                "; see {} or kubectl get secret -n {namespace} {} -o go-template='{{{{index .data \
+                "; see {logs} or kubectl get secret -n {namespace} {} -o go-template='{{{{index .data \
                  \"plan.txt\" | base64decode}}}}'",
-                logs(self.tf, &report.job),
                 alustan_api::names::plan(&name)
             )
         });

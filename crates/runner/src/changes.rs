@@ -26,6 +26,11 @@ struct Planned {
     name: String,
     #[serde(default)]
     module_address: String,
+    /// `managed` or `data`.
+    #[serde(default)]
+    mode: String,
+    /// Key of an object that was left over when its resource was replaced.
+    deposed: Option<String>,
     change: Change,
 }
 
@@ -48,6 +53,8 @@ pub struct Summary {
     pub set: ChangeSet,
     /// What rules see.
     pub plan: approval::Plan,
+    /// Whether it deletes or forgets every managed object that the state has, and replaces none of them.
+    pub empties: bool,
 }
 
 /// What the output of `show -json PLAN` says; its digests are keyed with `key`, so values cannot be
@@ -79,7 +86,7 @@ pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
         digest: digest(&changes, &plan.output_changes, key),
         shape: shape(&changes, &plan.output_changes, key),
     };
-    let plan = approval::Plan {
+    let seen_by_rules = approval::Plan {
         add: set.add,
         change: set.change,
         destroy: set.destroy,
@@ -88,7 +95,11 @@ pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
             .map(|(action, it)| seen(action, it))
             .collect(),
     };
-    Ok(Summary { set, plan })
+    Ok(Summary {
+        set,
+        plan: seen_by_rules,
+        empties: empties(&plan.resource_changes),
+    })
 }
 
 /// A resource as rules see it.
@@ -121,6 +132,19 @@ fn action(change: &Change) -> Option<&'static str> {
         (false, false) if !change.importing.is_null() => Some("import"),
         (false, false) => None,
     }
+}
+
+/// Whether every managed object of the state is deleted or forgotten, whatever is created beside them.
+fn empties(changes: &[Planned]) -> bool {
+    let is_managed = |planned: &&Planned| planned.mode == "managed" && planned.deposed.is_none();
+    let is_new = |change: &Change| change.actions == ["create"] || !change.importing.is_null();
+    let mut existing = changes
+        .iter()
+        .filter(is_managed)
+        .filter(|planned| !is_new(&planned.change))
+        .map(|planned| matches!(action(&planned.change), Some("delete" | "forget")))
+        .peekable();
+    existing.peek().is_some() && existing.all(|removed| removed)
 }
 
 /// Dangerous ones first.

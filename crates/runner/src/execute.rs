@@ -174,7 +174,7 @@ impl Session {
 
     /// Plans, and changes nothing.
     async fn look(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
-        if !self.plan(Goal::Apply, state).await? {
+        if self.plan(Goal::Apply, state).await?.is_none() {
             return Ok(RunResult::NoChanges);
         }
         findings.changes = self.changes().await;
@@ -186,9 +186,14 @@ impl Session {
             return self.apply_approved(Goal::Apply, state, findings).await;
         }
         let planned = self.makes_plans();
-        if planned && !self.plan(Goal::Apply, state).await? {
-            findings.outputs = Some(self.outputs().await?);
-            return Ok(RunResult::NoChanges);
+        if planned {
+            let Some(plan) = self.plan(Goal::Apply, state).await? else {
+                findings.outputs = Some(self.outputs().await?);
+                return Ok(RunResult::NoChanges);
+            };
+            if self.inputs.approval.emptying && plan.may_remove {
+                return self.apply_judged(Goal::Apply, state, findings).await;
+            }
         }
         self.begin_to_change(state, findings).await?;
         let applied = if planned {
@@ -216,13 +221,13 @@ impl Session {
         self.begin_to_change(state, findings).await?;
         let deadline = Instant::now() + Duration::from_secs(self.inputs.timeouts.destroy);
         let destroyed = match &self.scripts.destroy {
-            Some(script) => {
-                self.script("destroy", script, Ending::Graceful, deadline, &[0])
-                    .await
-            }
+            Some(script) => self
+                .script("destroy", script, Ending::Graceful, deadline, &[0])
+                .await
+                .map(drop),
             None if nothing => {
                 crate::say!("there is no state: nothing to destroy");
-                Ok(0)
+                Ok(())
             }
             None => {
                 let arguments = ["apply", "-destroy", "-auto-approve", "-input=false"]
@@ -230,9 +235,10 @@ impl Session {
                     .into();
                 self.engine(Step::Destroy, arguments, Ending::Graceful, deadline, &[0])
                     .await
+                    .map(drop)
             }
         };
-        self.rescue_state(destroyed.map(drop)).await?;
+        self.rescue_state(destroyed).await?;
         Ok(RunResult::Done)
     }
 

@@ -1,6 +1,7 @@
 //! The configuration files of a module, as the engine would read them.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use hcl_edit::structure::Body;
@@ -34,21 +35,47 @@ pub fn read_module_files(directory: &Path, opentofu: bool) -> Vec<ModuleFile> {
         .collect()
 }
 
+/// The syntax of a configuration file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Syntax {
+    Hcl,
+    Json,
+}
+
+/// Syntax of the file `name`; `None` if the engine does not read it as configuration.
+fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
+    let (_, extensions) = name.split_once('.')?;
+    match extensions.rsplit('.').collect::<Vec<_>>().as_slice() {
+        ["tf", ..] => Some(Syntax::Hcl),
+        ["tofu", ..] if opentofu => Some(Syntax::Hcl),
+        ["json", "tf", ..] => Some(Syntax::Json),
+        ["json", "tofu", ..] if opentofu => Some(Syntax::Json),
+        _ => None,
+    }
+}
+
+/// Whether the module in `directory` has a configuration file besides those named `ours`.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn has_configuration(directory: &Path, opentofu: bool, ours: &[&str]) -> io::Result<bool> {
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if !ours.contains(&&*name) && syntax(&name, opentofu).is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn read_module_file(path: &PathBuf, opentofu: bool) -> Option<ModuleFile> {
     let name = path.file_name()?.to_str()?.to_owned();
-    let (_, extensions) = name.split_once('.')?;
-    let json = match extensions.rsplit('.').collect::<Vec<_>>().as_slice() {
-        ["tf", ..] => false,
-        ["tofu", ..] if opentofu => false,
-        ["json", "tf", ..] => true,
-        ["json", "tofu", ..] if opentofu => true,
-        _ => return None,
-    };
+    let syntax = syntax(&name, opentofu)?;
     let text = fs::read_to_string(path).ok()?;
-    let content = if json {
-        Content::Json(serde_json::from_str(&text).ok()?)
-    } else {
-        Content::Hcl(text.parse().ok()?)
+    let content = match syntax {
+        Syntax::Json => Content::Json(serde_json::from_str(&text).ok()?),
+        Syntax::Hcl => Content::Hcl(text.parse().ok()?),
     };
     Some(ModuleFile { name, content })
 }

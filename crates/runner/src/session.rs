@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use alustan_api::EngineName;
 use alustan_api::report::{Failure, StepTimes};
 use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, StateLock};
 
@@ -24,6 +25,7 @@ use crate::engine::{self, Engine, environment};
 use crate::failure::{Step, module, user, world};
 use crate::layout::{Layout, Vars};
 use crate::lock_file;
+use crate::module_files;
 use crate::processes::Scope;
 use crate::record::Record;
 use crate::redact::Redactor;
@@ -205,17 +207,57 @@ impl Session {
     /// Runs `init`, unless the image was prepared for this backend.
     pub async fn init(&self) -> Result<(), Failure> {
         let deadline = self.plan_deadline();
-        self.bootstrap(deadline).await?;
         if let Some(script) = &self.scripts.init {
+            self.bootstrap(deadline).await?;
             self.script("init", script, Ending::Quick, deadline, &[0])
                 .await?;
-            return Ok(());
+            return self.refuse_empty_module();
         }
+        self.refuse_empty_module()?;
+        self.bootstrap(deadline).await?;
         if !backend::is_prepared(&self.directory, &self.inputs.backend) {
             self.run_init(deadline).await?;
         }
         self.trust_image();
         Ok(())
+    }
+
+    /// Whether the run is about destroying everything.
+    pub(crate) fn destroys(&self) -> bool {
+        let kind = self.claimed.run.as_ref().map(|run| run.kind);
+        self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
+    }
+
+    /// Refuses to apply a module without configuration: the engine would refuse it as well, but for the files that are written
+    /// here, and would destroy everything. Scripts that plan or apply may have their configuration elsewhere.
+    fn refuse_empty_module(&self) -> Result<(), Failure> {
+        let by_script = self.scripts.plan.is_some() || self.scripts.apply.is_some();
+        if self.destroys() || by_script {
+            return Ok(());
+        }
+        let opentofu = self.engine.kind() == EngineName::Opentofu;
+        match module_files::has_configuration(&self.directory, opentofu, &[backend::BLOCK_FILE]) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.no_configuration()),
+            Err(error) => Err(world(
+                "WorkspaceFailed",
+                format!("read the module: {error}"),
+            )),
+        }
+    }
+
+    fn no_configuration(&self) -> Failure {
+        let folder = match self.inputs.path.as_str() {
+            "" => "the root of the repository".to_owned(),
+            path => format!("folder {path} of the repository"),
+        };
+        user(
+            "NoConfiguration",
+            format!(
+                "{folder} has no configuration files (*.tf, *.tf.json). Nothing was applied and nothing was destroyed. \
+                 Restore the files or correct spec.gitRepo.path; to destroy everything, delete the resource"
+            ),
+        )
     }
 
     /// A script may call `init` itself, which wants the lock file as it was.
@@ -293,7 +335,7 @@ impl Session {
         ending: Ending,
         deadline: Instant,
         good: &[i32],
-    ) -> Result<i32, Failure> {
+    ) -> Result<Finished, Failure> {
         let words: Vec<_> = arguments
             .iter()
             .take(1)
@@ -310,7 +352,7 @@ impl Session {
         step: Step,
         run: impl Fn() -> F,
         good: &[i32],
-    ) -> Result<i32, Failure>
+    ) -> Result<Finished, Failure>
     where
         F: Future<Output = Result<Finished, Failure>>,
     {
@@ -320,7 +362,8 @@ impl Session {
             finished = run().await?;
         }
         self.note_time(step, began.elapsed());
-        self.judged(step, &finished, good)
+        self.judged(step, &finished, good)?;
+        Ok(finished)
     }
 
     fn note_time(&self, step: Step, elapsed: Duration) {
@@ -423,7 +466,7 @@ impl Session {
         ending: Ending,
         deadline: Instant,
         good: &[i32],
-    ) -> Result<i32, Failure> {
+    ) -> Result<Finished, Failure> {
         crate::say!("scripts.{name}");
         let run = || self.run_script(name, script, ending, deadline);
         self.run_freed(Step::Script(name), run, good).await

@@ -7,6 +7,7 @@ use alustan_api::report::{ChangeSet, Failure, PlanAsks, RunResult};
 use alustan_api::run::ApprovedPlan;
 use alustan_api::{ApprovalRule, RuleAction};
 use alustan_approval::{Matched, judge, unjudged};
+use ring::digest;
 
 use super::ownership::State;
 use super::{Ended, Findings, Goal};
@@ -20,6 +21,13 @@ use crate::workspace::write_private;
 
 /// Why a plan asks that takes over a state.
 const TAKEN_OVER: &str = "the state was made by somebody else and is taken over";
+
+/// Why a plan asks that removes all that exists.
+const EMPTIES: &str = "the plan removes every managed object of the state (spec.approval.emptying)";
+
+/// Why a plan asks that cannot be judged.
+const UNREADABLE: &str = "the plan of scripts.plan cannot be read, so it may remove every managed object of the state \
+                          (spec.approval.emptying)";
 
 /// How many resources the text of a denied plan names.
 const NAMED: usize = 10;
@@ -40,9 +48,9 @@ impl Session {
         findings: &mut Findings,
     ) -> Result<RunResult, Ended> {
         self.check_that_plans_are_applied(goal)?;
-        if self.plan(goal, state).await? {
+        if self.plan(goal, state).await?.is_some() {
             let (summary, id) = self.plan_made(state).await?;
-            let because = self.judge(goal, state, &summary, findings).await?;
+            let because = self.judge(goal, state, summary.as_ref(), findings).await?;
             return Ok(self.ask(id, because, findings).await);
         }
         if goal == Goal::Apply {
@@ -63,17 +71,30 @@ impl Session {
         if let Some(approved) = approved
             && let Some(summary) = self.stored_plan(approved, state).await
         {
-            self.judge(goal, state, &summary, findings).await?;
+            self.judge(goal, state, summary.as_ref(), findings).await?;
             return self.carry_out(goal, state, findings).await;
         }
-        if !self.plan(goal, state).await? {
+        if self.plan(goal, state).await?.is_none() {
             return self.nothing_to_do(goal, findings).await;
         }
+        self.apply_judged(goal, state, findings).await
+    }
+
+    /// Applies the plan that was just made, if nobody needs to approve it or it was approved.
+    pub(super) async fn apply_judged(
+        &self,
+        goal: Goal,
+        state: &mut State,
+        findings: &mut Findings,
+    ) -> Result<RunResult, Ended> {
+        let approved = self.inputs.approval.approved.as_ref();
         let (summary, id) = self.plan_made(state).await?;
-        let because = self.judge(goal, state, &summary, findings).await?;
+        let because = self.judge(goal, state, summary.as_ref(), findings).await?;
         let asks = self.inputs.approval.manual || !because.is_empty();
         if !asks || approved.is_some_and(|approved| approved.id == id) {
-            return self.carry_out(goal, state, findings).await;
+            let (done, ()) =
+                tokio::join!(self.carry_out(goal, state, findings), self.keep_plan());
+            return done;
         }
         if let Some(approved) = approved {
             let ApprovedPlan { id: other, .. } = approved;
@@ -98,7 +119,7 @@ impl Session {
 
     /// The approved plan, in the place of a new one; `None`, and no plan in that place, where it is
     /// lost, or where what it starts from is no longer what it was.
-    async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Summary> {
+    async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Option<Summary>> {
         let file = self.layout.plan_file();
         let why = match plan_file::open(&self.layout.cache, approved.run, &self.key) {
             None => "is not on the cache volume".to_owned(),
@@ -119,22 +140,42 @@ impl Session {
         None
     }
 
-    /// What the plan that was just made says, and its id.
-    async fn plan_made(&self, state: &State) -> Result<(Summary, String), Failure> {
-        self.check_plan_file()?;
-        let (summary, head) = tokio::join!(self.summary(), self.head_for_id(state));
+    /// What the plan that was just made says, and its id. A plan of a script that the engine cannot read has no summary.
+    async fn plan_made(&self, state: &State) -> Result<(Option<Summary>, String), Failure> {
+        let (summary, head) = tokio::join!(self.readable(), self.head_for_id(state));
         let summary = summary?;
+        let digest = if let Some(summary) = &summary {
+            summary.set.digest.clone()
+        } else {
+            let file = fs::read(self.layout.plan_file()).unwrap_or_default();
+            hex::encode(digest::digest(&digest::SHA256, &file))
+        };
         let run = self.claimed.run.as_ref();
         let plan = Plan {
-            digest: &summary.set.digest,
+            digest: &digest,
             context: run.and_then(|run| run.context.as_deref()),
             variables: &self.inputs.variables,
             scripts: &self.inputs.scripts,
             state: &head,
-            begun: self.claimed.begun.max(self.claimed.attempted),
+            begun: self.last_begun(),
         };
         let id = plan_id(plan, &self.key);
         Ok((summary, id))
+    }
+
+    /// What the plan says. Where neither people nor rules judge it, a script's plan may have any form.
+    async fn readable(&self) -> Result<Option<Summary>, Failure> {
+        let approval = &self.inputs.approval;
+        let any_form = self.scripts.plan.is_some() && !approval.manual && approval.rules.is_empty();
+        let summary = match self.check_plan_file() {
+            Ok(()) => self.summary().await,
+            Err(failure) => Err(failure),
+        };
+        match summary {
+            Ok(summary) => Ok(Some(summary)),
+            Err(_) if any_form => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Why a person must be asked, besides `approval.mode: Manual`; fails where a rule denies the
@@ -143,20 +184,27 @@ impl Session {
         &self,
         goal: Goal,
         state: &State,
-        summary: &Summary,
+        summary: Option<&Summary>,
         findings: &mut Findings,
     ) -> Result<Vec<String>, Failure> {
-        findings.changes = Some(summary.set.clone());
         let mut because: Vec<String> = Vec::new();
         if state.is_taken_over() {
             because.push(TAKEN_OVER.to_owned());
         }
+        let Some(summary) = summary else {
+            because.extend((self.last_begun() > 0).then(|| UNREADABLE.to_owned()));
+            return Ok(because);
+        };
+        findings.changes = Some(summary.set.clone());
         if goal == Goal::Apply {
             let matched = self.matched(&summary.plan).await?;
             if let Some(rule) = matched.iter().find(|it| it.then == RuleAction::Deny) {
                 return Err(denied(rule, &summary.set));
             }
             because.extend(matched.iter().map(ToString::to_string));
+            because.extend(
+                (self.inputs.approval.emptying && summary.empties).then(|| EMPTIES.to_owned()),
+            );
         }
         Ok(because)
     }
@@ -169,6 +217,11 @@ impl Session {
             matched = judged_until(self.plan_deadline(), rules, plan.clone()) => Ok(matched),
             _ = self.commands.stop.asked() => Err(stopped()),
         }
+    }
+
+    /// The last run that began to change things; 0 if there is none.
+    fn last_begun(&self) -> i64 {
+        self.claimed.begun.max(self.claimed.attempted)
     }
 
     /// Keeps the plan until a person has approved it, and shows it.

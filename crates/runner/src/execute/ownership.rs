@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use alustan_api::report::{Failure, RunResult};
-use alustan_api::run::{Lineage, RunKind};
+use alustan_api::run::Lineage;
 use alustan_backends::is_known;
 
 use super::{Ended, Findings, LOOK};
@@ -54,12 +54,6 @@ impl Session {
         }
         let head = Some(head);
         Ok(State { head, owner })
-    }
-
-    /// Whether the run is about destroying everything.
-    pub(super) fn destroys(&self) -> bool {
-        let kind = self.claimed.run.as_ref().map(|run| run.kind);
-        self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
     }
 
     /// Makes sure, before anything is changed, that a state that was not read is still ours: the

@@ -10,9 +10,15 @@ use super::ownership::State;
 use super::{Ended, Goal, LOOK};
 use crate::changes::{Summary, summary};
 use crate::command::Ending;
-use crate::failure::{Step, module, place_in_json, user};
+use crate::failure::{Step, module, place_in_json, tidy, user};
 use crate::plan_file;
 use crate::session::Session;
+
+/// A plan with changes.
+pub(super) struct Planned {
+    /// Whether it may delete or forget objects.
+    pub(super) may_remove: bool,
+}
 
 impl Session {
     /// Whether what is applied is a plan that was made before.
@@ -20,22 +26,27 @@ impl Session {
         self.scripts.apply.is_none() || self.scripts.plan.is_some()
     }
 
-    /// Whether the plan has changes; it is one for the state of this resource.
-    pub(super) async fn plan(&self, goal: Goal, state: &mut State) -> Result<bool, Ended> {
-        let has_changes = self.make_plan(goal).await?;
+    /// Plans for the state of this resource. `None` when there are no changes.
+    pub(super) async fn plan(
+        &self,
+        goal: Goal,
+        state: &mut State,
+    ) -> Result<Option<Planned>, Ended> {
+        let planned = self.make_plan(goal).await?;
         if self.layout.plan_file().is_file() {
             self.look_again(state).await?;
         }
-        Ok(has_changes)
+        Ok(planned)
     }
 
-    async fn make_plan(&self, goal: Goal) -> Result<bool, Failure> {
+    async fn make_plan(&self, goal: Goal) -> Result<Option<Planned>, Failure> {
         let (deadline, good) = (self.plan_deadline(), [0, 2]);
         if let (Goal::Apply, Some(script)) = (goal, &self.scripts.plan) {
-            let code = self
+            let made = self
                 .script("plan", script, Ending::Quick, deadline, &good)
                 .await?;
-            return Ok(code == 2);
+            let planned = Planned { may_remove: true };
+            return Ok((made.code == Some(2)).then_some(planned));
         }
         let words = ["plan", "-input=false", "-lock=false", "-detailed-exitcode"];
         let mut arguments: Vec<OsString> = words.map(Into::into).into();
@@ -43,10 +54,13 @@ impl Session {
             arguments.push("-destroy".into());
         }
         arguments.push(option("-out=", &self.layout.plan_file()));
-        let code = self
+        let made = self
             .engine(Step::Plan, arguments, Ending::Quick, deadline, &good)
             .await?;
-        Ok(code == 2)
+        let planned = Planned {
+            may_remove: may_remove(&String::from_utf8_lossy(&made.stdout)),
+        };
+        Ok((made.code == Some(2)).then_some(planned))
     }
 
     /// Applies the plan.
@@ -126,8 +140,53 @@ impl Session {
     }
 }
 
+/// Whether a plan may delete or forget objects, by what the engine printed; true when it printed no summary.
+fn may_remove(printed: &str) -> bool {
+    let text = tidy(printed);
+    let deletes_none = match text.lines().rev().find(|line| line.starts_with("Plan: ")) {
+        Some(summary) => summary.contains(" 0 to destroy"),
+        None => text.contains("You can apply this plan to save these new output values"),
+    };
+    let forgets = text.contains("to forget") || text.contains("no longer be managed");
+    !deletes_none || forgets
+}
+
 fn option(name: &str, path: &Path) -> OsString {
     let mut option = OsString::from(name);
     option.push(path);
     option
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::add("Plan: 2 to add, 1 to change, 0 to destroy.\n", false)]
+    #[case::import(
+        "Plan: 1 to import, 0 to add, 0 to change, 0 to destroy.\n\nChanges to Outputs:\n",
+        false
+    )]
+    #[case::colours(
+        "\u{1b}[1mPlan:\u{1b}[0m 1 to add, 0 to change, 0 to destroy.\n",
+        false
+    )]
+    #[case::destroy("Plan: 0 to add, 0 to change, 10 to destroy.\n", true)]
+    #[case::opentofu_forget("Plan: 0 to add, 0 to change, 0 to destroy, 1 to forget.\n", true)]
+    #[case::forget(
+        "# a.b will no longer be managed by Terraform\nPlan: 0 to add, 0 to change, 0 to destroy.\n",
+        true
+    )]
+    #[case::outputs(
+        "Changes to Outputs:\n\nYou can apply this plan to save these new output values to the Terraform\nstate, without \
+         changing any real infrastructure.\n",
+        false
+    )]
+    #[case::unknown("Changes to Outputs:\n", true)]
+    #[case::nothing("", true)]
+    fn removals_are_told_by_the_summary(#[case] printed: &str, #[case] expected: bool) {
+        assert_eq!(may_remove(printed), expected);
+    }
 }

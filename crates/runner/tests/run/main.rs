@@ -15,6 +15,7 @@ mod build;
 mod calls;
 mod claim;
 mod destroy;
+mod emptying;
 mod engine;
 mod interruption;
 mod leftover;
