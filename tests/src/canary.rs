@@ -7,6 +7,7 @@ use aho_corasick::AhoCorasick;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::MultiGzDecoder;
+use memchr::memmem;
 use serde_json::Value;
 
 /// Bytes of a value that nobody writes by chance.
@@ -132,8 +133,7 @@ fn text(value: &Value) -> String {
 }
 
 fn position(bytes: &[u8], from: usize, word: &[u8]) -> Option<usize> {
-    let found = bytes[from..].windows(word.len()).position(|it| it == word);
-    found.map(|at| from + at)
+    memmem::find(&bytes[from..], word).map(|at| from + at)
 }
 
 fn shapes(core: &str) -> BTreeSet<String> {

@@ -32,7 +32,7 @@ pub use operator::{Operator, Operators};
 pub use registry_front::{Fault, RegistryFront};
 pub use scene::{
     AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone,
-    scene_without_operator,
+    scene_with_own_operators, scene_without_operator,
 };
 pub use state_server::StateServer;
 pub use sweep::{Found, Sweep};

@@ -4,16 +4,18 @@
 //! missed, deleted ones neither. Files that go with their pod or volume are kept by a hard link, and
 //! command lines of the pods' processes by looking often.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs::{DirEntry, File};
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
@@ -53,6 +55,7 @@ pub struct Sweep {
     cluster: Cluster,
     since: SystemTime,
     kept: TempDir,
+    kept_of_pods: TempDir,
     keepers: JoinSet<()>,
 }
 
@@ -61,6 +64,7 @@ pub struct Swept {
     cluster: Cluster,
     since: SystemTime,
     kept: TempDir,
+    kept_of_pods: TempDir,
 }
 
 /// Places with the canaries that were found there.
@@ -71,18 +75,24 @@ impl Sweep {
     /// names; so may be the beginning of several.
     pub async fn begin(cluster: &Cluster, namespace: &str) -> Self {
         let folder = &cluster.folder;
-        // Hard links do not leave a file system.
-        let kept = tempfile::Builder::new()
-            .prefix("canary-")
-            .tempdir_in(folder)
-            .expect("a folder");
-        std::fs::create_dir(kept.path().join(FILES)).expect("a folder");
+        // Hard links do not leave a mount, and kubelet mounts its own folder.
+        let kept_in = |folder: PathBuf| {
+            let kept = tempfile::Builder::new()
+                .prefix("canary-")
+                .tempdir_in(folder)
+                .expect("a folder");
+            std::fs::create_dir(kept.path().join(FILES)).expect("a folder");
+            kept
+        };
+        let kept = kept_in(folder.clone());
+        let kept_of_pods = kept_in(folder.join("kubelet"));
         let mut keepers = JoinSet::new();
         keepers.spawn(follow(kept.path().join(HISTORY)));
         let keeper = Keeper {
             folder: folder.clone(),
             namespace: namespace.to_owned(),
             kept: kept.path().to_owned(),
+            kept_of_pods: kept_of_pods.path().to_owned(),
         };
         keepers.spawn(keeper.keep());
         let sweep = Self {
@@ -90,6 +100,7 @@ impl Sweep {
             since: SystemTime::now() - COARSE,
             keepers,
             kept,
+            kept_of_pods,
         };
         sweep.seen().await;
         sweep
@@ -98,11 +109,15 @@ impl Sweep {
     /// Waits until all that happened so far is kept, and keeps no more.
     pub async fn end(mut self) -> Swept {
         self.seen().await;
+        if let Some(ended) = self.keepers.try_join_next() {
+            ended.expect("a keeper that goes on");
+        }
         self.keepers.shutdown().await;
         Swept {
             cluster: self.cluster,
             since: self.since,
             kept: self.kept,
+            kept_of_pods: self.kept_of_pods,
         }
     }
 
@@ -175,7 +190,7 @@ impl Swept {
             for file in files_below(&folder.join(part)) {
                 // Nothing that was last written before can hold one. What a pod gets from a Secret
                 // is in its memory alone.
-                if !changed_after(&file, self.since) || is_projected(&file) {
+                if !changed_after(&file, self.since) || is_projected(&file) || is_input(&file) {
                     continue;
                 }
                 let Ok(bytes) = std::fs::read(&file) else {
@@ -185,12 +200,17 @@ impl Swept {
                 add(shown(folder, &file), &bytes);
             }
         }
-        let kept = std::fs::read_dir(self.kept.path().join(FILES)).expect("a folder");
-        for entry in kept.map(|entry| entry.expect("an entry").path()) {
-            let name = std::fs::read_to_string(entry.join("name")).expect("a name");
-            add(name, &std::fs::read(entry.join("file")).expect("a file"));
-            files += 1;
+        for kept in [&self.kept, &self.kept_of_pods] {
+            let entries = std::fs::read_dir(kept.path().join(FILES)).expect("a folder");
+            for entry in entries.map(|entry| entry.expect("an entry").path()) {
+                let name = std::fs::read_to_string(entry.join("name")).expect("a name");
+                add(name, &std::fs::read(entry.join("file")).expect("a file"));
+                files += 1;
+            }
         }
+        let kept = std::fs::read_dir(self.kept_of_pods.path().join(FILES)).expect("a folder");
+        // The operator's pod has some at all times.
+        assert!(kept.count() > 0, "no file of a pod was kept");
         let lines = std::fs::read(self.kept.path().join(ARGUMENTS)).expect("arguments");
         assert!(
             !lines.is_empty() && files > 0,
@@ -283,7 +303,7 @@ fn message(line: &str) -> Value {
 }
 
 fn has(bytes: &[u8], word: &[u8]) -> bool {
-    bytes.windows(word.len()).any(|it| it == word)
+    memmem::find(bytes, word).is_some()
 }
 
 fn place(key: &str) -> String {
@@ -356,6 +376,8 @@ fn note(found: &mut Found, searcher: &Searcher, place: String, bytes: &[u8]) {
 
 /// The history of etcd, as its gateway tells it.
 const HISTORY: &str = "etcd.jsonl";
+/// Where a pod's folder has its volumes of the type `emptyDir`.
+const EMPTY_DIRS: &str = "volumes/kubernetes.io~empty-dir";
 /// Files that may be gone.
 const FILES: &str = "files";
 /// Command lines.
@@ -365,36 +387,43 @@ struct Keeper {
     folder: PathBuf,
     namespace: String,
     kept: PathBuf,
+    kept_of_pods: PathBuf,
 }
 
 impl Keeper {
     async fn keep(self) {
-        let mut lines = BTreeSet::new();
+        let mut arguments = Arguments::default();
         let mut seen = HashSet::new();
         loop {
             self.link(&mut seen);
-            if arguments(&mut lines) {
-                let all = lines.iter().map(Vec::as_slice).collect::<Vec<_>>();
+            if arguments.look() {
+                let all = arguments
+                    .lines
+                    .iter()
+                    .map(Vec::as_slice)
+                    .collect::<Vec<_>>();
                 std::fs::write(self.kept.join(ARGUMENTS), all.join(&b'\n')).expect("a file");
             }
             tokio::time::sleep(PERIOD).await;
         }
     }
 
-    /// Keeps every file of the scene's volumes and logs, and of every pod's own folders. `seen` has the inodes of those that it
-    /// has looked at, so that the others cost no call but the listing of their folder.
-    fn link(&self, seen: &mut HashSet<u64>) {
+    /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. `seen` has the files already linked, by
+    /// inode and path, so that they cost no call but the listing of their folder.
+    fn link(&self, seen: &mut HashSet<(u64, PathBuf)>) {
         let own = |it: &PathBuf| it.to_string_lossy().contains(&self.namespace);
-        for (part, below) in [
-            ("log/pods", ""),
-            ("volumes", ""),
-            ("kubelet/pods", "volumes/kubernetes.io~empty-dir"),
+        for (part, below, kept) in [
+            ("log/pods", "", &self.kept),
+            ("volumes", "", &self.kept),
+            ("kubelet/pods", EMPTY_DIRS, &self.kept_of_pods),
         ] {
             let folders = std::fs::read_dir(self.folder.join(part)).into_iter();
             let folders = folders.flatten().flatten().map(|entry| entry.path());
             let wanted = folders.filter(|it| !below.is_empty() || own(it));
             for entry in wanted.flat_map(|folder| entries_below(&folder.join(below))) {
-                if seen.contains(&entry.ino()) {
+                let file = entry.path();
+                let id = (entry.ino(), file.clone());
+                if is_input(&file) || seen.contains(&id) {
                     continue;
                 }
                 // It may have just gone.
@@ -404,31 +433,79 @@ impl Keeper {
                 if known.len() > LARGE {
                     continue;
                 }
-                let file = entry.path();
-                let to = self.kept.join(FILES);
-                let to = to.join(known.ino().to_string());
+                let to = kept.join(FILES).join(seen.len().to_string());
                 std::fs::create_dir(&to).expect("a folder");
                 std::fs::write(to.join("name"), shown(&self.folder, &file)).expect("a file");
-                if std::fs::hard_link(&file, to.join("file")).is_ok() {
-                    seen.insert(known.ino());
-                } else {
-                    std::fs::remove_dir_all(&to).expect("remove a folder");
+                match keep(&file, &to.join("file")) {
+                    Ok(()) if to.join("file").is_file() => drop(seen.insert(id)),
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        panic!("keep {}: {error}", file.display())
+                    }
+                    // It is gone, or a socket has its name now.
+                    Ok(()) | Err(_) => std::fs::remove_dir_all(&to).expect("remove a folder"),
                 }
             }
         }
     }
 }
 
-/// Adds the command lines of processes in pods; whether there are new ones.
-fn arguments(lines: &mut BTreeSet<Vec<u8>>) -> bool {
-    let before = lines.len();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let read = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
-        if String::from_utf8_lossy(&read("cgroup")).contains("kubepods") {
-            lines.insert(read("cmdline"));
+/// Links a file, so that what is written to it later is kept as well. A file in another file system, such as a tmpfs, is copied.
+fn keep(file: &Path, to: &Path) -> std::io::Result<()> {
+    match std::fs::hard_link(file, to) {
+        Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+            std::fs::copy(file, to).map(drop)
         }
+        linked => linked,
     }
-    lines.len() > before
+}
+
+/// Command lines of processes in pods.
+#[derive(Default)]
+struct Arguments {
+    lines: BTreeSet<Vec<u8>>,
+    processes: HashMap<OsString, Process>,
+}
+
+/// What is known of a process.
+#[derive(Clone, Copy)]
+enum Process {
+    InPod,
+    /// It was found outside of pods this often.
+    Outside(u32),
+}
+
+impl Arguments {
+    /// Adds the present command lines; whether there are new ones.
+    fn look(&mut self) -> bool {
+        // A container's first process moves into its pod soon after it was started.
+        const OFTEN: u32 = 10;
+        let before = self.lines.len();
+        let earlier = std::mem::take(&mut self.processes);
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let read = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
+            let is_in_pod = || String::from_utf8_lossy(&read("cgroup")).contains("kubepods");
+            let process = match earlier.get(&entry.file_name()) {
+                Some(known @ (Process::InPod | Process::Outside(OFTEN..))) => *known,
+                _ if is_in_pod() => Process::InPod,
+                Some(Process::Outside(looks)) => Process::Outside(looks + 1),
+                None => Process::Outside(1),
+            };
+            if matches!(process, Process::InPod) {
+                self.lines.insert(read("cmdline"));
+            }
+            self.processes.insert(entry.file_name(), process);
+        }
+        self.lines.len() > before
+    }
+}
+
+/// Whether a file of a pod is there for its engine or for git to read: in the workspace of a run, or in the folder of one call of git,
+/// which is removed with the call.
+fn is_input(file: &Path) -> bool {
+    let path = file.to_string_lossy();
+    ["work/", "cache/repositories/calls/", "tmp/call-"]
+        .iter()
+        .any(|folder| path.contains(&format!("{EMPTY_DIRS}/{folder}")))
 }
 
 fn shown(folder: &Path, file: &Path) -> String {

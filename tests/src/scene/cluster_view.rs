@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use alustan_api::run::key;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::ResourceExt;
@@ -88,10 +90,18 @@ impl Scene {
         }
         let selector = format!("{OURS},app.kubernetes.io/component=record");
         let list = ListParams::default().labels(&selector);
-        for record in self.api::<Secret>().list(&list).await.expect("records") {
-            for (_, value) in self.data(&record.name_any()).await {
-                all.push_str(&value);
-            }
+        // A record has the inputs of a run, which may be secret, as long as the run goes on.
+        let data = self
+            .until("all runs to end", async || {
+                let records = self.api::<Secret>().list(&list).await.ok()?;
+                let data = records.items.into_iter().filter_map(|record| record.data);
+                let data: Vec<BTreeMap<String, ByteString>> = data.collect();
+                let open = data.iter().any(|data| data.contains_key(key::INPUTS));
+                (!open).then_some(data)
+            })
+            .await;
+        for ByteString(value) in data.into_iter().flat_map(BTreeMap::into_values) {
+            all.push_str(&String::from_utf8_lossy(&value));
         }
         let controller = [
             "logs",
