@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use alustan_core::step::StepKind;
-use alustan_tests::{Counter, Operators, Scene, scene_alone};
+use alustan_tests::{Counter, Operators, Scene, scene_with_own_operators};
 use futures::future::join_all;
 use kube::api::DeleteParams;
 use serde_json::json;
@@ -236,14 +236,13 @@ impl Lane {
     }
 }
 
-/// While no other test runs: see `scene_alone`.
-mod alone {
+/// While the installed operator is stopped: see `scene_with_own_operators`.
+mod own_operators {
     use super::*;
 
     #[tokio::test]
     async fn crash_before_and_after_each_step_and_nothing_is_done_twice() {
-        scene_alone("crash", |scene| async move {
-            scene.cluster.scale_operator(0).await;
+        scene_with_own_operators("crash", |scene| async move {
             let lanes = (0..LANES).map(|number| {
                 scene.beside(format!("lane{number}"), async move |scene| {
                     let lane = Lane::open(scene, number).await;

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
-use alustan_tests::{Cluster, Counter, Operators, Scene, scene_alone, scene_without_operator};
+use alustan_tests::{
+    Cluster, Counter, Operators, Scene, scene_alone, scene_with_own_operators,
+    scene_without_operator,
+};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -79,14 +82,13 @@ async fn recorded(scene: &Scene, name: &str) -> i64 {
     record["number"].as_i64().unwrap()
 }
 
-/// While no other test runs: see `scene_alone`.
-mod alone {
+/// While the installed operator is stopped: see `scene_with_own_operators`.
+mod own_operators {
     use super::*;
 
     #[tokio::test]
     async fn ha_another_replica_takes_over_from_a_killed_one_while_runs_go_on() {
-        scene_alone("ha", |scene| async move {
-            scene.cluster.scale_operator(0).await;
+        scene_with_own_operators("ha", |scene| async move {
             let operators = Operators::of(&scene).await;
             let counter = Counter::start().await;
             for name in ["applies", "begins"] {
@@ -140,6 +142,11 @@ mod alone {
         })
         .await;
     }
+}
+
+/// While no other test runs: see `scene_alone`.
+mod alone {
+    use super::*;
 
     #[tokio::test]
     async fn ha_two_installed_replicas_tell_who_acts_and_hear_every_push() {

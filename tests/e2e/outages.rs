@@ -1,7 +1,7 @@
 //! Git, the registry and the API server go away for a while, with work in flight, and come back.
 
 use alustan_api::Terraform;
-use alustan_tests::{Counter, Operators, Scene, condition, scene_alone};
+use alustan_tests::{Counter, Operators, Scene, condition, scene_alone, scene_with_own_operators};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -120,11 +120,15 @@ mod alone {
         })
         .await;
     }
+}
+
+/// While the installed operator is stopped: see `scene_with_own_operators`.
+mod own_operators {
+    use super::*;
 
     #[tokio::test]
     async fn retry_keeps_count_of_failures_when_the_operator_is_killed_after_each() {
-        scene_alone("budget", |scene| async move {
-            scene.cluster.scale_operator(0).await;
+        scene_with_own_operators("budget", |scene| async move {
             let operators = Operators::of(&scene).await;
             let broken = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    \
                       command = \"echo the shelf is empty >&2; exit 3\"\n  }\n}\n";

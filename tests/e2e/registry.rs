@@ -1,6 +1,6 @@
 //! Registries: what they want before they let anybody in, what they refuse, and what is removed from them.
 
-use alustan_tests::{Fault, Operators, RegistryFront, Scene, scene, scene_alone};
+use alustan_tests::{Fault, Operators, RegistryFront, Scene, scene, scene_with_own_operators};
 use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
@@ -202,13 +202,13 @@ async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
     .await;
 }
 
-/// While no other test runs: see `scene_alone`.
-mod alone {
+/// While the installed operator is stopped: see `scene_with_own_operators`.
+mod own_operators {
     use super::*;
 
     #[tokio::test]
     async fn a_registry_image_from_a_dockerfile_of_the_repository_needs_the_operators_leave() {
-        scene_alone("dockerfile", |scene| async move {
+        scene_with_own_operators("dockerfile", |scene| async move {
         let tool = "#!/bin/sh\necho \"{\\\"said\\\": \\\"hello from the tool\\\"}\"\n";
         let dockerfile = |from: &str| {
             format!("ARG ALUSTAN_BASE\nFROM {from}\nCOPY --chown=0:0 module/tools/ /usr/local/share/tools/\n")
@@ -226,6 +226,8 @@ mod alone {
             scene.commit("web", &files).await;
         };
         commit("debian:bookworm").await;
+        let refusing = Operators::of(&scene).await;
+        let operator = refusing.start(None);
         let mut web = scene.resource("web");
         web["spec"]["gitRepo"]["path"] = json!("stack");
         web["spec"]["gitRepo"]["include"] = json!(["tools"]);
@@ -235,8 +237,8 @@ mod alone {
         assert_eq!(reason, "DockerfileNotAllowed");
         assert!(message.contains("--allow-dockerfiles"), "{message}");
         assert!(scene.jobs("build").await.is_empty());
+        operator.kill().await;
 
-        scene.cluster.scale_operator(0).await;
         let operators = Operators::of(&scene).await.with("ALUSTAN_ALLOW_DOCKERFILES", "true");
         let operator = operators.start(None);
         let message = scene.reason("web", "DockerfileRefused").await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_tests::metacontroller::{Hooks, StandIn};
-use alustan_tests::{Counter, Operator, Operators, Scene, scene_alone};
+use alustan_tests::{Counter, Operator, Operators, Scene, scene_with_own_operators};
 use kube::api::{Api, DeleteParams};
 use serde_json::json;
 
@@ -44,32 +44,19 @@ impl Asked {
     }
 }
 
-/// With nobody else in the cluster who looks at resources.
-async fn scene_of<F, T>(name: &str, test: F)
-where
-    F: FnOnce(Arc<Scene>) -> T,
-    T: Future<Output = ()>,
-{
-    scene_alone(name, async |scene: Arc<Scene>| {
-        scene.cluster.scale_operator(0).await;
-        test(scene).await;
-    })
-    .await;
-}
-
 async fn commit(scene: &Scene, counter: &Counter) {
     let object = counter.life("a");
     let module = format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}");
     scene.commit("web", &[("main.tf", &module)]).await;
 }
 
-/// While no other test runs: see `scene_alone`.
-mod alone {
+/// While the installed operator is stopped: see `scene_with_own_operators`.
+mod own_operators {
     use super::*;
 
     #[tokio::test]
     async fn sync_makes_changes_and_destroys_as_the_native_driver_does() {
-        scene_of("sync", async |scene: Arc<Scene>| {
+        scene_with_own_operators("sync", async |scene: Arc<Scene>| {
             let counter = Counter::start().await;
             commit(&scene, &counter).await;
             let asked = Asked::of(&scene).await;
@@ -101,7 +88,7 @@ mod alone {
 
     #[tokio::test]
     async fn sync_asks_for_an_approval_and_applies_what_was_approved() {
-        scene_of("sync-approval", async |scene: Arc<Scene>| {
+        scene_with_own_operators("sync-approval", async |scene: Arc<Scene>| {
             let counter = Counter::start().await;
             commit(&scene, &counter).await;
             let asked = Asked::of(&scene).await;
@@ -138,7 +125,7 @@ mod alone {
 
     #[tokio::test]
     async fn sync_drivers_change_while_a_run_goes_on_and_nothing_is_done_twice() {
-        scene_of("sync-drivers", async |scene: Arc<Scene>| {
+        scene_with_own_operators("sync-drivers", async |scene: Arc<Scene>| {
             let counter = Counter::start().await;
             commit(&scene, &counter).await;
             counter.hold("/made");

@@ -21,9 +21,9 @@ use kube::Client;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::sync::{RwLock, RwLockWriteGuard};
+use tokio::sync::{Mutex, RwLock, RwLockWriteGuard};
 
-use crate::Cluster;
+use crate::{Cluster, Operators};
 pub use aws::AWS;
 pub use cluster_view::around;
 pub use pushes::GitServer;
@@ -84,19 +84,80 @@ where
 }
 
 async fn alone() -> RwLockWriteGuard<'static, ()> {
+    assert_module("alone");
+    CLUSTER.write().await
+}
+
+fn assert_module(module: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or_default();
     assert!(
-        test.contains("::alone::"),
-        "{test} belongs in a `mod alone`"
+        test.contains(&format!("::{module}::")),
+        "{test} belongs in a `mod {module}`"
     );
-    CLUSTER.write().await
+}
+
+/// Tests that run without the installed operator.
+struct WithoutInstalled {
+    running: usize,
+    /// Write lock on the cluster while `running` is not 0.
+    cluster: Option<RwLockWriteGuard<'static, ()>>,
+}
+
+static WITHOUT_INSTALLED: Mutex<WithoutInstalled> = Mutex::const_new(WithoutInstalled {
+    running: 0,
+    cluster: None,
+});
+
+/// Runs `test` in a fresh namespace with the installed operator scaled to zero: it starts operators for its namespace alone. Such
+/// tests run beside each other; they are in a `mod own_operators`, so that `make e2e` runs them after all others but those of
+/// `mod alone`.
+pub async fn scene_with_own_operators<F, T>(name: &str, test: F)
+where
+    F: FnOnce(Arc<Scene>) -> T,
+    T: Future<Output = ()>,
+{
+    assert_module("own_operators");
+    {
+        let mut tests = WITHOUT_INSTALLED.lock().await;
+        if tests.running == 0 {
+            let cluster = CLUSTER.write().await;
+            if let Err(panic) = scale_installed(0).await {
+                // The next test tells if this fails as well.
+                let _ = scale_installed(1).await;
+                std::panic::resume_unwind(panic);
+            }
+            tests.cluster = Some(cluster);
+        }
+        tests.running += 1;
+    }
+    let ran = AssertUnwindSafe(run(name, Disturbs::InstalledOperator, test));
+    let mut result = ran.catch_unwind().await;
+    {
+        let mut tests = WITHOUT_INSTALLED.lock().await;
+        tests.running -= 1;
+        if tests.running == 0 {
+            let _cluster = tests.cluster.take();
+            result = result.and(scale_installed(1).await);
+        }
+    }
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Scales the installed operator. Returns the panic if that fails.
+async fn scale_installed(copies: usize) -> std::thread::Result<()> {
+    let scale = async { Cluster::connect().await.scale_operator(copies).await };
+    AssertUnwindSafe(scale).catch_unwind().await
 }
 
 /// What is to be made whole after a test.
 #[derive(Clone, Copy)]
 enum Disturbs {
     Nothing,
+    /// The installed operator is stopped for several tests.
+    InstalledOperator,
     Cluster,
     Installation,
 }
@@ -109,7 +170,7 @@ where
     let scene = Scene::open(name).await;
     let result = AssertUnwindSafe(test(scene.clone())).catch_unwind().await;
     match disturbs {
-        Disturbs::Nothing => {}
+        Disturbs::Nothing | Disturbs::InstalledOperator => {}
         Disturbs::Cluster => scene.cluster.mend().await,
         Disturbs::Installation => scene.cluster.reinstall_operator().await,
     }
@@ -117,7 +178,11 @@ where
         scene.show().await;
         std::panic::resume_unwind(panic);
     }
-    scene.leave().await;
+    let leaving = match disturbs {
+        Disturbs::InstalledOperator => scene.leave_with_own_operator().boxed(),
+        Disturbs::Nothing | Disturbs::Cluster | Disturbs::Installation => scene.leave().boxed(),
+    };
+    leaving.await;
 }
 
 impl Scene {
@@ -239,6 +304,12 @@ impl Scene {
             other => drop(other.expect("delete the namespace")),
         }
         self.remove_repositories();
+    }
+
+    async fn leave_with_own_operator(&self) {
+        let operators = Operators::of(self).await;
+        let _operator = operators.start(None);
+        self.leave().await;
     }
 
     async fn delete_background(&self, name: String) {

@@ -22,7 +22,7 @@ impl Scene {
             "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
             "metadata": {"name": name, "namespace": self.namespace},
             "spec": {
-                "gitRepo": {"url": self.https(repository), "branch": "main", "interval": "2s"},
+                "gitRepo": {"url": self.https(repository), "branch": "main", "interval": "5s"},
                 "containerRegistry": {
                     "imageName": format!("registry.alustan.test:5000/{}/{repository}", self.namespace),
                 },
