@@ -4,7 +4,7 @@
 
 use std::process::{Child, Command};
 
-use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunRecord, key};
+use alustan_api::run::{Claim, Output, Outputs, RunKind, RunPhase, RunProgress, key};
 use alustan_api::{State, Terraform, names};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
@@ -31,10 +31,10 @@ const FIRST: &[&str] = &[
     "patch secrets web-state",
     "patch secrets web-state-slot-0",
     "patch secrets web-state-slot-1",
-    "patch secrets web-state-slot-2",
     "patch serviceaccounts web-runner",
     // The run starts.
     "patch secrets web-run",
+    "create secrets web-report",
     "patch namespaces",
     "patch secrets web-pin",
     "create jobs web-apply-1",
@@ -47,6 +47,7 @@ const FIRST: &[&str] = &[
     "patch secrets web-run",
     "patch secrets web-outputs",
     "patch secrets web-run",
+    "patch secrets web-report",
     // Success.
     "patch terraforms/status web",
     "create events",
@@ -59,9 +60,9 @@ const NEXT: &[&str] = &[
     "get roles web-runner",
     "get secrets web-state-slot-0",
     "get secrets web-state-slot-1",
-    "get secrets web-state-slot-2",
     "get serviceaccounts web-runner",
     "patch secrets web-run",
+    "patch secrets web-report",
     "patch namespaces",
     "patch secrets web-pin",
     "create jobs web-apply-2",
@@ -71,6 +72,7 @@ const NEXT: &[&str] = &[
     "patch secrets web-run",
     "patch secrets web-outputs",
     "patch secrets web-run",
+    "patch secrets web-report",
     "patch terraforms/status web",
     "create events",
 ];
@@ -282,14 +284,14 @@ impl Run<'_> {
     }
 
     /// As the runner.
-    async fn change(&self, change: impl Fn(&mut RunRecord), more: Value) {
+    async fn change(&self, change: impl Fn(&mut RunProgress), more: Value) {
         let api = self.space.api::<Secret>();
-        let name = names::record("web");
+        let name = names::report("web");
         let found = api.get(&name).await.unwrap().data.unwrap();
-        let mut record: RunRecord = serde_json::from_slice(&found[key::RECORD].0).unwrap();
-        change(&mut record);
+        let mut progress: RunProgress = serde_json::from_slice(&found[key::PROGRESS].0).unwrap();
+        change(&mut progress);
         let mut data = more;
-        data[key::RECORD] = encoded(&record);
+        data[key::PROGRESS] = encoded(&progress);
         let edit = PatchParams::default();
         let merge = Patch::Merge(json!({ "data": data }));
         api.patch(&name, &edit, &merge).await.unwrap();
@@ -301,17 +303,17 @@ impl Run<'_> {
             pod: self.job(),
             at: Timestamp::now(),
         };
-        let claimed = |record: &mut RunRecord| {
-            record.phase = RunPhase::Planning;
-            record.claimed_by = Some(claim.clone());
+        let claimed = |progress: &mut RunProgress| {
+            progress.phase = RunPhase::Planning;
+            progress.claimed_by = Some(claim.clone());
         };
         self.change(claimed, json!({})).await;
     }
 
     async fn begins(&self) {
-        let begun = |record: &mut RunRecord| {
-            record.phase = RunPhase::Applying;
-            (record.begun, record.attempted) = (self.number, self.number);
+        let begun = |progress: &mut RunProgress| {
+            progress.phase = RunPhase::Applying;
+            progress.began = true;
         };
         self.change(begun, json!({})).await;
     }
@@ -328,9 +330,9 @@ impl Run<'_> {
         };
         let outputs = Outputs::from([("number".to_owned(), output)]);
         let told = json!({
-            key::REPORT: encoded(&report), key::OUTPUTS: encoded(&outputs), key::INPUTS: null,
+            key::REPORT: encoded(&report), key::OUTPUTS: encoded(&outputs),
         });
-        self.change(|record| record.phase = RunPhase::Reported, told)
+        self.change(|progress| progress.phase = RunPhase::Reported, told)
             .await;
     }
 }

@@ -5,7 +5,8 @@ use std::fmt::Debug;
 
 use alustan_api::run::{
     ApprovalInputs, BackendInputs, History, ManagedState, Output, Outputs, PROTOCOL, Pin,
-    PinnedImage, RunInputs, RunKind, RunRecord, RunSpec, ScriptTexts, TimeLimits, Trigger,
+    PinnedImage, RunInputs, RunKind, RunProgress, RunRecord, RunSpec, ScriptTexts, TimeLimits,
+    Trigger,
 };
 use alustan_api::{BuilderKind, FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
@@ -59,7 +60,7 @@ fn state(name: &str) -> ManagedState {
     }
 }
 
-fn run_inputs(name: &str) -> RunInputs {
+pub(crate) fn run_inputs(name: &str) -> RunInputs {
     RunInputs {
         path: "web".to_owned(),
         variables: BTreeMap::from([("size".to_owned(), json!(3))]),
@@ -120,6 +121,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 destroys: false,
                 engine: None,
                 trace_id: String::new(),
+                protocol: PROTOCOL,
                 started_at: Timestamp::UNIX_EPOCH,
             };
             let pull = [names::pull_secret(&name)];
@@ -162,6 +164,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             pull_secret: Some("regcred"),
             lent: None,
             namespace_uid: "namespace-uid",
+            cache: true,
         };
         jobs.push(build_job::job(tf, &build, &settings()));
     }
@@ -258,6 +261,7 @@ async fn the_operator_may_make_all_that_it_makes() {
             context: None,
             artifact: None,
             base: None,
+            protocol: PROTOCOL,
             pull_secret: None,
             docker_config: None,
             spec: json!({}),
@@ -277,6 +281,7 @@ async fn the_operator_may_make_all_that_it_makes() {
         ensure(&space, &told).await;
         let mut made = vec![
             secrets::record(&tf, &RunRecord::default(), &History::default()),
+            secrets::report(&tf, &RunProgress::default()),
             secrets::pin(&tf, &pin),
             outputs_of::secret(&tf, &outputs),
             secrets::pull(&tf, r#"{"auths":{}}"#),

@@ -59,7 +59,7 @@ pub(crate) async fn leave_record_and_pin(secrets: &Api<Secret>, tf: &DynamicObje
 /// The runner's part of the destroy `number` of the resource `name`: it is done.
 ///
 /// # Errors
-/// Where the record is gone: its report was read before.
+/// Where the report is gone: it was read before.
 pub(crate) async fn reports(
     secrets: &Api<Secret>,
     name: &str,
@@ -72,9 +72,9 @@ pub(crate) async fn reports(
     });
     let report = ByteString(report.to_string().into_bytes());
     let reported = Patch::Merge(json!({"data": {"report": report}}));
-    let record = names::record(name);
     let edit = PatchParams::default();
-    secrets.patch(&record, &edit, &reported).await.map(drop)
+    let name = names::report(name);
+    secrets.patch(&name, &edit, &reported).await.map(drop)
 }
 
 impl Space {

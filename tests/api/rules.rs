@@ -590,13 +590,14 @@ async fn outputs_do_not_take_the_place_of_the_operators_own_secrets() {
     accepts(&space, field, &good.map(Value::from)).await;
     let own = [
         names::record("web"),
+        names::report("web"),
         names::pin("web"),
         names::state("web"),
         names::state_slot("web", 12),
         names::pull_secret("web"),
         names::record("another"),
     ];
-    let message = "must not end in -run, -pin, -plan, -state";
+    let message = "must not end in -run, -report, -pin, -plan, -state";
     refuses(&space, field, message, &own.map(Value::from)).await;
 }
 

@@ -143,6 +143,13 @@ impl Server {
         client(self.kubeconfig_of(user)).await
     }
 
+    /// A client with the token of an account.
+    pub(crate) async fn client_with(&self, token: &str) -> Client {
+        let mut kubeconfig = self.kubeconfig.clone();
+        kubeconfig["users"][0]["user"] = json!({ "token": token });
+        client(kubeconfig).await
+    }
+
     /// The kubeconfig of a client with all rights.
     pub(crate) fn kubeconfig_file(&self) -> PathBuf {
         self.folder.join("kubeconfig")

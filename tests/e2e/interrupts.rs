@@ -212,7 +212,7 @@ async fn interrupt_of_the_way_to_the_state_loses_nothing_of_it() {
         counter.reached("/web/second").await;
         gate.close();
         counter.release("/web/second");
-        let tf = scene.said("web", "it is kept in Secret web-run").await;
+        let tf = scene.said("web", "it is kept in Secret web-report").await;
         let ready = condition(&tf, "Ready").unwrap();
         assert!(
             ready.message.contains("costs no retry"),
@@ -236,7 +236,7 @@ async fn interrupt_of_the_way_to_the_state_loses_nothing_of_it() {
         let log = scene.log(job, pushing).await;
         let (pushed, planned) = (log.find(pushing), log.find("terraform plan"));
         assert!(planned.is_some() && pushed < planned, "{log}");
-        assert!(!scene.data("web-run").await.contains_key("leftover"));
+        assert!(!scene.data("web-report").await.contains_key("leftover"));
     })
     .await;
 }

@@ -29,8 +29,9 @@ async fn a_commit_is_built_applied_and_destroyed() {
         assert_eq!(status.plan.unwrap().summary, "+1 ~0 -0");
         assert_eq!(scene.data("web-outputs").await["said"], "hello");
         scene.log("web-apply-1", "Apply complete!").await;
-        let record = scene.data("web-run").await;
-        assert!(!record.contains_key("inputs") && !record.contains_key("outputs"));
+        assert!(!scene.data("web-run").await.contains_key("inputs"));
+        let report = scene.data("web-report").await;
+        assert!(!report.contains_key("report") && !report.contains_key("outputs"));
         let shown = scene.kubectl(&["get", "tf", "web"]).await;
         assert!(shown.contains("Success"), "{shown}");
 

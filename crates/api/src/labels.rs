@@ -47,6 +47,8 @@ pub enum Component {
     Run,
     /// The run record.
     Record,
+    /// What runs report.
+    Report,
     /// What destroy needs.
     Pin,
     /// A plan as people read it.
@@ -70,6 +72,7 @@ impl Component {
             Self::Build => "build",
             Self::Run => "run",
             Self::Record => "record",
+            Self::Report => "report",
             Self::Pin => "pin",
             Self::Plan => "plan",
             Self::State => "state",

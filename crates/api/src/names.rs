@@ -15,6 +15,11 @@ pub fn record(name: &str) -> String {
     format!("{name}-run")
 }
 
+/// The Secret in which runs report.
+pub fn report(name: &str) -> String {
+    format!("{name}-report")
+}
+
 /// The Secret with what destroy needs.
 pub fn pin(name: &str) -> String {
     format!("{name}-pin")
@@ -119,6 +124,7 @@ mod tests {
             "web",
             "web-2",
             "web-run",
+            "web-report",
             "web-plan",
             "web-state",
             "web-state-slot",
@@ -128,6 +134,7 @@ mod tests {
         for name in names {
             let mut all = vec![
                 record(name),
+                report(name),
                 pin(name),
                 plan(name),
                 state(name),

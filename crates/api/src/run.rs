@@ -1,10 +1,14 @@
-//! The run record: one Secret per resource that controller and runner share, and that makes a
-//! run happen at most once.
+//! The run record and the run report: two Secrets per resource that make a run happen at most once.
+//!
+//! The record holds decisions and is written by the controller alone; a runner reads it. The report
+//! holds what a run says of itself. Module code runs with the runner's token, so a report may hold
+//! anything: the controller checks and bounds every field before it uses it.
 //!
 //! Every write is a compare-and-swap on the Secret's `resourceVersion`. The controller starts a
-//! run by raising [`RunRecord::number`]; the runner claims it with the uid of its pod before it
-//! touches anything, and swaps [`RunRecord::phase`] to [`RunPhase::Applying`] before it changes
-//! anything. The controller cancels by swapping [`RunRecord::cancel`]: one of them wins.
+//! run by raising [`RunRecord::number`] and resetting [`RunProgress`]; the runner claims the run with
+//! the uid of its pod before it touches anything, and swaps [`RunProgress::phase`] to
+//! [`RunPhase::Applying`] before it changes anything. The controller cancels by swapping
+//! [`RunProgress::cancel`]: one of them wins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,31 +25,37 @@ use crate::report::{Failure, RunReport};
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
 /// new one rebuilds images when the operator is upgraded.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
-/// Keys of the Secret's data.
+/// The largest number of Secrets that hold a managed state: 1 GiB.
+pub const MAX_SLOTS: u32 = 1024;
+
+/// Keys of the data of both Secrets.
 pub mod key {
-    /// A [`super::RunRecord`] as JSON.
+    /// In the record: a [`super::RunRecord`] as JSON.
     pub const RECORD: &str = "record";
-    /// [`super::RunInputs`] as JSON; removed once the run's report is recorded.
+    /// In the record: [`super::RunInputs`] as JSON; removed once the run's report is recorded.
     pub const INPUTS: &str = "inputs";
-    /// A [`crate::report::RunReport`] as JSON; written by the runner.
-    pub const REPORT: &str = "report";
-    /// [`super::Outputs`] as JSON; written by the runner, removed once they are handed on.
-    pub const OUTPUTS: &str = "outputs";
-    /// A [`super::History`] as JSON; written by the controller.
+    /// In the record: a [`super::History`] as JSON.
     pub const HISTORY: &str = "history";
-    /// 32 random bytes of this resource: key of its hashes and of its plans on the cache volume.
+    /// In the record: 32 random bytes of this resource, key of its hashes and of its plans on the cache
+    /// volume.
     pub const KEY: &str = "key";
-    /// State that the engine could not save, compressed and sealed with [`KEY`]; written by the
-    /// runner, and removed once a later run has pushed it. No other write may touch it.
+    /// In the report: a [`super::RunProgress`] as JSON.
+    pub const PROGRESS: &str = "progress";
+    /// In the report: a [`crate::report::RunReport`] as JSON.
+    pub const REPORT: &str = "report";
+    /// In the report: [`super::Outputs`] as JSON; removed once they are handed on.
+    pub const OUTPUTS: &str = "outputs";
+    /// In the report: state that the engine could not save, compressed and sealed with [`KEY`];
+    /// removed once a later run has pushed it. No other write may touch it.
     pub const LEFTOVER: &str = "leftover";
 
     /// What the keys of logs begin with.
     const LOG: &str = "log-";
 
-    /// The last 64 KiB that run `number` printed, gzipped, without what is known to be secret; of the
-    /// last few runs that failed. Written by the runner, read by people.
+    /// In the report: the last 64 KiB that run `number` printed, gzipped, without what is known to be
+    /// secret; of the last few runs that failed. Read by people.
     pub fn log(number: i64) -> String {
         format!("{LOG}{number}")
     }
@@ -176,7 +186,7 @@ pub enum RunPhase {
     Planning,
     /// Real objects may be changing. It can no longer be cancelled.
     Applying,
-    /// The report of the run stands in the record.
+    /// The run has reported.
     Reported,
     /// The report is in the history; the next run may start.
     Recorded,
@@ -189,7 +199,39 @@ impl RunPhase {
     }
 }
 
-/// The state of the current run. Number 0 is "no run yet".
+/// What a run says of itself. Both sides write it: the controller resets it for each run, cancels and
+/// closes it; the runner does the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunProgress {
+    /// The run that it is about, [`RunRecord::number`].
+    pub number: i64,
+    /// [`RunSpec::trace_id`] of that run: numbers begin anew when the record is lost.
+    pub trace_id: String,
+    /// How far the run has come; at most [`RunPhase::Reported`].
+    pub phase: RunPhase,
+    /// The pod that runs it.
+    pub claimed_by: Option<Claim>,
+    /// Set by the controller to stop a run that has not begun to apply.
+    pub cancel: bool,
+    /// Set by the controller once the run is over without a report: no pod may go on with it.
+    pub closed: bool,
+    /// Whether the run came to [`RunPhase::Applying`], and the engine did not refuse to begin.
+    pub began: bool,
+    /// The lock of the managed backend, while the engine holds it.
+    pub lock: Option<StateLock>,
+    /// How many state slots the runner needs, when it needs more than it was given; at most
+    /// [`MAX_SLOTS`] count.
+    pub slots_wanted: u32,
+    /// As of [`RunRecord::lineage`].
+    pub lineage: Lineage,
+    /// As of [`RunRecord::state_address`].
+    pub state_address: Option<String>,
+    /// As of [`RunRecord::own_backend`].
+    pub own_backend: Option<OwnBackend>,
+}
+
+/// The current run, as the controller decided and last saw it. Number 0 is "no run yet".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunRecord {
@@ -201,7 +243,7 @@ pub struct RunRecord {
     pub phase: RunPhase,
     /// The pod that runs it.
     pub claimed_by: Option<Claim>,
-    /// Set by the controller to stop a run that has not begun to apply.
+    /// Whether it is to stop, unless it has begun to apply.
     pub cancel: bool,
     /// The lock of the managed backend, while the engine holds it.
     pub lock: Option<StateLock>,
@@ -210,22 +252,26 @@ pub struct RunRecord {
     /// Number of the last apply that came to [`RunPhase::Applying`], or found everything as it
     /// would have made it; 0 while there was none.
     pub attempted: i64,
+    /// [`Self::attempted`] when the current run was started.
+    pub attempted_before: i64,
     /// Whether the Secrets of the managed state were made. From then on one that is missing is
     /// lost, and not new.
     pub state_made: bool,
     /// Why the controller gave up on a run that could not start.
     pub given_up: Option<Failure>,
-    /// What is known of the state's lineage; written by the runner before it changes anything, and
+    /// What is known of the state's lineage; told by the runner before it changes anything, and
     /// kept from run to run.
     pub lineage: Lineage,
-    /// Where the state of `lineage` is, as the engine resolved it; written with it, and kept.
+    /// Where the state of `lineage` is, as the engine resolved it; told with it, and kept.
     pub state_address: Option<String>,
-    /// The backend of the module itself that this is, where nobody else knows it; written with it,
+    /// The backend of the module itself that this is, where nobody else knows it; told with it,
     /// and kept: from there the state is copied when the backend changes.
     pub own_backend: Option<OwnBackend>,
     /// Number of the last run that came to [`RunPhase::Applying`], a destroy included; kept. It is
     /// part of a plan's id, so that an approval is good once.
     pub begun: i64,
+    /// [`Self::begun`] when the current run was started.
+    pub begun_before: i64,
     /// Pods of the last runs, newest first. They are proven to have ended, so a lock that one of
     /// them left behind may be released (rule 9).
     pub earlier_pods: Vec<String>,
@@ -312,6 +358,9 @@ pub struct RunSpec {
     /// Context.
     #[serde(default)]
     pub trace_id: String,
+    /// [`PROTOCOL`] of the operator that started it: before 5 the runner wrote into the record.
+    #[serde(default)]
+    pub protocol: u32,
     /// When it was started.
     pub started_at: Timestamp,
 }
@@ -752,9 +801,13 @@ pub struct Pin {
     /// The context in the registry, by digest.
     #[serde(default)]
     pub artifact: Option<String>,
-    /// The base image, by digest: with the context it stands in for an image that is gone.
+    /// The base image, by digest: with the context it stands in for an image that is gone, or whose
+    /// runner is of another [`PROTOCOL`].
     #[serde(default)]
     pub base: Option<String>,
+    /// [`PROTOCOL`] of the runner in the image.
+    #[serde(default)]
+    pub protocol: u32,
     /// The Secret that pulls the image.
     pub pull_secret: Option<String>,
     /// The docker configuration of the registry's Secret.

@@ -24,8 +24,8 @@ pub(crate) const OBJECT_HELP: &str =
     "must be the name of an object: lower case letters, digits, '-' and '.'";
 /// Names of the operator's own Secrets, see [`crate::names`].
 pub(crate) const NOT_OURS: &str =
-    "!self.matches('-(run|pin|plan|state|state-slot-[0-9]+|registry)$')";
-pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -pin, -plan, -state, -state-slot-N or -registry, as the operator's own Secrets do";
+    "!self.matches('-(run|report|pin|plan|state|state-slot-[0-9]+|registry)$')";
+pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -report, -pin, -plan, -state, -state-slot-N or -registry, as the operator's own Secrets do";
 const VERSION: &str = r"self.matches('^[0-9]{1,9}(\\.[0-9]{1,9}){0,2}$') || self.matches('^([0-9]{1,9}\\.){2}[0-9]{1,9}-[0-9A-Za-z.-]+$')";
 const VERSION_HELP: &str = "must be a version such as 1.12.6, or its first numbers, such as 1.12";
 const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";

@@ -1,6 +1,7 @@
 //! The run record, as far as people change it: the lock of a managed state. Every write is a
 //! compare-and-swap.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +58,12 @@ impl Record {
             Some(_) => Ok(false),
             None => Ok(self.read().await?.0.state_made),
         }
+    }
+
+    /// What runs have reported, by key; nothing where it cannot be read.
+    pub(crate) async fn reported(&self) -> BTreeMap<String, Vec<u8>> {
+        let report = self.secrets.read(&names::report(&self.key.name)).await;
+        report.map(|secret| secret.data).unwrap_or_default()
     }
 
     /// The record as it is, and its Secret.

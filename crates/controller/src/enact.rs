@@ -8,12 +8,14 @@ pub(crate) mod lending;
 mod namespaces;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::future::Future;
 
 use alustan_api::labels::{self, Component};
-use alustan_api::run::{PROTOCOL, key};
+use alustan_api::run::{PROTOCOL, RunProgress, key};
 use alustan_api::{FINALIZER, KEPT, Terraform};
 use alustan_core::metrics;
+use alustan_core::objects::secrets;
 use alustan_core::seen::{RecordSeen, Seen};
 use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
 use futures::future::try_join_all;
@@ -47,6 +49,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) session: &'a Session<'a>,
     /// The record's version: as seen, then as written by the last swap of this pass.
     version: Option<String>,
+    /// The same of the report.
+    report_version: Option<String>,
     /// What it says, the same way.
     record: Option<Cow<'a, RecordSeen>>,
 }
@@ -75,11 +79,13 @@ impl<'a> Pass<'a> {
     ) -> Self {
         let record = seen.record.as_ref();
         let version = record.map(|record| record.version.clone());
+        let report_version = record.and_then(|record| record.report_version.clone());
         Self {
             cx,
             tf,
             session,
             version,
+            report_version,
             record: record.map(Cow::Borrowed),
         }
     }
@@ -123,6 +129,7 @@ impl<'a> Pass<'a> {
             Step::RemoveFinalizer => finalizer::remove(&self.cx.client, self.tf).await,
             Step::CreateRecord(secret) => self.create_record(secret).await,
             Step::SwapRecord(swap) => self.swap(swap).await,
+            Step::SwapReport(progress) => self.swap_report(progress).await,
             Step::Ensure(object) => self.ensure(object).await,
             Step::PushContext => {
                 self.session.push_context();
@@ -239,9 +246,12 @@ impl<'a> Pass<'a> {
                 data.insert(key::INPUTS.to_owned(), Value::Null);
             }
         }
-        if swap.drop_report {
-            data.insert(key::REPORT.to_owned(), Value::Null);
-            data.insert(key::OUTPUTS.to_owned(), Value::Null);
+        if !matches!(swap.inputs, Keep::Same) {
+            // Runners of earlier operators reported here.
+            data.extend([key::REPORT, key::OUTPUTS].map(|key| (key.to_owned(), Value::Null)));
+            if self.report_version.is_some() {
+                data.insert(key::LEFTOVER.to_owned(), Value::Null);
+            }
         }
         let body = json!({"metadata": {"resourceVersion": self.version}, "data": data});
         let api = self.api::<Secret>();
@@ -257,16 +267,72 @@ impl<'a> Pass<'a> {
             Err(Error::Call { source, .. })
                 if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
             {
-                self.cx.mirrors.secrets.forget(&self.namespace(), &name);
-                // The mirror may be long behind, as after an outage of the API server: the next look
-                // sees what stands in the way now, and does not try the same again.
-                if let Ok(Some(found)) = call("read the run record", api.get_opt(&name)).await {
-                    self.cx.mirrors.secrets.wrote(found);
-                }
+                self.look_again("read the run record", &name).await;
                 Err(Error::Conflict)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The mirror of a Secret may be long behind, as after an outage of the API server: the next look sees what stands in the
+    /// way now, and does not try the same again.
+    async fn look_again(&self, what: &str, name: &str) {
+        self.cx.mirrors.secrets.forget(&self.namespace(), name);
+        if let Ok(Some(found)) = call(what, self.api::<Secret>().get_opt(name)).await {
+            self.cx.mirrors.secrets.wrote(found);
+        }
+    }
+
+    /// Resets, cancels or closes the report: only if it is as it was seen.
+    async fn swap_report(&mut self, progress: &RunProgress) -> Result<(), Error> {
+        const WHAT: &str = "swap the run report";
+        let name = alustan_api::names::report(&self.tf.name_any());
+        let api = self.api::<Secret>();
+        let written = if let Some(version) = &self.report_version {
+            let data = json!({
+                key::PROGRESS: encoded(progress), key::REPORT: null, key::OUTPUTS: null,
+            });
+            let body = json!({"metadata": {"resourceVersion": version}, "data": data});
+            let patch = Patch::Merge(&body);
+            call(WHAT, api.patch(&name, &PatchParams::default(), &patch)).await
+        } else {
+            let mut secret = secrets::report(self.tf, progress);
+            let data = secret.data.get_or_insert_default();
+            data.extend(self.reported_before());
+            call(WHAT, api.create(&PostParams::default(), &secret)).await
+        };
+        match written {
+            Ok(written) => {
+                self.report_version
+                    .clone_from(&written.metadata.resource_version);
+                self.cx.mirrors.secrets.wrote(written);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                self.not_taken(&api, &name).await?;
+                self.look_again("read the run report", &name).await;
+                Err(Error::Conflict)
+            }
+            Err(Error::Call { source, .. })
+                if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
+            {
+                self.look_again("read the run report", &name).await;
+                Err(Error::Conflict)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a runner of an earlier operator left in the record: state that could not be saved.
+    fn reported_before(&self) -> BTreeMap<String, ByteString> {
+        let name = alustan_api::names::record(&self.tf.name_any());
+        let record = self.cx.mirrors.secrets.get(&self.namespace(), &name);
+        let data = record
+            .and_then(|record| record.data.clone())
+            .unwrap_or_default();
+        data.into_iter()
+            .filter(|(name, _)| name == key::LEFTOVER)
+            .collect()
     }
 
     /// Counts what ended with a swap that was written: only who wrote it does.

@@ -187,6 +187,7 @@ pub(crate) fn name(step: &Step) -> String {
         Step::AddFinalizer => "add the finalizer".to_owned(),
         Step::CreateRecord(_) => "create the run record".to_owned(),
         Step::SwapRecord(_) => "swap the run record".to_owned(),
+        Step::SwapReport(_) => "swap the run report".to_owned(),
         Step::Ensure(object) => format!("apply {}", crate::enact::object_name(object)),
         Step::PushContext => "push the context".to_owned(),
         Step::CreateJob(job) => {

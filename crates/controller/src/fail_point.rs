@@ -71,6 +71,7 @@ mod under_test {
         match step {
             Step::Ensure(object) => object_name(object),
             Step::SwapRecord(swap) => format!("{:?}", swap.record.phase),
+            Step::SwapReport(progress) => format!("{:?}", progress.phase),
             Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
             Step::DeleteJob { name, .. } => name.clone(),
             Step::Lend(secret) => secret.metadata.name.clone().unwrap_or_default(),

@@ -50,8 +50,9 @@ use crate::{Guarded, Ref, readable};
 /// Resources, Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
 pub(crate) const LISTS: usize = 6;
 /// The Secrets that are mirrored: what is read at each look. State is none of the operator's business.
-const MIRRORED: [Component; 4] = [
+const MIRRORED: [Component; 5] = [
     Component::Record,
+    Component::Report,
     Component::Pin,
     Component::Outputs,
     Component::Lent,
@@ -475,13 +476,22 @@ pub(crate) fn context(
     })
 }
 
-/// Logs of failed runs are for people, and what is lent is for builds: they would be kept for nothing.
+/// Logs of failed runs are for people, what is lent is for builds, and a module can write anything into a report: they would
+/// be kept for nothing.
 fn lean(secret: &mut Secret) {
     if is_lent(secret) {
         secret.data = None;
     }
+    let component = secret.labels().get(labels::COMPONENT).map(String::as_str);
+    let is_report = component == Some(Component::Report.as_str());
     if let Some(data) = &mut secret.data {
-        data.retain(|name, _| key::log_of(name).is_none());
+        data.retain(|name, _| {
+            if is_report {
+                [key::PROGRESS, key::REPORT, key::OUTPUTS].contains(&name.as_str())
+            } else {
+                key::log_of(name).is_none()
+            }
+        });
     }
 }
 

@@ -3,13 +3,15 @@
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
-    Applied, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunRecord, RunSpec, Undone,
+    Applied, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunProgress, RunRecord,
+    RunSpec, Undone,
 };
 use k8s_openapi::jiff::Timestamp;
 
 use crate::approval;
 use crate::hand_on::{self, left_behind};
 use crate::objects::{outputs, run_job};
+use crate::progress;
 use crate::seen::{IMAGE_PULL, JobSeen, RecordSeen, Seen};
 use crate::step::{Keep, Step, Swap};
 
@@ -41,11 +43,17 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         .report
         .clone()
         .filter(|report| report.number == current.record.number);
-    let (mut report, outputs) = match own {
-        Some(report) => (report, current.outputs.as_ref()),
-        None => (lost(current, run, seen.job.as_ref(), now)?, None),
-    };
+    let has_own_report = progress::has_own_report(run);
     let mut steps = Vec::new();
+    let (mut report, outputs) = if let Some(report) = own {
+        let report = progress::report(report, run, now);
+        (report, current.outputs.as_ref())
+    } else {
+        let report = lost(current, run, seen.job.as_ref(), now)?;
+        steps.extend(closing(&current.record, run));
+        (report, None)
+    };
+    let is_closed = !steps.is_empty();
     let mut handed_on = Ok(None);
     let wanted = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
     if let Some(outputs) = outputs.filter(|_| wanted) {
@@ -66,8 +74,6 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
             }
         }
     }
-    report.trigger = run.trigger.to_string();
-    report.job.clone_from(&run.job);
     let uid = seen.job.as_ref().map(|job| job.uid.clone());
     let outputs_ours = matches!(handed_on, Ok(Some(_)));
     let applied = applies(run) && is_done(report.result);
@@ -89,14 +95,33 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         record: record.clone(),
         history: Some(history.clone()),
         inputs: Keep::Drop,
-        drop_report: true,
     })));
+    if has_own_report && !is_closed {
+        let closed = progress::of(&record);
+        steps.push(Step::SwapReport(Box::new(closed)));
+    }
     Some(Absorbed {
         steps,
         record,
         history,
         outputs: outputs_ours,
     })
+}
+
+/// The writes before a run without a report is recorded. What was seen of it may be old: it may have reported since, or
+/// go on.
+fn closing(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
+    if !progress::has_own_report(run) {
+        return Vec::new();
+    }
+    let closed = RunProgress {
+        closed: true,
+        ..progress::of(record)
+    };
+    vec![
+        Step::SwapRecord(Box::new(Swap::unchanged(record))),
+        Step::SwapReport(Box::new(closed)),
+    ]
 }
 
 /// Whether `run` is one to apply, or the plan of one.
@@ -118,7 +143,7 @@ pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
 
 fn fail(report: &mut RunReport, failure: Failure) {
     report.result = RunResult::Failed;
-    report.failure = Some(failure);
+    report.failure = Some(progress::failure(failure));
 }
 
 /// The report of a run that can no longer report itself: its Job is over, no pod of it lives.
@@ -147,8 +172,8 @@ fn lost(
         } else {
             RunResult::Failed
         },
-        trigger: String::new(),
-        job: String::new(),
+        trigger: run.trigger.to_string(),
+        job: run.job.clone(),
         changes: None,
         asks: None,
         lineage: None,
@@ -173,15 +198,15 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
         .claimed_by
         .as_ref()
         .map_or("the pod", |claim| claim.pod.as_str());
-    let (reason, consequence) = match record.phase {
-        RunPhase::Starting => ("PodLost", "it had not begun"),
-        RunPhase::Planning | RunPhase::Reported | RunPhase::Recorded => {
-            ("PodLost", "it had not changed anything")
-        }
-        RunPhase::Applying => (
+    let (reason, consequence) = if record.begun == record.number {
+        (
             "Interrupted",
             "it was applying; what it changed last may be missing in the state",
-        ),
+        )
+    } else if record.phase == RunPhase::Starting {
+        ("PodLost", "it had not begun")
+    } else {
+        ("PodLost", "it had not changed anything")
     };
     let (class, reason, how) = if how.starts_with(OUT_OF_MEMORY) {
         let how = format!("{how}; it may use {}", run_job::MEMORY);

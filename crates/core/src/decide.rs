@@ -20,7 +20,7 @@ use crate::start::{self, Plan};
 use crate::status::{ImageView, Situation, View, logs};
 use crate::step::{Decision, Keep, Start, Step, Swap};
 use crate::want::Want;
-use crate::{absorb, approval, delete, inputs, state_address, unrecorded};
+use crate::{absorb, approval, delete, inputs, progress, state_address, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
@@ -74,6 +74,8 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
                 config_map: Whose::Ours,
             };
         }
+    } else {
+        case.clear_report();
     }
     case.remember_notices();
     case.steps.extend(build::taken_back(seen));
@@ -153,6 +155,21 @@ impl Case<'_> {
         match build::image(&self, source, plan) {
             Image::Ready(digest) => self.with_image(target, digest),
             Image::Missing(missing) => self.without_image(plan, *missing),
+        }
+    }
+
+    /// Who recorded the last run may have ended before its report was removed.
+    fn clear_report(&mut self) {
+        let RecordSeen {
+            record,
+            report,
+            outputs,
+            ..
+        } = self.record;
+        let is_over = record.phase == RunPhase::Recorded;
+        if is_over && (report.is_some() || outputs.is_some()) {
+            let closed = progress::of(record);
+            self.steps.push(Step::SwapReport(Box::new(closed)));
         }
     }
 
@@ -433,7 +450,6 @@ impl Case<'_> {
             record: self.current.clone(),
             history: Some(self.history.clone()),
             inputs: Keep::Same,
-            drop_report: false,
         }))
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{BackendInputs, ManagedState, RunInputs, TimeLimits, Trigger};
+use alustan_api::run::{BackendInputs, MAX_SLOTS, ManagedState, RunInputs, TimeLimits, Trigger};
 use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
 use kube::ResourceExt;
@@ -14,8 +14,9 @@ use crate::delete;
 use crate::digest;
 use crate::seen::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
-/// State slots of a new resource: the current version, the previous one, and the next.
-const SLOTS: u32 = 3;
+/// State slots of a new resource, besides the one in the Secret of the pointer: for the current version, the
+/// previous one, and the next.
+const SLOTS: u32 = 2;
 
 /// The inputs of a run of `tf` at `source`, with the `variables` that are found elsewhere.
 pub fn run_inputs(
@@ -92,7 +93,7 @@ pub(crate) fn backend(
 pub fn managed_state(name: &str, slots_wanted: u32) -> ManagedState {
     ManagedState {
         pointer: names::state(name),
-        slots: (0..slots_wanted.max(SLOTS))
+        slots: (0..slots_wanted.clamp(SLOTS, MAX_SLOTS))
             .map(|slot| names::state_slot(name, slot))
             .collect(),
     }

@@ -488,6 +488,7 @@ mod tests {
                 destroys: false,
                 engine: None,
                 trace_id: String::new(),
+                protocol: 0,
                 started_at: at(10),
             }),
             ..RunRecord::default()
@@ -499,7 +500,6 @@ mod tests {
             record: record(RunPhase::Recorded),
             history: Some(history),
             inputs: Keep::Drop,
-            drop_report: true,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::admission;
 use crate::approval;
 use crate::build;
 use crate::decide::{Case, Target};
+use crate::progress;
 use crate::seen::{IMAGE_PULL, Waiting};
 use crate::start;
 use crate::status::{SUSPENDED, Situation, logs, patch};
@@ -292,6 +293,11 @@ impl Case<'_> {
             self.current.given_up = given_up;
             let swap = Swap::unchanged(&self.current);
             self.steps.push(Step::SwapRecord(Box::new(swap)));
+            let run = self.current.run.as_ref();
+            if run.is_some_and(progress::has_own_report) {
+                let cancelled = progress::of(&self.current);
+                self.steps.push(Step::SwapReport(Box::new(cancelled)));
+            }
         }
         self.delete_job(job);
     }

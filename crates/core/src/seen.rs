@@ -168,13 +168,15 @@ pub struct NothingLeft {
 pub struct RecordSeen {
     /// `resourceVersion` for compare-and-swap.
     pub version: String,
+    /// The same of the report; `None` where there is none yet.
+    pub report_version: Option<String>,
     /// The resource's own key.
     pub key: Vec<u8>,
-    /// The record.
+    /// The record, with what the run says of itself ([`crate::progress::believed`]).
     pub record: RunRecord,
     /// The inputs of the current run, until it is recorded.
     pub inputs: Option<RunInputs>,
-    /// The report of the current run, until it is recorded.
+    /// The report of the current run as the run wrote it, until it is recorded.
     pub report: Option<RunReport>,
     /// The outputs that came with it.
     pub outputs: Option<Outputs>,

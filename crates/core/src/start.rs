@@ -3,7 +3,8 @@
 use alustan_api::Terraform;
 use alustan_api::names;
 use alustan_api::run::{
-    Failures, History, Pin, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, RunSpec, Trigger,
+    Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord,
+    RunSpec, Trigger,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -17,6 +18,7 @@ use crate::inputs::{Config, managed_state};
 use crate::leave;
 use crate::objects::run_job::{self, Parts};
 use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
+use crate::progress;
 use crate::schedule::Class;
 use crate::seen::{CacheSeen, JobSeen, RecordSeen, Seen};
 use crate::settings::Settings;
@@ -62,7 +64,7 @@ impl Plan {
     }
 
     /// The writes that start it as the successor of `record`: first what its pod needs, then the
-    /// swap that makes it the one run of this number, then the pin and the Job. The pin comes
+    /// swap that makes it the one run of this number, then its report, the pin and the Job. The pin comes
     /// after the swap, so that who looks at an old record cannot replace that of a run that goes
     /// on; and before the Job, so that nothing is applied without it.
     pub(crate) fn steps(&self, case: &Case<'_>) -> (Vec<Step>, RunRecord) {
@@ -94,6 +96,7 @@ impl Plan {
             destroys: self.inputs.approval.destroy,
             engine: history.base.as_ref().and_then(|base| base.engine.clone()),
             trace_id: trace_id(&record.key, tf, number, *now),
+            protocol: PROTOCOL,
             started_at: *now,
         };
         let next = RunRecord {
@@ -101,12 +104,14 @@ impl Plan {
             run: Some(run.clone()),
             phase: RunPhase::Starting,
             attempted: previous.attempted,
+            attempted_before: previous.attempted,
             state_made: previous.state_made || self.inputs.backend.managed.is_some(),
             slots_wanted: previous.slots_wanted,
             lineage: previous.lineage.clone(),
             state_address: previous.state_address.clone(),
             own_backend: previous.own_backend.clone(),
             begun: previous.begun,
+            begun_before: previous.begun,
             earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
         };
@@ -128,8 +133,8 @@ impl Plan {
             record: next.clone(),
             history: Some(history.clone()),
             inputs: Keep::Set(Box::new(self.inputs.clone())),
-            drop_report: true,
         })));
+        steps.push(Step::SwapReport(Box::new(progress::of(&next))));
         steps.extend(pin(tf, seen, &next, history.base.as_ref(), &self.inputs));
         let mark = Object::Namespace(namespace::marked(tf));
         let marks = settings.marks_namespaces && self.kind == RunKind::Apply;
@@ -180,6 +185,7 @@ fn pin(
         environment: found.runner.clone(),
         spec: pinned_spec(tf),
         base: base.map(|base| base.resolved.clone()),
+        protocol: run.protocol,
         artifact: run.artifact.clone(),
         image: run.image.clone(),
         tag: run.tag.clone(),
@@ -365,6 +371,11 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let begun = current.record.claimed_by.is_some() || current.record.cancel;
     if seen.job.is_none() && seen.refused.is_none() && !begun {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
+        if progress::has_own_report(run) {
+            // A pod that claimed the run meanwhile keeps it.
+            let reset = progress::of(&current.record);
+            steps.push(Step::SwapReport(Box::new(reset)));
+        }
         let base = current.history.base.as_ref();
         steps.extend(pin(tf, seen, &current.record, base, inputs));
         steps.push(job(
@@ -399,7 +410,6 @@ fn more_slots(tf: &Terraform, current: &RecordSeen, inputs: &RunInputs) -> Vec<S
         record: current.record.clone(),
         history: None,
         inputs: Keep::Set(Box::new(inputs)),
-        drop_report: false,
     })));
     steps
 }

@@ -1,7 +1,7 @@
 //! What `decide` asks for. [`Step`] is the whole write surface of the operator.
 
 use alustan_api::TerraformStatus;
-use alustan_api::run::{History, RunInputs, RunRecord};
+use alustan_api::run::{History, RunInputs, RunProgress, RunRecord};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolumeClaim, Secret, ServiceAccount,
@@ -22,6 +22,9 @@ pub enum Step {
     CreateRecord(Box<Secret>),
     /// Swap the record; nothing after this step happens when somebody else was faster.
     SwapRecord(Box<Swap>),
+    /// Swap the progress in the report, and remove report and outputs; nothing after this step happens when
+    /// somebody else, as the run, was faster.
+    SwapReport(Box<RunProgress>),
     /// Apply an object.
     Ensure(Box<Object>),
     /// Push the context to the registry; the answer wakes the resource.
@@ -96,6 +99,7 @@ kinds!(
     AddFinalizer,
     CreateRecord,
     SwapRecord,
+    SwapReport,
     Ensure,
     PushContext,
     CreateJob,
@@ -115,6 +119,7 @@ impl Step {
             Self::AddFinalizer => StepKind::AddFinalizer,
             Self::CreateRecord(_) => StepKind::CreateRecord,
             Self::SwapRecord(_) => StepKind::SwapRecord,
+            Self::SwapReport(_) => StepKind::SwapReport,
             Self::Ensure(_) => StepKind::Ensure,
             Self::PushContext => StepKind::PushContext,
             Self::CreateJob(_) => StepKind::CreateJob,
@@ -139,8 +144,6 @@ pub struct Swap {
     pub history: Option<History>,
     /// What becomes of the inputs.
     pub inputs: Keep<RunInputs>,
-    /// Whether the report and the outputs go.
-    pub drop_report: bool,
 }
 
 impl Swap {
@@ -150,7 +153,6 @@ impl Swap {
             record: record.clone(),
             history: None,
             inputs: Keep::Same,
-            drop_report: false,
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use alustan_api::run::{Claim, RunInputs, RunPhase, RunRecord, RunSpec, key};
+use alustan_api::run::{Claim, RunInputs, RunPhase, RunProgress, RunRecord, RunSpec, key};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::record::{Identity, Record, RecordError, Update};
+use crate::record::{Identity, Record, RecordError, Update, parse};
 use crate::retry::Patience;
 use crate::secrets::{Changes, Snapshot, StoreError};
 
@@ -22,29 +22,40 @@ pub struct Claimed {
     pub inputs: RunInputs,
     /// The resource's key.
     pub key: Vec<u8>,
-    /// State that an earlier run could not save, as it is sealed in the record.
+    /// State that an earlier run could not save, as it is sealed in the report.
     pub leftover: Option<Vec<u8>>,
 }
 
 /// Claims the run. [`RecordError::NotOurs`] says in one line why it must be left alone.
 pub async fn claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
-    let identity = record.identity();
-    let claimed = record.update(Patience::lasting(PATIENCE), |found, snapshot| {
-        check(found, identity).map_err(RecordError::NotOurs)?;
-        let claimed = read(record, found, snapshot)?;
-        if found.phase == RunPhase::Planning {
-            return Ok(Update::Keep(claimed));
-        }
-        found.phase = RunPhase::Planning;
-        found.claimed_by = Some(our_claim(identity, now));
-        Ok(Update::Write(claimed, Changes::new()))
-    });
-    match claimed.await {
+    match try_claim(record, now).await {
         Err(RecordError::Store(StoreError::Missing(name))) => Err(RecordError::NotOurs(format!(
             "secret {name} does not exist; leaving the run alone"
         ))),
         other => other,
     }
+}
+
+async fn try_claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
+    let identity = record.identity();
+    let patience = Patience::lasting(PATIENCE);
+    let (found, snapshot) = record.read(patience).await?;
+    check_number(found.number, identity).map_err(RecordError::NotOurs)?;
+    let claimed = read(identity, found, &snapshot)?;
+    let leftover = record.update(patience, |progress, report| {
+        check(progress, identity).map_err(RecordError::NotOurs)?;
+        let leftover = report.data.get(key::LEFTOVER).cloned();
+        if progress.phase == RunPhase::Planning {
+            return Ok(Update::Keep(leftover));
+        }
+        progress.phase = RunPhase::Planning;
+        progress.claimed_by = Some(our_claim(identity, now));
+        Ok(Update::Write(leftover, Changes::new()))
+    });
+    Ok(Claimed {
+        leftover: leftover.await?,
+        ..claimed
+    })
 }
 
 fn our_claim(identity: &Identity, at: Timestamp) -> Claim {
@@ -55,54 +66,66 @@ fn our_claim(identity: &Identity, at: Timestamp) -> Claim {
     }
 }
 
-fn read(record: &Record, found: &RunRecord, snapshot: &Snapshot) -> Result<Claimed, RecordError> {
-    let secret = || record.identity().record.clone();
+fn read(
+    identity: &Identity,
+    found: RunRecord,
+    snapshot: &Snapshot,
+) -> Result<Claimed, RecordError> {
+    let secret = &identity.record;
     let missing = |key| RecordError::Incomplete {
-        secret: secret(),
+        secret: secret.clone(),
         key,
     };
     Ok(Claimed {
         run: found.run.clone().ok_or_else(|| missing("run"))?,
-        record: found.clone(),
-        inputs: record.parse(snapshot, key::INPUTS)?,
+        record: found,
+        inputs: parse(secret, snapshot, key::INPUTS)?,
         key: snapshot
             .data
             .get(key::KEY)
             .cloned()
             .ok_or_else(|| missing(key::KEY))?,
-        leftover: snapshot.data.get(key::LEFTOVER).cloned(),
+        leftover: None,
     })
 }
 
-/// Whether the pod of `identity` may run what the record says.
-fn check(record: &RunRecord, identity: &Identity) -> Result<(), String> {
-    let Identity {
-        number,
-        record: name,
-        pod_uid,
-        ..
-    } = identity;
-    let leave = |why: String| Err(format!("run {number} of {name} {why}; leaving it alone"));
-    if record.number != *number {
-        return leave(format!(
-            "is not the current one, which is {}",
-            record.number
-        ));
+/// Whether the current run, which is `number`, is that of `identity`.
+fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
+    if number == identity.number {
+        return Ok(());
     }
-    if let Some(claim) = record
+    leave(
+        identity,
+        &format!("is not the current one, which is {number}"),
+    )
+}
+
+fn leave(identity: &Identity, why: &str) -> Result<(), String> {
+    let Identity { number, record, .. } = identity;
+    Err(format!("run {number} of {record} {why}; leaving it alone"))
+}
+
+/// Whether the pod of `identity` may run what has come to `progress`.
+fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
+    check_number(progress.number, identity)?;
+    let leave = |why: String| leave(identity, &why);
+    if let Some(claim) = progress
         .claimed_by
         .as_ref()
-        .filter(|claim| claim.pod_uid != *pod_uid)
+        .filter(|claim| claim.pod_uid != identity.pod_uid)
     {
         return leave(format!(
             "is claimed by pod {} (uid {})",
             claim.pod, claim.pod_uid
         ));
     }
-    if record.cancel {
+    if progress.cancel {
         return leave("is cancelled".to_owned());
     }
-    match (record.phase, record.claimed_by.is_some()) {
+    if progress.closed {
+        return leave("is over".to_owned());
+    }
+    match (progress.phase, progress.claimed_by.is_some()) {
         (RunPhase::Starting, false) | (RunPhase::Planning, true) => Ok(()),
         (phase, _) => leave(format!("has come to phase {phase:?} already")),
     }
@@ -123,40 +146,40 @@ mod tests {
         }
     }
 
-    fn record(number: i64, phase: RunPhase, by: Option<&str>, cancel: bool) -> RunRecord {
+    fn progress(number: i64, phase: RunPhase, by: Option<&str>, cancel: bool) -> RunProgress {
         let claimed_by = by.map(|uid| Claim {
             pod_uid: uid.into(),
             pod: format!("pod-of-{uid}"),
             at: Timestamp::UNIX_EPOCH,
         });
-        RunRecord {
+        RunProgress {
             number,
             phase,
             claimed_by,
             cancel,
-            ..RunRecord::default()
+            ..RunProgress::default()
         }
     }
 
     #[rstest]
-    #[case::fresh(record(7, RunPhase::Starting, None, false), None)]
-    #[case::own_container_again(record(7, RunPhase::Planning, Some("uid-1"), false), None)]
+    #[case::fresh(progress(7, RunPhase::Starting, None, false), None)]
+    #[case::own_container_again(progress(7, RunPhase::Planning, Some("uid-1"), false), None)]
     #[case::own_after_applying(
-        record(7, RunPhase::Applying, Some("uid-1"), false),
+        progress(7, RunPhase::Applying, Some("uid-1"), false),
         Some("phase Applying")
     )]
     #[case::foreign(
-        record(7, RunPhase::Planning, Some("uid-2"), false),
+        progress(7, RunPhase::Planning, Some("uid-2"), false),
         Some("claimed by pod pod-of-uid-2")
     )]
-    #[case::other_number(record(8, RunPhase::Starting, None, false), Some("which is 8"))]
-    #[case::cancelled(record(7, RunPhase::Starting, None, true), Some("is cancelled"))]
-    #[case::reported(record(7, RunPhase::Reported, None, false), Some("phase Reported"))]
+    #[case::other_number(progress(8, RunPhase::Starting, None, false), Some("which is 8"))]
+    #[case::cancelled(progress(7, RunPhase::Starting, None, true), Some("is cancelled"))]
+    #[case::reported(progress(7, RunPhase::Reported, None, false), Some("phase Reported"))]
     fn only_an_unclaimed_current_run_is_taken(
-        #[case] record: RunRecord,
+        #[case] progress: RunProgress,
         #[case] refusal: Option<&str>,
     ) {
-        match (check(&record, &identity()), refusal) {
+        match (check(&progress, &identity()), refusal) {
             (Ok(()), None) => {}
             (Err(text), Some(part)) => {
                 assert!(

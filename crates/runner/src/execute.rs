@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use alustan_api::Engine;
 use alustan_api::report::{ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult, StepTimes};
-use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunRecord, StateLock};
+use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, StateLock};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::backend;
@@ -277,33 +277,29 @@ impl Session {
         let patience = Patience::until(self.plan_deadline().max(Instant::now() + LOOK));
         let (lineage, address) = (self.lineage_to_note(state), self.state_address());
         let lock = self.lock_to_reserve();
-        let reserved = |record: &RunRecord| {
-            let lock = record
+        let reserved = |progress: &RunProgress| {
+            let lock = progress
                 .lock
                 .as_ref()
                 .filter(|held| Some(*held) == lock.as_ref());
             lock.map(|lock| lock.id.clone())
         };
-        let go = self.record.update_ours(patience, |record, _| {
-            if record.phase >= RunPhase::Applying {
-                return Ok(Update::Keep(Some(reserved(record))));
+        let go = self.record.update_ours(patience, |progress, _| {
+            if progress.phase >= RunPhase::Applying {
+                return Ok(Update::Keep(Some(reserved(progress))));
             }
-            if record.cancel {
+            if progress.cancel {
                 return Ok(Update::Keep(None));
             }
-            record.phase = RunPhase::Applying;
-            record.begun = record.number;
-            record.lineage = lineage.clone();
-            record.state_address.clone_from(&address);
-            record.own_backend.clone_from(&findings.own_backend);
-            let kind = record.run.as_ref().map(|run| run.kind);
-            if kind == Some(RunKind::Apply) {
-                record.attempted = record.number;
+            progress.phase = RunPhase::Applying;
+            progress.began = true;
+            progress.lineage = lineage.clone();
+            progress.state_address.clone_from(&address);
+            progress.own_backend.clone_from(&findings.own_backend);
+            if progress.lock.is_none() {
+                progress.lock.clone_from(&lock);
             }
-            if record.lock.is_none() {
-                record.lock.clone_from(&lock);
-            }
-            Ok(Update::Write(Some(reserved(record)), Changes::new()))
+            Ok(Update::Write(Some(reserved(progress)), Changes::new()))
         });
         let lock = go.await?.ok_or(Ended::Cancelled)?;
         findings.began = true;

@@ -1,5 +1,5 @@
 //! State that the engine could not save, kept for the next run, which pushes it before anything
-//! else (rules 2 and 8): in the run record, and on the cache volume where that one stays.
+//! else (rules 2 and 8): in the run's report, and on the cache volume where that one stays.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,12 +18,12 @@ use crate::tail;
 
 /// The file that the engine leaves when it cannot save the state.
 pub const FILE: &str = "errored.tfstate";
-/// How many sealed bytes the run record takes.
+/// How many sealed bytes the report takes.
 pub const LARGEST: usize = 700 * 1024;
-/// What the record's Secret keeps free for reports and the history.
+/// What the report's Secret keeps free for reports.
 pub(crate) const RESERVE: usize = 64 * 1024;
 
-/// Why a state is not kept in the run record.
+/// Why a state is not kept in the report.
 #[derive(Debug, thiserror::Error)]
 pub enum Unkept {
     /// It could not be read or sealed.
@@ -32,7 +32,7 @@ pub enum Unkept {
     /// There is no room.
     #[error("there is no room for the {0} bytes of the compressed state")]
     NoRoom(usize),
-    /// The record could not be written.
+    /// The report could not be written.
     #[error(transparent)]
     Record(#[from] RecordError),
 }
@@ -44,7 +44,7 @@ impl Unkept {
     }
 }
 
-/// Compresses a state and seals it for the run record.
+/// Compresses a state and seals it for the report.
 pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(state)?;
@@ -64,7 +64,7 @@ pub fn open(sealed: &[u8], key: &[u8]) -> Option<Vec<u8>> {
     Some(state)
 }
 
-/// Writes what was sealed into the run record, in the place of what was there.
+/// Writes what was sealed into the report, in the place of what was there.
 pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), Unkept> {
     if sealed.len() > LARGEST {
         return Err(Unkept::NoRoom(sealed.len()));
@@ -90,7 +90,7 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
     }
 }
 
-/// Takes it out of the run record.
+/// Takes it out of the report.
 pub async fn remove(record: &Record, patience: Patience) -> Result<(), RecordError> {
     record
         .update_ours(patience, |_, snapshot| {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::fake::{FakeSecrets, Fault};
     use crate::record::{Identity, to_json};
-    use alustan_api::run::{Claim, RunPhase, RunRecord};
+    use alustan_api::run::{Claim, RunPhase, RunProgress};
     use k8s_openapi::jiff::Timestamp;
     use rstest::rstest;
     use std::sync::Arc;
@@ -175,9 +175,9 @@ mod tests {
         Record::new(secrets.clone(), identity)
     }
 
-    /// A record that the pod `uid` applies in, with so many bytes of inputs.
-    fn cluster(inputs: usize) -> Arc<FakeSecrets> {
-        let record = RunRecord {
+    /// A report that the pod `uid` applies in, with so many bytes of outputs.
+    fn cluster(outputs: usize) -> Arc<FakeSecrets> {
+        let progress = RunProgress {
             number: 7,
             phase: RunPhase::Applying,
             claimed_by: Some(Claim {
@@ -185,19 +185,19 @@ mod tests {
                 pod: "pod".into(),
                 at: Timestamp::UNIX_EPOCH,
             }),
-            ..RunRecord::default()
+            ..RunProgress::default()
         };
         let secrets = Arc::new(FakeSecrets::new());
         let data = [
-            (key::RECORD, to_json(&record)),
-            (key::INPUTS, vec![0; inputs]),
+            (key::PROGRESS, to_json(&progress)),
+            (key::OUTPUTS, vec![0; outputs]),
         ];
-        secrets.put("web-run", data);
+        secrets.put("web-report", data);
         secrets
     }
 
     fn kept(secrets: &FakeSecrets) -> Option<Vec<u8>> {
-        let data = secrets.get("web-run")?.data;
+        let data = secrets.get("web-report")?.data;
         open(data.get(key::LEFTOVER)?, b"key")
     }
 
@@ -210,7 +210,7 @@ mod tests {
     #[case(Some(Fault::Lost))]
     #[case(Some(Fault::AnswerLost))]
     #[tokio::test(start_paused = true)]
-    async fn the_record_keeps_a_state_until_it_is_removed(#[case] fault: Option<Fault>) {
+    async fn the_report_keeps_a_state_until_it_is_removed(#[case] fault: Option<Fault>) {
         let secrets = cluster(0);
         if let Some(fault) = fault {
             secrets.fail(0, fault);
@@ -228,10 +228,10 @@ mod tests {
         }
         assert!(
             secrets
-                .get("web-run")
+                .get("web-report")
                 .unwrap()
                 .data
-                .contains_key(key::INPUTS)
+                .contains_key(key::OUTPUTS)
         );
     }
 
@@ -239,8 +239,8 @@ mod tests {
     #[case::too_large(LARGEST + 1, 0)]
     #[case::too_little_room(LARGEST, 300 * 1024)]
     #[tokio::test]
-    async fn what_does_not_fit_is_not_written(#[case] size: usize, #[case] inputs: usize) {
-        let secrets = cluster(inputs);
+    async fn what_does_not_fit_is_not_written(#[case] size: usize, #[case] outputs: usize) {
+        let secrets = cluster(outputs);
         let (record, sealed) = (record(&secrets, "uid"), vec![0; size]);
         let error = put(&record, &sealed, patience()).await.unwrap_err();
         assert!(matches!(error, Unkept::NoRoom(_)) && !error.is_passing());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_record_of_another_pod_is_left_alone() {
+    async fn the_report_of_another_pod_is_left_alone() {
         let secrets = cluster(0);
         let record = record(&secrets, "other");
         let error = put(&record, b"sealed", patience()).await.unwrap_err();

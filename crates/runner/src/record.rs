@@ -1,11 +1,11 @@
-//! The run record as the runner sees it: every write is a compare-and-swap that first makes sure
-//! that the run is still ours.
+//! The run record, which the runner reads, and the report, which it writes: every write is a
+//! compare-and-swap that first makes sure that the run is still ours.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alustan_api::names;
-use alustan_api::run::{RunInputs, RunPhase, RunRecord, StateLock, key};
+use alustan_api::run::{RunInputs, RunPhase, RunProgress, RunRecord, StateLock, key};
 use serde::de::DeserializeOwned;
 
 use crate::retry::{Patience, pause_between_tries};
@@ -37,9 +37,14 @@ impl Identity {
         let name = self.record.strip_suffix(&suffix);
         name.unwrap_or(&self.record)
     }
+
+    /// The name of the report's Secret.
+    pub fn report(&self) -> String {
+        names::report(self.resource())
+    }
 }
 
-/// Why the record could not be read or written.
+/// Why the record could not be read, or the report not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The Secret could not be read or written.
@@ -69,20 +74,20 @@ pub enum RecordError {
     NotOurs(String),
 }
 
-/// What an update does with the record that it was shown.
+/// What an update does with the progress that it was shown.
 pub enum Update<T> {
     /// Nothing needs to be written.
     Keep(T),
-    /// The record, and these other keys, are to be written.
+    /// The progress, and these other keys of the report, are to be written.
     Write(T, Changes),
 }
 
-/// The record of our run.
+/// The record and the report of our run.
 #[derive(Clone)]
 pub struct Record {
     secrets: Arc<dyn Secrets>,
     identity: Identity,
-    /// The Secret after the last successful write of this process.
+    /// The report's Secret after the last successful write of this process.
     written: Arc<Mutex<Option<Snapshot>>>,
 }
 
@@ -102,41 +107,37 @@ impl Record {
         &self.identity
     }
 
-    /// Reads the record once.
-    pub async fn read(&self) -> Result<(RunRecord, Snapshot), RecordError> {
-        let snapshot = self.secrets.read(&self.identity.record).await?;
-        let record = self.parse(&snapshot, key::RECORD)?;
+    /// Reads the record, as often as it takes within `patience`.
+    pub async fn read(&self, patience: Patience) -> Result<(RunRecord, Snapshot), RecordError> {
+        let name = &self.identity.record;
+        let mut pauses = pause_between_tries();
+        let snapshot = loop {
+            match self.secrets.read(name).await {
+                Err(error) if error.is_passing() && !patience.is_over() => {
+                    tokio::time::sleep(pauses.next().unwrap_or_default()).await;
+                }
+                other => break other?,
+            }
+        };
+        let record = parse(name, &snapshot, key::RECORD)?;
         Ok((record, snapshot))
     }
 
-    /// Reads a key of the record's Secret.
-    pub fn parse<T: DeserializeOwned>(
-        &self,
-        snapshot: &Snapshot,
-        key: &'static str,
-    ) -> Result<T, RecordError> {
-        let secret = || self.identity.record.clone();
-        let bytes = snapshot
-            .data
-            .get(key)
-            .ok_or_else(|| RecordError::Incomplete {
-                secret: secret(),
-                key,
-            })?;
-        serde_json::from_slice(bytes).map_err(|source| RecordError::Unreadable {
-            secret: secret(),
-            key,
-            source,
-        })
+    /// Reads the report once.
+    pub async fn read_report(&self) -> Result<(RunProgress, Snapshot), RecordError> {
+        let name = self.identity.report();
+        let snapshot = self.secrets.read(&name).await?;
+        let progress = parse(&name, &snapshot, key::PROGRESS)?;
+        Ok((progress, snapshot))
     }
 
-    /// Changes the record by compare-and-swap, as often as it takes within `patience`.
+    /// Changes the report by compare-and-swap, as often as it takes within `patience`.
     ///
-    /// `change` sees the record as it is, so it must recognise its own earlier write: the answer
+    /// `change` sees the progress as it is, so it must recognise its own earlier write: the answer
     /// of a write that succeeded may be lost.
     pub async fn update<T, F>(&self, patience: Patience, mut change: F) -> Result<T, RecordError>
     where
-        F: FnMut(&mut RunRecord, &Snapshot) -> Result<Update<T>, RecordError>,
+        F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
     {
         let mut pauses = pause_between_tries();
         loop {
@@ -152,24 +153,24 @@ impl Record {
 
     async fn try_update<T, F>(&self, change: &mut F) -> Result<T, RecordError>
     where
-        F: FnMut(&mut RunRecord, &Snapshot) -> Result<Update<T>, RecordError>,
+        F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
     {
         // The API server refuses the write if the Secret has changed since our last one. A decision not to
         // write has no such proof, so it needs a read.
         if let Some(snapshot) = self.take_written() {
-            let mut record = self.parse(&snapshot, key::RECORD)?;
-            if let Ok(Update::Write(value, changes)) = change(&mut record, &snapshot) {
-                match self.write(&record, snapshot, changes).await {
+            let mut progress = parse(&self.identity.report(), &snapshot, key::PROGRESS)?;
+            if let Ok(Update::Write(value, changes)) = change(&mut progress, &snapshot) {
+                match self.write(&progress, snapshot, changes).await {
                     Err(StoreError::Conflict(_)) => {}
                     written => return Ok(written.map(|()| value)?),
                 }
             }
         }
-        let (mut record, snapshot) = self.read().await?;
-        match change(&mut record, &snapshot)? {
+        let (mut progress, snapshot) = self.read_report().await?;
+        match change(&mut progress, &snapshot)? {
             Update::Keep(value) => Ok(value),
             Update::Write(value, changes) => {
-                self.write(&record, snapshot, changes).await?;
+                self.write(&progress, snapshot, changes).await?;
                 Ok(value)
             }
         }
@@ -177,14 +178,14 @@ impl Record {
 
     async fn write(
         &self,
-        record: &RunRecord,
+        progress: &RunProgress,
         snapshot: Snapshot,
         mut changes: Changes,
     ) -> Result<(), StoreError> {
-        changes.insert(key::RECORD.to_owned(), Some(to_json(record)));
-        let name = &self.identity.record;
+        changes.insert(key::PROGRESS.to_owned(), Some(to_json(progress)));
+        let name = self.identity.report();
         let version = &snapshot.version;
-        let version = self.secrets.swap(name, version, changes.clone()).await?;
+        let version = self.secrets.swap(&name, version, changes.clone()).await?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         *written = Some(snapshot.swapped(version, changes));
         Ok(())
@@ -195,34 +196,35 @@ impl Record {
         written.take()
     }
 
-    /// As [`Self::update`], of a record that this pod has claimed.
+    /// As [`Self::update`], of a run that this pod has claimed.
     pub async fn update_ours<T, F>(
         &self,
         patience: Patience,
         mut change: F,
     ) -> Result<T, RecordError>
     where
-        F: FnMut(&mut RunRecord, &Snapshot) -> Result<Update<T>, RecordError>,
+        F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
     {
-        self.update(patience, |record, snapshot| {
-            self.check_ours(record)?;
-            change(record, snapshot)
+        self.update(patience, |progress, snapshot| {
+            self.check_ours(progress)?;
+            change(progress, snapshot)
         })
         .await
     }
 
-    fn check_ours(&self, record: &RunRecord) -> Result<(), RecordError> {
+    fn check_ours(&self, progress: &RunProgress) -> Result<(), RecordError> {
         let Identity {
             number,
             record: name,
             pod_uid,
             ..
         } = &self.identity;
-        let ours = record
+        let ours = progress
             .claimed_by
             .as_ref()
             .is_some_and(|claim| claim.pod_uid == *pod_uid);
-        if record.number == *number && ours && record.phase < RunPhase::Reported {
+        let is_open = !progress.closed && progress.phase < RunPhase::Reported;
+        if progress.number == *number && ours && is_open {
             return Ok(());
         }
         Err(RecordError::NotOurs(format!(
@@ -232,20 +234,19 @@ impl Record {
 
     /// Tells the controller that the state needs `wanted` slots; gives the slots there are.
     pub async fn ask_for_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
-        self.update_ours(Patience::lasting(LOCK_PATIENCE), |record, snapshot| {
-            let inputs: RunInputs = self.parse(snapshot, key::INPUTS)?;
-            let slots = inputs
-                .backend
-                .managed
-                .map(|managed| managed.slots)
-                .unwrap_or_default();
-            if record.slots_wanted >= wanted {
-                return Ok(Update::Keep(slots));
+        let patience = Patience::lasting(LOCK_PATIENCE);
+        self.update_ours(patience, |progress, _| {
+            if progress.slots_wanted >= wanted {
+                return Ok(Update::Keep(()));
             }
-            record.slots_wanted = wanted;
-            Ok(Update::Write(slots, Changes::new()))
+            progress.slots_wanted = wanted;
+            Ok(Update::Write((), Changes::new()))
         })
-        .await
+        .await?;
+        let (_, snapshot) = self.read(patience).await?;
+        let inputs: RunInputs = parse(&self.identity.record, &snapshot, key::INPUTS)?;
+        let managed = inputs.backend.managed;
+        Ok(managed.map(|managed| managed.slots).unwrap_or_default())
     }
 
     /// Takes the lock of the state, also in place of the lock `before` of this run; returns the lock in
@@ -257,11 +258,11 @@ impl Record {
     ) -> Result<Option<StateLock>, RecordError> {
         self.update_ours(
             Patience::lasting(LOCK_PATIENCE),
-            |record, _| match &record.lock {
+            |progress, _| match &progress.lock {
                 Some(held) if held.id == lock.id => Ok(Update::Keep(None)),
                 Some(held) if before != Some(&held.id) => Ok(Update::Keep(Some(held.clone()))),
                 Some(_) | None => {
-                    record.lock = Some(lock.clone());
+                    progress.lock = Some(lock.clone());
                     Ok(Update::Write(None, Changes::new()))
                 }
             },
@@ -273,17 +274,38 @@ impl Record {
     pub async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
         self.update_ours(
             Patience::lasting(LOCK_PATIENCE),
-            |record, _| match &record.lock {
+            |progress, _| match &progress.lock {
                 None => Ok(Update::Keep(None)),
                 Some(held) if id.is_some_and(|id| id != held.id) => {
                     Ok(Update::Keep(Some(held.clone())))
                 }
                 Some(_) => {
-                    record.lock = None;
+                    progress.lock = None;
                     Ok(Update::Write(None, Changes::new()))
                 }
             },
         )
         .await
     }
+}
+
+/// Reads a key of the Secret `name`.
+pub fn parse<T: DeserializeOwned>(
+    name: &str,
+    snapshot: &Snapshot,
+    key: &'static str,
+) -> Result<T, RecordError> {
+    let secret = || name.to_owned();
+    let bytes = snapshot
+        .data
+        .get(key)
+        .ok_or_else(|| RecordError::Incomplete {
+            secret: secret(),
+            key,
+        })?;
+    serde_json::from_slice(bytes).map_err(|source| RecordError::Unreadable {
+        secret: secret(),
+        key,
+        source,
+    })
 }

@@ -1,13 +1,13 @@
-//! The report of a run: into the record first, then into the termination message for people.
+//! The report of a run: into its Secret first, then into the termination message for people.
 
 use std::path::Path;
 
 use alustan_api::report::{Failure, RunReport, RunResult};
-use alustan_api::run::{Lineage, Outputs, OwnBackend, RunPhase, RunRecord, key};
+use alustan_api::run::{Lineage, Outputs, OwnBackend, RunPhase, RunProgress, RunRecord, key};
 use serde::Serialize;
 
 use crate::failure::{cut, world};
-use crate::record::{Record, RecordError, Update, to_json};
+use crate::record::{Record, RecordError, Update, parse, to_json};
 use crate::retry::Patience;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 use crate::tail::{self, Tail};
@@ -15,7 +15,7 @@ use crate::tail::{self, Tail};
 /// Kubelet's limit of a termination message.
 const LARGEST_MESSAGE: usize = 4096;
 
-/// What else the record is told at the end of a run.
+/// What else is told at the end of a run.
 #[derive(Clone, Copy, Default)]
 pub struct Closing<'a> {
     /// The outputs to hand on.
@@ -34,10 +34,9 @@ pub struct Closing<'a> {
 }
 
 impl Closing<'_> {
-    fn note(&self, found: &mut RunRecord, report: &RunReport) {
+    fn note(&self, found: &mut RunProgress, report: &RunReport) {
         if let Some(before) = self.refused {
-            found.attempted = before.attempted;
-            found.begun = before.begun;
+            found.began = false;
             found.lineage = before.lineage.clone();
             found.state_address.clone_from(&before.state_address);
             found.own_backend.clone_from(&before.own_backend);
@@ -57,8 +56,8 @@ impl Closing<'_> {
     }
 }
 
-/// Writes the report into the record, and takes the inputs out of it. Gives the report as it was
-/// recorded: an interruption after a cancellation is a cancellation.
+/// Writes the report. Gives it as it was written: an interruption after a cancellation is a
+/// cancellation.
 pub async fn record(
     record: &Record,
     report: &RunReport,
@@ -72,6 +71,7 @@ pub async fn record(
             if found.number != report.number
                 || ours.is_none_or(|claim| claim.pod_uid != identity.pod_uid)
                 || found.phase > RunPhase::Reported
+                || found.closed
             {
                 return Err(RecordError::NotOurs(format!(
                     "run {} of {} is no longer ours; its report is not recorded",
@@ -79,7 +79,8 @@ pub async fn record(
                 )));
             }
             if found.phase == RunPhase::Reported {
-                return Ok(Update::Keep(record.parse(snapshot, key::REPORT)?));
+                let report = parse(&identity.report(), snapshot, key::REPORT)?;
+                return Ok(Update::Keep(report));
             }
             let cancelled = found.cancel && found.phase < RunPhase::Applying;
             let report = if cancelled {
@@ -102,10 +103,7 @@ pub async fn record(
 }
 
 fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
-    let mut changes = Changes::from([
-        (key::REPORT.to_owned(), Some(to_json(report))),
-        (key::INPUTS.to_owned(), None),
-    ]);
+    let mut changes = Changes::from([(key::REPORT.to_owned(), Some(to_json(report)))]);
     if let Some(outputs) = outputs {
         changes.insert(key::OUTPUTS.to_owned(), Some(to_json(outputs)));
     }

@@ -18,15 +18,15 @@ use crate::workspace::write_private;
 
 /// How long a push may take.
 const PUSH: Duration = Duration::from_mins(2);
-/// How long the record may take before the state is pushed without it.
+/// How long the report may take before the state is pushed without it.
 const FIRST_TRY: Duration = Duration::from_secs(30);
-/// How long the record may take to forget what was pushed.
+/// How long the report may take to forget what was pushed.
 const FORGET: Duration = Duration::from_mins(2);
 
 /// A place where an earlier run may have kept a state.
 #[derive(Clone, Copy)]
 enum Place {
-    Record,
+    Report,
     Cache,
 }
 
@@ -57,18 +57,18 @@ impl Session {
     /// says what became of it.
     async fn rescue(&self, file: &Path) -> Option<String> {
         let on_cache = self.keep_on_cache(file);
-        let mut in_record = self.keep_in_record(file, self.within(FIRST_TRY)).await;
+        let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
         let Err(push) = self.push(file).await else {
             if let Err(error) = self.forget_leftover().await {
                 crate::say!("the next run pushes the state once more: {error}");
             }
             return None;
         };
-        if on_cache.is_err() && in_record.as_ref().is_err_and(Unkept::is_passing) {
+        if on_cache.is_err() && in_report.as_ref().is_err_and(Unkept::is_passing) {
             let end = self.commands.end_of_grace();
-            in_record = self.keep_in_record(file, Patience::until(end)).await;
+            in_report = self.keep_in_report(file, Patience::until(end)).await;
         }
-        Some(self.what_became_of(file, in_record, on_cache, &push))
+        Some(self.what_became_of(file, in_report, on_cache, &push))
     }
 
     fn keep_on_cache(&self, file: &Path) -> Result<(), String> {
@@ -80,7 +80,7 @@ impl Session {
             .map_err(|error| format!("cache volume: {error}"))
     }
 
-    async fn keep_in_record(&self, file: &Path, patience: Patience) -> Result<(), Unkept> {
+    async fn keep_in_report(&self, file: &Path, patience: Patience) -> Result<(), Unkept> {
         let sealed = leftover::seal(&fs::read(file)?, &self.key)?;
         leftover::put(&self.record, &sealed, patience).await
     }
@@ -88,12 +88,12 @@ impl Session {
     fn what_became_of(
         &self,
         file: &Path,
-        in_record: Result<(), Unkept>,
+        in_report: Result<(), Unkept>,
         on_cache: Result<(), String>,
         push: &Failure,
     ) -> String {
-        let secret = &self.record.identity().record;
-        let place = match (in_record, on_cache) {
+        let secret = self.record.identity().report();
+        let place = match (in_report, on_cache) {
             (Ok(()), _) => format!("in Secret {secret}"),
             (Err(_), Ok(())) => "on the cache volume".to_owned(),
             (Err(record), Err(cache)) => {
@@ -114,13 +114,13 @@ impl Session {
 
     /// Whether an earlier run could not save the state where it is.
     pub(crate) fn has_leftover(&self) -> bool {
-        let mut places = [Place::Record, Place::Cache].into_iter();
+        let mut places = [Place::Report, Place::Cache].into_iter();
         places.any(|place| self.leftover_in(place).is_some())
     }
 
     /// Pushes what an earlier run could not save.
     pub(crate) async fn push_leftover(&self) -> Result<(), Ended> {
-        for place in [Place::Record, Place::Cache] {
+        for place in [Place::Report, Place::Cache] {
             let Some(state) = self.leftover_in(place) else {
                 continue;
             };
@@ -135,11 +135,11 @@ impl Session {
 
     fn leftover_in(&self, place: Place) -> Option<Vec<u8>> {
         match place {
-            Place::Record => {
+            Place::Report => {
                 let sealed = self.leftover.as_ref()?;
                 let opened = leftover::open(sealed, &self.key);
                 if opened.is_none() {
-                    let secret = &self.record.identity().record;
+                    let secret = self.record.identity().report();
                     crate::say!(
                         "{} of Secret {secret} cannot be opened and is left alone",
                         key::LEFTOVER
@@ -173,18 +173,18 @@ impl Session {
     }
 
     /// Puts aside what is older than the stored state. Without a volume that stays it is left in
-    /// the record, for people to look at, until the outputs need the room.
+    /// the report, for people to look at, until the outputs need the room.
     async fn put_aside(&self, place: Place, state: Vec<u8>) -> Result<(), RecordError> {
         let cache = &self.layout.cache;
-        if matches!(place, Place::Record) && !self.layout.cache_kept {
-            let secret = &self.record.identity().record;
+        if matches!(place, Place::Report) && !self.layout.cache_kept {
+            let secret = self.record.identity().report();
             crate::say!("the stored state is newer: the old one stays in Secret {secret}");
             return Ok(());
         }
         crate::say!("the stored state is newer: the old one is put aside on the cache volume");
         let number = self.record.identity().number;
         match (leftover::keep_old(cache, number, state, &self.key), place) {
-            (Ok(()), Place::Record) => {
+            (Ok(()), Place::Report) => {
                 leftover::remove(&self.record, self.within(FORGET)).await?;
             }
             (Ok(()), Place::Cache) => leftover::forget(cache),

@@ -1,5 +1,5 @@
 //! The end of what a run printed: pods vanish, and their logs with them. That of a run that failed is
-//! kept in the run record, for `kubectl alustan logs`.
+//! kept in the run's report, for `kubectl alustan logs`.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -48,7 +48,7 @@ impl Tail {
 }
 
 /// Puts the log of run `number` into `changes`; those of runs long ago go. Everything else in the
-/// record matters more: where there is no room for it, no log is kept.
+/// report matters more: where there is no room for it, no log is kept.
 pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec<u8>) {
     let mut runs: Vec<i64> = snapshot
         .data

@@ -4,7 +4,6 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use alustan_api::labels::{COMPONENT, Component, NAME};
-use alustan_api::run::RunRecord;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -54,9 +53,8 @@ async fn logs_of_a_failed_run_outlive_its_job() {
     create_job(&space, "web-apply-2").await;
     // `Error: no such variable`, gzipped.
     let log = "H4sIAAAAAAACA3MtKsovslLIy1coLk3OUChLLMpMTMpJ5QIADNXB/RgAAAA=";
-    let record = serde_json::to_string(&RunRecord::default()).unwrap();
     let secret = serde_json::from_value::<Secret>(json!({
-        "metadata": {"name": "web-run"}, "stringData": {"record": record}, "data": {"log-3": log},
+        "metadata": {"name": "web-report"}, "data": {"log-3": log},
     }));
     let api = space.api::<Secret>();
     let secret = secret.unwrap();

@@ -1,8 +1,13 @@
 //! Outputs that a run reports, where nobody runs: the test is the runner.
 
 use alustan_api::report::{RunReport, RunResult, StepTimes};
-use alustan_api::run::{Output, Outputs, RunPhase, RunRecord, RunSpec, Trigger, key};
+use alustan_api::run::{
+    Output, Outputs, PROTOCOL, RunPhase, RunProgress, RunRecord, RunSpec, Trigger, key,
+};
 use alustan_api::{ABANDON, RunStatus};
+use alustan_core::objects::secrets;
+use alustan_core::progress;
+use futures::FutureExt as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
@@ -10,13 +15,17 @@ use serde::Serialize;
 
 use super::*;
 
-fn encoded(value: &impl Serialize) -> Value {
-    let json = serde_json::to_vec(value).unwrap();
-    serde_json::to_value(ByteString(json)).unwrap()
+fn json_of(value: &impl Serialize) -> ByteString {
+    ByteString(serde_json::to_vec(value).unwrap())
 }
 
-/// Run `number` is done, and its outputs are in the record.
-fn done(number: i64) -> Value {
+/// A run as the operator records it, and the run's report that it is done.
+struct Done {
+    record: Value,
+    report: Secret,
+}
+
+fn done(tf: &Terraform, number: i64) -> Done {
     let run = RunSpec {
         kind: RunKind::Apply,
         trigger: Trigger::Created,
@@ -34,13 +43,12 @@ fn done(number: i64) -> Value {
         destroys: false,
         engine: None,
         trace_id: String::new(),
+        protocol: PROTOCOL,
         started_at: Timestamp::now(),
     };
     let record = RunRecord {
         number,
         run: Some(run),
-        phase: RunPhase::Reported,
-        attempted: number,
         ..RunRecord::default()
     };
     let report = RunReport {
@@ -66,28 +74,39 @@ fn done(number: i64) -> Value {
         sensitive: false,
     };
     let outputs = Outputs::from([("endpoint".to_owned(), output)]);
-    json!({"data": {
-        key::RECORD: encoded(&record), key::REPORT: encoded(&report), key::OUTPUTS: encoded(&outputs),
-    }})
+    let progress = RunProgress {
+        phase: RunPhase::Reported,
+        began: true,
+        ..progress::of(&record)
+    };
+    let mut told = secrets::report(tf, &progress);
+    let data = told.data.get_or_insert_default();
+    data.insert(key::REPORT.to_owned(), json_of(&report));
+    data.insert(key::OUTPUTS.to_owned(), json_of(&outputs));
+    Done {
+        record: json!({"data": {key::RECORD: json_of(&record)}}),
+        report: told,
+    }
 }
 
 /// A run with `spec.outputs.configMapName` as `map`, as the operator recorded it.
 async fn run(space: &Space, number: i64, map: &str) -> RunStatus {
     let web = with(resource("web"), "/outputs/configMapName", Some(map.into()));
-    run_of(space, number, &web).await
+    run_of(space, number, &web).boxed_local().await
 }
 
 /// The same without a `ConfigMap`.
 async fn run_without_map(space: &Space, number: i64) -> RunStatus {
-    run_of(space, number, &resource("web")).await
+    run_of(space, number, &resource("web")).boxed_local().await
 }
 
 async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
     space.apply(web).await.unwrap();
-    let (tfs, secrets) = (space.api::<Terraform>(), space.api::<Secret>());
+    let tfs = space.api::<Terraform>();
+    let kept = space.api::<Secret>();
     let name = names::record("web");
     until("a record", async || {
-        let record = secrets.get_opt(&name).await.unwrap();
+        let record = kept.get_opt(&name).await.unwrap();
         record.ok_or_else(|| "there is none".to_owned())
     })
     .await;
@@ -96,11 +115,14 @@ async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
         seen == tf.metadata.generation
     })
     .await;
-    let (merge, done) = (PatchParams::default(), done(number));
-    secrets
-        .patch(&name, &merge, &Patch::Merge(&done))
-        .await
-        .unwrap();
+    let done = done(&tfs.get("web").await.unwrap(), number);
+    let record = Patch::Merge(&done.record);
+    let edit = PatchParams::default();
+    kept.patch(&name, &edit, &record).await.unwrap();
+    let report = Patch::Apply(&done.report);
+    let apply = PatchParams::apply("runner").force();
+    let name = names::report("web");
+    kept.patch(&name, &apply, &report).await.unwrap();
     let last = |tf: &Terraform| tf.status.as_ref()?.runs.first().cloned();
     let tf = wait(&tfs, "web", "the run to be recorded", |tf| {
         last(tf).is_some_and(|run| run.number == number)

@@ -29,6 +29,9 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// How often it is looked whether a pod has started.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// The longest log that is printed from a report, in bytes.
+const LONGEST: u64 = 1 << 20;
+
 /// Print the log of a run; where its pod is gone, the end of it, if it failed.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
@@ -48,9 +51,8 @@ impl Logs {
         let tf = cluster.resource(&self.name).await?;
         let (pod, container) = match self.pod(cluster, &tf).await {
             Err(Error::Refused(why)) if !self.follow => {
-                let record = Record::of(cluster, &tf).read().await.ok();
-                // Who may not read the record learns nothing from it.
-                let logs = record.map(|(_, secret)| secret.data).unwrap_or_default();
+                // Who may not read the report learns nothing from it.
+                let logs = Record::of(cluster, &tf).reported().await;
                 return match self.kept(cluster, &tf, &logs).await {
                     Some((run, log)) => {
                         eprintln!(
@@ -89,7 +91,7 @@ impl Logs {
         self.started(cluster, &job).await
     }
 
-    /// What the `logs` of the run record still have of the run that is wanted: its number and the end of
+    /// What the `logs` of the run report still have of the run that is wanted: its number and the end of
     /// its log.
     async fn kept(
         &self,
@@ -102,8 +104,9 @@ impl Logs {
         let wanted = self.run.or(newest);
         let run = kept_run(wanted, logs.keys())?;
         let mut log = Vec::new();
-        let mut packed = GzDecoder::new(logs.get(&key::log(run))?.as_slice());
-        packed.read_to_end(&mut log).ok()?;
+        let packed = GzDecoder::new(logs.get(&key::log(run))?.as_slice());
+        // A module can write anything into a report.
+        packed.take(LONGEST).read_to_end(&mut log).ok()?;
         Some((run, log))
     }
 
@@ -237,14 +240,14 @@ fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
     wanted.find(|job| jobs.contains(job))
 }
 
-/// The run `wanted`, or else the last one, of which `keys` of a record have a log.
+/// The run `wanted`, or else the last one, of which `keys` of a report have a log.
 fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> Option<i64> {
     let runs = keys.filter_map(|it| key::log_of(it));
     runs.filter(|run| wanted.is_none_or(|wanted| wanted == *run))
         .max()
 }
 
-/// Of which other runs `keys` of a record have a log, to be added to a message.
+/// Of which other runs `keys` of a report have a log, to be added to a message.
 fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     let mut runs: Vec<i64> = keys.filter_map(|it| key::log_of(it)).collect();
     runs.sort_unstable();
@@ -294,11 +297,11 @@ mod tests {
     #[case(None, Some(10))]
     #[case(Some(9), Some(9))]
     #[case(Some(8), None)]
-    fn the_log_of_a_failed_run_is_found_in_its_record(
+    fn the_log_of_a_failed_run_is_found_in_the_report(
         #[case] wanted: Option<i64>,
         #[case] found: Option<i64>,
     ) {
-        let keys = ["log-9", "log-10", "leftover", "record"].map(str::to_owned);
+        let keys = ["log-9", "log-10", "leftover", "progress"].map(str::to_owned);
         assert_eq!(kept_run(wanted, keys.iter()), found);
         assert_eq!(kept_run(wanted, [].iter()), None);
         assert_eq!(others(keys.iter()), "; the end of a log is kept of: 9, 10");

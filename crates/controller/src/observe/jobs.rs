@@ -83,6 +83,12 @@ pub(super) async fn run(
     }))
 }
 
+/// Whether the mirrors have the Job `name`, or a living pod of it.
+pub(super) fn is_there(cx: &Context, namespace: &str, name: &str) -> bool {
+    let job = cx.mirrors.jobs.get(namespace, name);
+    job.is_some() || pods(cx, namespace, name).iter().any(|pod| alive(pod))
+}
+
 /// Whether the Job controller should have made a pod by now.
 fn is_late(created_at: Timestamp) -> bool {
     Timestamp::now().duration_since(created_at) >= LATE

@@ -1,21 +1,29 @@
-//! The run record and the pin, as the mirror has them.
+//! The run record with its report, and the pin, as the mirror has them.
 
 use std::sync::Arc;
 
-use alustan_api::run::{Pin, key};
+use alustan_api::report::RunReport;
+use alustan_api::run::{Outputs, Pin, RunRecord, RunSpec, key};
 use alustan_api::{Terraform, names};
 use alustan_core::delete::leaves_everything;
 use alustan_core::objects::secrets;
+use alustan_core::progress::{self, Told, has_own_report};
 use alustan_core::seen::{NothingLeft, RecordSeen};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
+use super::jobs;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
 use crate::is_made_for;
+
+/// Largest report of a run that is read, in bytes of JSON. Runners cut theirs to a fraction.
+const LARGEST_REPORT: usize = 256 << 10;
+/// Largest progress that is read, in bytes of JSON.
+const LARGEST_PROGRESS: usize = 128 << 10;
 
 /// What is kept of a resource in Secrets.
 pub(super) struct Kept {
@@ -33,25 +41,39 @@ pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Err
 /// server is asked itself. What cannot be read is as good as gone where everything is left as it is.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
-    let (record, pin) = (names::record(&tf.name_any()), names::pin(&tf.name_any()));
+    let name = tf.name_any();
+    let (record, report, pin) = (
+        names::record(&name),
+        names::report(&name),
+        names::pin(&name),
+    );
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mirrored = |name: &str| {
         let found = cx.mirrors.secrets.get(&namespace, name);
         found.filter(|secret| is_made_for(tf, &**secret))
     };
-    let mut found = (mirrored(&record), mirrored(&pin));
-    if found.0.is_none() && deleting {
+    let mut found = Found {
+        record: mirrored(&record),
+        report: mirrored(&report),
+        pin: mirrored(&pin),
+    };
+    if found.record.is_none() && deleting {
         let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
         let live =
             |found: Option<Secret>| found.filter(|secret| is_made_for(tf, secret)).map(Arc::new);
-        found = (
-            live(call("read the run record", api.get_opt(&record)).await?),
-            live(call("read the pin", api.get_opt(&pin)).await?),
-        );
+        found = Found {
+            record: live(call("read the run record", api.get_opt(&record)).await?),
+            report: live(call("read the run report", api.get_opt(&report)).await?),
+            pin: live(call("read the pin", api.get_opt(&pin)).await?),
+        };
     }
-    let read_record = found.0.map(|secret| decode(&secret)).transpose();
+    let has_job = |run: &RunSpec| jobs::is_there(cx, &namespace, &run.job);
+    let read_record = found
+        .record
+        .map(|secret| decode(&secret, found.report.as_deref(), has_job))
+        .transpose();
     let read_pin = found
-        .1
+        .pin
         .map(|secret| required(&secret, secrets::PIN))
         .transpose();
     let given_up = deleting && leaves_everything(tf) && (read_record.is_err() || read_pin.is_err());
@@ -73,6 +95,13 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
+/// Secrets of one resource.
+struct Found {
+    record: Option<Arc<Secret>>,
+    report: Option<Arc<Secret>>,
+    pin: Option<Arc<Secret>>,
+}
+
 async fn nothing_left(cx: &Context, namespace: &str) -> Result<NothingLeft, Error> {
     let api: Api<Namespace> = Api::all(cx.client.clone());
     let namespace = call("read the namespace", api.get_metadata_opt(namespace)).await?;
@@ -83,22 +112,72 @@ async fn nothing_left(cx: &Context, namespace: &str) -> Result<NothingLeft, Erro
     })
 }
 
-/// What cannot be read is no new beginning: it holds what was applied.
-fn decode(secret: &Secret) -> Result<RecordSeen, Error> {
+/// A record that cannot be read is no new beginning: it holds what was applied. Of a report, what cannot be read is
+/// ignored.
+fn decode(
+    secret: &Secret,
+    report: Option<&Secret>,
+    has_job: impl Fn(&RunSpec) -> bool,
+) -> Result<RecordSeen, Error> {
     let unreadable = |key: &'static str| Error::Unreadable {
         secret: secret.name_any(),
         key,
     };
-    let key = secret.data.as_ref().and_then(|data| data.get(key::KEY));
+    let key = data(secret, key::KEY).ok_or_else(|| unreadable(key::KEY))?;
+    let own: RunRecord = required(secret, key::RECORD)?;
+    let run = own.run.as_ref();
+    let reported = match report {
+        _ if run.is_some_and(|run| !has_own_report(run)) => Reported::read(secret),
+        Some(report) => Reported::read(report),
+        None => Reported::default(),
+    };
+    let has_job = run.is_some_and(has_job);
     Ok(RecordSeen {
         version: secret.resource_version().unwrap_or_default(),
-        key: key.ok_or_else(|| unreadable(key::KEY))?.0.clone(),
-        record: required(secret, key::RECORD)?,
+        report_version: report.and_then(ResourceExt::resource_version),
+        key: key.to_vec(),
+        record: progress::believed(&own, &told(report), has_job),
         inputs: decoded(secret, key::INPUTS)?,
-        report: decoded(secret, key::REPORT)?,
-        outputs: decoded(secret, key::OUTPUTS)?,
+        report: reported.report,
+        outputs: reported.outputs,
         history: required(secret, key::HISTORY)?,
     })
+}
+
+/// What a run says of itself.
+fn told(report: Option<&Secret>) -> Told {
+    let Some(report) = report else {
+        return Told::Absent;
+    };
+    data(report, key::PROGRESS)
+        .filter(|bytes| bytes.len() <= LARGEST_PROGRESS)
+        .and_then(|bytes| serde_json::from_slice(bytes).ok())
+        .map_or(Told::Unreadable, |progress| {
+            Told::Progress(Box::new(progress))
+        })
+}
+
+/// What a run reports at its end.
+#[derive(Default)]
+struct Reported {
+    report: Option<RunReport>,
+    outputs: Option<Outputs>,
+}
+
+impl Reported {
+    fn read(secret: &Secret) -> Self {
+        let report = data(secret, key::REPORT).filter(|bytes| bytes.len() <= LARGEST_REPORT);
+        let outputs = data(secret, key::OUTPUTS);
+        Self {
+            report: report.and_then(|bytes| serde_json::from_slice(bytes).ok()),
+            outputs: outputs.and_then(|bytes| serde_json::from_slice(bytes).ok()),
+        }
+    }
+}
+
+fn data<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
+    let bytes = secret.data.as_ref()?.get(key)?;
+    Some(&bytes.0)
 }
 
 fn required<T: DeserializeOwned>(secret: &Secret, key: &'static str) -> Result<T, Error> {
@@ -109,10 +188,10 @@ fn required<T: DeserializeOwned>(secret: &Secret, key: &'static str) -> Result<T
 }
 
 fn decoded<T: DeserializeOwned>(secret: &Secret, key: &'static str) -> Result<Option<T>, Error> {
-    let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else {
+    let Some(bytes) = data(secret, key) else {
         return Ok(None);
     };
-    serde_json::from_slice(&bytes.0)
+    serde_json::from_slice(bytes)
         .map(Some)
         .map_err(|_| Error::Unreadable {
             secret: secret.name_any(),

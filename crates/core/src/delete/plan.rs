@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::run::{BackendInputs, Pin, RunInputs, RunKind, RunRecord, Trigger};
+use alustan_api::run::{BackendInputs, PROTOCOL, Pin, RunInputs, RunKind, RunRecord, Trigger};
 use alustan_api::{Terraform, names};
 use kube::ResourceExt;
 
@@ -35,8 +35,10 @@ pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
         config: of_destroy(config),
     };
     let gone = case.history.lost_image.as_ref() == Some(&run.image);
+    // A runner of an earlier operator would write where it no longer may.
+    let is_old = pin.protocol != PROTOCOL;
     Some(match pin.base {
-        Some(base) if gone => in_base_image(case, run, base),
+        Some(base) if gone || is_old => in_base_image(case, run, base),
         Some(_) | None => run,
     })
 }
@@ -66,7 +68,7 @@ fn of_destroy(config: Config) -> Config {
     }
 }
 
-/// `run` where its image is gone: in the base image, which unpacks the context.
+/// `run` without its own image: in the base image, which unpacks the context.
 fn in_base_image(case: &Case<'_>, run: Plan, base: String) -> Plan {
     let pushed = case.seen.artifact.as_ref().and_then(Answer::value);
     let artifact = pushed.filter(|_| is_in_repository(case, &run)).cloned();

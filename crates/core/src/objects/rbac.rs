@@ -1,4 +1,4 @@
-//! What a runner may do: its own record and state, by name (rule 12), and nothing else.
+//! What a runner may do (rule 12): read its record, write its report and state, by name, and nothing else.
 
 use alustan_api::labels::Component;
 use alustan_api::run::RunInputs;
@@ -21,7 +21,7 @@ pub fn account(tf: &Terraform) -> ServiceAccount {
 /// What a run with `inputs` may do.
 pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
     let name = tf.name_any();
-    let mut secrets = vec![names::record(&name)];
+    let mut secrets = vec![names::report(&name)];
     secrets.extend(inputs.plan_secret.clone());
     let before = inputs.migrate.as_ref().and_then(|it| it.managed.as_ref());
     if let Some(state) = inputs.backend.managed.as_ref().or(before) {
@@ -30,13 +30,20 @@ pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
     }
     Role {
         metadata: meta(tf, names::runner(&name), Component::Run),
-        rules: Some(vec![PolicyRule {
-            api_groups: Some(vec![String::new()]),
-            resources: Some(vec!["secrets".to_owned()]),
-            resource_names: Some(secrets),
-            verbs: ["get", "patch"].map(str::to_owned).to_vec(),
-            ..PolicyRule::default()
-        }]),
+        rules: Some(vec![
+            rule(vec![names::record(&name)], &["get"]),
+            rule(secrets, &["get", "patch"]),
+        ]),
+    }
+}
+
+fn rule(secrets: Vec<String>, verbs: &[&str]) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec![String::new()]),
+        resources: Some(vec!["secrets".to_owned()]),
+        resource_names: Some(secrets),
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        ..PolicyRule::default()
     }
 }
 

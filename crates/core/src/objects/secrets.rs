@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::labels::Component;
-use alustan_api::run::{History, ManagedState, Pin, RunRecord, key};
+use alustan_api::run::{History, ManagedState, Pin, RunProgress, RunRecord, key};
 use alustan_api::{Terraform, names};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -26,6 +26,12 @@ pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
 pub fn record(tf: &Terraform, record: &RunRecord, history: &History) -> Secret {
     let data = [(key::RECORD, json(record)), (key::HISTORY, json(history))];
     secret(tf, names::record(&tf.name_any()), Component::Record, data)
+}
+
+/// The Secret in which runs report.
+pub fn report(tf: &Terraform, progress: &RunProgress) -> Secret {
+    let data = [(key::PROGRESS, json(progress))];
+    secret(tf, names::report(&tf.name_any()), Component::Report, data)
 }
 
 /// What destroy needs.

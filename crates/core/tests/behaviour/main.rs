@@ -13,6 +13,7 @@
 )]
 
 mod fixtures;
+mod forged;
 mod simulation;
 mod stories;
 mod world;

@@ -46,7 +46,7 @@ mod unreadable;
 mod upstream;
 
 use alustan_api::State;
-use alustan_api::run::RunKind;
+use alustan_api::run::{RunKind, RunProgress};
 use alustan_core::step::{Object, OutputsObject, Step};
 use kube::ResourceExt;
 
@@ -62,6 +62,7 @@ fn word(step: &Step) -> String {
         Step::AddFinalizer => "AddFinalizer".to_owned(),
         Step::CreateRecord(_) => "CreateRecord".to_owned(),
         Step::SwapRecord(swap) => format!("SwapRecord {:?}", swap.record.phase),
+        Step::SwapReport(progress) => format!("SwapReport {}", told(progress)),
         Step::Ensure(object) => format!("Ensure {}", object_name(object)),
         Step::PushContext => "PushContext".to_owned(),
         Step::CreateJob(job) => format!("CreateJob {}", job.name_any()),
@@ -75,6 +76,15 @@ fn word(step: &Step) -> String {
         Step::CleanUp { volume: false, .. } => "CleanUp but the volume".to_owned(),
         Step::CleanUp { .. } => "CleanUp".to_owned(),
         Step::RemoveFinalizer => "RemoveFinalizer".to_owned(),
+    }
+}
+
+/// What the controller says with `progress`.
+fn told(progress: &RunProgress) -> &'static str {
+    match (progress.closed, progress.cancel) {
+        (true, _) => "close",
+        (false, true) => "cancel",
+        (false, false) => "reset",
     }
 }
 

@@ -16,7 +16,7 @@ mod runner;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use alustan_api::run::{Notices, Outputs, Pin};
+use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
 use alustan_api::{NotificationEvent, Terraform, TerraformStatus};
 use alustan_core::allowed::Allowed;
 use alustan_core::seen::{
@@ -124,7 +124,12 @@ pub(crate) struct World {
     pub(crate) others: Vec<Terraform>,
     /// What it takes values from, waits for, or stands before.
     pub(crate) stack: StackSeen,
+    /// The run record, with what the run says of itself.
     pub(crate) record: Option<RecordSeen>,
+    /// The record as the controller wrote it.
+    pub(crate) own: RunRecord,
+    /// What the run says of itself, in the report.
+    pub(crate) progress: Option<RunProgress>,
     /// Earlier versions of the record, newest last; `None` from before it was made.
     pub(crate) earlier: Vec<Option<RecordSeen>>,
     pub(crate) pin: Option<Pin>,
@@ -207,6 +212,8 @@ impl World {
             others: Vec::new(),
             stack: StackSeen::default(),
             record: None,
+            own: RunRecord::default(),
+            progress: None,
             earlier: Vec::new(),
             pin: None,
             jobs: BTreeMap::new(),

@@ -92,8 +92,7 @@ impl Session {
         let because = self.judge(goal, state, summary.as_ref(), findings).await?;
         let asks = self.inputs.approval.manual || !because.is_empty();
         if !asks || approved.is_some_and(|approved| approved.id == id) {
-            let (done, ()) =
-                tokio::join!(self.carry_out(goal, state, findings), self.keep_plan());
+            let (done, ()) = tokio::join!(self.carry_out(goal, state, findings), self.keep_plan());
             return done;
         }
         if let Some(approved) = approved {

@@ -1,5 +1,5 @@
-//! The lock of a managed state. The run record names the lock of this run; which engine of this pod holds
-//! it is known in memory. An engine that unlocks the state writes nothing: the report releases the lock.
+//! The lock of a managed state. The run's report names the lock of this run; which engine of this pod holds
+//! it is known in memory. An engine that unlocks the state writes nothing: the end of the run releases the lock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::record::{Record, RecordError};
 
-/// How long a reserved lock is granted without a look at the record: longer than an engine takes to start.
+/// How long a reserved lock is granted without a look at the report: longer than an engine takes to start.
 const RESERVED: Duration = Duration::from_secs(10);
 
 /// The lock of the state of one run.
@@ -22,7 +22,7 @@ pub(super) struct Locks {
 
 #[derive(Default)]
 struct Memory {
-    /// Id of the lock of this run in the record.
+    /// Id of the lock of this run in the report.
     recorded: Option<String>,
     /// When the run took that lock for the engine that it starts next.
     reserved_at: Option<Instant>,
@@ -45,7 +45,7 @@ impl Locks {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The record names the lock `id` for the engine that the run starts next.
+    /// The report names the lock `id` for the engine that the run starts next.
     pub(super) fn reserve(&self, id: String) {
         let mut memory = self.memory();
         memory.recorded = Some(id);
@@ -96,7 +96,7 @@ impl Locks {
         }
     }
 
-    /// Id of the lock of this run in the record.
+    /// Id of the lock of this run in the report.
     pub(super) fn recorded(&self) -> Option<String> {
         self.memory().recorded.clone()
     }
@@ -111,7 +111,7 @@ impl Locks {
 mod tests {
     use std::sync::Arc;
 
-    use alustan_api::run::{Claim, RunPhase, RunRecord, key};
+    use alustan_api::run::{Claim, RunPhase, RunProgress, key};
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
@@ -129,7 +129,7 @@ mod tests {
 
     /// Run 7 changes things, and its record names the lock `recorded`.
     fn run(recorded: Option<&str>) -> (Arc<FakeSecrets>, Locks) {
-        let record = RunRecord {
+        let progress = RunProgress {
             number: 7,
             phase: RunPhase::Applying,
             claimed_by: Some(Claim {
@@ -138,10 +138,10 @@ mod tests {
                 at: Timestamp::UNIX_EPOCH,
             }),
             lock: recorded.map(lock),
-            ..RunRecord::default()
+            ..RunProgress::default()
         };
         let secrets = Arc::new(FakeSecrets::new());
-        secrets.put("web-run", [(key::RECORD, to_json(&record))]);
+        secrets.put("web-report", [(key::PROGRESS, to_json(&progress))]);
         let identity = Identity {
             namespace: "team".into(),
             record: "web-run".into(),
@@ -154,9 +154,9 @@ mod tests {
     }
 
     fn recorded(secrets: &FakeSecrets) -> Option<String> {
-        let data = secrets.get("web-run")?.data;
-        let record = serde_json::from_slice::<RunRecord>(&data[key::RECORD]).ok()?;
-        record.lock.map(|lock| lock.id)
+        let data = secrets.get("web-report")?.data;
+        let progress = serde_json::from_slice::<RunProgress>(&data[key::PROGRESS]).ok()?;
+        progress.lock.map(|lock| lock.id)
     }
 
     #[tokio::test]
@@ -182,11 +182,11 @@ mod tests {
         let (secrets, locks) = run(Some("uid"));
         locks.reserve("uid".into());
         tokio::time::advance(RESERVED).await;
-        let next = RunRecord {
+        let next = RunProgress {
             number: 8,
-            ..RunRecord::default()
+            ..RunProgress::default()
         };
-        secrets.put("web-run", [(key::RECORD, to_json(&next))]);
+        secrets.put("web-report", [(key::PROGRESS, to_json(&next))]);
         let refused = locks.lock(lock("first")).await;
         assert!(matches!(refused, Err(RecordError::NotOurs(_))));
     }
@@ -215,11 +215,11 @@ mod tests {
         let (secrets, locks) = run(None);
         assert_eq!(locks.lock(lock("first")).await.unwrap(), None);
         locks.unlock(None).await.unwrap();
-        let next = RunRecord {
+        let next = RunProgress {
             number: 8,
-            ..RunRecord::default()
+            ..RunProgress::default()
         };
-        secrets.put("web-run", [(key::RECORD, to_json(&next))]);
+        secrets.put("web-report", [(key::PROGRESS, to_json(&next))]);
         let refused = locks.lock(lock("second")).await;
         assert!(matches!(refused, Err(RecordError::NotOurs(_))));
     }

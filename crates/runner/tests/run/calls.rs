@@ -6,14 +6,14 @@ use alustan_api::run::RunKind;
 
 use crate::world::World;
 
-const CLAIM: [&str; 2] = ["get web-run", "patch web-run"];
+const CLAIM: [&str; 3] = ["get web-run", "get web-report", "patch web-report"];
 const OPEN_STATE: [&str; 1] = ["get web-state"];
-const BEGIN: [&str; 1] = ["patch web-run"];
+const BEGIN: [&str; 1] = ["patch web-report"];
 /// The slot for the next version, and the signature of the pointer.
 const BEGIN_STATE: [&str; 2] = ["get web-state-slot-0", "patch web-state"];
 /// The chunk of the version before is in the Secret of the pointer.
 const WRITE_TO_SLOT: [&str; 2] = ["patch web-state-slot-0", "patch web-state"];
-const REPORT: [&str; 1] = ["patch web-run"];
+const REPORT: [&str; 1] = ["patch web-report"];
 /// A run that changes something, after the first.
 const LATER_CHANGE: [&[&str]; 6] = [
     &CLAIM,
@@ -66,7 +66,7 @@ fn script_engines_lock_the_state_by_one_request_each() {
     let apply = "terraform apply -auto-approve -input=false";
     world.inputs.scripts.apply = Some(format!("{apply} && {apply}"));
     world.run(RunKind::Apply).expect(RunResult::Done);
-    let lock = ["patch web-run"];
+    let lock = ["patch web-report"];
     let write = ["patch web-state"];
     let expected = [
         &CLAIM[..],

@@ -2,7 +2,7 @@ use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_runner::fake::Fault;
 
-use crate::world::{RECORD, World};
+use crate::world::{REPORT, World};
 
 #[test]
 fn a_second_pod_leaves_a_claimed_run_untouched() {
@@ -13,7 +13,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
     let first = world.pod();
     world.wait_for_phase(RunPhase::Planning);
     let waiting = gate.wait();
-    let before = world.secrets.get(RECORD);
+    let before = world.secrets.get(REPORT);
 
     // The second pod has volumes of its own, so the first one's are left alone here.
     let mut other = World::new("");
@@ -26,7 +26,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
         "alustan: run 1 of web-run is claimed by pod pod-of-uid-1 (uid uid-1); leaving it alone\n"
     );
     assert_eq!(ran.stdout, "");
-    assert_eq!(world.secrets.get(RECORD), before);
+    assert_eq!(world.secrets.get(REPORT), before);
     drop(waiting);
     world.finish(first).expect(RunResult::NoChanges);
 }
@@ -35,7 +35,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
 fn a_run_of_another_number_is_left_alone() {
     let mut world = World::new("");
     world.start(RunKind::Drift);
-    let before = world.secrets.get(RECORD);
+    let before = world.secrets.get(REPORT);
     world.vars.insert("ALUSTAN_RUN".into(), "7".into());
     let ran = world.finish(world.pod());
     assert_eq!(ran.code, 0);
@@ -43,7 +43,7 @@ fn a_run_of_another_number_is_left_alone() {
         ran.stderr
             .contains("run 7 of web-run is not the current one, which is 1; leaving it alone")
     );
-    assert_eq!(world.secrets.get(RECORD), before);
+    assert_eq!(world.secrets.get(REPORT), before);
 }
 
 #[test]

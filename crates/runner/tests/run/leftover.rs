@@ -88,11 +88,11 @@ fn noise() -> String {
 }
 
 #[test]
-fn a_run_without_a_cache_volume_leaves_its_state_in_the_record() {
+fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
     let mut unsaved = Unsaved::new(&state(7, "lost", "of value"));
     let message = unsaved.fail();
     assert!(
-        message.contains("it is kept in Secret web-run, and the next run pushes it"),
+        message.contains("it is kept in Secret web-report, and the next run pushes it"),
         "{message}"
     );
     assert!(!unsaved.world.path(SEALED).exists());
@@ -126,7 +126,7 @@ fn a_run_without_a_cache_volume_leaves_its_state_in_the_record() {
 fn a_pushed_state_is_forgotten_in_the_record_and_on_the_cache_volume() {
     let mut unsaved = Unsaved::new(&state(7, "lost", "of value")).with_kept_cache();
     let message = unsaved.fail();
-    assert!(message.contains("kept in Secret web-run"), "{message}");
+    assert!(message.contains("kept in Secret web-report"), "{message}");
     assert!(unsaved.world.leftover().is_some() && unsaved.world.path(SEALED).is_file());
     unsaved.look();
     assert_eq!(unsaved.saved()["lineage"], "lost");
@@ -134,7 +134,7 @@ fn a_pushed_state_is_forgotten_in_the_record_and_on_the_cache_volume() {
 }
 
 #[test]
-fn a_state_that_is_too_large_for_the_record_is_kept_on_a_cache_volume_that_stays() {
+fn a_state_that_is_too_large_for_the_report_is_kept_on_a_cache_volume_that_stays() {
     let mut unsaved = Unsaved::new(&state(7, "lost", &noise())).with_kept_cache();
     let message = unsaved.fail();
     assert!(
@@ -153,7 +153,7 @@ fn a_state_that_nothing_takes_is_called_lost() {
     let message = unsaved.fail();
     for part in [
         "the state is LOST unless it is taken from this pod's",
-        "Secret web-run: there is no room for the",
+        "Secret web-report: there is no room for the",
         "the cache volume goes with the pod",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
@@ -162,20 +162,6 @@ fn a_state_that_nothing_takes_is_called_lost() {
     assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
     let ran = unsaved.look();
     assert!(!ran.stderr.contains(PUSHING), "{}", ran.logs());
-}
-
-#[test]
-fn a_state_that_the_record_does_not_take_is_kept_on_the_cache_volume() {
-    let mut unsaved = Unsaved::new(&state(7, "lost", "x")).with_kept_cache();
-    // Inputs that leave no room.
-    unsaved
-        .world
-        .inputs
-        .variables
-        .insert("big".into(), json!("v".repeat(1_000_000)));
-    let message = unsaved.fail();
-    assert!(message.contains("kept on the cache volume"), "{message}");
-    assert_eq!(unsaved.world.leftover(), None);
 }
 
 #[test]
@@ -204,14 +190,15 @@ fn a_state_older_than_the_stored_one_is_put_aside() {
 }
 
 #[test]
-fn an_older_state_stays_in_the_record_of_a_resource_without_a_volume() {
+fn an_older_state_stays_in_the_report_of_a_resource_without_a_volume() {
     let mut unsaved = Unsaved::new("");
     std::fs::create_dir_all(unsaved.place.join("sub")).unwrap();
     std::fs::write(unsaved.place.join("sub/x"), state(8, "same", "new")).unwrap();
     unsaved.world.leave(&state(7, "same", "old"));
     let ran = unsaved.look();
     assert!(
-        ran.stderr.contains("the old one stays in Secret web-run"),
+        ran.stderr
+            .contains("the old one stays in Secret web-report"),
         "{}",
         ran.logs()
     );
@@ -222,7 +209,7 @@ fn an_older_state_stays_in_the_record_of_a_resource_without_a_volume() {
 }
 
 #[test]
-fn the_managed_state_takes_what_was_left_in_the_record() {
+fn the_managed_state_takes_what_was_left_in_the_report() {
     let mut world = World::new("output \"x\" { value = \"first\" }\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     let lineage = world.pointer().current.unwrap().lineage.unwrap();

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
-    ApprovalInputs, ApprovedPlan, BackendInputs, ManagedState, Outputs, RunInputs, RunKind,
-    RunPhase, RunRecord, RunSpec, ScriptTexts, StateLock, TimeLimits, Trigger, key,
+    ApprovalInputs, ApprovedPlan, BackendInputs, ManagedState, Outputs, PROTOCOL, RunInputs,
+    RunKind, RunPhase, RunProgress, RunRecord, RunSpec, ScriptTexts, StateLock, TimeLimits,
+    Trigger, key,
 };
 use alustan_runner::fake::FakeSecrets;
 use alustan_runner::state_store::Pointer;
@@ -22,6 +23,7 @@ use tempfile::TempDir;
 use crate::api;
 
 pub(crate) const RECORD: &str = "web-run";
+pub(crate) const REPORT: &str = "web-report";
 pub(crate) const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 /// How long a test waits for anything before it fails.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -244,13 +246,16 @@ impl World {
             destroys: false,
             engine: None,
             trace_id: String::new(),
+            protocol: PROTOCOL,
             started_at: Timestamp::now(),
         };
         let record = RunRecord {
             number: self.number,
             run: Some(run),
             attempted: before.attempted,
+            attempted_before: before.attempted,
             begun: before.begun,
+            begun_before: before.begun,
             lineage: before.lineage,
             state_address: before.state_address,
             own_backend: before.own_backend,
@@ -258,18 +263,21 @@ impl World {
             ..RunRecord::default()
         };
         let leftover = self.leftover().map(|it| (key::LEFTOVER, it));
+        let progress = [(key::PROGRESS, to_json(&progress(&record)))];
+        self.secrets
+            .put(REPORT, progress.into_iter().chain(leftover));
         let data = [
-            (key::RECORD, serde_json::to_vec(&record).unwrap()),
-            (key::INPUTS, serde_json::to_vec(&self.inputs).unwrap()),
+            (key::RECORD, to_json(&record)),
+            (key::INPUTS, to_json(&self.inputs)),
             (key::KEY, KEY.to_vec()),
         ];
-        self.secrets.put(RECORD, data.into_iter().chain(leftover));
+        self.secrets.put(RECORD, data);
     }
 
-    /// The log of run `number` in the record.
+    /// The log of run `number` in the report.
     pub(crate) fn kept_log(&self, number: i64) -> Option<String> {
         use std::io::Read;
-        let snapshot = self.secrets.get(RECORD)?;
+        let snapshot = self.secrets.get(REPORT)?;
         let packed = snapshot.data.get(&key::log(number))?;
         let mut text = String::new();
         let mut unpacked = flate2::read::GzDecoder::new(packed.as_slice());
@@ -277,18 +285,18 @@ impl World {
         Some(text)
     }
 
-    /// What a run left in the record, sealed.
+    /// What a run left in the report, sealed.
     pub(crate) fn leftover(&self) -> Option<Vec<u8>> {
-        let snapshot = self.secrets.get(RECORD)?;
+        let snapshot = self.secrets.get(REPORT)?;
         snapshot.data.get(key::LEFTOVER).cloned()
     }
 
-    /// As a run leaves `state` in the record.
+    /// As a run leaves `state` in the report.
     pub(crate) fn leave(&self, state: &str) {
         let sealed = alustan_runner::leftover::seal(state.as_bytes(), KEY).unwrap();
-        let record = serde_json::to_vec(&self.record()).unwrap();
+        let progress = to_json(&progress(&self.record()));
         self.secrets
-            .put(RECORD, [(key::RECORD, record), (key::LEFTOVER, sealed)]);
+            .put(REPORT, [(key::PROGRESS, progress), (key::LEFTOVER, sealed)]);
     }
 
     /// The pod of the current run. Its temporary volumes are new.
@@ -347,8 +355,14 @@ impl World {
         }
     }
 
+    /// The record with what the run says of itself, as the controller reads the two.
     pub(crate) fn record(&self) -> RunRecord {
-        self.data(key::RECORD).unwrap_or_default()
+        let own: RunRecord = self.data_of(RECORD, key::RECORD).unwrap_or_default();
+        let told: Option<RunProgress> = self.data(key::PROGRESS);
+        match told.filter(|told| told.number == own.number) {
+            Some(told) => believed(own, told),
+            None => own,
+        }
     }
 
     pub(crate) fn outputs(&self) -> Option<Outputs> {
@@ -363,15 +377,15 @@ impl World {
     }
 
     fn data<T: serde::de::DeserializeOwned>(&self, key: &str) -> Option<T> {
-        let snapshot = self.secrets.get(RECORD)?;
+        self.data_of(REPORT, key)
+    }
+
+    fn data_of<T: serde::de::DeserializeOwned>(&self, secret: &str, key: &str) -> Option<T> {
+        let snapshot = self.secrets.get(secret)?;
         snapshot
             .data
             .get(key)
             .map(|it| serde_json::from_slice(it).unwrap())
-    }
-
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.secrets.get(RECORD).unwrap().data.contains_key(key)
     }
 
     /// As the controller gives more slots.
@@ -384,10 +398,7 @@ impl World {
             managed.slots.push(name);
         }
         let mut data = self.secrets.get(RECORD).unwrap().data;
-        data.insert(
-            key::INPUTS.into(),
-            serde_json::to_vec(&self.inputs).unwrap(),
-        );
+        data.insert(key::INPUTS.into(), to_json(&self.inputs));
         let known = [key::RECORD, key::INPUTS, key::KEY];
         self.secrets
             .put(RECORD, known.map(|key| (key, data[key].clone())));
@@ -416,16 +427,62 @@ impl World {
 
     pub(crate) fn write_record(&self, record: &RunRecord) {
         let mut data = self.secrets.get(RECORD).unwrap().data;
-        data.insert(key::RECORD.into(), serde_json::to_vec(record).unwrap());
+        data.insert(key::RECORD.into(), to_json(record));
         let known = [key::RECORD, key::INPUTS, key::KEY];
         self.secrets
             .put(RECORD, known.map(|key| (key, data[key].clone())));
+        let progress = to_json(&progress(record));
+        self.secrets.put(REPORT, [(key::PROGRESS, progress)]);
     }
 
     pub(crate) fn wait_for_phase(&self, phase: RunPhase) {
         until("the run comes to its phase", || {
             self.record().phase == phase
         });
+    }
+}
+
+fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap()
+}
+
+/// As the controller writes the progress of a run.
+fn progress(record: &RunRecord) -> RunProgress {
+    RunProgress {
+        number: record.number,
+        phase: record.phase,
+        claimed_by: record.claimed_by.clone(),
+        cancel: record.cancel,
+        began: record.number > 0 && record.begun == record.number,
+        lock: record.lock.clone(),
+        slots_wanted: record.slots_wanted,
+        lineage: record.lineage.clone(),
+        state_address: record.state_address.clone(),
+        own_backend: record.own_backend.clone(),
+        ..RunProgress::default()
+    }
+}
+
+/// As the controller reads it.
+fn believed(own: RunRecord, told: RunProgress) -> RunRecord {
+    let applies = own.run.as_ref().map(|run| run.kind) == Some(RunKind::Apply);
+    let (begun, attempted) = (own.begun_before, own.attempted_before);
+    RunRecord {
+        phase: told.phase,
+        claimed_by: told.claimed_by,
+        cancel: told.cancel,
+        lock: told.lock,
+        slots_wanted: told.slots_wanted,
+        lineage: told.lineage,
+        state_address: told.state_address,
+        own_backend: told.own_backend,
+        begun: if told.began { own.number } else { begun },
+        attempted: if told.began && applies {
+            own.number
+        } else {
+            attempted
+        },
+        ..own
     }
 }
 

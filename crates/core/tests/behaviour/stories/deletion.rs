@@ -149,7 +149,11 @@ fn a_run_that_has_changed_nothing_is_cancelled() {
     world.delete();
     assert_eq!(
         words(&world.look_once().decision.steps),
-        ["SwapRecord Planning", "DeleteJob web-apply-1"]
+        [
+            "SwapRecord Planning",
+            "SwapReport cancel",
+            "DeleteJob web-apply-1"
+        ]
     );
     assert!(is_quiet(&world.look_once()), "once is enough");
     world.settle();
@@ -164,7 +168,11 @@ fn a_run_that_nobody_claimed_is_not_waited_for() {
     world.delete();
     assert_eq!(
         words(&world.look_once().decision.steps),
-        ["SwapRecord Starting", "DeleteJob web-apply-1"]
+        [
+            "SwapRecord Starting",
+            "SwapReport cancel",
+            "DeleteJob web-apply-1"
+        ]
     );
     world.look_once();
     assert!(world.tf.is_none(), "{:?}", world.status());

@@ -64,7 +64,7 @@ fn a_failure_is_a_warning_and_repeats_are_not_told_again() {
     let told = events(Some(&before), &world.status());
     assert_eq!(
         told.iter().map(line).collect::<Vec<_>>(),
-        ["Warning EngineFailed"]
+        ["Warning ApplyFailed"]
     );
     assert!(told[0].note.contains("terraform ended with exit code 1"));
     let before = world.status();

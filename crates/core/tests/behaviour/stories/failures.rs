@@ -47,7 +47,7 @@ fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
     let status = world.status();
     assert_eq!(
         (status.state, world.reason().as_str()),
-        (State::Failed, "EngineFailed")
+        (State::Failed, "ApplyFailed")
     );
     assert!(
         status

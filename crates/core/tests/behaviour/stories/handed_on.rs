@@ -255,7 +255,7 @@ fn a_config_map_that_is_no_longer_wanted_goes_once_the_outputs_are_elsewhere(
     world.run_to(Stage::Reported);
     let looked = world.look_once();
     let first = ["SwapRecord Reported", "Ensure Secret web-outputs"];
-    let last = ["SwapRecord Recorded"];
+    let last = ["SwapRecord Recorded", "SwapReport close"];
     assert_eq!(
         words(&looked.decision.steps),
         [&first, then, &last].concat()

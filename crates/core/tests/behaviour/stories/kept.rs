@@ -70,7 +70,11 @@ fn a_destroy_that_has_changed_nothing_is_cancelled_once_a_person_says_so(#[case]
     switch(&mut world, true);
     assert_eq!(
         words(&world.look_once().decision.steps),
-        ["SwapRecord Planning", "DeleteJob web-destroy-2"]
+        [
+            "SwapRecord Planning",
+            "SwapReport cancel",
+            "DeleteJob web-destroy-2"
+        ]
     );
     world.settle();
     assert!(world.is_stalled() && !world.real.is_empty());
@@ -193,7 +197,11 @@ fn an_orphaned_resource_waits_for_an_apply_and_cancels_a_plan() {
     world.delete();
     assert_eq!(
         words(&world.look_once().decision.steps),
-        ["SwapRecord Planning", "DeleteJob web-apply-2"]
+        [
+            "SwapRecord Planning",
+            "SwapReport cancel",
+            "DeleteJob web-apply-2"
+        ]
     );
     world.settle();
     assert!(world.tf.is_none() && !world.real.is_empty());

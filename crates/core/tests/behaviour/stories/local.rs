@@ -59,8 +59,7 @@ fn a_volume_that_held_the_state_is_not_replaced(#[case] cache: CacheSeen) {
 #[test]
 fn the_record_knows_that_the_volume_holds_the_state() {
     let mut world = applied();
-    world.record.as_mut().unwrap().record.state_address =
-        Some("local:///var/lib/alustan/state/terraform.tfstate".to_owned());
+    world.own.state_address = Some("local:///var/lib/alustan/state/terraform.tfstate".to_owned());
     (world.pin, world.cache) = (None, CacheSeen::Lost);
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     assert_eq!(world.reason(), "StateLost");

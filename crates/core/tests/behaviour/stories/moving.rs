@@ -152,8 +152,8 @@ fn the_runner_may_reach_the_managed_state(#[case] from: Value, #[case] next: Val
     world.edit(to(&next, true)).run_to(Stage::Planning);
     let role = alustan_core::objects::rbac::role(world.tf(), inputs(&world));
     let rules = role.rules.unwrap();
-    let names = rules[0].resource_names.clone().unwrap();
-    for name in ["web-state", "web-state-slot-0", "web-state-slot-2"] {
+    let names = rules[1].resource_names.clone().unwrap();
+    for name in ["web-state", "web-state-slot-0", "web-state-slot-1"] {
         assert!(names.iter().any(|it| it == name), "no {name} in {names:?}");
     }
 }

@@ -28,7 +28,10 @@ impl World {
 fn a_run_whose_job_is_not_admitted_ends_at_once_and_costs_no_retry() {
     let mut world = World::without_room();
     let looked = world.look_once();
-    assert_eq!(words(&looked.decision.steps), ["SwapRecord Starting"]);
+    assert_eq!(
+        words(&looked.decision.steps),
+        ["SwapRecord Starting", "SwapReport cancel"]
+    );
     assert_eq!(world.reason(), QUOTA);
     world.look_once();
     let record = world.record.as_ref().unwrap();

@@ -4,6 +4,7 @@ use alustan_api::State;
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_core::seen::Whose;
 use alustan_core::step::Step;
+use rstest::rstest;
 
 use super::{is_quiet, words};
 use crate::fixtures::{Edit as _, terraform};
@@ -64,8 +65,8 @@ fn what_a_pod_needs_is_there_before_the_swap_and_the_pin_before_the_job() {
             "Ensure Secret web-state",
             "Ensure Secret web-state-slot-0",
             "Ensure Secret web-state-slot-1",
-            "Ensure Secret web-state-slot-2",
             "SwapRecord Starting",
+            "SwapReport reset",
             "Ensure Secret web-pin",
             "Ensure Namespace team",
             "CreateJob web-apply-1",
@@ -117,7 +118,7 @@ fn the_next_run_waits_for_the_pod_of_a_job_that_somebody_deleted() {
 }
 
 #[test]
-fn a_report_counts_at_once_and_takes_inputs_and_report_out_of_the_record() {
+fn a_report_counts_at_once_and_inputs_and_report_go() {
     let mut world = World::new();
     world.run_to(Stage::Reported);
     let looked = world.look_once();
@@ -126,7 +127,8 @@ fn a_report_counts_at_once_and_takes_inputs_and_report_out_of_the_record() {
         [
             "SwapRecord Reported",
             "Ensure Secret web-outputs",
-            "SwapRecord Recorded"
+            "SwapRecord Recorded",
+            "SwapReport close"
         ]
     );
     assert!(world.is_ready());
@@ -136,15 +138,16 @@ fn a_report_counts_at_once_and_takes_inputs_and_report_out_of_the_record() {
     assert!(is_quiet(&world.look_once()));
 }
 
-#[test]
-fn a_controller_that_died_before_the_job_makes_pin_and_job_later() {
+#[rstest]
+#[case::after_the_swap_of_the_record(8)]
+#[case::after_the_swap_of_the_report(9)]
+fn a_controller_that_died_before_the_job_makes_pin_and_job_later(#[case] writes: usize) {
     let mut world = World::until(|world| !world.images.is_empty());
     world.room = false;
     world.settle();
     world.room = true;
-    // Up to the swap, the ninth write.
     world.look(Look {
-        crash: Some(9),
+        crash: Some(writes),
         stale: None,
     });
     assert_eq!(
@@ -156,6 +159,7 @@ fn a_controller_that_died_before_the_job_makes_pin_and_job_later() {
         words(&looked.decision.steps),
         [
             "SwapRecord Starting",
+            "SwapReport reset",
             "Ensure Secret web-pin",
             "CreateJob web-apply-1"
         ]

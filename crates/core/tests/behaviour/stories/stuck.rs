@@ -46,7 +46,11 @@ fn after_five_minutes_it_is_given_up_and_costs_no_retry() {
     let looked = world.next_look();
     assert_eq!(
         words(&looked.decision.steps),
-        ["SwapRecord Starting", "DeleteJob web-apply-2"]
+        [
+            "SwapRecord Starting",
+            "SwapReport cancel",
+            "DeleteJob web-apply-2"
+        ]
     );
     world.look_once();
     let status = world.status();
@@ -83,7 +87,11 @@ fn what_it_was_for_has_changed_and_it_is_not_waited_for() {
     let looked = world.look_once();
     assert_eq!(
         words(&looked.decision.steps),
-        ["SwapRecord Starting", "DeleteJob web-apply-2"]
+        [
+            "SwapRecord Starting",
+            "SwapReport cancel",
+            "DeleteJob web-apply-2"
+        ]
     );
     world.settle();
     assert_eq!(world.run_number(), 3);
@@ -154,7 +162,11 @@ fn a_destroy_that_cannot_start_says_so_and_how_to_give_up() {
     let looked = world.next_look();
     assert_eq!(
         words(&looked.decision.steps),
-        ["SwapRecord Starting", "DeleteJob web-destroy-2"]
+        [
+            "SwapRecord Starting",
+            "SwapReport cancel",
+            "DeleteJob web-destroy-2"
+        ]
     );
     world.run_until_rest();
     assert!(

@@ -1,12 +1,13 @@
 //! What the controller writes.
 
 use alustan_api::names;
-use alustan_api::run::{Pin, RunRecord, key};
+use alustan_api::run::{Pin, RunProgress, RunRecord, key};
 use alustan_core::admission;
 use alustan_core::decide::decide;
 use alustan_core::image;
 use alustan_core::notices;
 use alustan_core::objects::{outputs, secrets};
+use alustan_core::progress::{self, Told};
 use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
 use alustan_core::status::troubled;
 use alustan_core::step::{Keep, Object, Step, Swap};
@@ -34,6 +35,8 @@ const FULL: &str = "jobs.batch \"web\" is forbidden: exceeded quota: small, requ
 struct Pass {
     /// The version of the record that the next swap replaces.
     version: Option<String>,
+    /// The same of the report.
+    report_version: Option<String>,
     /// Writes left until the controller dies.
     left: Option<usize>,
     wrote: bool,
@@ -56,6 +59,10 @@ impl World {
         }
         let mut pass = Pass {
             version: seen.record.as_ref().map(|record| record.version.clone()),
+            report_version: seen
+                .record
+                .as_ref()
+                .and_then(|record| record.report_version.clone()),
             left: look.crash,
             wrote: false,
             wanted: self.wanted(&seen),
@@ -131,6 +138,7 @@ impl World {
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
             Step::SwapRecord(swap) => self.swap_record(swap, pass)?,
+            Step::SwapReport(progress) => self.swap_report(progress, pass)?,
             Step::Ensure(object) if self.full && matches!(**object, Object::Claim(_)) => {
                 return Err(Ended::Full);
             }
@@ -198,8 +206,11 @@ impl World {
         let record: RunRecord = parse(key::RECORD);
         let history = serde_json::from_slice(&data[key::HISTORY].0).unwrap();
         let version = self.fresh().to_string();
+        self.own = record.clone();
+        let report = self.progress.is_some().then(|| self.fresh().to_string());
         self.record = Some(RecordSeen {
             version,
+            report_version: report,
             key: b"a key of this resource".to_vec(),
             record,
             inputs: None,
@@ -213,7 +224,49 @@ impl World {
     /// Writes a new version of the record.
     pub(crate) fn store(&mut self, mut next: RecordSeen) {
         next.version = self.fresh().to_string();
+        self.own = next.record.clone();
+        self.put(next);
+    }
+
+    /// Writes a new version of the report.
+    pub(crate) fn store_report(&mut self, mut next: RecordSeen, progress: RunProgress) {
+        next.report_version = Some(self.fresh().to_string());
+        self.progress = Some(progress);
+        self.put(next);
+    }
+
+    fn put(&mut self, next: RecordSeen) {
         self.earlier.push(self.record.replace(next));
+        self.believe();
+    }
+
+    /// The record is as its two Secrets say together.
+    pub(crate) fn believe(&mut self) {
+        let told = match &self.progress {
+            Some(progress) => Told::Progress(Box::new(progress.clone())),
+            None => Told::Absent,
+        };
+        let run = self.own.run.as_ref();
+        let has_job = run.is_some_and(|run| {
+            let mut pods = self.pods.iter();
+            self.jobs.contains_key(&run.job)
+                || pods.any(|pod| pod.job == run.job && pod.stage.is_alive())
+        });
+        if let Some(record) = &mut self.record {
+            record.record = progress::believed(&self.own, &told, has_job);
+        }
+    }
+
+    fn swap_report(&mut self, progress: &RunProgress, pass: &mut Pass) -> Result<(), Ended> {
+        let current = self.record.clone();
+        let Some(mut next) = current.filter(|now| now.report_version == pass.report_version) else {
+            return Err(Ended::Conflict);
+        };
+        (next.report, next.outputs) = (None, None);
+        self.store_report(next, progress.clone());
+        let record = self.record.as_ref();
+        pass.report_version = record.and_then(|record| record.report_version.clone());
+        Ok(())
     }
 
     fn swap_record(&mut self, swap: &Swap, pass: &mut Pass) -> Result<(), Ended> {
@@ -243,9 +296,6 @@ impl World {
             Keep::Same => {}
             Keep::Set(inputs) => next.inputs = Some((**inputs).clone()),
             Keep::Drop => next.inputs = None,
-        }
-        if swap.drop_report {
-            (next.report, next.outputs) = (None, None);
         }
         self.ledger.record(&next);
         self.store(next);
@@ -320,6 +370,8 @@ impl World {
         let mut env = container.env.iter().flatten();
         let number = env.find(|env| env.name == "ALUSTAN_RUN").unwrap();
         let number = number.value.as_ref().unwrap().parse().unwrap();
+        let record = self.record.as_ref().unwrap();
+        assert!(record.report.is_none() && record.outputs.is_none());
         self.ledger.job(number, &name);
         self.jobs.entry(name).or_insert_with(|| Job {
             uid,
@@ -365,6 +417,7 @@ impl World {
             pass.count()?;
             if record {
                 self.earlier.push(self.record.take());
+                self.progress = None;
                 self.ledger.forget_runs();
             } else {
                 self.pin = None;

@@ -112,6 +112,7 @@ impl World {
     }
 
     fn record_seen(&mut self, stale: usize) -> Option<RecordSeen> {
+        self.believe();
         if stale == 0 || self.earlier.is_empty() {
             return self.record.clone();
         }

@@ -8,7 +8,7 @@ use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 use super::{Pod, Stage, World};
 
 impl World {
-    /// The run of `pod` is over; its report goes into the record.
+    /// The run of `pod` is over; it reports.
     pub(super) fn report(
         &mut self,
         pod: &Pod,
@@ -50,9 +50,9 @@ impl World {
         let outputs = self.outputs_of(pod.number);
         let hands_on =
             kind != RunKind::Drift && matches!(result, RunResult::Done | RunResult::NoChanges);
-        self.swap(|record| {
-            record.phase = RunPhase::Reported;
-            record.lock = None;
+        self.swap(|progress| {
+            progress.phase = RunPhase::Reported;
+            progress.lock = None;
             true
         });
         let record = self.record.as_mut().unwrap();

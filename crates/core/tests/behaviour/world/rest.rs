@@ -14,7 +14,11 @@ pub(crate) struct Rest {
 impl World {
     /// A world on its way to being applied, at the moment when `reached` says so.
     pub(crate) fn until(reached: impl Fn(&Self) -> bool) -> Self {
-        let mut world = Self::new();
+        Self::until_in(Self::new(), reached)
+    }
+
+    /// `world` goes on to the moment when `reached` says so.
+    pub(crate) fn until_in(mut world: Self, reached: impl Fn(&Self) -> bool) -> Self {
         for _ in 0..100 {
             world.look(Look::default());
             if reached(&world) {

@@ -1,7 +1,7 @@
 //! Pods: the runner as far as its protocol goes.
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
-use alustan_api::run::{Claim, RunInputs, RunKind, RunPhase, RunRecord, StateLock};
+use alustan_api::run::{Claim, RunInputs, RunKind, RunPhase, RunProgress, StateLock};
 use alustan_core::absorb::open_run;
 use alustan_core::digest;
 use k8s_openapi::jiff::Timestamp;
@@ -151,14 +151,15 @@ impl World {
             return self.kill(index);
         }
         let (now, volume, pod) = (self.now, pod.volume, pod.clone());
-        let claimed = self.swap(|record| {
-            let free = record.number == pod.number
-                && record.claimed_by.is_none()
-                && !record.cancel
-                && record.phase == RunPhase::Starting;
+        let claimed = self.swap(|progress| {
+            let free = progress.number == pod.number
+                && progress.claimed_by.is_none()
+                && !progress.cancel
+                && !progress.closed
+                && progress.phase == RunPhase::Starting;
             if free {
-                record.phase = RunPhase::Planning;
-                record.claimed_by = Some(Claim {
+                progress.phase = RunPhase::Planning;
+                progress.claimed_by = Some(Claim {
                     pod_uid: pod.uid.clone(),
                     pod: pod.uid.clone(),
                     at: now,
@@ -196,15 +197,12 @@ impl World {
             return self.report(pod, RunResult::Changes, None);
         }
         let mut cancelled = false;
-        let ours = self.swap(|record| {
-            cancelled = record.cancel;
-            if !cancelled && is_ours(record, pod) {
-                record.phase = RunPhase::Applying;
-                record.lock = Some(lock(pod));
-                record.begun = record.number;
-                if kind == RunKind::Apply {
-                    record.attempted = record.number;
-                }
+        let ours = self.swap(|progress| {
+            cancelled = progress.cancel;
+            if !cancelled && is_ours(progress, pod) {
+                progress.phase = RunPhase::Applying;
+                progress.lock = Some(lock(pod));
+                progress.began = true;
                 return true;
             }
             false
@@ -289,27 +287,29 @@ impl World {
     /// The kind of the run of `pod`, if it still is its own.
     pub(super) fn kind_of(&self, pod: &Pod) -> Option<RunKind> {
         let record = &self.record.as_ref()?.record;
-        let run = record.run.as_ref().filter(|_| is_ours(record, pod))?;
+        let progress = self.progress.as_ref()?;
+        let run = record.run.as_ref().filter(|_| is_ours(progress, pod))?;
         Some(run.kind)
     }
 
-    /// The runner's compare-and-swap of the record: it reads again until it succeeds.
-    pub(super) fn swap(&mut self, change: impl FnOnce(&mut RunRecord) -> bool) -> bool {
-        let Some(mut next) = self.record.clone() else {
+    /// The runner's compare-and-swap of the report: it reads again until it succeeds.
+    pub(super) fn swap(&mut self, change: impl FnOnce(&mut RunProgress) -> bool) -> bool {
+        let (Some(next), Some(mut progress)) = (self.record.clone(), self.progress.clone()) else {
             return false;
         };
-        let changed = change(&mut next.record);
+        let changed = change(&mut progress);
         if changed {
-            self.store(next);
+            self.store_report(next, progress);
         }
         changed
     }
 }
 
-fn is_ours(record: &RunRecord, pod: &Pod) -> bool {
-    record.number == pod.number
-        && record.phase < RunPhase::Reported
-        && record
+fn is_ours(progress: &RunProgress, pod: &Pod) -> bool {
+    progress.number == pod.number
+        && progress.phase < RunPhase::Reported
+        && !progress.closed
+        && progress
             .claimed_by
             .as_ref()
             .is_some_and(|claim| claim.pod_uid == pod.uid)
@@ -327,7 +327,7 @@ fn lock(pod: &Pod) -> StateLock {
 fn engine(class: FailureClass) -> Failure {
     failure(
         class,
-        "EngineFailed",
+        "ApplyFailed",
         "terraform ended with exit code 1: Error: nope",
     )
 }

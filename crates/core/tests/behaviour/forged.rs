@@ -1,0 +1,415 @@
+//! Module code has the runner's token, so the report of a run may hold anything. Whatever it holds, the operator
+//! touches nothing but the resource's own objects, keeps to its own decisions, and stays small.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::report::{
+    ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
+};
+use alustan_api::run::{
+    Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, StateLock,
+};
+use alustan_api::{labels, names};
+use alustan_core::absorb::open_run;
+use alustan_core::decide::decide;
+use alustan_core::seen::Seen;
+use alustan_core::step::{Decision, Keep, Object, Step};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::fixtures::{Edit as _, at};
+use crate::world::{Stage, World};
+
+/// Largest status and memory that may follow from a report, in bytes of JSON.
+const LARGEST: usize = 256 << 10;
+
+fn text() -> BoxedStrategy<String> {
+    prop_oneof![
+        "[a-z/]{0,12}",
+        Just("neighbour".to_owned()),
+        Just("web-run".to_owned()),
+        Just("ApplyFailed".to_owned()),
+        Just("\u{1F600}".repeat(50_000)),
+    ]
+    .boxed()
+}
+
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![Just(0), Just(1), Just(2), Just(-1), any::<i64>()]
+}
+
+fn time() -> BoxedStrategy<Timestamp> {
+    prop_oneof![
+        Just(Timestamp::MIN),
+        Just(Timestamp::MAX),
+        (0..100_000_i64).prop_map(at),
+    ]
+    .boxed()
+}
+
+fn phase() -> impl Strategy<Value = RunPhase> {
+    prop::sample::select(vec![
+        RunPhase::Starting,
+        RunPhase::Planning,
+        RunPhase::Applying,
+        RunPhase::Reported,
+        RunPhase::Recorded,
+    ])
+}
+
+fn lock() -> BoxedStrategy<StateLock> {
+    (text(), text(), text(), time())
+        .prop_map(|(id, operation, who, at)| StateLock {
+            id,
+            operation,
+            who,
+            at,
+        })
+        .boxed()
+}
+
+fn lineage() -> BoxedStrategy<Lineage> {
+    prop_oneof![
+        Just(Lineage::Unknown),
+        Just(Lineage::Lost),
+        Just(Lineage::New),
+        text().prop_map(Lineage::Of),
+    ]
+    .boxed()
+}
+
+fn progress() -> BoxedStrategy<RunProgress> {
+    let claim = (text(), text(), time()).prop_map(|(pod_uid, pod, at)| Claim { pod_uid, pod, at });
+    let own_backend = (text(), text()).prop_map(|(kind, value)| OwnBackend {
+        kind,
+        config: [("a".to_owned(), json!(value))].into(),
+    });
+    let place = (
+        lineage(),
+        prop::option::of(text()),
+        prop::option::of(own_backend),
+    );
+    let run = (number(), any::<bool>(), phase(), prop::option::of(claim));
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let slots = prop_oneof![Just(0), Just(5), Just(u32::MAX), any::<u32>()];
+    (run, flags, prop::option::of(lock()), slots, place)
+        .prop_map(
+            |((number, of_run, phase, claimed_by), (cancel, closed, began), lock, slots, place)| {
+                let (lineage, state_address, own_backend) = place;
+                RunProgress {
+                    number,
+                    trace_id: if of_run { OF_RUN } else { "another" }.to_owned(),
+                    phase,
+                    claimed_by,
+                    cancel,
+                    closed,
+                    began,
+                    lock,
+                    slots_wanted: slots,
+                    lineage,
+                    state_address,
+                    own_backend,
+                }
+            },
+        )
+        .boxed()
+}
+
+/// Stands for the trace id of the run that goes on.
+const OF_RUN: &str = "of the run";
+
+fn changes() -> BoxedStrategy<ChangeSet> {
+    let resource =
+        (text(), text()).prop_map(|(address, action)| ResourceChange { address, action });
+    let resources = prop::collection::vec(resource, 0..40);
+    (number(), number(), number(), resources, text())
+        .prop_map(|(add, change, destroy, resources, digest)| ChangeSet {
+            add,
+            change,
+            destroy,
+            resources,
+            shape: digest.clone(),
+            digest,
+        })
+        .boxed()
+}
+
+fn report() -> BoxedStrategy<RunReport> {
+    let kind = prop::sample::select(vec![
+        RunKind::Plan,
+        RunKind::Apply,
+        RunKind::Drift,
+        RunKind::Destroy,
+    ]);
+    let result = prop::sample::select(vec![
+        RunResult::NoChanges,
+        RunResult::Changes,
+        RunResult::Done,
+        RunResult::Failed,
+        RunResult::Cancelled,
+    ]);
+    let class = prop::sample::select(vec![
+        FailureClass::World,
+        FailureClass::Module,
+        FailureClass::User,
+    ]);
+    let failure = (class, text(), text()).prop_map(|(class, reason, message)| Failure {
+        class,
+        reason,
+        message,
+    });
+    let asks = (text(), prop::collection::vec(text(), 0..40))
+        .prop_map(|(id, because)| PlanAsks { id, because });
+    let texts = (prop::option::of(text()), prop::option::of(text()), text());
+    let times = (time(), time(), any::<u64>());
+    let head = (number(), kind, result);
+    let more = (
+        prop::option::of(changes()),
+        prop::option::of(asks),
+        prop::option::of(lock()),
+        prop::option::of(failure),
+    );
+    (head, more, texts, times)
+        .prop_map(|(head, more, texts, (started_at, finished_at, took))| {
+            let (number, kind, result) = head;
+            let (changes, asks, lock, failure) = more;
+            let (lineage, state_address, other) = texts;
+            RunReport {
+                number,
+                kind,
+                result,
+                trigger: other.clone(),
+                job: other.clone(),
+                changes,
+                asks,
+                lineage,
+                lock,
+                failure,
+                state_address,
+                moved_from: Some(other),
+                engine: None,
+                took: StepTimes {
+                    init: Some(took),
+                    plan: Some(took),
+                    apply: None,
+                },
+                started_at,
+                finished_at,
+            }
+        })
+        .boxed()
+}
+
+/// Everything that a report may hold.
+#[derive(Clone, Debug)]
+struct Forged {
+    progress: Option<RunProgress>,
+    report: Option<RunReport>,
+    /// Values by output, and whether each is sensitive.
+    outputs: Option<BTreeMap<String, (String, bool)>>,
+}
+
+fn forged() -> BoxedStrategy<Forged> {
+    let parts = (
+        prop::option::of(progress()),
+        prop::option::of(report()),
+        prop::option::of(prop::collection::btree_map(
+            text(),
+            (text(), any::<bool>()),
+            0..3,
+        )),
+    );
+    parts
+        .prop_map(|(progress, report, outputs)| Forged {
+            progress,
+            report,
+            outputs,
+        })
+        .boxed()
+}
+
+/// Worlds in which a run is at each of its stages.
+fn worlds() -> Vec<World> {
+    let at_stage = |manual: bool, stage: Stage| {
+        let mut world = World::new();
+        if manual {
+            world.edit(|tf| tf.with("/approval/mode", "Manual"));
+        }
+        World::until_in(world, |world| {
+            world.pods.iter().any(|pod| pod.stage == stage)
+        })
+    };
+    let mut worlds = vec![
+        World::until(|world| !world.jobs.is_empty()),
+        at_stage(false, Stage::Planning),
+        at_stage(false, Stage::Applying),
+        at_stage(false, Stage::Reported),
+        at_stage(true, Stage::Planning),
+        World::applied(),
+    ];
+    let mut deleted = World::applied();
+    deleted.delete();
+    worlds.push(World::until_in(deleted, |world| {
+        world.pods.iter().any(|pod| pod.stage == Stage::Planning)
+    }));
+    worlds
+}
+
+fn forge(world: &mut World, forged: &Forged) -> Seen {
+    world.progress.clone_from(&forged.progress);
+    let run = world.own.run.as_ref();
+    let trace = run.map(|run| run.trace_id.clone()).unwrap_or_default();
+    if let Some(progress) = world.progress.as_mut().filter(|it| it.trace_id == OF_RUN) {
+        progress.trace_id = trace;
+    }
+    let record = world.record.as_mut().unwrap();
+    record.report.clone_from(&forged.report);
+    let output = |(value, sensitive): (String, bool)| Output {
+        value: json!(value),
+        sensitive,
+    };
+    let outputs = forged.outputs.clone();
+    record.outputs = outputs.map(|all| {
+        all.into_iter()
+            .map(|(name, it)| (name, output(it)))
+            .collect()
+    });
+    world.observe(0)
+}
+
+fn check(world: &World, seen: &Seen, decision: &Decision) {
+    let start = decision.start.iter().flat_map(|start| &start.steps);
+    let steps: Vec<&Step> = decision.steps.iter().chain(start).collect();
+    assert!(
+        steps.len() <= MAX_SLOTS as usize + 50,
+        "{} steps",
+        steps.len()
+    );
+    for step in steps {
+        check_step(world, seen, step);
+    }
+    let status = serde_json::to_vec(&decision.status).unwrap();
+    assert!(
+        status.len() <= LARGEST,
+        "a status of {} bytes",
+        status.len()
+    );
+}
+
+fn check_step(world: &World, seen: &Seen, step: &Step) {
+    let tf = world.tf();
+    let own = &world.own;
+    match step {
+        Step::SwapRecord(swap) => {
+            assert!(swap.record.number - own.number <= 1);
+            if swap.record.number == own.number {
+                assert_eq!(swap.record.run, own.run, "another run");
+            }
+            assert!(swap.record.attempted >= own.attempted_before);
+            assert!(swap.record.begun >= own.begun_before);
+            assert!(swap.record.state_made >= own.state_made);
+            assert!(swap.record.slots_wanted <= MAX_SLOTS);
+            let json = serde_json::to_vec(&swap.record).unwrap();
+            assert!(json.len() <= LARGEST, "a record of {} bytes", json.len());
+            if let Some(history) = &swap.history {
+                let before = &seen.record.as_ref().unwrap().history;
+                assert_eq!(history.base, before.base);
+                let json = serde_json::to_vec(history).unwrap();
+                assert!(json.len() <= LARGEST, "a memory of {} bytes", json.len());
+            }
+            if let Keep::Set(inputs) = &swap.inputs {
+                assert_eq!(inputs.service_account, None);
+                assert!(inputs.approval.approved.is_none());
+            }
+        }
+        Step::Ensure(object) => check_object(world, object),
+        Step::CreateJob(job) => check_job(world, job),
+        Step::DeleteJob { name, .. } => {
+            let ours = world.jobs.contains_key(name) || world.builds.contains_key(name);
+            assert!(ours, "deletes Job {name}");
+        }
+        Step::DeleteOutputs(object) => assert!(object.name().starts_with(&tf.name_any())),
+        Step::SwapReport(progress) => assert!(progress.slots_wanted <= MAX_SLOTS),
+        Step::AddFinalizer
+        | Step::CreateRecord(_)
+        | Step::PushContext
+        | Step::Lend(_)
+        | Step::TakeBack(_)
+        | Step::DeleteClaim
+        | Step::CleanUp { .. }
+        | Step::RemoveFinalizer => {}
+    }
+}
+
+fn check_object(world: &World, object: &Object) {
+    let meta = match object {
+        Object::Secret(secret) => &secret.metadata,
+        Object::ConfigMap(map) => &map.metadata,
+        Object::Claim(claim) => &claim.metadata,
+        Object::Account(account) => &account.metadata,
+        Object::Role(role) => &role.metadata,
+        Object::Binding(binding) => &binding.metadata,
+        Object::Budget(budget) => &budget.metadata,
+        Object::Namespace(_) => return,
+    };
+    let tf = world.tf();
+    assert_eq!(meta.namespace, tf.metadata.namespace);
+    let labels = meta.labels.as_ref().unwrap();
+    assert_eq!(labels[labels::NAME], tf.name_any());
+    let name = meta.name.as_ref().unwrap();
+    assert!(name.starts_with("web-"), "{name}");
+    if let Object::Role(role) = object {
+        let rules = role.rules.iter().flatten();
+        let names: BTreeSet<_> = rules
+            .flat_map(|it| it.resource_names.iter().flatten())
+            .collect();
+        assert!(
+            names.iter().all(|name| name.starts_with("web-")),
+            "{names:?}"
+        );
+    }
+    if let Object::Binding(binding) = object {
+        let subjects = binding.subjects.as_ref().unwrap();
+        assert_eq!(subjects[0].name, names::runner("web"));
+    }
+}
+
+fn check_job(world: &World, job: &Job) {
+    let pod = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    if job.labels().contains_key(labels::IMAGE_TAG) {
+        return;
+    }
+    let run = open_run(&world.own).filter(|run| run.job == job.name_any());
+    let account = names::runner("web");
+    assert_eq!(pod.service_account_name.as_ref(), Some(&account));
+    let image = pod.containers[0].image.as_ref().unwrap();
+    match run {
+        Some(run) => assert_eq!(*image, run.image),
+        None => assert!(
+            world.images.values().any(|digest| image.ends_with(digest)),
+            "{image}"
+        ),
+    }
+}
+
+#[test]
+fn nothing_that_a_report_says_reaches_beyond_its_resource() {
+    let worlds = worlds();
+    let cases = std::env::var("PROPTEST_CASES").map_or(1_500, |cases| cases.parse().unwrap());
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let hours = prop_oneof![Just(0_i64), Just(2), Just(9_000)];
+    proptest!(config, |(index in 0..worlds.len(), forged in forged(), later in hours)| {
+        let mut world = worlds[index].clone();
+        let seen = forge(&mut world, &forged);
+        let now = world.now + SignedDuration::from_hours(later);
+        let decision = decide(world.tf(), &seen, &world.settings, now);
+        check(&world, &seen, &decision);
+    });
+}
