@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::Terraform;
 use alustan_api::labels::HOLDS_STATE;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use alustan_api::run::{History, RunProgress, RunRecord, key};
+use alustan_api::{Terraform, names};
+use alustan_core::objects::{rbac, secrets};
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::objects::run_inputs;
 use crate::server::{OPERATOR, until};
 use crate::space::{Space, resource, with, with_spec};
 
@@ -347,4 +352,112 @@ async fn what_was_there_before_the_lists_can_still_be_let_go() {
         .unwrap();
     let open = json!({"metadata": {"finalizers": null}});
     api.patch("web", &edit, &Patch::Merge(&open)).await.unwrap();
+}
+
+/// What a pod that runs the module of `web` may do.
+struct Module {
+    secrets: Api<Secret>,
+}
+
+impl Module {
+    /// With the token of the pod `name`.
+    async fn of(space: &Space, name: &str) -> Self {
+        let account = names::runner("web");
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {"serviceAccountName": account, "containers": [{"name": "run", "image": "a"}]},
+        });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let made = space.api::<Pod>();
+        let pod = made.create(&PostParams::default(), &pod).await.unwrap();
+        let request = json!({"spec": {
+            "audiences": [],
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.uid()},
+        }});
+        let request: TokenRequest = serde_json::from_value(request).unwrap();
+        let accounts = space.api::<ServiceAccount>();
+        let parameters = PostParams::default();
+        let asked = accounts.create_token_request(&account, &parameters, &request);
+        let token = asked.await.unwrap().status.unwrap().token;
+        let client = space.server.client_with(&token).await;
+        Self {
+            secrets: Api::namespaced(client, &space.namespace),
+        }
+    }
+
+    async fn patch(&self, secret: &str, patch: Value) -> Result<Secret, kube::Error> {
+        let edit = PatchParams::default();
+        self.secrets
+            .patch(secret, &edit, &Patch::Merge(&patch))
+            .await
+    }
+
+    /// Why it may not.
+    async fn is_refused(&self, secret: &str, patch: Value, why: &str) {
+        let refused = refusal(async || self.patch(secret, patch.clone()).await).await;
+        assert!(refused.contains(why), "{secret}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
+    let space = Space::new().await;
+    let stored = space.apply(&resource("web")).await.unwrap();
+    let tf: Terraform = serde_json::from_value(stored).unwrap();
+    let make = PostParams::default();
+    for secret in [
+        secrets::record(&tf, &RunRecord::default(), &History::default()),
+        secrets::report(&tf, &RunProgress::default()),
+    ] {
+        space.api().create(&make, &secret).await.unwrap();
+    }
+    let inputs = run_inputs("web");
+    space
+        .api()
+        .create(&make, &rbac::account(&tf))
+        .await
+        .unwrap();
+    space
+        .api()
+        .create(&make, &rbac::role(&tf, &inputs))
+        .await
+        .unwrap();
+    let binding = rbac::binding(&tf, &inputs);
+    space.api().create(&make, &binding).await.unwrap();
+
+    let (record, report) = (names::record("web"), names::report("web"));
+    let module = Module::of(&space, "web-apply-12-abcde").await;
+    let data = json!({"data": {key::PROGRESS: "e30="}});
+    until("the rights of the run", async || {
+        let written = module.patch(&report, data.clone()).await;
+        written.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    module.secrets.get(&record).await.unwrap();
+    let why = "cannot patch resource";
+    module
+        .is_refused(&record, json!({"data": {key::RECORD: "e30="}}), why)
+        .await;
+    let owner = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "another", "uid": "another",
+    });
+    for metadata in [
+        json!({"labels": {"alustan.io/terraform": "another"}}),
+        json!({"annotations": {"a": "b"}}),
+        json!({"finalizers": ["a.test/b"]}),
+        json!({"ownerReferences": [owner]}),
+    ] {
+        let why = "not its metadata";
+        module
+            .is_refused(&report, json!({ "metadata": metadata }), why)
+            .await;
+    }
+    module
+        .is_refused(&report, json!({"immutable": true}), "not its metadata")
+        .await;
+
+    // The account is the same, as where resources share one.
+    let neighbour = Module::of(&space, "another-apply-1-abcde").await;
+    let why = "pod another-apply-1-abcde runs nothing of Terraform web";
+    neighbour.is_refused(&report, data, why).await;
 }
