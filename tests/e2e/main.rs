@@ -9,6 +9,7 @@
 
 mod append;
 mod approval;
+mod attack;
 mod backend;
 mod bad_input;
 mod build_namespace;

@@ -1,0 +1,127 @@
+//! Module code uses the token of its run against the operator.
+
+use alustan_tests::{Scene, condition, scene};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+/// Writes to a Secret of its namespace, as whoever has the token of the pod may.
+const MODULE: &str = r#"
+terraform {
+  required_providers {
+    kubectl = { source = "gavinbunney/kubectl" }
+  }
+}
+variable "secret" { type = any }
+locals {
+  account = "/var/run/secrets/kubernetes.io/serviceaccount"
+}
+provider "kubectl" {
+  host                   = "https://kubernetes.default.svc"
+  token                  = file("${local.account}/token")
+  cluster_ca_certificate = file("${local.account}/ca.crt")
+  load_config_file       = false
+}
+resource "kubectl_manifest" "forged" {
+  yaml_body         = yamlencode(var.secret)
+  server_side_apply = true
+  force_conflicts   = true
+  validate_schema   = false
+}
+"#;
+
+/// A resource whose module writes `forged` to the Secret `secret`, and is not tried again for long.
+async fn attacks(scene: &Scene, name: &str, secret: &str, mut forged: Value) {
+    let namespace = &scene.namespace;
+    forged["apiVersion"] = json!("v1");
+    forged["kind"] = json!("Secret");
+    forged["metadata"]["name"] = json!(secret);
+    forged["metadata"]["namespace"] = json!(namespace);
+    let mut resource = scene.resource_of(name, "attack");
+    resource["spec"]["variables"] = json!({"secret": forged});
+    resource["spec"]["retry"] = json!({"minBackoff": "30m", "maxBackoff": "30m"});
+    resource["spec"]["driftDetection"] = json!({"mode": "Ignore"});
+    scene.apply(&resource).await;
+}
+
+/// Waits until run 1 of `name` is recorded; what its status says of it.
+async fn recorded(scene: &Scene, name: &str) -> (String, String) {
+    let ended = scene
+        .wait(name, "its run to be recorded", |tf| {
+            let status = tf.status.as_ref();
+            status.is_some_and(|status| !status.runs.is_empty())
+        })
+        .await;
+    let run = &ended.status.as_ref().unwrap().runs[0];
+    let ready = condition(&ended, "Ready").unwrap();
+    (run.result.clone(), ready.message.clone())
+}
+
+#[tokio::test]
+async fn attack_of_a_module_on_the_secrets_of_its_runs_reaches_nobody_else() {
+    scene("attack", |scene| async move {
+        let quiet = "resource \"terraform_data\" \"a\" {}";
+        scene.commit("quiet", &[("main.tf", quiet)]).await;
+        scene.commit("attack", &[("main.tf", MODULE)]).await;
+        scene.apply(&scene.resource("quiet")).await;
+        scene.ready("quiet").await;
+
+        let data = |key: &str, value: &Value| json!({"stringData": {key: value.to_string()}});
+        let run = json!({
+            "kind": "apply", "job": "quiet-apply-1", "image": "evil", "serviceAccount": "default",
+        });
+        // Decisions of the operator: a run with another account and image, a state that never was.
+        let record = json!({"number": 2, "phase": "Starting", "run": run, "attempted": 0, "stateMade": false});
+        attacks(&scene, "record", "record-run", data("record", &record)).await;
+        // Another run goes on, and needs four billion Secrets.
+        let progress = json!({"number": 2, "phase": "Starting", "slotsWanted": u32::MAX, "run": run});
+        attacks(&scene, "progress", "progress-report", data("progress", &progress)).await;
+        // It is done, while it still runs, on the state of somebody else.
+        let at = "2026-01-01T00:00:00Z";
+        let done = json!({
+            "number": 1, "kind": "destroy", "result": "Done", "job": "quiet-apply-1",
+            "stateAddress": format!("secret://{}/quiet-state", scene.namespace),
+            "startedAt": at, "finishedAt": at,
+        });
+        attacks(&scene, "done", "done-report", data("report", &done)).await;
+        let labels = json!({"metadata": {"labels": {"alustan.io/terraform": "quiet"}}});
+        attacks(&scene, "labels", "labels-report", labels).await;
+        attacks(&scene, "neighbour", "quiet-report", data("progress", &progress)).await;
+
+        for (name, why) in [
+            ("record", "secrets \"record-run\" is forbidden"),
+            ("labels", "not its metadata"),
+            ("neighbour", "secrets \"quiet-report\" is forbidden"),
+        ] {
+            let (result, message) = recorded(&scene, name).await;
+            assert_eq!(result, "Failed", "{name}: {message}");
+            assert!(message.contains(why), "{name}: {message}");
+        }
+        let (result, message) = recorded(&scene, "progress").await;
+        assert_eq!(result, "Failed");
+        assert!(message.contains("ended without a report"), "{message}");
+        let (result, _) = recorded(&scene, "done").await;
+        assert_eq!(result, "Done");
+
+        let all = ListParams::default();
+        let secrets = scene.api::<Secret>().list(&all).await.unwrap().items;
+        assert!(secrets.len() < 60, "{} Secrets", secrets.len());
+        let jobs = scene.api::<Job>().list(&all).await.unwrap();
+        for job in jobs {
+            let name = job.name_any();
+            let pod = job.spec.unwrap().template.spec.unwrap();
+            let account = pod.service_account_name.unwrap_or_default();
+            let is_run = name.contains("-apply-");
+            assert!(!is_run || account.ends_with("-runner"), "{name}: {account}");
+            for container in pod.containers {
+                assert_ne!(container.image.as_deref(), Some("evil"), "{name}");
+            }
+        }
+        let quiet = scene.ready("quiet").await.status.unwrap();
+        assert_eq!(quiet.run, Some(1));
+        assert_eq!(scene.jobs("run").await.iter().filter(|job| job.starts_with("quiet-")).count(), 1);
+    })
+    .await;
+}
