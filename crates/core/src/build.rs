@@ -366,6 +366,7 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         pull_secret: pull.as_deref(),
         lent: lent.as_ref().map(|_| job.as_str()),
         namespace_uid: &seen.namespace_uid,
+        cache: start::has_cache(tf, seen, case.current.number > 0),
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();

@@ -298,6 +298,13 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
+/// Whether a pod has the cache volume, and `waits` for it. Nothing is in a new volume, and making one takes the
+/// cluster longer than a build or a run: who waits for a first apply or for the end of everything need not wait for
+/// that.
+pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, waits: bool) -> bool {
+    tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound)
+}
+
 fn job(
     tf: &Terraform,
     seen: &Seen,
@@ -311,11 +318,8 @@ fn job(
     let pinned = seen.pin.as_ref().and_then(|pin| pin.pull_secret.clone());
     let mut pulls: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
     pulls.dedup();
-    // Nothing is in a new volume, and making one takes the cluster longer than the run itself: who
-    // waits for a first apply or for the end of everything need not wait for that.
     let first = run.kind == RunKind::Apply && run.trigger == Trigger::Created;
-    let waits = !first && !run.destroys;
-    let cache = tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound);
+    let cache = has_cache(tf, seen, !first && !run.destroys);
     let cache = cache || state_volume::is_used_by(&inputs.backend);
     let docker = docker_secret(tf, seen);
     let parts = Parts {

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::Scene;
@@ -13,20 +13,35 @@ use crate::Scene;
 impl Scene {
     /// The folder of the volume of a claim, on the node.
     pub async fn volume_of(&self, claim: &str) -> PathBuf {
-        let claims = self.api::<PersistentVolumeClaim>();
-        let bound = claims.get(claim).await.expect("a claim");
-        let volume = bound.spec.and_then(|spec| spec.volume_name);
-        let volume = volume.expect("a volume");
+        let volume = self.bound(claim).await;
         let folder = format!("{volume}_{}_{claim}", self.namespace);
         self.cluster.folder.join("volumes").join(folder)
+    }
+
+    /// The volume of a claim. One that no pod has used yet gets its volume as if a pod were scheduled that names it.
+    async fn bound(&self, claim: &str) -> String {
+        const NODE: &str = "volume.kubernetes.io/selected-node";
+        let nodes: Api<Node> = Api::all(self.cluster.client.clone());
+        let nodes = nodes.list_metadata(&ListParams::default()).await;
+        let node = nodes.expect("nodes").items.remove(0).name_any();
+        let claims = self.api::<PersistentVolumeClaim>();
+        let schedule = Patch::Merge(json!({"metadata": {"annotations": {NODE: node}}}));
+        claims
+            .patch(claim, &PatchParams::default(), &schedule)
+            .await
+            .expect("a claim");
+        self.until("the claim to be bound", async || {
+            let bound = claims.get(claim).await.ok()?;
+            let is_bound = bound.status?.phase? == "Bound";
+            bound.spec?.volume_name.filter(|_| is_bound)
+        })
+        .await
     }
 
     /// Takes the volume of a claim away for good, as a lost disk would.
     pub async fn lose_volume(&self, claim: &str) {
         let claims = self.api::<PersistentVolumeClaim>();
-        let bound = claims.get(claim).await.expect("a claim");
-        let volume = bound.spec.and_then(|spec| spec.volume_name);
-        let volume = volume.expect("a volume");
+        let volume = self.bound(claim).await;
         let volumes: Api<PersistentVolume> = Api::all(self.cluster.client.clone());
         let found = volumes.get(&volume).await.expect("a volume");
         volumes

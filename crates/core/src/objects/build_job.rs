@@ -47,6 +47,8 @@ pub struct Build<'a> {
     pub lent: Option<&'a str>,
     /// The uid of the resource's namespace.
     pub namespace_uid: &'a str,
+    /// Whether it has the cache volume of the resource.
+    pub cache: bool,
 }
 
 /// The Job that builds `build`. Its name follows from the image's tag: resources with one
@@ -104,7 +106,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     let own = !settings.lends(tf);
     let account = tf.spec.container_registry.service_account_name.as_ref();
     let mut volumes = vec![
-        cache_pvc::volume(tf, own && tf.spec.cache.enabled),
+        cache_pvc::volume(tf, own && build.cache),
         pod::scratch("tmp"),
     ];
     volumes.extend(prepare::volumes(tf, &prepare));
