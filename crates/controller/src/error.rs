@@ -37,8 +37,8 @@ pub(crate) enum Error {
     ClaimInTheWay(String),
     /// A Secret of this name was made by somebody else, or for an earlier resource.
     #[error(
-        "Secret {0} exists and was not made for this resource; it is needed for the run record: \
-         remove it, or give the resource another name"
+        "Secret {0} exists and was not made for this resource, which needs the name for its run record. \
+         It may belong to a state that is still needed: keep it, and give the resource another name"
     )]
     RecordInTheWay(String),
     /// A run record or pin that this version cannot read.
@@ -55,8 +55,8 @@ pub(crate) enum Error {
     },
     /// An object that a run needs was made by somebody else.
     #[error(
-        "{kind} {name} exists and was not made for this resource; remove it, or give the resource \
-         another name"
+        "{kind} {name} exists and was not made for this resource; {}",
+        advice(kind, name)
     )]
     NameTaken {
         /// What it is.
@@ -70,6 +70,22 @@ pub(crate) enum Error {
     /// The kernel gave no random numbers.
     #[error("no random numbers for a new key")]
     Random,
+}
+
+/// What to do about an object in the way. One that may hold a state may be its only copy.
+fn advice(kind: &str, name: &str) -> &'static str {
+    let holds_state = match kind {
+        "Secret" => {
+            name.ends_with("-state") || name.contains("-state-slot-") || name.ends_with("-report")
+        }
+        "PersistentVolumeClaim" => true,
+        _ => false,
+    };
+    if holds_state {
+        "it may hold the only copy of a state: keep it, and give the resource another name"
+    } else {
+        "remove it, or give the resource another name"
+    }
 }
 
 /// How long one call of the API server may take.
@@ -211,5 +227,36 @@ pub(crate) fn name(step: &Step) -> String {
         Step::DeleteClaim => "delete the claim of the cache volume".to_owned(),
         Step::CleanUp { .. } => "clean up".to_owned(),
         Step::RemoveFinalizer => "remove the finalizer".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(kind: &str, name: &str) -> Error {
+        Error::NameTaken {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_to_remove_what_may_hold_a_state() {
+        for error in [
+            Error::RecordInTheWay("web-run".to_owned()),
+            taken("Secret", "web-state"),
+            taken("Secret", "web-state-slot-12"),
+            taken("Secret", "web-report"),
+            taken("PersistentVolumeClaim", "web-cache"),
+        ] {
+            let told = error.to_string();
+            assert!(
+                told.contains("keep it") && !told.contains("remove"),
+                "{told}"
+            );
+        }
+        let told = taken("ServiceAccount", "web-runner").to_string();
+        assert!(told.contains("remove it"), "{told}");
     }
 }
