@@ -113,6 +113,7 @@ impl<'a> Bench<'a> {
     fn resource(&self, name: &str, repository: &str) -> Value {
         let mut tf = self.scene.resource(name);
         tf["spec"]["gitRepo"]["url"] = json!(self.scene.https(repository));
+        tf["spec"]["gitRepo"]["interval"] = json!("2s");
         tf["spec"]["containerRegistry"]["imageName"] = json!(format!(
             "registry.alustan.test:5000/{}/bench",
             self.scene.namespace
@@ -237,7 +238,8 @@ impl<'a> Bench<'a> {
             let data = secret.and_then(|secret| secret.data.as_ref());
             data.is_some_and(|data| data.contains_key("report"))
         };
-        await_condition(self.scene.api::<Secret>(), &format!("{name}-run"), reported)
+        let name = format!("{name}-report");
+        await_condition(self.scene.api::<Secret>(), &name, reported)
             .await
             .unwrap();
         start.elapsed()
