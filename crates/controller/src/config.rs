@@ -107,7 +107,7 @@ pub(crate) struct Config {
     /// to what it depends on and waits for.
     #[arg(long, env = "ALUSTAN_ALLOW_CROSS_NAMESPACE_REFS")]
     pub(crate) allow_cross_namespace_refs: bool,
-    /// How many runs may go on at once, over all resources.
+    /// How many runs may go on at once, over all resources. A build for a run counts as one.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
     /// The Lease in the operator's namespace by which one of several replicas acts. Operators of different

@@ -11,7 +11,7 @@ use alustan_core::decide::decide;
 use alustan_core::metacontroller::{Pace, pace};
 use alustan_core::references::Key;
 use alustan_core::schedule::Class;
-use alustan_core::seen::Seen;
+use alustan_core::seen::{BuildState, Seen};
 use alustan_core::settings::Settings;
 use alustan_core::start::occupied;
 use alustan_core::status::troubled;
@@ -165,16 +165,11 @@ pub(crate) fn signed(wait: Duration) -> SignedDuration {
 
 /// Of the run that `steps` start.
 fn number_and_trace(steps: &[Step]) -> (Option<i64>, Option<&str>) {
-    let record = steps.iter().find_map(|step| {
-        if let Step::SwapRecord(swap) = step {
-            Some(&swap.record)
-        } else {
-            None
-        }
+    let begun = steps.iter().find_map(|step| match step {
+        Step::SwapReport(progress) => Some((progress.number, progress.trace_id.as_str())),
+        _ => None,
     });
-    let trace = record.and_then(|record| record.run.as_ref());
-    let trace = trace.map(|run| run.trace_id.as_str());
-    (record.map(|record| record.number), trace)
+    begun.unzip()
 }
 
 /// The lines of this look tell which run goes on.
@@ -219,7 +214,7 @@ async fn act(
         .any(|step| matches!(step, Step::RemoveFinalizer));
     let mut pass = Pass::new(cx, tf, session, seen);
     let mut done = pass.enact(&steps).await;
-    let running = is_running(seen);
+    let running = is_running(seen) || builds(cx, who, tf, seen);
     match start {
         Some(Start {
             class,
@@ -235,7 +230,8 @@ async fn act(
                 if done.is_ok() {
                     let (run, trace_id) = number_and_trace(&steps);
                     let state = status.state;
-                    info!(resource = %who, run, trace_id, ?state, "started a run: {}", status.message);
+                    let what = run.map_or("a build", |_| "a run");
+                    info!(resource = %who, run, trace_id, ?state, "started {what}: {}", status.message);
                 } else {
                     cx.dispatcher.idle(&key, Timestamp::now());
                 }
@@ -281,7 +277,7 @@ fn key(who: &Ref) -> Key {
     Key::new(who.namespace.clone().unwrap_or_default(), &who.name)
 }
 
-/// Who has a run that goes on, as after a restart of the operator.
+/// Who has a run or a build that goes on, as after a restart of the operator.
 fn running(cx: &Context) -> Vec<Key> {
     let jobs = cx.mirrors.jobs.filter(jobs::is_running);
     let owners = jobs.iter().filter_map(|job| owner(&cx.settings, &**job));
@@ -295,6 +291,17 @@ fn is_running(seen: &Seen) -> bool {
         .as_ref()
         .is_some_and(|record| open_run(&record.record).is_some());
     open || occupied(seen.job.as_ref())
+}
+
+/// A build that `who` began goes on. Who waits for the build of another has no place.
+fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
+    let active = seen
+        .build
+        .as_ref()
+        .filter(|build| matches!(build.state, BuildState::Active(_)));
+    let namespace = cx.settings.builds_in(tf);
+    let job = active.and_then(|build| cx.mirrors.jobs.get(namespace, &build.job));
+    job.and_then(|job| owner(&cx.settings, &*job)).as_ref() == Some(who)
 }
 
 fn queued(status: &mut TerraformStatus, position: usize) {

@@ -36,6 +36,8 @@ pub(crate) enum Image {
 pub(crate) struct Missing {
     /// The writes.
     pub(crate) steps: Vec<Step>,
+    /// The writes that begin a build, once there is room for it.
+    pub(crate) start: Vec<Step>,
     /// What goes on.
     pub(crate) situation: Situation,
     /// The controller's memory, where a failed build changed it.
@@ -45,6 +47,7 @@ pub(crate) struct Missing {
 fn missing(steps: Vec<Step>, situation: Situation) -> Image {
     Image::Missing(Box::new(Missing {
         steps,
+        start: Vec::new(),
         situation,
         history: None,
     }))
@@ -291,6 +294,7 @@ fn broken(
     let see = format!("; see {}", logs_of_build(case, &build.job));
     Image::Missing(Box::new(Missing {
         steps,
+        start: Vec::new(),
         situation: failed(case.tf, &failures, verdict, &see),
         history: (!counted).then(|| History {
             build_failures: failures,
@@ -304,6 +308,7 @@ fn broken(
 fn again(case: &Case<'_>) -> Image {
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),
+        start: Vec::new(),
         situation: Situation::busy(
             State::Building,
             "Retrying",
@@ -376,7 +381,12 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     ))));
     steps.push(Step::CreateJob(Box::new(job)));
     steps.extend(lent);
-    missing(steps, building(&logs_of_build(case, &name)))
+    Image::Missing(Box::new(Missing {
+        steps: Vec::new(),
+        start: steps,
+        situation: building(&logs_of_build(case, &name)),
+        history: None,
+    }))
 }
 
 /// What a build in the namespace of its resource needs there.

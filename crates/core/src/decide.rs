@@ -2,7 +2,9 @@
 
 use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord};
+use alustan_api::run::{
+    BackendInputs, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
+};
 use alustan_api::{State, Terraform, TerraformStatus};
 use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -14,6 +16,7 @@ use crate::build::{self, Image};
 use crate::image::{self, ImagePlan};
 use crate::inputs::Config;
 use crate::leave::engine_too_old;
+use crate::schedule::Class;
 use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
@@ -118,12 +121,19 @@ fn old_jobs(case: &Case<'_>) -> Vec<Step> {
 /// What is to be applied.
 pub(crate) struct Target {
     pub(crate) source: SourceSeen,
-    pub(crate) base: PinnedImage,
-    pub(crate) plan: ImagePlan,
+    /// In which image, or why nobody can tell.
+    pub(crate) runner: Result<Runner, Situation>,
     /// Digest of all that is not found elsewhere, see [`Config::own`].
     pub(crate) own: String,
     /// With what, or what is missing of that. The image can be built all the same.
     pub(crate) wanted: Result<Wanted, Situation>,
+}
+
+/// The image in which it is applied.
+#[derive(Clone)]
+pub(crate) struct Runner {
+    pub(crate) base: PinnedImage,
+    pub(crate) plan: ImagePlan,
 }
 
 /// With what it is applied.
@@ -133,9 +143,36 @@ pub(crate) struct Wanted {
     pub(crate) config: Config,
 }
 
+/// What waits for an image.
+#[derive(Clone, Copy)]
+pub(crate) struct Waits {
+    /// Its place in the queue.
+    pub(crate) class: Class,
+    /// Whether nothing is said of it, since what it is for is applied.
+    pub(crate) quietly: bool,
+}
+
+/// What comes next for a [`Target`].
+enum Next {
+    /// A run.
+    Run(Box<Wanted>, RunKind, Trigger),
+    /// An image, while inputs of the run are missing.
+    Image(Situation),
+    /// Nothing, until the given moment or until something changes.
+    Rest(Situation, Option<Timestamp>),
+}
+
 impl Case<'_> {
     fn decide(mut self) -> Decision {
         let target = self.target();
+        if let Ok(Target {
+            source,
+            wanted: Ok(wanted),
+            ..
+        }) = &target
+        {
+            self.renew_hashes(source, wanted);
+        }
         if let Some(status) = self.unchanged() {
             return self.said(status);
         }
@@ -148,14 +185,54 @@ impl Case<'_> {
         }
         let target = match target {
             Ok(target) => target,
-            Err(situation) => return self.asking(&situation, None),
+            Err(situation) => return self.asking(&situation, None, None),
         };
-        self.remember_base(target.base.clone());
-        let (source, plan) = (&target.source, &target.plan);
-        match build::image(&self, source, plan) {
-            Image::Ready(digest) => self.with_image(target, digest),
-            Image::Missing(missing) => self.without_image(plan, *missing),
+        let Target { source, runner, .. } = &target;
+        let next = match self.next(&target) {
+            Next::Rest(situation, at) => return self.resting(&situation, at),
+            next @ (Next::Run(..) | Next::Image(_)) => next,
+        };
+        let waiting = self.waiting_for_image(&next);
+        let runner = match runner {
+            Ok(runner) => runner.clone(),
+            Err(situation) => {
+                let situation = self.meanwhile(waiting, situation);
+                return self.asking(&situation, None, None);
+            }
+        };
+        self.remember_base(runner.base);
+        match build::image(&self, source, &runner.plan) {
+            Image::Ready(digest) => self.with_image(source, &runner.plan, next, digest),
+            Image::Missing(missing) => self.without_image(&runner.plan, *missing, waiting),
         }
+    }
+
+    /// What comes next for `target`, whether its image is there or not.
+    fn next(&self, target: &Target) -> Next {
+        let wanted = match &target.wanted {
+            Ok(wanted) => wanted,
+            Err(missing) => return self.without_values(&target.own, missing),
+        };
+        match self.want(&target.source, &wanted.config) {
+            Want::Run(kind, trigger) => Next::Run(Box::new(wanted.clone()), kind, trigger),
+            Want::Nothing(situation, at) => Next::Rest(situation, at),
+        }
+    }
+
+    /// Nothing runs: the image is the one of the last run.
+    fn resting(mut self, situation: &Situation, at: Option<Timestamp>) -> Decision {
+        self.note_wait(&self.seen.stack.health_checks);
+        let digest = self.last_digest();
+        let mut decision = self.done(situation, None, digest);
+        decision.requeue_at = earliest(decision.requeue_at, at);
+        decision
+    }
+
+    /// The digest of the image that the last run had.
+    fn last_digest(&self) -> Option<String> {
+        let run = self.current.run.as_ref().filter(|run| !run.unpack)?;
+        let (_, digest) = run.image.split_once('@')?;
+        Some(digest.to_owned())
     }
 
     /// Who recorded the last run may have ended before its report was removed.
@@ -201,6 +278,36 @@ impl Case<'_> {
             .as_ref()
             .map_err(|it| missing_input(&it.failure))?;
         let source = self.source()?;
+        let variables = &self.seen.stack.variables;
+        let slots = self.current.slots_wanted;
+        let mut inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
+            .map_err(|error| Situation::stalled(error.reason(), error.to_string()))?;
+        if let Some(refused) = self.volume_lost(&inputs.backend) {
+            return Err(refused);
+        }
+        let content = image::content(self.tf, &source);
+        let config = inputs::config(self.tf, &self.record.key, &content, &inputs, self.seen);
+        if let Some(conflict) = self.conflict(&config.hash) {
+            return Err(conflict);
+        }
+        self.give_leave(&mut inputs)?;
+        let missing = variables
+            .missing
+            .as_ref()
+            .and_then(|_| self.missing_dependency());
+        let runner = self.runner(&source, &inputs.backend);
+        let own = config.own.clone();
+        let wanted = missing.map_or(Ok(Wanted { inputs, config }), Err);
+        Ok(Target {
+            source,
+            runner,
+            own,
+            wanted,
+        })
+    }
+
+    /// The image for `source` with an engine that takes what `backend` tells it.
+    fn runner(&self, source: &SourceSeen, backend: &BackendInputs) -> Result<Runner, Situation> {
         let base = match &self.seen.base {
             Answer::Known(base)
             | Answer::Failed {
@@ -219,44 +326,13 @@ impl Case<'_> {
                 last: None,
             } => return Err(build::unanswered(failure, *retry_at, self.now)),
         };
-        if let Some(refused) = self.refuses_engine(&base) {
+        let refused = self.refuses_engine(&base);
+        if let Some(refused) = refused.or_else(|| engine_too_old(&base, backend)) {
             return Err(refused);
         }
-        let plan = image::plan(
-            self.tf,
-            &source,
-            &base,
-            &self.seen.namespace_uid,
-            self.settings,
-        );
-        let variables = &self.seen.stack.variables;
-        let slots = self.current.slots_wanted;
-        let mut inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
-            .map_err(|error| Situation::stalled(error.reason(), error.to_string()))?;
-        if let Some(refused) = self
-            .volume_lost(&inputs.backend)
-            .or_else(|| engine_too_old(&base, &inputs.backend))
-        {
-            return Err(refused);
-        }
-        let config = inputs::config(self.tf, &self.record.key, &plan.tag, &inputs, self.seen);
-        if let Some(conflict) = self.conflict(&config.hash) {
-            return Err(conflict);
-        }
-        self.give_leave(&mut inputs)?;
-        let missing = variables
-            .missing
-            .as_ref()
-            .and_then(|_| self.missing_dependency());
-        let own = config.own.clone();
-        let wanted = missing.map_or(Ok(Wanted { inputs, config }), Err);
-        Ok(Target {
-            source,
-            base,
-            plan,
-            own,
-            wanted,
-        })
+        let uid = &self.seen.namespace_uid;
+        let plan = image::plan(self.tf, source, &base, uid, self.settings);
+        Ok(Runner { base, plan })
     }
 
     /// Nobody tells when the owner of an account changes it.
@@ -420,9 +496,15 @@ impl Case<'_> {
         }
     }
 
-    pub(crate) fn without_image(mut self, plan: &ImagePlan, missing: build::Missing) -> Decision {
+    pub(crate) fn without_image(
+        mut self,
+        plan: &ImagePlan,
+        missing: build::Missing,
+        waiting: Waits,
+    ) -> Decision {
         let build::Missing {
             steps,
+            start,
             situation,
             history,
         } = missing;
@@ -432,15 +514,76 @@ impl Case<'_> {
             self.steps.push(swap);
         }
         self.steps.extend(steps);
-        self.asking(&situation, Some(plan))
+        // What is ready is so with the image of its last run.
+        let unseen = waiting.quietly && situation.ready.is_none();
+        let (plan, digest) = if unseen {
+            (None, self.last_digest())
+        } else {
+            (Some(plan), None)
+        };
+        let situation = self.meanwhile(waiting, &situation);
+        if start.is_empty() {
+            return self.asking(&situation, plan, digest);
+        }
+        let view = self.view(plan, digest.clone());
+        let start = Start {
+            class: waiting.class,
+            steps: start,
+            status: view.status(&situation, self.now),
+        };
+        let message = "waiting for a free place to build the runner image";
+        let queued = Situation::busy(State::Pending, "Queued", message);
+        let queued = self.meanwhile(waiting, &queued);
+        Decision {
+            start: Some(start),
+            ..self.done(&queued, plan, digest)
+        }
+    }
+
+    /// What `next` is for, while it waits for its image.
+    fn waiting_for_image(&self, next: &Next) -> Waits {
+        match next {
+            Next::Run(wanted, kind, trigger) => Waits {
+                class: start::class(*kind),
+                quietly: self.is_quiet(*kind, trigger, &wanted.config.hash),
+            },
+            Next::Image(_) | Next::Rest(..) => Waits {
+                class: start::class(RunKind::Plan),
+                quietly: false,
+            },
+        }
+    }
+
+    /// What is said while something `waits` because of `why`: what is applied stays so.
+    fn meanwhile(&self, waits: Waits, why: &Situation) -> Situation {
+        if !waits.quietly {
+            return why.clone();
+        }
+        let rest = self.at_rest();
+        let message = if why.ready.is_none() {
+            rest.message
+        } else {
+            format!("{}; the next run waits: {}", rest.message, why.message)
+        };
+        Situation {
+            message,
+            retry_at: why.retry_at,
+            look_at: why.look_at,
+            ..rest
+        }
     }
 
     /// There is no image, at least for now. Who waited before the registry was asked does so until it
     /// answers; but what is ready may be so with something else than what is asked for.
-    fn asking(self, situation: &Situation, plan: Option<&ImagePlan>) -> Decision {
+    fn asking(
+        self,
+        situation: &Situation,
+        plan: Option<&ImagePlan>,
+        digest: Option<String>,
+    ) -> Decision {
         match self.waited().filter(|status| !is_ready(status)) {
             Some(status) if situation.reason == build::LOOKUP => self.said(status),
-            _ => self.done(situation, plan, None),
+            _ => self.done(situation, plan, digest),
         }
     }
 
@@ -453,69 +596,65 @@ impl Case<'_> {
         }))
     }
 
-    fn with_image(mut self, target: Target, digest: String) -> Decision {
-        let wanted = match target.wanted {
-            Ok(wanted) => wanted,
-            Err(missing) => {
-                let situation = self.without_values(&target.own, missing);
-                return self.done(&situation, Some(&target.plan), Some(digest));
+    fn with_image(
+        mut self,
+        source: &SourceSeen,
+        plan: &ImagePlan,
+        next: Next,
+        digest: String,
+    ) -> Decision {
+        let (wanted, kind, trigger) = match next {
+            Next::Run(wanted, kind, trigger) => (*wanted, kind, trigger),
+            Next::Image(situation) | Next::Rest(situation, _) => {
+                return self.done(&situation, Some(plan), Some(digest));
             }
         };
         let hash = &wanted.config.hash;
-        match self.want(&target.source, &wanted.config) {
-            Want::Nothing(situation, at) => {
-                self.note_wait(&self.seen.stack.health_checks);
-                let mut decision = self.done(&situation, Some(&target.plan), Some(digest));
-                decision.requeue_at = earliest(decision.requeue_at, at);
-                decision
-            }
-            Want::Run(kind, trigger) => {
-                let quiet = self.is_quiet(kind, &trigger, hash);
-                if kind != RunKind::Drift
-                    && let Some(blocked) = self.blocked().or_else(|| self.unsettled(&trigger))
-                {
-                    let situation = if quiet { self.at_rest() } else { blocked };
-                    return self.done(&situation, Some(&target.plan), Some(digest));
-                }
-                let mut inputs = wanted.inputs;
-                if kind == RunKind::Apply
-                    && let Some(plan) = self.approved(hash)
-                {
-                    approval::approve(&mut inputs.approval, plan);
-                }
-                let run = Plan {
-                    kind,
-                    trigger,
-                    image: build::image_by_digest(self.tf, &digest),
-                    tag: target.plan.tag.clone(),
-                    artifact: Some(image::artifact(self.tf, &target.source)),
-                    revision: Some(target.source.revision),
-                    unpack: false,
-                    context: Some(target.source.context),
-                    config: wanted.config,
-                    inputs,
-                };
-                self.run(&run, Some(&target.plan), Some(digest))
-            }
+        let quiet = self.is_quiet(kind, &trigger, hash);
+        if kind != RunKind::Drift
+            && let Some(blocked) = self.blocked().or_else(|| self.unsettled(&trigger))
+        {
+            let situation = if quiet { self.at_rest() } else { blocked };
+            return self.done(&situation, Some(plan), Some(digest));
         }
+        let mut inputs = wanted.inputs;
+        if kind == RunKind::Apply
+            && let Some(plan) = self.approved(hash)
+        {
+            approval::approve(&mut inputs.approval, plan);
+        }
+        let run = Plan {
+            kind,
+            trigger,
+            image: build::image_by_digest(self.tf, &digest),
+            tag: plan.tag.clone(),
+            artifact: Some(image::artifact(self.tf, source)),
+            revision: Some(source.revision.clone()),
+            unpack: false,
+            context: Some(source.context.clone()),
+            config: wanted.config,
+            inputs,
+        };
+        self.run(&run, Some(plan), Some(digest))
     }
 
     /// Values are `missing`: what is applied stays so until somebody knows that there are others, or
     /// until something else changed.
-    fn without_values(&self, own: &str, missing: Situation) -> Situation {
+    fn without_values(&self, own: &str, missing: &Situation) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged =
             applied.is_some_and(|it| it.own_hash == own && self.is_applied(&it.config_hash));
         if missing.stalled || !unchanged || start::asked(self.tf, &self.history) {
-            return missing;
+            return Next::Image(missing.clone());
         }
         let rest = self.at_rest();
         let (said, why) = (&rest.message, &missing.message);
-        Situation {
+        let situation = Situation {
             message: format!("{said}; the next run waits: {why}"),
             look_at: missing.look_at,
             ..rest
-        }
+        };
+        Next::Rest(situation, None)
     }
 
     /// What to look at after the last run.
@@ -567,7 +706,7 @@ impl Case<'_> {
         Decision {
             steps: self.steps,
             start: Some(Start {
-                class: run.class(),
+                class: start::class(run.kind),
                 steps,
                 status: running,
             }),

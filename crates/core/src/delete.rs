@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use crate::absorb;
 use crate::approval;
 use crate::build::{self, Image, Missing};
-use crate::decide::{CONFLICT, Case};
+use crate::decide::{CONFLICT, Case, Waits};
 use crate::image::ImagePlan;
 use crate::notices::{DESTROYED, LAST_WORD, is_wanted};
 use crate::retry;
@@ -164,10 +164,17 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
             return case.done(&situation, None, None);
         }
     };
-    case.remember_base(target.base.clone());
-    match build::image(&case, &target.source, &target.plan) {
+    let runner = match &target.runner {
+        Ok(runner) => runner.clone(),
+        Err(situation) => {
+            let situation = unknown(case.tf, situation.clone());
+            return case.done(&situation, None, None);
+        }
+    };
+    case.remember_base(runner.base);
+    let image = runner.plan;
+    match build::image(&case, &target.source, &image) {
         Image::Ready(digest) => {
-            let image = target.plan.clone();
             let wanted = match &target.wanted {
                 Ok(wanted) => wanted.clone(),
                 Err(missing) => {
@@ -175,7 +182,8 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
                     return case.done(&situation, Some(&image), Some(digest));
                 }
             };
-            let run = plan::by_the_spec(&case, target, wanted, &digest);
+            let tag = image.tag.clone();
+            let run = plan::by_the_spec(&case, target.source, wanted, tag, &digest);
             attempt(case, run, Some((image, digest)))
         }
         Image::Missing(missing) => {
@@ -184,7 +192,11 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
                 situation,
                 ..*missing
             };
-            case.without_image(&target.plan, missing)
+            let waits = Waits {
+                class: start::class(RunKind::Destroy),
+                quietly: false,
+            };
+            case.without_image(&image, missing, waits)
         }
     }
 }

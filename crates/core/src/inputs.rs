@@ -188,8 +188,14 @@ impl Config {
     }
 }
 
-/// The digests of a run of `tf` with `inputs`. `tag` stands for all that is in the image.
-pub fn config(tf: &Terraform, key: &[u8], tag: &str, inputs: &RunInputs, seen: &Seen) -> Config {
+/// The digests of a run of `tf` with `inputs`, and with `content` in its image.
+pub fn config(
+    tf: &Terraform,
+    key: &[u8],
+    content: &str,
+    inputs: &RunInputs,
+    seen: &Seen,
+) -> Config {
     let backend = &inputs.backend;
     let effective = effective(tf, &seen.stack.variables);
     let mut own_variables = inputs.variables.clone();
@@ -203,7 +209,7 @@ pub fn config(tf: &Terraform, key: &[u8], tag: &str, inputs: &RunInputs, seen: &
     place.extend((!backend.secret_config.is_empty()).then(|| json!(backend.secret_config)));
     place.extend(backend.bootstrap.as_ref().map(|it| json!(it)));
     let mut own = json!({
-        "image": tag,
+        "image": content,
         "path": inputs.path,
         "variables": own_variables,
         "scripts": inputs.scripts,

@@ -26,6 +26,7 @@ pub mod objects;
 mod ongoing;
 pub mod progress;
 pub mod references;
+mod renew;
 pub mod retry;
 pub mod schedule;
 pub mod seen;

@@ -55,7 +55,8 @@ impl Case<'_> {
                 },
             },
         };
-        let plan = target.ok().map(|target| target.plan);
+        let plan = target.ok().and_then(|target| target.runner.ok());
+        let plan = plan.map(|runner| runner.plan);
         let plan = plan.filter(|plan| run.tag == plan.tag);
         let digest = run.image.split_once('@').filter(|_| plan.is_some());
         let digest = digest.map(|(_, digest)| digest.to_owned());

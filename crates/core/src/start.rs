@@ -54,15 +54,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Its place in the queue.
-    pub fn class(&self) -> Class {
-        match self.kind {
-            RunKind::Apply | RunKind::Destroy => Class::Change,
-            RunKind::Plan => Class::Plan,
-            RunKind::Drift => Class::Drift,
-        }
-    }
-
     /// The writes that start it as the successor of `record`: first what its pod needs, then the
     /// swap that makes it the one run of this number, then its report, the pin and the Job. The pin comes
     /// after the swap, so that who looks at an old record cannot replace that of a run that goes
@@ -291,6 +282,15 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen) -> Vec<Step> {
         }
         (Some(claim), CacheSeen::Absent) => vec![ensure(claim)],
         (Some(claim), CacheSeen::Lost) => vec![Step::DeleteClaim, ensure(claim)],
+    }
+}
+
+/// The place of a run, and of a build for one, in the queue.
+pub(crate) fn class(kind: RunKind) -> Class {
+    match kind {
+        RunKind::Apply | RunKind::Destroy => Class::Change,
+        RunKind::Plan => Class::Plan,
+        RunKind::Drift => Class::Drift,
     }
 }
 

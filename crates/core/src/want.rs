@@ -16,7 +16,7 @@ use crate::{approval, build, digest, hand_on, leave, retry, start};
 /// How many corrections in a row may be undone before there is no further one.
 const CORRECTIONS: u32 = 2;
 
-/// What is wanted next for a resource whose image and inputs are known.
+/// What is wanted next for a resource whose module and inputs are known.
 pub(crate) enum Want {
     Run(RunKind, Trigger),
     Nothing(Situation, Option<Timestamp>),

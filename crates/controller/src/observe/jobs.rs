@@ -158,9 +158,10 @@ fn number(tf: &Terraform, job: &str) -> Option<i64> {
     kinds.into_iter().any(ours).then_some(number)
 }
 
-/// Whether `job` is a run that is not over.
+/// Whether `job` is a run or a build that is not over.
 pub(crate) fn is_running(job: &Job) -> bool {
-    is(job.labels(), Component::Run) && !finished(job)
+    let kinds = [Component::Run, Component::Build];
+    kinds.into_iter().any(|kind| is(job.labels(), kind)) && !finished(job)
 }
 
 fn is(labels: &BTreeMap<String, String>, component: Component) -> bool {

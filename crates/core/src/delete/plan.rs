@@ -10,10 +10,10 @@ use super::gaps;
 use crate::allowed;
 use crate::approval;
 use crate::build::image_by_digest;
-use crate::decide::{Case, Target, Wanted};
+use crate::decide::{Case, Wanted};
 use crate::image;
 use crate::inputs::{self, Config};
-use crate::seen::{Answer, InputsSeen};
+use crate::seen::{Answer, InputsSeen, SourceSeen};
 use crate::start::{self, Plan};
 
 /// The run that destroys what exists, if the pin is there.
@@ -44,7 +44,13 @@ pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
 }
 
 /// The run that destroys by the spec as it is, in the image `digest`.
-pub(super) fn by_the_spec(case: &Case<'_>, target: Target, wanted: Wanted, digest: &str) -> Plan {
+pub(super) fn by_the_spec(
+    case: &Case<'_>,
+    source: SourceSeen,
+    wanted: Wanted,
+    tag: String,
+    digest: &str,
+) -> Plan {
     let mut inputs = wanted.inputs;
     judged(case, &mut inputs);
     Plan {
@@ -52,10 +58,10 @@ pub(super) fn by_the_spec(case: &Case<'_>, target: Target, wanted: Wanted, diges
         trigger: Trigger::Deleted,
         inputs,
         image: image_by_digest(case.tf, digest),
-        tag: target.plan.tag,
-        artifact: Some(image::artifact(case.tf, &target.source)),
-        revision: Some(target.source.revision),
-        context: Some(target.source.context),
+        tag,
+        artifact: Some(image::artifact(case.tf, &source)),
+        revision: Some(source.revision),
+        context: Some(source.context),
         unpack: false,
         config: of_destroy(wanted.config),
     }

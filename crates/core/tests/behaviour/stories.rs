@@ -57,6 +57,13 @@ fn words(steps: &[Step]) -> Vec<String> {
     steps.iter().map(word).collect()
 }
 
+/// What was written in `looked`, in words: with what it started.
+fn written(looked: &Looked) -> Vec<String> {
+    let start = looked.decision.start.as_ref().filter(|_| looked.started);
+    let started = start.map_or(&[][..], |start| &start.steps);
+    words(&[&looked.decision.steps, started].concat())
+}
+
 fn word(step: &Step) -> String {
     match step {
         Step::AddFinalizer => "AddFinalizer".to_owned(),

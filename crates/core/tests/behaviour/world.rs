@@ -106,7 +106,7 @@ pub(crate) struct Look {
 /// What came of a look.
 pub(crate) struct Looked {
     pub(crate) decision: Decision,
-    /// Whether the wanted run was started.
+    /// Whether the wanted run, or the build for it, was started.
     pub(crate) started: bool,
     /// Whether something was written, the status included.
     pub(crate) wrote: bool,

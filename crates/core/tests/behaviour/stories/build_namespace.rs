@@ -16,7 +16,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::objects::{Made, appended, pod, rich};
-use super::words;
+use super::written;
 use crate::fixtures::{Edit as _, settings, terraform};
 use crate::world::World;
 
@@ -84,7 +84,7 @@ fn a_build_elsewhere_is_lent_what_it_needs() {
     let mut world = world();
     let mut steps = Vec::new();
     for _ in 0..8 {
-        steps.extend(words(&world.look_once().decision.steps));
+        steps.extend(written(&world.look_once()));
     }
     let job = names::build_job(&world.status().image.unwrap().tag);
     assert_eq!(
@@ -202,10 +202,10 @@ fn it_is_taken_back_as_soon_as_the_build_has_ended(#[case] fail: Option<FailureC
     let (mut world, job) = building();
     assert!(world.is_lent(&job));
     assert!(world.advance_builds(fail));
-    let steps = words(&world.look_once().decision.steps);
+    let steps = written(&world.look_once());
     assert_eq!(steps.first(), Some(&format!("TakeBack {job}")), "{steps:?}");
     assert!(!world.is_lent(&job));
-    let again = words(&world.look_once().decision.steps);
+    let again = written(&world.look_once());
     assert!(!again.contains(&format!("TakeBack {job}")), "{again:?}");
 }
 
@@ -247,7 +247,7 @@ fn a_build_whose_maker_died_before_it_was_lent_anything_gets_it() {
         world.look_once();
     }
     assert!(world.is_lent(&job));
-    let again = words(&world.look_once().decision.steps);
+    let again = written(&world.look_once());
     assert!(again.is_empty(), "lent once: {again:?}");
 }
 
@@ -320,7 +320,7 @@ fn it_is_taken_back_from_a_resource_that_is_deleted_or_whose_record_is_gone() {
         if lose_record {
             world.record = None;
         }
-        let steps = words(&world.look_once().decision.steps);
+        let steps = written(&world.look_once());
         assert_eq!(steps.first(), Some(&format!("TakeBack {job}")), "{steps:?}");
     }
 }

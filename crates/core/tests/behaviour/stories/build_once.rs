@@ -1,15 +1,15 @@
 //! Rules 1 and 2: an image is built once for each content.
 
-use alustan_api::Terraform;
-use alustan_api::names;
 use alustan_api::run::{PROTOCOL, PinnedImage};
+use alustan_api::{State, Terraform, names};
 use alustan_core::image::{ImagePlan, plan};
+use alustan_core::inputs::config;
 use alustan_core::seen::SourceSeen;
 use rstest::rstest;
 
-use super::{is_quiet, words};
+use super::{is_quiet, written};
 use crate::fixtures::{Edit as _, settings, terraform};
-use crate::world::World;
+use crate::world::{World, condition};
 
 fn source() -> SourceSeen {
     SourceSeen {
@@ -111,7 +111,7 @@ fn the_context_is_in_the_registry_before_the_build_begins() {
     let mut world = World::new();
     let mut steps = Vec::new();
     for _ in 0..8 {
-        steps.extend(words(&world.look_once().decision.steps));
+        steps.extend(written(&world.look_once()));
     }
     let job = names::build_job(&world.status().image.unwrap().tag);
     let made = format!("CreateJob {job}");
@@ -144,7 +144,7 @@ fn a_build_that_another_resource_began_is_waited_for() {
     let mut second = World::with(terraform().named("other"));
     second.builds.clone_from(&first.builds);
     for _ in 0..8 {
-        let steps = words(&second.look_once().decision.steps);
+        let steps = written(&second.look_once());
         assert!(
             !steps.iter().any(|step| step.starts_with("CreateJob")),
             "{steps:?}"
@@ -210,4 +210,94 @@ fn an_image_in_use_needs_no_registry() {
     world.registry_up = false;
     world.restart().settle();
     assert!(world.is_ready(), "{:?}", world.status());
+}
+
+#[test]
+fn a_build_waits_for_a_place() {
+    let mut world = World::new();
+    world.room = false;
+    world.settle();
+    assert!(world.reason() == "Queued" && world.builds.is_empty());
+    world.room = true;
+    world.settle();
+    assert!(world.is_ready());
+}
+
+/// Starts an operator with another base image.
+fn upgrade(world: &mut World) {
+    "registry.test/base:2".clone_into(&mut world.settings.base_image);
+    world.restart().settle();
+}
+
+fn upgraded() -> World {
+    let mut world = World::applied();
+    upgrade(&mut world);
+    world
+}
+
+#[test]
+fn a_new_base_image_of_the_operator_builds_and_applies_nothing_by_itself() {
+    let world = upgraded();
+    assert!(world.is_ready());
+    assert_eq!((world.run_number(), world.builds.len()), (1, 1));
+    let image = world.status().image.unwrap();
+    assert!(image.digest.is_some() && image.base.starts_with("registry.test/base:1@"));
+}
+
+#[test]
+fn the_next_run_has_the_new_base_image_of_the_operator() {
+    let mut world = upgraded();
+    world.now = world.settle().unwrap();
+    for _ in 0..20 {
+        world.look_once();
+        world.advance_builds(None);
+        let status = world.status();
+        assert!(
+            world.is_ready() && status.state == State::Success,
+            "{status:?}"
+        );
+        assert_eq!(condition(&status, "ImageReady"), "True");
+    }
+    world.settle();
+    assert_eq!((world.run_number(), world.builds.len()), (2, 2));
+    assert_eq!(world.last_run().1, "interval");
+    let base = world.status().image.unwrap().base;
+    assert!(base.starts_with("registry.test/base:2@"), "{base}");
+}
+
+#[test]
+fn a_resource_stays_ready_while_the_next_image_cannot_be_built() {
+    let mut world = upgraded();
+    world.now = world.settle().unwrap();
+    world.registry_up = false;
+    world.restart().settle();
+    let status = world.status();
+    assert!(world.is_ready() && status.message.contains("; the next run waits: "));
+    assert_eq!(condition(&status, "ImageReady"), "False");
+    world.registry_up = true;
+    world.settle();
+    assert_eq!(world.last_run().1, "interval");
+}
+
+#[rstest]
+#[case::nothing_else_changed(0, 1)]
+#[case::the_module_changed_meanwhile(1, 2)]
+fn an_upgrade_from_hashes_with_the_tag_applies_what_changed_alone(
+    #[case] commit: u32,
+    #[case] runs: i64,
+) {
+    let mut world = World::applied();
+    let seen = world.observe(0);
+    let mut pin = world.pin.clone().unwrap();
+    pin.protocol = 4;
+    let mut record = world.record.clone().unwrap();
+    let applied = record.history.applied.as_mut().unwrap();
+    let before = config(world.tf(), &record.key, &pin.tag, &pin.inputs, &seen);
+    (applied.config_hash, applied.own_hash) = (before.hash, before.own);
+    world.pin = Some(pin);
+    world.store(record);
+    world.commit(commit);
+    upgrade(&mut world);
+    assert!(world.is_ready());
+    assert_eq!(world.run_number(), runs);
 }

@@ -1,0 +1,49 @@
+//! Config hashes of an operator before protocol 5.
+
+use alustan_api::run::Pin;
+
+use crate::decide::{Case, Wanted};
+use crate::inputs;
+use crate::seen::SourceSeen;
+
+/// The first protocol whose config hash does not depend on the tag of the image.
+const SINCE: u32 = 5;
+
+impl Case<'_> {
+    /// Replaces what an earlier operator noted for `source` with `wanted`, and nothing else, by what this one notes for
+    /// it: an upgrade applies nothing.
+    pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &Wanted) {
+        let observed = self
+            .tf
+            .status
+            .as_ref()
+            .and_then(|it| it.observed_generation);
+        if observed != self.tf.metadata.generation {
+            return;
+        }
+        let pins = std::iter::successors(self.seen.pin.as_ref(), |pin| pin.before.as_deref());
+        let is_same =
+            |pin: &&Pin| pin.protocol < SINCE && pin.context.as_ref() == Some(&source.context);
+        for pin in pins.filter(is_same) {
+            let (tf, key) = (self.tf, &self.record.key);
+            let before = inputs::config(tf, key, &pin.tag, &wanted.inputs, self.seen);
+            let now = &wanted.config;
+            let history = &mut self.history;
+            if let Some(applied) = &mut history.applied
+                && applied.config_hash == before.hash
+            {
+                applied.config_hash.clone_from(&now.hash);
+                applied.own_hash.clone_from(&now.own);
+            }
+            if let Some(pending) = &mut history.pending
+                && pending.config_hash == before.hash
+            {
+                pending.config_hash.clone_from(&now.hash);
+            }
+            let failed = history.failures.of.strip_prefix(&before.hash);
+            if let Some(judged) = failed.map(str::to_owned) {
+                history.failures.of = format!("{}{judged}", now.hash);
+            }
+        }
+    }
+}
