@@ -249,7 +249,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
                 ),
                 (
                     "token",
-                    &[&["values token", "web-run inputs", "web-pin pin", "web-run outputs", "web-outputs token"], &STATE[..]].concat(),
+                    &[&["values token", "web-run inputs", "web-pin pin", "web-report outputs", "web-outputs token"], &STATE[..]].concat(),
                 ),
                 ("provider", &["provider PROVIDER_TOKEN", "web-pin pin"]),
                 ("account", &["credentials KUBE_TOKEN", "web-pin pin"]),

@@ -135,7 +135,7 @@ async fn metrics_aside_the_log_of_a_failed_run_outlives_its_pod() {
             .await
             .unwrap();
         let read = format!(
-            "kubectl get secret web-run -n {} -o jsonpath='{{.data.log-1}}' | base64 -d | gunzip",
+            "kubectl get secret web-report -n {} -o jsonpath='{{.data.log-1}}' | base64 -d | gunzip",
             scene.namespace
         );
         let log = scene.cluster.run("bash", &["-c", &read]).await;

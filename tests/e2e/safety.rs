@@ -58,7 +58,7 @@ async fn every_pod_but_the_builders_is_admitted_where_restricted_is_enforced() {
         );
         assert!(!whole.1.contains("\"prepare\""), "{}", whole.1);
 
-        // What the runner's account may do: its own Secrets by name, and what everybody may.
+        // What the runner's account may do: with its own Secrets by name, and what everybody may.
         let account = format!("--as=system:serviceaccount:{}:web-runner", scene.namespace);
         let list = scene
             .kubectl(&["auth", "can-i", "--list", "--no-headers", &account])
@@ -68,20 +68,21 @@ async fn every_pod_but_the_builders_is_admitted_where_restricted_is_enforced() {
             .filter(|line| !line.starts_with(' ') && !line.starts_with("selfsubject"))
             .map(|line| line.split_whitespace().collect())
             .collect();
-        let mut names: Vec<&str> = Vec::new();
+        let mut found: Vec<(&str, String)> = Vec::new();
         for right in &rights {
             assert_eq!((right[0], right[1]), ("secrets", "[]"), "{list}");
-            assert_eq!(right[3..], ["[get", "patch]"], "{list}");
-            names.push(right[2]);
+            found.push((right[2], right[3..].join(" ")));
         }
-        names.sort_unstable();
-        let slots = [
-            "[web-state-slot-0]",
-            "[web-state-slot-1]",
-            "[web-state-slot-2]",
-            "[web-state]",
+        found.sort_unstable();
+        let both = || "[get patch]".to_owned();
+        let wanted = [
+            ("[web-report]", both()),
+            ("[web-run]", "[get]".to_owned()),
+            ("[web-state-slot-0]", both()),
+            ("[web-state-slot-1]", both()),
+            ("[web-state]", both()),
         ];
-        assert_eq!(names, [&["[web-run]"][..], &slots].concat());
+        assert_eq!(found, wanted, "{list}");
         let build = scene
             .pod_of(&scene.jobs("build").await[0])
             .await
