@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
-use alustan_api::{Engine, EngineSpec, Terraform, engine as engines};
+use alustan_api::{Engine, EngineSpec, Terraform, engine};
 
 use crate::settings::{EngineImage, Settings};
 
@@ -49,7 +49,8 @@ pub fn base_image(
     pinned: Option<&PinnedImage>,
 ) -> Result<Result<PinnedImage, Wanted>, Failure> {
     let own = tf.spec.container_registry.base_image.as_ref();
-    if let Some((spec, asked)) = engine(tf) {
+    if let Some(spec) = tf.spec.engine.as_ref().filter(|_| own.is_none()) {
+        let asked = asked(spec);
         if let Some(pinned) = pinned.filter(|it| it.asked.as_ref() == Some(&asked)) {
             return Ok(Ok(pinned.clone()));
         }
@@ -67,17 +68,9 @@ pub fn base_image(
     }))
 }
 
-/// What `tf` itself says of its base image, if anything: its reference, or an engine.
-pub(crate) fn named(tf: &Terraform) -> Option<String> {
-    let own = tf.spec.container_registry.base_image.clone();
-    own.or_else(|| engine(tf).map(|(_, asked)| asked))
-}
-
-/// The engine that `tf` asks for, also in words, if it names no base image.
-fn engine(tf: &Terraform) -> Option<(&EngineSpec, String)> {
-    let own = tf.spec.container_registry.base_image.as_ref();
-    let spec = tf.spec.engine.as_ref().filter(|_| own.is_none())?;
-    Some((spec, asked(spec)))
+/// Whether `tf` itself says what its base image is, or which engine is in it.
+pub(crate) fn is_asked_for(tf: &Terraform) -> bool {
+    tf.spec.container_registry.base_image.is_some() || tf.spec.engine.is_some()
 }
 
 /// What `spec` asks for, in words: `opentofu 1.12`.
@@ -95,14 +88,14 @@ fn from_catalogue(spec: &EngineSpec, asked: &str, settings: &Settings) -> Result
         it.engine.name == spec.name
             && version.map_or_else(
                 || !it.engine.version.contains('-'),
-                |version| engines::is_wanted(version, &it.engine.version),
+                |version| engine::is_wanted(version, &it.engine.version),
             )
     };
     let newest = settings
         .engines
         .iter()
         .filter(wanted)
-        .max_by(|one, other| engines::order(&one.engine.version, &other.engine.version));
+        .max_by(|one, other| engine::order(&one.engine.version, &other.engine.version));
     newest
         .map(|it| Wanted {
             reference: it.image.clone(),
@@ -116,7 +109,7 @@ fn unknown(asked: &str, settings: &Settings) -> Failure {
     let mut there: Vec<_> = settings.engines.iter().map(|it| &it.engine).collect();
     there.sort_by(|one, other| {
         let by_name = one.name.cmp(&other.name);
-        by_name.then_with(|| engines::order(&other.version, &one.version))
+        by_name.then_with(|| engine::order(&other.version, &one.version))
     });
     let there: Vec<String> = there.into_iter().map(ToString::to_string).collect();
     let there = if there.is_empty() {

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 
 use crate::admission;
 use crate::allowed;
+use crate::base_image;
 use crate::build::{self, Image};
 use crate::image::{self, ImagePlan};
 use crate::inputs::Config;
@@ -278,6 +279,12 @@ impl Case<'_> {
             .as_ref()
             .map_err(|it| missing_input(&it.failure))?;
         let source = self.source()?;
+        let base = self.base();
+        let asked = if base_image::is_asked_for(self.tf) {
+            Some(base.clone()?.resolved)
+        } else {
+            None
+        };
         let variables = &self.seen.stack.variables;
         let slots = self.current.slots_wanted;
         let mut inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
@@ -285,7 +292,7 @@ impl Case<'_> {
         if let Some(refused) = self.volume_lost(&inputs.backend) {
             return Err(refused);
         }
-        let content = image::content(self.tf, &source);
+        let content = image::content(self.tf, &source, asked.as_deref());
         let config = inputs::config(self.tf, &self.record.key, &content, &inputs, self.seen);
         if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);
@@ -295,7 +302,7 @@ impl Case<'_> {
             .missing
             .as_ref()
             .and_then(|_| self.missing_dependency());
-        let runner = self.runner(&source, &inputs.backend);
+        let runner = base.and_then(|base| self.runner(&source, base, &inputs.backend));
         let own = config.own.clone();
         let wanted = missing.map_or(Ok(Wanted { inputs, config }), Err);
         Ok(Target {
@@ -306,26 +313,33 @@ impl Case<'_> {
         })
     }
 
-    /// The image for `source` with an engine that takes what `backend` tells it.
-    fn runner(&self, source: &SourceSeen, backend: &BackendInputs) -> Result<Runner, Situation> {
-        let base = match &self.seen.base {
+    /// The base image, or why nobody knows it.
+    fn base(&self) -> Result<PinnedImage, Situation> {
+        match &self.seen.base {
             Answer::Known(base)
             | Answer::Failed {
                 last: Some(base), ..
-            } => base.clone(),
-            Answer::Pending => {
-                return Err(Situation::busy(
-                    State::Building,
-                    build::LOOKUP,
-                    "asking the registry for the base image",
-                ));
-            }
+            } => Ok(base.clone()),
+            Answer::Pending => Err(Situation::busy(
+                State::Building,
+                build::LOOKUP,
+                "asking the registry for the base image",
+            )),
             Answer::Failed {
                 failure,
                 retry_at,
                 last: None,
-            } => return Err(build::unanswered(failure, *retry_at, self.now)),
-        };
+            } => Err(build::unanswered(failure, *retry_at, self.now)),
+        }
+    }
+
+    /// The image for `source` on `base`, whose engine takes what `backend` tells it.
+    fn runner(
+        &self,
+        source: &SourceSeen,
+        base: PinnedImage,
+        backend: &BackendInputs,
+    ) -> Result<Runner, Situation> {
         let refused = self.refuses_engine(&base);
         if let Some(refused) = refused.or_else(|| engine_too_old(&base, backend)) {
             return Err(refused);

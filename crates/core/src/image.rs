@@ -120,16 +120,12 @@ pub fn plan(
     }
 }
 
-/// A digest of what a resource and its repository say of the image. A new base image of the operator, a new protocol and
-/// another architecture are not in it: the next run gets them, and none is started for them.
-pub(crate) fn content(tf: &Terraform, source: &SourceSeen) -> String {
+/// A digest of what a resource and its repository say of the image, with the base image that the resource `asked` for, if it
+/// did. A new base image of the operator, a new protocol and another architecture are not in it: the next run gets them, and
+/// none is started for them.
+pub(crate) fn content(tf: &Terraform, source: &SourceSeen, asked: Option<&str>) -> String {
     let dockerfile = &tf.spec.container_registry.dockerfile;
-    digest::plain(&json!([
-        source.context,
-        repository(tf),
-        dockerfile,
-        base_image::named(tf)
-    ]))
+    digest::plain(&json!([source.context, repository(tf), dockerfile, asked]))
 }
 
 /// The repository of the images of `tf`, under the name that builder, kubelet and operator all know
