@@ -66,6 +66,22 @@ impl Record {
         report.map(|secret| secret.data).unwrap_or_default()
     }
 
+    /// Whether a run could not save its state, so that the next run pushes it first. Runs before protocol 5 kept it in the run
+    /// record.
+    pub(crate) async fn has_unsaved_state(&self) -> Result<bool, Error> {
+        for name in [self.name(), names::report(&self.key.name)] {
+            match self.secrets.read(&name).await {
+                Ok(secret) if secret.data.contains_key(key::LEFTOVER) => return Ok(true),
+                Ok(_) | Err(StoreError::Missing(_)) => {}
+                Err(source) => {
+                    let what = format!("read Secret {name} of {}", self.key);
+                    return Err(Error::Record { what, source });
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// The record as it is, and its Secret.
     pub(crate) async fn read(&self) -> Result<(RunRecord, Snapshot), Error> {
         let what = format!("read the run record of {}", self.key);

@@ -168,6 +168,21 @@ async fn a_large_state_gets_more_secrets_which_the_next_run_knows_of() {
 }
 
 #[tokio::test]
+async fn state_push_is_refused_while_a_run_has_unsaved_state() {
+    let space = at_rest().await;
+    let unsaved = json!({key::LEFTOVER: "sealed"});
+    create_secret(&space, &names::report("web"), unsaved).await;
+    let (file, _) = state(&space, "l", 1, "a");
+    let push = format!("state push web {file}");
+    let why = run(&space, &push).await.refused();
+    assert!(
+        why.contains("an earlier run could not save its own"),
+        "{why}"
+    );
+    run(&space, &format!("{push} --force")).await.done();
+}
+
+#[tokio::test]
 async fn a_state_that_somebody_is_at_is_left_alone() {
     let space = at_rest().await;
     let (file, _) = state(&space, "l", 1, "a");

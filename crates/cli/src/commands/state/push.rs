@@ -5,11 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use alustan_api::run::{RunPhase, RunRecord, StateLock, key};
+use alustan_api::run::{RunRecord, StateLock};
 use alustan_core::references::Key;
 use alustan_state::error_text::place_in_json;
 use alustan_state::head::StateHead;
-use alustan_state::secrets::Snapshot;
 use alustan_state::store::StateStore;
 use clap::Args;
 use k8s_openapi::jiff::Timestamp;
@@ -49,13 +48,12 @@ impl Push {
         record.check_pods(cluster).await?;
         let maker = Maker::new(cluster.api(), tf);
         let lock = lock(Timestamp::now());
-        let take = |found: &mut RunRecord, secret: &Snapshot| {
-            take(&record.key, found, secret, &lock, self.force)
-        };
+        let is_unsaved = record.has_unsaved_state().await? && !self.force;
+        let take = |found: &mut RunRecord, _: &_| take(&record.key, found, &lock, is_unsaved);
         let before = record.update(take).await?;
         let pushed = self.push(&record, &before, &maker, &lock, &new).await;
         let slots = pushed.is_ok().then(|| maker.slots_wanted());
-        let give_back = |found: &mut RunRecord, _: &_| Ok(give_back(found, &before, &lock, slots));
+        let give_back = |found: &mut RunRecord, _: &_| Ok(give_back(found, &lock, slots));
         let after = record.update(give_back).await;
         let version = pushed?;
         print::line(&format!("the state of {} is now {version}", record.key))?;
@@ -166,15 +164,14 @@ fn lock(now: Timestamp) -> StateLock {
 fn take(
     key: &Key,
     record: &mut RunRecord,
-    secret: &Snapshot,
     lock: &StateLock,
-    force: bool,
+    is_unsaved: bool,
 ) -> Result<Update, Error> {
     if record.lock.as_ref() == Some(lock) {
         return Ok(Update::Keep);
     }
     busy(key, record)?;
-    if secret.data.contains_key(key::LEFTOVER) && !force {
+    if is_unsaved {
         let why = "an earlier run could not save its own, which the next run does; with --force \
                    that one stands against this one";
         return Err(refused(key, why));
@@ -183,21 +180,11 @@ fn take(
     Ok(Update::Write)
 }
 
-/// Gives the lock back and, where a state was pushed, notes that there is one, in so many `slots`.
-/// A run that began after the record was as `before` had no lock to wait for: it may go on from the
-/// state that was pushed over, so it is cancelled if it has not begun to change anything. One that
-/// no pod has claimed has not read any state yet.
-fn give_back(
-    record: &mut RunRecord,
-    before: &RunRecord,
-    lock: &StateLock,
-    slots: Option<u32>,
-) -> Update {
+/// Releases the lock and, if a state was pushed, records the state and its number of `slots`.
+fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Update {
     let found = record.clone();
     record.lock.take_if(|held| held == lock);
     if let Some(slots) = slots {
-        let reads = record.number != before.number && record.phase == RunPhase::Planning;
-        record.cancel |= reads;
         record.state_made = true;
         record.slots_wanted = record.slots_wanted.max(slots);
     }
@@ -211,15 +198,10 @@ fn give_back(
 /// Tells what a person must know besides.
 fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
     let Key { namespace, name } = key;
-    if after.number != before.number && after.cancel {
+    if after.number != before.number {
         eprintln!(
-            "run {} began meanwhile; it is cancelled and started anew",
-            after.number
-        );
-    } else if after.number != before.number && after.phase > RunPhase::Planning {
-        eprintln!(
-            "run {} began meanwhile, and may have gone on from the state before: look at it with \
-             `kubectl alustan logs {name} -n {namespace}`",
+            "run {} started during the push and may use the previous state; to see its log: kubectl alustan logs {name} -n \
+             {namespace}",
             after.number
         );
     }
@@ -234,9 +216,8 @@ fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alustan_api::run::Claim;
+    use alustan_api::run::{Claim, RunPhase};
     use rstest::rstest;
-    use std::collections::BTreeMap;
 
     fn ours() -> StateLock {
         lock(Timestamp::UNIX_EPOCH)
@@ -257,26 +238,16 @@ mod tests {
         }
     }
 
-    fn secret(leftover: bool) -> Snapshot {
-        let leftover = leftover.then(|| (key::LEFTOVER.to_owned(), b"sealed".to_vec()));
-        Snapshot {
-            version: "1".into(),
-            data: BTreeMap::from_iter(leftover),
-        }
-    }
-
     #[rstest]
-    #[case::free(RunPhase::Recorded, None, false, false, true)]
-    #[case::held_by_us(RunPhase::Recorded, Some("ours"), false, false, true)]
-    #[case::held_by_others(RunPhase::Recorded, Some("others"), false, true, false)]
-    #[case::a_run_goes_on(RunPhase::Applying, None, false, true, false)]
-    #[case::a_state_to_save(RunPhase::Recorded, None, true, false, false)]
-    #[case::a_state_to_save_by_force(RunPhase::Recorded, None, true, true, true)]
+    #[case::free(RunPhase::Recorded, None, false, true)]
+    #[case::held_by_us(RunPhase::Recorded, Some("ours"), false, true)]
+    #[case::held_by_others(RunPhase::Recorded, Some("others"), false, false)]
+    #[case::a_run_goes_on(RunPhase::Applying, None, false, false)]
+    #[case::a_state_to_save(RunPhase::Recorded, None, true, false)]
     fn the_lock_is_taken_where_nobody_is_at_the_state(
         #[case] phase: RunPhase,
         #[case] held: Option<&str>,
-        #[case] leftover: bool,
-        #[case] force: bool,
+        #[case] is_unsaved: bool,
         #[case] good: bool,
     ) {
         let held = held.map(|by| StateLock {
@@ -284,13 +255,8 @@ mod tests {
             ..ours()
         });
         let mut found = record(3, phase, held);
-        let taken = take(
-            &Key::new("team", "web"),
-            &mut found,
-            &secret(leftover),
-            &ours(),
-            force,
-        );
+        let key = Key::new("team", "web");
+        let taken = take(&key, &mut found, &ours(), is_unsaved);
         assert_eq!(taken.is_ok(), good);
         assert_eq!(found.lock == Some(ours()), good);
     }
@@ -304,29 +270,10 @@ mod tests {
         #[case] made: bool,
         #[case] wanted: u32,
     ) {
-        let mut before = record(3, RunPhase::Recorded, Some(ours()));
-        before.slots_wanted = 4;
-        let mut found = before.clone();
-        give_back(&mut found, &before, &ours(), slots);
+        let mut found = record(3, RunPhase::Recorded, Some(ours()));
+        found.slots_wanted = 4;
+        give_back(&mut found, &ours(), slots);
         assert_eq!((found.lock, found.state_made), (None, made));
         assert_eq!(found.slots_wanted, wanted);
-    }
-
-    #[rstest]
-    #[case::that_has_read_the_old_state(4, RunPhase::Planning, Some(0), true)]
-    #[case::that_reads_the_new_one(4, RunPhase::Starting, Some(0), false)]
-    #[case::that_changes_things(4, RunPhase::Applying, Some(0), false)]
-    #[case::while_nothing_was_pushed(4, RunPhase::Planning, None, false)]
-    #[case::none(3, RunPhase::Recorded, Some(0), false)]
-    fn a_run_that_began_meanwhile_is_cancelled(
-        #[case] number: i64,
-        #[case] phase: RunPhase,
-        #[case] slots: Option<u32>,
-        #[case] cancelled: bool,
-    ) {
-        let before = record(3, RunPhase::Recorded, Some(ours()));
-        let mut found = record(number, phase, None);
-        give_back(&mut found, &before, &ours(), slots);
-        assert_eq!(found.cancel, cancelled);
     }
 }
