@@ -46,23 +46,29 @@ impl Session {
         let Err(failure) = judge(step, finished, good) else {
             return false;
         };
-        match self.lock_told(&failure, finished) {
-            Some(lock) => self.is_left_behind(&lock) && self.release(&lock).await,
-            None => false,
-        }
+        let Some(lock) = self.any_lock_told(&failure, finished) else {
+            return false;
+        };
+        // Engines of this pod run one after the other, and a lock is taken twice where the answer to its first
+        // request is lost. A script may run several at a time.
+        let own = is_own(&lock) && !matches!(step, Step::Script(_));
+        (own || self.is_left_behind(&lock)) && self.release(&lock).await
     }
 
-    /// The lock that a failed command tells of.
+    /// The lock of somebody else that a failed command tells of. Some backends tell the lock that was asked for, in the
+    /// place of the one that is held.
     fn lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
+        let lock = self.any_lock_told(failure, finished);
+        lock.filter(|lock| !is_own(lock))
+    }
+
+    fn any_lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
         if failure.reason != "StateLocked" || self.server.is_some() {
             return None;
         }
         let printed = String::from_utf8_lossy(&finished.stdout);
         let told = [&*finished.stderr, &*printed].map(tidy);
-        let lock = told.iter().find_map(|said| read(said))?;
-        // Some backends tell the lock that was asked for, in the place of the one that is held.
-        let own = fs::read_to_string(HOST).is_ok_and(|own| own.trim() == host(&lock.who));
-        (!own).then_some(lock)
+        told.iter().find_map(|said| read(said))
     }
 
     fn lock_seen(&self) -> MutexGuard<'_, Option<StateLock>> {
@@ -82,10 +88,14 @@ impl Session {
             return false;
         }
         crate::say!(
-            "the state is locked since {} by {}, a pod of this resource that has ended: releasing \
-             its lock {}",
+            "the state is locked since {} by {}, {} that has ended: releasing its lock {}",
             lock.at,
             host(&lock.who),
+            if is_own(lock) {
+                "an engine of this pod"
+            } else {
+                "a pod of this resource"
+            },
             lock.id
         );
         let arguments = vec!["force-unlock".into(), "-force".into(), (&lock.id).into()];
@@ -110,4 +120,9 @@ impl Session {
         let managed = self.server.as_ref().and_then(StateServer::lock_of_others);
         managed.or_else(|| self.lock_seen().clone())
     }
+}
+
+/// Whether an engine of this pod asked for `lock`.
+fn is_own(lock: &StateLock) -> bool {
+    fs::read_to_string(HOST).is_ok_and(|own| own.trim() == host(&lock.who))
 }

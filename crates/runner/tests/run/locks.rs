@@ -1,5 +1,7 @@
 //! Locks that stand in the way of a state elsewhere: released when their holder is proven dead.
 
+use std::fs;
+
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::{Lineage, RunKind, RunPhase};
 use serde_json::json;
@@ -47,6 +49,27 @@ fn the_lock_of_a_dead_pod_of_ours_is_released() {
         assert!(ran.stderr.contains(&said), "{}", ran.logs());
         assert!(!bucket.has(LOCK));
     }
+}
+
+/// The answer to the request for a lock was lost, and the engine asked for it again.
+#[test]
+fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
+    let bucket = Bucket::serve();
+    let mut world = world(&bucket);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    lock(&bucket, host.trim());
+    let ran = world.run(RunKind::Apply);
+    assert_eq!(ran.expect(RunResult::Done).lock, None);
+    let said = format!("an engine of this pod that has ended: releasing its lock {ID}");
+    assert!(ran.stderr.contains(&said), "{}", ran.logs());
+    assert!(!bucket.has(LOCK));
+
+    // Of a script nobody knows how many engines it runs at a time.
+    world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
+    lock(&bucket, host.trim());
+    let ran = world.run(RunKind::Apply);
+    ran.expect_failure(FailureClass::World, "StateLocked");
+    assert!(bucket.has(LOCK));
 }
 
 #[test]
