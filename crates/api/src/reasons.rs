@@ -141,6 +141,7 @@ pub const ALL: &[&str] = &[
     "PodNotCreated",
     "PodNotStarted",
     "PrepareFailed",
+    "ProviderNotFound",
     "ProvidersUnavailable",
     "PruneSkipped",
     "Pruned",

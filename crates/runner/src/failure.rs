@@ -128,6 +128,8 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
         (FailureClass::User, "VariablesInvalid")
     } else if step != Step::Apply && says(INVALID) {
         (FailureClass::User, "ModuleInvalid")
+    } else if says(NO_PROVIDER) && says(NO_SUCH_PROVIDER) {
+        (FailureClass::Module, "ProviderNotFound")
     } else if says(NO_PROVIDER) {
         let class = if says(WORLD) {
             FailureClass::World
@@ -250,6 +252,14 @@ const NO_PROVIDER: &[&str] = &[
     "failed to resolve provider packages",
     "invalid provider registry host",
     "inconsistent dependency lock file",
+];
+
+/// What a registry says of a provider, or a version of it, that it does not have
+/// (<https://developer.hashicorp.com/terraform/internals/provider-registry-protocol>).
+const NO_SUCH_PROVIDER: &[&str] = &[
+    "does not have a provider named",
+    "no available releases match the given constraints",
+    "no versions are available for provider",
 ];
 
 /// What passes by itself: the network, and services that are busy or down. Whole phrases, since a

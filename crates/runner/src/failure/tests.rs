@@ -154,6 +154,23 @@ const DENIED: &str = "
 Error: creating S3 Bucket (b): operation error S3: CreateBucket, https response error StatusCode: 403, RequestID: 1, api error AccessDenied: Access Denied
 ";
 
+/// Beside another one that cannot be asked for now.
+const NO_SUCH_PROVIDER: &str = "
+Error: Failed to query available provider packages
+
+Could not retrieve the list of available versions for provider team/nope: provider registry registry.terraform.io does not have a provider named registry.terraform.io/team/nope
+
+Error: Failed to query available provider packages
+
+Could not retrieve the list of available versions for provider hashicorp/aws: could not connect to registry.terraform.io: i/o timeout
+";
+
+const NO_SUCH_VERSION: &str = "
+Error: Failed to query available provider packages
+
+Could not retrieve the list of available versions for provider hashicorp/time: no available releases match the given constraints >= 99.0.0
+";
+
 const VERSION: &str = "
 Error: Unsupported Terraform Core version
 
@@ -183,6 +200,8 @@ Error: Unsupported Terraform Core version
 #[case(Step::Init, GIT_MODULE, FailureClass::World, "InitFailed")]
 #[case(Step::Init, NOT_IN_MIRROR, FailureClass::User, "ProvidersUnavailable")]
 #[case(Step::Init, REGISTRY_DOWN, FailureClass::World, "ProvidersUnavailable")]
+#[case(Step::Init, NO_SUCH_PROVIDER, FailureClass::Module, "ProviderNotFound")]
+#[case(Step::Init, NO_SUCH_VERSION, FailureClass::Module, "ProviderNotFound")]
 #[case(Step::Apply, LOCK_HELD, FailureClass::World, "StateLocked")]
 #[case(Step::Apply, EXITED, FailureClass::Module, "ApplyFailed")]
 #[case(Step::Destroy, THROTTLED, FailureClass::World, "DestroyFailed")]
