@@ -34,6 +34,9 @@ pub const FINALIZER: &str = "terraform.alustan.io/destroy";
 /// Annotation: setting it to a new value asks for a new look at once, and gives a `Stalled`
 /// resource a new retry budget.
 pub const RECONCILE_AT: &str = "alustan.io/reconcile-at";
+/// Annotation: with the same value as [`RECONCILE_AT`], the run that it asks for applies also where it would otherwise only
+/// look for drift.
+pub const APPLY_AT: &str = "alustan.io/apply-at";
 
 /// Annotation: the uid of the resource that [`FINALIZER`] was added to. One that carries another's
 /// was restored from a backup.

@@ -210,6 +210,12 @@ pub fn requested(tf: &Terraform) -> Option<String> {
     tf.annotations().get(alustan_api::RECONCILE_AT).cloned()
 }
 
+/// Whether what that annotation asks for may also correct drift that is otherwise only reported.
+pub(crate) fn asks_to_apply(tf: &Terraform) -> bool {
+    let applies = tf.annotations().get(alustan_api::APPLY_AT).cloned();
+    applies.is_some() && applies == requested(tf)
+}
+
 /// Whether that annotation has a value that no run was started for.
 pub fn asked(tf: &Terraform, history: &History) -> bool {
     let requested = requested(tf);

@@ -38,6 +38,9 @@ impl Case<'_> {
         let hash = &config.hash;
         let kind = approval::kind(self.tf, false);
         if start::asked(self.tf, &self.history) {
+            let reports = self.tf.spec.drift_detection.mode != DriftMode::Correct;
+            let looks = reports && self.is_applied(hash) && !start::asks_to_apply(self.tf);
+            let kind = if looks { RunKind::Drift } else { kind };
             return Want::Run(kind, Trigger::Requested);
         }
         let applied = self.applied(hash);

@@ -1,6 +1,6 @@
 //! `reconcile`: asks the operator to try again now, with a new budget.
 
-use alustan_api::RECONCILE_AT;
+use alustan_api::{APPLY_AT, RECONCILE_AT};
 use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
@@ -14,13 +14,17 @@ use crate::selection::Selection;
 pub(crate) struct Reconcile {
     #[command(flatten)]
     selection: Selection,
+    /// Apply also what `driftDetection.mode: Report` and `Ignore` leave as it is; without it, these are looked at only.
+    #[arg(long)]
+    apply: bool,
 }
 
 impl Reconcile {
     /// Asks for it.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let now = Timestamp::now().to_string();
-        let change = json!({"metadata": {"annotations": {RECONCILE_AT: now}}});
+        let applies = self.apply.then_some(&now);
+        let change = json!({"metadata": {"annotations": {RECONCILE_AT: now, APPLY_AT: applies}}});
         self.selection
             .change(cluster, &change, "asked to reconcile")
             .await

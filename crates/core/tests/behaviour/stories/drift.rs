@@ -1,8 +1,9 @@
 //! Rule 7: drift is found, and corrected or reported, and does not touch `Ready` by itself.
 
-use alustan_api::State;
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
+use alustan_api::{APPLY_AT, State};
+use rstest::rstest;
 
 use super::is_quiet;
 use crate::fixtures::{Edit as _, terraform};
@@ -339,4 +340,33 @@ fn a_correction_that_failed_is_tried_again_and_a_look_that_failed_is_only_a_look
     world.run_until_rest();
     let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [RunKind::Apply, RunKind::Drift, RunKind::Drift]);
+}
+
+#[rstest]
+#[case::corrected_anyway("Correct", false, RunKind::Apply)]
+#[case::reported("Report", false, RunKind::Drift)]
+#[case::ignored("Ignore", false, RunKind::Drift)]
+#[case::reported_and_to_be_applied("Report", true, RunKind::Apply)]
+fn who_asks_for_a_run_has_drift_corrected_where_the_spec_or_the_person_says_so(
+    #[case] mode: &str,
+    #[case] applies: bool,
+    #[case] wanted: RunKind,
+) {
+    let mut world = World::with_mode(mode);
+    if applies {
+        let now = world.now.to_string();
+        world.edit(|tf| tf.annotated(APPLY_AT, &now));
+    }
+    world.real.drifted = true;
+    world.ask().settle();
+    assert_eq!(world.last_run(), (wanted, "requested".to_owned()));
+}
+
+#[test]
+fn who_asks_for_a_run_has_a_change_applied_whatever_the_mode() {
+    let mut world = World::with_mode("Report");
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.fail_at(Stage::Planning, FailureClass::User);
+    world.ask().settle();
+    assert_eq!(world.last_run().0, RunKind::Apply);
 }

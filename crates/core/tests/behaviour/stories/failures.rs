@@ -34,7 +34,7 @@ impl World {
         panic!("no build: {:?}", self.status())
     }
 
-    fn ask(&mut self) -> &mut Self {
+    pub(super) fn ask(&mut self) -> &mut Self {
         let now = self.now.to_string();
         self.edit(|tf| tf.annotated(RECONCILE_AT, &now))
     }
