@@ -29,7 +29,7 @@ pub struct Waiting {
     pub since: Timestamp,
 }
 
-/// After this long in the queue a run counts as one class higher.
+/// After this long in the queue a run counts as one class higher, drift as a plan at most.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
 /// When namespaces got their last places: numbers that grow with each place that is given out.
@@ -95,13 +95,14 @@ impl Line<'_> {
 }
 
 fn rank(waiting: &Waiting, now: Timestamp) -> i64 {
-    let class = match waiting.class {
-        Class::Change => 0,
-        Class::Plan => 1,
-        Class::Drift => 2,
+    // Drift never goes before a change that came later: it would, where there is more of it than places.
+    let (class, first) = match waiting.class {
+        Class::Change => (0, 0),
+        Class::Plan => (1, 0),
+        Class::Drift => (2, 1),
     };
     let aged = now.duration_since(waiting.since).as_secs() / AGEING.as_secs();
-    (class - aged).max(0)
+    (class - aged).max(first)
 }
 
 #[cfg(test)]
@@ -146,14 +147,16 @@ mod tests {
     }
 
     #[test]
-    fn drift_that_waits_long_is_not_starved() {
+    fn drift_that_waits_long_goes_before_later_plans_and_never_before_changes() {
         let queue = [
             waiting("a", "drift", Class::Drift, 0),
-            waiting("a", "apply", Class::Change, 1_100),
+            waiting("a", "plan", Class::Plan, 1_100),
+            waiting("a", "old-plan", Class::Plan, 1),
+            waiting("a", "apply", Class::Change, 1_199),
         ];
         assert_eq!(
             names(&schedule(&queue, &[], &Served::new(), at(1_200))),
-            ["drift", "apply"]
+            ["old-plan", "apply", "drift", "plan"]
         );
     }
 
