@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use alustan_api::{TerraformStatus, names};
+use alustan_api::{Terraform, TerraformStatus, names};
 use alustan_core::seen::{SourceSeen, Waiting};
 use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
-use kube::Client;
 use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::Store;
+use kube::{Client, ResourceExt};
 
 use crate::allowed::Lists;
 use crate::config::Driver;
@@ -134,7 +134,8 @@ pub(crate) struct Memory {
 
 #[derive(Default)]
 struct Remembered {
-    status: Option<TerraformStatus>,
+    /// The status that was written last, with the uid of the resource.
+    status: Option<(String, TerraformStatus)>,
     source: Option<(String, SourceSeen)>,
     /// Tag of the image that was planned last.
     planned: Option<String>,
@@ -155,14 +156,19 @@ impl Memory {
         f(resources.entry(who.clone()).or_default())
     }
 
-    /// The status that was written last.
-    pub(crate) fn status(&self, who: &Ref) -> Option<TerraformStatus> {
-        self.with(who, |memory| memory.status.clone())
+    /// The status of `tf` that was written last.
+    pub(crate) fn status(&self, who: &Ref, tf: &Terraform) -> Option<TerraformStatus> {
+        let uid = tf.uid();
+        self.with(who, |memory| {
+            let (of, status) = memory.status.as_ref()?;
+            (Some(of) == uid.as_ref()).then(|| status.clone())
+        })
     }
 
-    /// Remembers the status that was written.
-    pub(crate) fn set_status(&self, who: &Ref, status: TerraformStatus) {
-        self.with(who, |memory| memory.status = Some(status));
+    /// Remembers the status of `tf` that was written.
+    pub(crate) fn set_status(&self, who: &Ref, tf: &Terraform, status: TerraformStatus) {
+        let uid = tf.uid().unwrap_or_default();
+        self.with(who, |memory| memory.status = Some((uid, status)));
     }
 
     /// The source that was known last for `question`; while a new commit is being fetched the

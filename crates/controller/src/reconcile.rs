@@ -115,7 +115,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             (tf, Some(unreadable::failure(&invalid.error)))
         }
     };
-    if let Some(written) = cx.memory.status(&who) {
+    if let Some(written) = cx.memory.status(&who, &tf) {
         tf.status = Some(written);
     }
     cx.dispatcher.begin(|| running(cx));
