@@ -122,8 +122,9 @@ pub(crate) struct Config {
     /// their /hooks to the one that acts.
     #[arg(long, env = "ALUSTAN_POD_IP")]
     pub(crate) pod_ip: Option<IpAddr>,
-    /// Where probes, `/version` and `/metrics` are answered.
-    #[arg(long, env = "ALUSTAN_LISTEN", default_value = "0.0.0.0:8080")]
+    /// Where probes, `/version` and `/metrics` are answered. `[::]` is every address of IPv6 and IPv4, or of IPv4 alone on a node
+    /// without IPv6.
+    #[arg(long, env = "ALUSTAN_LISTEN", default_value = "[::]:8080")]
     pub(crate) listen: SocketAddr,
     /// A file, mostly in a mounted Secret, with places that are told of every resource, as a list in JSON:
     /// `[{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]`. It is followed while the

@@ -8,7 +8,7 @@ mod shared;
 mod sync;
 mod tls;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -79,9 +79,14 @@ impl Listeners {
 }
 
 async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{flag} {address}: the address is taken or not ours"))
+    let listener = match (TcpListener::bind(address).await, address.ip()) {
+        // A node may have no IPv6.
+        (Err(_), IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        (listener, _) => listener,
+    };
+    listener.with_context(|| format!("{flag} {address}: the address is taken or not ours"))
 }
 
 async fn listen<L>(
