@@ -18,7 +18,7 @@ use alustan_core::seen::SourceSeen;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
@@ -48,6 +48,7 @@ fn settings() -> Settings {
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
         dockerfiles: false,
         identity_registries: Vec::new(),
+        scheduling_timeout: SignedDuration::from_mins(20),
         cross_namespace_refs: false,
         marks_namespaces: true,
     }

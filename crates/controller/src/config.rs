@@ -9,6 +9,7 @@ use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings}
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
+use k8s_openapi::jiff::SignedDuration;
 
 /// Proxies reach the controller, the builder and the runner alike.
 const PROXIES: [&str; 6] = [
@@ -110,6 +111,15 @@ pub(crate) struct Config {
     /// How many runs may go on at once, over all resources. A build for a run counts as one.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
+    /// How long the pod of a run or a build may wait for a node (`20m`, `1h`), before its Job is deleted and made anew:
+    /// longer than the cluster takes to make one.
+    #[arg(
+        long,
+        env = "ALUSTAN_SCHEDULING_TIMEOUT",
+        default_value = "20m",
+        value_parser = scheduling_timeout
+    )]
+    pub(crate) scheduling_timeout: SignedDuration,
     /// The Lease in the operator's namespace by which one of several replicas acts. Operators of different
     /// namespaces that share one of their own need different ones.
     #[arg(long, env = "ALUSTAN_LEASE", default_value = "alustan")]
@@ -284,6 +294,7 @@ impl Config {
             environment,
             dockerfiles: self.allow_dockerfiles,
             identity_registries: self.identity_registries.clone(),
+            scheduling_timeout: self.scheduling_timeout,
             cross_namespace_refs: self.allow_cross_namespace_refs,
             marks_namespaces: self.watch_namespaces.is_empty(),
         })
@@ -291,6 +302,12 @@ impl Config {
 }
 
 /// Reads a kind of builder, in any case of its letters.
+fn scheduling_timeout(text: &str) -> Result<SignedDuration> {
+    let timeout: SignedDuration = text.parse().context("as in 20m or 1h30m")?;
+    ensure!(timeout >= SignedDuration::from_mins(1), "at least 1m");
+    Ok(timeout)
+}
+
 fn builder_kind(text: &str) -> Result<BuilderKind> {
     let kinds = [BuilderKind::Kaniko, BuilderKind::Append];
     let found = kinds

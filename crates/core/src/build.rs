@@ -205,7 +205,7 @@ fn going_on(
         };
         return missing(lent, going_on);
     };
-    let given_up_at = build.created_at + patience(&why);
+    let given_up_at = build.created_at + patience(&why, case.settings);
     let message = format!("the build of the runner image cannot start: {why}");
     if case.now >= given_up_at {
         let failure = Failure {

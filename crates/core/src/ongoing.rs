@@ -12,7 +12,8 @@ use crate::approval;
 use crate::build;
 use crate::decide::{Case, Target};
 use crate::progress;
-use crate::seen::{IMAGE_PULL, Waiting};
+use crate::seen::{IMAGE_PULL, UNSCHEDULABLE, Waiting};
+use crate::settings::Settings;
 use crate::start;
 use crate::status::{SUSPENDED, Situation, logs, patch};
 use crate::step::{Decision, Step, Swap};
@@ -200,10 +201,12 @@ impl Case<'_> {
             return self.due().filter(|due| self.now < *due);
         };
         let started = run.started_at;
-        let dues = [NO_POD, SLOW_POD, GIVE_UP, GIVE_UP_SLOWLY];
+        let unscheduled = self.settings.scheduling_timeout;
+        let dues = [NO_POD, SLOW_POD, GIVE_UP, unscheduled, GIVE_UP_SLOWLY];
         dues.map(|wait| started + wait)
             .into_iter()
-            .find(|due| self.now < *due)
+            .filter(|due| self.now < *due)
+            .min()
     }
 
     /// Whether `run` waits for an image that it can do without: a destroy has the base image.
@@ -232,7 +235,7 @@ impl Case<'_> {
             let wait = if self.has_another_way(run, &told) {
                 NO_POD
             } else {
-                patience(&told)
+                patience(&told, self.settings)
             };
             return Some((told, run.started_at + wait));
         }
@@ -315,10 +318,12 @@ impl Case<'_> {
 }
 
 /// How long a Job is waited for whose pod waits for `why`. One that is not admitted leaves its place to
-/// others: the namespace may stay full for long.
-pub(crate) fn patience(why: &Waiting) -> SignedDuration {
+/// others: the namespace may stay full for long. A node for it may have to be made first.
+pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     if admission::is_refused(&why.reason) {
         NO_POD
+    } else if why.reason == UNSCHEDULABLE {
+        settings.scheduling_timeout
     } else {
         GIVE_UP
     }

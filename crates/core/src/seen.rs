@@ -294,6 +294,8 @@ impl fmt::Display for Waiting {
 
 /// The reason of a pod whose image cannot be pulled.
 pub const IMAGE_PULL: &str = "ImagePullBackOff";
+/// The reason of a pod for which there is no node.
+pub const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// The reason of an image that is not in the registry, although it was built.
 pub const IMAGE_MISSING: &str = "ImageMissing";

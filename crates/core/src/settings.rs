@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::{BuilderKind, Engine, Terraform};
+use k8s_openapi::jiff::SignedDuration;
 
 /// The operator's configuration, as far as behaviour depends on it.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
@@ -37,6 +38,8 @@ pub struct Settings {
     /// Repositories that resources may use by the operator's own identity in a cloud; each is a
     /// registry, or a part of its repositories: `registry.example.com/team`.
     pub identity_registries: Vec<String>,
+    /// How long a pod may wait for a node.
+    pub scheduling_timeout: SignedDuration,
     /// Whether resources may refer to objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
     /// Whether namespaces that hold state are labelled: that needs a right in the cluster, which an

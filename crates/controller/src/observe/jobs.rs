@@ -9,7 +9,9 @@ use alustan_api::report::{Failure, FailureClass, PrepareReport};
 use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
 use alustan_core::admission;
-use alustan_core::seen::{BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, Waiting};
+use alustan_core::seen::{
+    BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, UNSCHEDULABLE, Waiting,
+};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStateTerminated, ContainerStatus, Pod, Secret,
@@ -411,7 +413,7 @@ fn stuck(pod: &Pod) -> Option<Waiting> {
         let unscheduled = conditions
             .iter()
             .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
-        let reason = unscheduled.reason.as_deref().unwrap_or("Unschedulable");
+        let reason = unscheduled.reason.as_deref().unwrap_or(UNSCHEDULABLE);
         Some(Waiting {
             reason: reason.to_owned(),
             message: unscheduled.message.clone().unwrap_or_default(),

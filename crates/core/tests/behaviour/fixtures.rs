@@ -6,7 +6,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{Anything, BuilderKind, Terraform};
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 /// Thursday, 1 January 2026.
@@ -34,6 +34,7 @@ pub(crate) fn settings() -> Settings {
         environment: BTreeMap::new(),
         dockerfiles: false,
         identity_registries: vec!["registry.test/team".to_owned()],
+        scheduling_timeout: SignedDuration::from_mins(20),
         cross_namespace_refs: false,
         marks_namespaces: true,
     }
