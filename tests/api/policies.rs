@@ -226,6 +226,29 @@ async fn who_may_change_a_resource_may_not_thereby_approve_its_plans() {
 }
 
 /// The policy of the component, and its binding for the space's namespace alone, with a `ConfigMap` there.
+#[tokio::test]
+async fn the_operator_mends_the_approval_of_a_deleted_resource_alone() {
+    let space = Space::new().await;
+    let mut tf = resource("web");
+    tf["metadata"]["finalizers"] = json!(["tests.alustan.io/hold"]);
+    space.apply(&tf).await.unwrap();
+    let client = space.server.client_as(OPERATOR).await;
+    let operator: Api<Terraform> = Api::namespaced(client, &space.namespace);
+    let edit = PatchParams::default();
+    let mended = Patch::Merge(json!({"spec": {"approval": {"mode": "Manual"}}}));
+    let refused = refusal(async || operator.patch("web", &edit, &mended).await).await;
+    assert!(
+        refused.contains("may only be changed by who may approve"),
+        "{refused}"
+    );
+
+    let api = space.api::<Terraform>();
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    operator.patch("web", &edit, &mended).await.unwrap();
+    let open = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    operator.patch("web", &edit, &open).await.unwrap();
+}
+
 async fn limit(space: &Space, lists: Value) {
     let text = include_str!("../../deploy/kustomize/components/allow-lists/policy.yaml");
     let objects: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
