@@ -1,4 +1,4 @@
-//! Module code uses the token of its run against the operator.
+//! Attacks by module code with the token of its runner pod.
 
 use alustan_tests::{Scene, condition, scene};
 use k8s_openapi::api::batch::v1::Job;
@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-/// Writes to a Secret of its namespace, as whoever has the token of the pod may.
+/// Module that writes to a Secret with the runner's token.
 const MODULE: &str = r#"
 terraform {
   required_providers {
@@ -32,7 +32,7 @@ resource "kubectl_manifest" "forged" {
 }
 "#;
 
-/// A resource whose module writes `forged` to the Secret `secret`, and is not tried again for long.
+/// Creates a resource whose module writes `forged` to the Secret `secret`. Retries are an hour apart.
 async fn attacks(scene: &Scene, name: &str, secret: &str, mut forged: Value) {
     let namespace = &scene.namespace;
     forged["apiVersion"] = json!("v1");
@@ -46,7 +46,7 @@ async fn attacks(scene: &Scene, name: &str, secret: &str, mut forged: Value) {
     scene.apply(&resource).await;
 }
 
-/// Waits until run 1 of `name` is recorded; what its status says of it.
+/// Waits until run 1 of `name` is recorded. Returns its status entry.
 async fn recorded(scene: &Scene, name: &str) -> (String, String) {
     let ended = scene
         .wait(name, "its run to be recorded", |tf| {
@@ -72,13 +72,13 @@ async fn attack_of_a_module_on_the_secrets_of_its_runs_reaches_nobody_else() {
         let run = json!({
             "kind": "apply", "job": "quiet-apply-1", "image": "evil", "serviceAccount": "default",
         });
-        // Decisions of the operator: a run with another account and image, a state that never was.
+        // Run record: another ServiceAccount and image, no state.
         let record = json!({"number": 2, "phase": "Starting", "run": run, "attempted": 0, "stateMade": false});
         attacks(&scene, "record", "record-run", data("record", &record)).await;
-        // Another run goes on, and needs four billion Secrets.
+        // Report: another open run that requests four billion Secrets.
         let progress = json!({"number": 2, "phase": "Starting", "slotsWanted": u32::MAX, "run": run});
         attacks(&scene, "progress", "progress-report", data("progress", &progress)).await;
-        // It is done, while it still runs, on the state of somebody else.
+        // Report: finished while running, with the state address of a neighbour.
         let at = "2026-01-01T00:00:00Z";
         let done = json!({
             "number": 1, "kind": "destroy", "result": "Done", "job": "quiet-apply-1",

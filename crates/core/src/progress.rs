@@ -1,5 +1,4 @@
-//! What a run says of itself, as far as it is believed (rule 12): module code runs with the runner's token, so a
-//! report may hold anything.
+//! Validates run reports (rule 12). Module code has the runner's token, so a report may hold any bytes.
 
 use alustan_api::reasons;
 use alustan_api::report::{ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, RunReport, StepTimes};
@@ -11,50 +10,50 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::absorb::open_run;
 
-/// The protocol since which runs report in a Secret of their own.
+/// First protocol with a separate report Secret.
 const OWN_REPORT: u32 = 5;
-/// Longest name or digest, in bytes.
+/// Maximum size of a name or digest, in bytes.
 const MAX_WORD: usize = 256;
-/// Longest address of a state, in bytes.
+/// Maximum size of a state address, in bytes.
 const MAX_ADDRESS: usize = 2_048;
-/// Longest address of a resource in a module, in bytes.
+/// Maximum size of a resource address in a module, in bytes.
 const MAX_RESOURCE: usize = 512;
-/// Largest number of reasons why a plan asks. All of them stand in one condition, which takes 32 KiB.
+/// Maximum number of reasons why a plan needs approval. They share one condition message of at most 32 KiB.
 const MAX_BECAUSE: usize = 24;
-/// Longest of these reasons, in bytes.
+/// Maximum size of one such reason, in bytes.
 const MAX_WHY: usize = 512;
-/// Largest configuration of a backend, in bytes of JSON.
+/// Maximum size of a backend configuration, in bytes of JSON.
 const MAX_BACKEND: usize = 64 << 10;
-/// The longest that a step can have taken, in milliseconds: 400 days.
+/// Maximum duration of a step, in milliseconds: 400 days.
 const MAX_STEP: u64 = 400 * 24 * 3_600_000;
-/// Longest message of a failure, in bytes.
+/// Maximum size of a failure message, in bytes.
 const MAX_MESSAGE: usize = 4 * MAX_TEXT;
-/// The reason of a failure whose reason we do not know.
+/// Replaces unknown failure reasons.
 const UNKNOWN: &str = "Failed";
-/// Actions of a plan.
+/// Known plan actions.
 const ACTIONS: [&str; 6] = ["create", "update", "replace", "delete", "forget", "import"];
 
-/// What the report of a resource says about its run.
+/// Progress entry of a report Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Told {
-    /// There is no report.
+    /// No report Secret.
     #[default]
     Absent,
-    /// The report has no progress, or one that cannot be read.
+    /// Missing or unparsable progress entry.
     Unreadable,
-    /// As it was written, by anybody who may write it.
+    /// Unvalidated progress entry.
     Progress(Box<RunProgress>),
 }
 
-/// Whether the runner of `run` reports in a Secret of its own. Runners of earlier operators wrote into the record.
+/// Whether the runner of `run` writes a report Secret. Before protocol 5, runners wrote to the run record.
 pub fn has_own_report(run: &RunSpec) -> bool {
     run.protocol >= OWN_REPORT
 }
 
-/// The controller's own record with what its open run says. `has_job`: whether the Job of the run exists, which is created
-/// after the progress was reset.
+/// Merges validated progress of the open run into the run record. `has_job`: whether the Job of the run exists; the progress is reset
+/// before the Job is created.
 ///
-/// A run with a Job whose progress is missing, unreadable or of another run may be applying.
+/// If the Job exists and the progress is missing, unparsable or of another run, the run counts as applying.
 pub fn believed(own: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
     let Some(run) = open_run(own).filter(|run| has_own_report(run)) else {
         return own.clone();
@@ -76,7 +75,7 @@ fn is_about(told: &RunProgress, number: i64, run: &RunSpec) -> bool {
     told.number == number && told.trace_id == run.trace_id
 }
 
-/// The progress is not reset yet.
+/// The run before its progress is reset.
 fn not_begun(own: RunRecord) -> RunRecord {
     RunRecord {
         phase: RunPhase::Starting,
@@ -87,7 +86,7 @@ fn not_begun(own: RunRecord) -> RunRecord {
     }
 }
 
-/// Nobody knows what the run does.
+/// The run in an unknown phase: it may be applying.
 fn may_apply(own: RunRecord, run: &RunSpec) -> RunRecord {
     let claimed_by = Some(unknown_pod(run));
     begun(
@@ -173,7 +172,7 @@ fn is_bounded(backend: &OwnBackend) -> bool {
     size <= MAX_BACKEND
 }
 
-/// The progress that `record` stands for: at the start of a run, and when it is cancelled or closed.
+/// Progress entry for a run that starts, is cancelled or is closed.
 pub fn of(record: &RunRecord) -> RunProgress {
     let run = record.run.as_ref();
     RunProgress {
@@ -192,7 +191,8 @@ pub fn of(record: &RunRecord) -> RunProgress {
     }
 }
 
-/// The report of `run` with every text cut, every word one that we know, and its times within the run's life until `now`.
+/// Validates a report of `run`: truncates texts, replaces unknown reasons and actions, clamps times to the lifetime of the run until
+/// `now`.
 pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
     let end = now.max(run.started_at);
     let started_at = told.started_at.clamp(run.started_at, end);
@@ -246,7 +246,7 @@ fn changes(mut told: ChangeSet) -> ChangeSet {
     }
 }
 
-/// A failure with a reason that we know and a bounded message, which may name what the module has.
+/// Validates a failure: known reason, bounded message. The message may contain output of the module.
 pub(crate) fn failure(told: Failure) -> Failure {
     let known = reasons::ALL.contains(&told.reason.as_str());
     Failure {
@@ -264,7 +264,7 @@ fn address(told: &str) -> String {
     cut(told, MAX_ADDRESS)
 }
 
-/// At most `most` bytes of `text`.
+/// Truncates `text` to at most `most` bytes.
 fn cut(text: &str, most: usize) -> String {
     text.get(..text.floor_char_boundary(most))
         .unwrap_or_default()

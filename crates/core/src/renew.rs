@@ -1,4 +1,4 @@
-//! Config hashes of an operator before protocol 5.
+//! Migration of config hashes from operators before protocol 5.
 
 use alustan_api::run::Pin;
 
@@ -6,12 +6,11 @@ use crate::decide::{Case, Wanted};
 use crate::inputs;
 use crate::seen::SourceSeen;
 
-/// The first protocol whose config hash does not depend on the tag of the image.
+/// First protocol with a config hash that is independent of the image tag.
 const SINCE: u32 = 5;
 
 impl Case<'_> {
-    /// Replaces what an earlier operator noted for `source` with `wanted`, and nothing else, by what this one notes for
-    /// it: an upgrade applies nothing.
+    /// Rewrites config hashes of an earlier operator if only the formula changed, so that an upgrade applies nothing.
     pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &Wanted) {
         let observed = self
             .tf

@@ -1,5 +1,5 @@
-//! Module code has the runner's token, so the report of a run may hold anything. Whatever it holds, the operator
-//! touches nothing but the resource's own objects, keeps to its own decisions, and stays small.
+//! Property test for forged reports: for any content of the report Secret, the operator writes only objects of its own resource, keeps its own
+//! decisions, and uses bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use serde_json::json;
 use crate::fixtures::{Edit as _, at};
 use crate::world::{Stage, World};
 
-/// Largest status and memory that may follow from a report, in bytes of JSON.
+/// Maximum size of status and history after a report, in bytes of JSON.
 const LARGEST: usize = 256 << 10;
 
 fn text() -> BoxedStrategy<String> {
@@ -118,7 +118,7 @@ fn progress() -> BoxedStrategy<RunProgress> {
         .boxed()
 }
 
-/// Stands for the trace id of the run that goes on.
+/// Placeholder for the trace id of the open run.
 const OF_RUN: &str = "of the run";
 
 fn changes() -> BoxedStrategy<ChangeSet> {
@@ -203,12 +203,12 @@ fn report() -> BoxedStrategy<RunReport> {
         .boxed()
 }
 
-/// Everything that a report may hold.
+/// Arbitrary content of a report Secret.
 #[derive(Clone, Debug)]
 struct Forged {
     progress: Option<RunProgress>,
     report: Option<RunReport>,
-    /// Values by output, and whether each is sensitive.
+    /// Values by output name, each with its sensitive flag.
     outputs: Option<BTreeMap<String, (String, bool)>>,
 }
 
@@ -231,7 +231,7 @@ fn forged() -> BoxedStrategy<Forged> {
         .boxed()
 }
 
-/// Worlds in which a run is at each of its stages.
+/// Worlds with a run in each stage.
 fn worlds() -> Vec<World> {
     let at_stage = |manual: bool, stage: Stage| {
         let mut world = World::new();
