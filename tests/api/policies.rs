@@ -72,6 +72,7 @@ async fn a_namespace_that_holds_state_is_not_deleted_before_a_person_says_so() {
     let refused = refusal(async || api.delete(name, &trial()).await).await;
     for command in [
         format!("kubectl get tf -n {name}"),
+        format!("kubectl get secrets -l alustan.io/orphaned -n {name}"),
         format!("kubectl label namespace {name} alustan.io/holds-state-"),
     ] {
         assert!(refused.contains(&command), "no {command:?} in {refused}");
@@ -225,7 +226,6 @@ async fn who_may_change_a_resource_may_not_thereby_approve_its_plans() {
     .await;
 }
 
-/// The policy of the component, and its binding for the space's namespace alone, with a `ConfigMap` there.
 #[tokio::test]
 async fn the_operator_mends_the_approval_of_a_deleted_resource_alone() {
     let space = Space::new().await;
@@ -249,6 +249,7 @@ async fn the_operator_mends_the_approval_of_a_deleted_resource_alone() {
     operator.patch("web", &edit, &open).await.unwrap();
 }
 
+/// The policy of the component, and its binding for the space's namespace alone, with a `ConfigMap` there.
 async fn limit(space: &Space, lists: Value) {
     let text = include_str!("../../deploy/kustomize/components/allow-lists/policy.yaml");
     let objects: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();

@@ -44,7 +44,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     (
         "",
         "persistentvolumeclaims",
-        &["get", "list", "watch", "create", "delete"],
+        &["get", "list", "watch", "create", "patch", "delete"],
     ),
     // Pods that apply are not evicted.
     (

@@ -36,6 +36,7 @@ mod migration;
 mod names;
 mod notify;
 mod order;
+mod orphan;
 mod outages;
 mod outputs;
 mod rbac;

@@ -18,6 +18,8 @@ pub const COMPONENT: &str = "app.kubernetes.io/component";
 pub const IMAGE_TAG: &str = "alustan.io/image-tag";
 /// Label of a runner pod that may change real objects: `true`.
 pub const CHANGES: &str = "alustan.io/changes";
+/// Label of what holds the state of a resource that is gone, with what it manages left as it is: `true`.
+pub const ORPHANED: &str = "alustan.io/orphaned";
 /// Label of a namespace that holds what was applied: `true`.
 pub const HOLDS_STATE: &str = "alustan.io/holds-state";
 /// Annotation of a `ServiceAccount`, set by who owns it: `true` lets resources of its namespace have it

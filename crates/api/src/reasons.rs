@@ -185,6 +185,7 @@ pub const ALL: &[&str] = &[
     "SshKeyMissing",
     "StateConflict",
     "StateDamaged",
+    "StateLeft",
     "StateLocked",
     "StateLost",
     "StateNotOurs",

@@ -435,15 +435,15 @@ impl<'a> Pass<'a> {
                 Ok(())
             }
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
-                match self.not_taken(&api, &name).await? {
-                    Some(old) if old.metadata.deletion_timestamp.is_some() => {
-                        self.delete_finished_users(&name).await?;
-                        Err(Error::ClaimInTheWay(name))
-                    }
-                    Some(_) => Ok(()),
-                    // It went meanwhile.
-                    None => Err(Error::Conflict),
+                let what = format!("read PersistentVolumeClaim {name}");
+                let found = call(&what, api.get_metadata_opt(&name)).await?;
+                // It went meanwhile.
+                let old = found.ok_or(Error::Conflict)?;
+                if self.is_ours(&old)? && old.metadata.deletion_timestamp.is_some() {
+                    self.delete_finished_users(&name).await?;
+                    return Err(Error::ClaimInTheWay(name));
                 }
+                self.adopt(&api, &old).await
             }
             Err(error) => Err(error),
         }

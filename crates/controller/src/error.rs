@@ -67,6 +67,20 @@ pub(crate) enum Error {
     /// The API server did not answer in time.
     #[error("{0}: no answer within {TIMEOUT:?}")]
     Timeout(String),
+    /// An object that a run needs holds the state of an earlier resource of the same name.
+    #[error(
+        "{kind} {name} holds the state of an earlier Terraform resource of this name: nothing is run, since everything would be \
+         made a second time. To go on with that state: {adopt}; if the first plan changes anything, it waits for approval. To \
+         begin without it: keep the object, and give the resource another name"
+    )]
+    StateLeft {
+        /// What it is.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// The command that takes it over.
+        adopt: String,
+    },
     /// The kernel gave no random numbers.
     #[error("no random numbers for a new key")]
     Random,
@@ -110,6 +124,7 @@ impl Error {
             Self::RecordInTheWay(_) => "RecordInTheWay",
             Self::Unreadable { .. } => "RecordUnreadable",
             Self::NameTaken { .. } => "NameTaken",
+            Self::StateLeft { .. } => "StateLeft",
             Self::Timeout(_) => "ApiUnavailable",
             Self::Random => "Random",
         }
@@ -171,6 +186,7 @@ impl Error {
             | Self::RecordInTheWay(_)
             | Self::Unreadable { .. }
             | Self::NameTaken { .. }
+            | Self::StateLeft { .. }
             | Self::Timeout(_)
             | Self::Random => self.to_string(),
         }

@@ -50,7 +50,7 @@ pub fn may_ask(tf: &Terraform, destroys: bool) -> bool {
 }
 
 fn adopts(tf: &Terraform, destroys: bool) -> bool {
-    tf.spec.backend.as_ref().is_some_and(|it| it.adopt) && !destroys
+    crate::orphans::adopts(tf) && !destroys
 }
 
 /// A digest of who has a say, 12 characters; empty with the defaults of `spec.approval`.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::approval;
 use crate::delete;
 use crate::digest;
+use crate::orphans;
 use crate::seen::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
 /// State slots of a new resource, besides the one in the Secret of the pointer: for the current version, the
@@ -41,7 +42,7 @@ pub fn run_inputs(
         backend: backend(tf, source.backend.as_deref(), seen, slots_wanted)?,
         timeouts: time_limits(tf),
         approval: approval::inputs(tf, false),
-        adopt: tf.spec.backend.as_ref().is_some_and(|it| it.adopt),
+        adopt: orphans::adopts(tf),
         migrate: None,
         engine_before: None,
         applied_before: delete::says_applied(tf),

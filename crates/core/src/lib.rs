@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod notices;
 pub mod objects;
 mod ongoing;
+pub mod orphans;
 pub mod progress;
 pub mod references;
 mod renew;

@@ -211,7 +211,7 @@ pub struct SlotsOfRecord(pub Record);
 impl MoreSlots for SlotsOfRecord {
     async fn more_slots(&self, wanted: usize) -> Vec<String> {
         let count = u32::try_from(wanted).unwrap_or(u32::MAX);
-        crate::say!("the state has grown: asking for {wanted} slots");
+        crate::say!("asking for {wanted} slots for the state");
         let end = tokio::time::Instant::now() + SLOTS_PATIENCE;
         loop {
             let slots = self.0.ask_for_slots(count).await.unwrap_or_default();

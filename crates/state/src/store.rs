@@ -165,6 +165,7 @@ impl StateStore {
     ) -> Result<Self, StateError> {
         let found = read_pointer(&*secrets, &pointer).await?;
         let parsed = parse_pointer(&pointer, &found)?;
+        let slots = with_used(&parsed, &pointer, slots, &*more).await;
         let used: BTreeSet<&String> = parsed.current.iter().flat_map(|it| &it.slots).collect();
         let others = used.into_iter().filter(|slot| **slot != pointer);
         let read = try_join_all(others.map(|slot| read_slot(&*secrets, slot))).await?;
@@ -330,6 +331,27 @@ impl Pointer {
             .flat_map(|version| &version.slots)
             .collect()
     }
+}
+
+/// `slots`, and more of them if `parsed` names others: an earlier resource may have had more.
+async fn with_used(
+    parsed: &Pointer,
+    pointer: &str,
+    mut slots: Vec<String>,
+    more: &dyn MoreSlots,
+) -> Vec<String> {
+    let used = parsed.used().into_iter();
+    let unknown = used.filter(|slot| *slot != pointer && !slots.contains(slot));
+    let numbers = unknown.filter_map(|slot| slot.rsplit('-').next()?.parse::<u32>().ok());
+    if let Some(wanted) = numbers.max().and_then(|last| last.checked_add(1)) {
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+        for slot in more.more_slots(wanted).await {
+            if !slots.contains(&slot) {
+                slots.push(slot);
+            }
+        }
+    }
+    slots
 }
 
 /// The slot in the Secret of the pointer, then `slots`, with the versions of those that were read.

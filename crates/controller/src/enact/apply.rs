@@ -4,7 +4,8 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use alustan_api::FIELD_MANAGER;
+use alustan_api::{FIELD_MANAGER, labels};
+use alustan_core::orphans;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
@@ -12,7 +13,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Pass, call};
 use crate::error::Error;
@@ -90,7 +91,8 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name:
-    /// the module would run with the rights and the state of others.
+    /// the module would run with the rights and the state of others. [`Error::StateLeft`] if it is orphaned state and the resource does not
+    /// adopt it.
     pub(super) async fn apply<K: Owned>(
         &self,
         object: &K,
@@ -143,24 +145,71 @@ impl Pass<'_> {
         let what = format!("read {kind} {name}");
         // The data of a state is none of the operator's business.
         let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
-        let found = if only_metadata {
+        if only_metadata {
             let found = call(&what, api.get_metadata_opt(&name)).await?;
-            found.map(|found| self.seen(&found))
+            self.seen(&api, found).await
         } else {
             let found = call(&what, api.get_opt(&name)).await?;
-            found.map(|found| self.seen(&found))
-        };
-        let taken = || Error::NameTaken {
-            kind: kind.into_owned(),
-            name,
-        };
-        found.map(|ours| ours.ok_or_else(taken)).transpose()
+            self.seen(&api, found).await
+        }
     }
 
-    /// The uid and the fields of `found`, if it is ours.
-    fn seen<K: Resource + Serialize>(&self, found: &K) -> Option<(String, Value)> {
-        let uid = found.uid().filter(|_| is_made_for(self.tf, found))?;
-        Some((uid, fields(found)))
+    /// Returns uid and fields of `found`, adopting orphaned state.
+    async fn seen<K: Owned>(
+        &self,
+        api: &Api<K>,
+        found: Option<impl Resource<DynamicType = ()> + Serialize>,
+    ) -> Result<Option<(String, Value)>, Error> {
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        self.adopt(api, &found).await?;
+        Ok(Some((found.uid().unwrap_or_default(), fields(&found))))
+    }
+
+    /// Whether `found` belongs to the resource; `false` for orphaned state that it adopts.
+    ///
+    /// # Errors
+    /// As of [`Self::apply`].
+    pub(super) fn is_ours<F>(&self, found: &F) -> Result<bool, Error>
+    where
+        F: Resource<DynamicType = ()>,
+    {
+        if is_made_for(self.tf, found) {
+            return Ok(true);
+        }
+        let kind = F::kind(&()).into_owned();
+        let name = found.name_any();
+        let is_orphaned = orphans::is_orphaned(self.tf, found.labels());
+        match (is_orphaned, orphans::adopts(self.tf)) {
+            (true, true) => Ok(false),
+            (true, false) => Err(Error::StateLeft {
+                kind,
+                name,
+                adopt: orphans::how_to_adopt(self.tf),
+            }),
+            (false, _) => Err(Error::NameTaken { kind, name }),
+        }
+    }
+
+    /// Adopts `found` if it is orphaned state.
+    pub(super) async fn adopt<K: Owned>(
+        &self,
+        api: &Api<K>,
+        found: &impl Resource<DynamicType = ()>,
+    ) -> Result<(), Error> {
+        if self.is_ours(found)? {
+            return Ok(());
+        }
+        let labels = json!({labels::UID: self.tf.uid(), labels::ORPHANED: null});
+        let body = json!({"metadata": {"uid": found.uid(), "labels": labels}});
+        let name = found.name_any();
+        let what = format!("adopt {} {name}", K::kind(&()));
+        let edit = PatchParams::default();
+        let patch = Patch::Merge(&body);
+        call(&what, api.patch_metadata(&name, &edit, &patch))
+            .await
+            .map(drop)
     }
 }
 

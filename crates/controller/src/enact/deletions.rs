@@ -5,10 +5,11 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::{Pass, StatusKind, call, gone, is, lending, namespaces};
 use crate::context::Context;
@@ -117,6 +118,12 @@ impl Pass<'_> {
         self.delete_all::<ServiceAccount>(&ours).await?;
         if volume {
             self.delete_all::<PersistentVolumeClaim>(&ours).await?;
+        } else {
+            self.orphan::<PersistentVolumeClaim>(&ours).await?;
+        }
+        if !state {
+            let states = format!("{ours},{}={}", labels::COMPONENT, Component::State.as_str());
+            self.orphan::<Secret>(&states).await?;
         }
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&secrets).await?;
@@ -126,6 +133,34 @@ impl Pass<'_> {
         self.cx
             .mirrors
             .forget(&self.namespace(), &self.tf.name_any());
+        Ok(())
+    }
+
+    /// Labels state objects that stay as orphaned.
+    async fn orphan<K>(&self, selector: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let api = self.api::<K>();
+        let kind = K::kind(&());
+        let list = ListParams::default().labels(selector);
+        let what = format!("list {kind}s to orphan");
+        let mark = json!({"metadata": {"labels": {labels::ORPHANED: "true"}}});
+        for object in call(&what, api.list_metadata(&list)).await? {
+            let name = object.name_any();
+            let what = format!("label {kind} {name}");
+            let edit = PatchParams::default();
+            gone(
+                call(
+                    &what,
+                    api.patch_metadata(&name, &edit, &Patch::Merge(&mark)),
+                )
+                .await,
+            )?;
+        }
         Ok(())
     }
 

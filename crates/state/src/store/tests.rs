@@ -8,6 +8,20 @@ use rstest::rstest;
 
 struct Given(Vec<String>);
 
+/// How many slots were asked for.
+#[derive(Default)]
+struct Asked(std::sync::Mutex<Vec<usize>>);
+
+#[async_trait]
+impl MoreSlots for Asked {
+    async fn more_slots(&self, wanted: usize) -> Vec<String> {
+        self.0.lock().unwrap().push(wanted);
+        names(wanted)
+    }
+
+    fn giving_up_previous(&self) {}
+}
+
 #[async_trait]
 impl MoreSlots for Given {
     async fn more_slots(&self, _wanted: usize) -> Vec<String> {
@@ -165,6 +179,28 @@ async fn more_slots_are_asked_for_when_a_state_grows() {
     );
     assert!(pointer(&secrets).current.unwrap().slots.len() > 2);
     assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(2));
+}
+
+#[tokio::test]
+async fn slots_that_the_pointer_names_are_asked_for_before_they_are_read() {
+    let secrets = cluster(12);
+    let store = open_with(&secrets, 12, 12).await.unwrap();
+    store.put(state(1, 400)).await.unwrap();
+    let used = pointer(&secrets).current.unwrap().slots.len() - 1;
+    let asked = Arc::new(Asked::default());
+    let (place, chunk) = ("state".to_owned(), 128);
+    let reopened = StateStore::open_with_chunk(
+        secrets.clone(),
+        place,
+        names(1),
+        asked.clone(),
+        writer(),
+        chunk,
+    );
+    let found = reopened.await.unwrap().get().await;
+    assert_eq!(*found.unwrap(), state(1, 400));
+    assert!(used > 1, "{used}");
+    assert_eq!(*asked.0.lock().unwrap(), [used]);
 }
 
 #[tokio::test]

@@ -1,0 +1,75 @@
+//! What a resource leaves behind, and who takes it over.
+
+use alustan_tests::{Counter, Scene, scene};
+use kube::api::DeleteParams;
+use serde_json::json;
+
+const WHAT: &str = "secrets,persistentvolumeclaims";
+
+/// Names of what carries the mark of a state that was left behind.
+async fn left(scene: &Scene) -> String {
+    let namespace = scene.namespace.as_str();
+    let marked = [
+        "get",
+        WHAT,
+        "-n",
+        namespace,
+        "-o",
+        "name",
+        "-l",
+        "alustan.io/orphaned",
+    ];
+    scene.kubectl(&marked).await
+}
+
+#[tokio::test]
+async fn orphan_state_is_taken_over_by_the_next_resource_of_the_name_and_nothing_is_made_twice() {
+    scene("orphan", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        let mut volume = scene.resource_of("volume", "web");
+        volume["spec"]["backend"] = json!({"provider": "local"});
+        let resources = [scene.resource("web"), volume];
+        for resource in &resources {
+            let mut orphan = resource.clone();
+            orphan["spec"]["deletionPolicy"] = json!("Orphan");
+            scene.apply(&orphan).await;
+        }
+        for name in ["web", "volume"] {
+            scene.ready(name).await;
+            scene.delete(name, &DeleteParams::foreground()).await;
+        }
+        let marked = left(&scene).await;
+        let of_web = marked.contains("secret/web-state\n");
+        assert!(of_web && marked.contains("/volume-cache\n"), "{marked}");
+
+        for resource in &resources {
+            scene.apply(resource).await;
+        }
+        for (name, object) in [
+            ("web", "Secret web-state"),
+            ("volume", "PersistentVolumeClaim volume-cache"),
+        ] {
+            let said = scene.reason(name, "StateLeft").await;
+            let adopt = format!(
+                "kubectl patch tf {name} -n {} --type merge -p '{{\"spec\":{{\"backend\":{{\"adopt\":true}}}}}}'",
+                scene.namespace
+            );
+            assert!(said.contains(object) && said.contains(&adopt), "{said}");
+            assert!(!said.contains("remove"), "{said}");
+            // As the message says.
+            scene.cluster.run("bash", &["-c", &adopt]).await;
+            let runs = scene.ready(name).await.status.unwrap().runs;
+            let results: Vec<_> = runs.iter().map(|run| run.result.as_str()).collect();
+            assert_eq!(results, ["NoChanges"], "{name}");
+        }
+        assert_eq!((counter.lives(), left(&scene).await.as_str()), ((2, 0), ""));
+        for name in ["web", "volume"] {
+            scene.delete(name, &DeleteParams::foreground()).await;
+        }
+        assert_eq!(counter.lives(), (2, 2));
+    })
+    .await;
+}
