@@ -52,7 +52,7 @@ async fn orphan_state_is_taken_over_by_the_next_resource_of_the_name_and_nothing
             ("web", "Secret web-state"),
             ("volume", "PersistentVolumeClaim volume-cache"),
         ] {
-            let said = scene.reason(name, "StateLeft").await;
+            let said = scene.reason(name, "OrphanedState").await;
             let adopt = format!(
                 "kubectl patch tf {name} -n {} --type merge -p '{{\"spec\":{{\"backend\":{{\"adopt\":true}}}}}}'",
                 scene.namespace

@@ -73,7 +73,7 @@ pub(crate) enum Error {
          made a second time. To go on with that state: {adopt}; if the first plan changes anything, it waits for approval. To \
          begin without it: keep the object, and give the resource another name"
     )]
-    StateLeft {
+    OrphanedState {
         /// What it is.
         kind: String,
         /// Its name.
@@ -124,7 +124,7 @@ impl Error {
             Self::RecordInTheWay(_) => "RecordInTheWay",
             Self::Unreadable { .. } => "RecordUnreadable",
             Self::NameTaken { .. } => "NameTaken",
-            Self::StateLeft { .. } => "StateLeft",
+            Self::OrphanedState { .. } => "OrphanedState",
             Self::Timeout(_) => "ApiUnavailable",
             Self::Random => "Random",
         }
@@ -186,7 +186,7 @@ impl Error {
             | Self::RecordInTheWay(_)
             | Self::Unreadable { .. }
             | Self::NameTaken { .. }
-            | Self::StateLeft { .. }
+            | Self::OrphanedState { .. }
             | Self::Timeout(_)
             | Self::Random => self.to_string(),
         }

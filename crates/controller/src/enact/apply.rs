@@ -91,7 +91,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name:
-    /// the module would run with the rights and the state of others. [`Error::StateLeft`] if it is orphaned state and the resource does not
+    /// the module would run with the rights and the state of others. [`Error::OrphanedState`] if it is orphaned state and the resource does not
     /// adopt it.
     pub(super) async fn apply<K: Owned>(
         &self,
@@ -183,7 +183,7 @@ impl Pass<'_> {
         let is_orphaned = orphans::is_orphaned(self.tf, found.labels());
         match (is_orphaned, orphans::adopts(self.tf)) {
             (true, true) => Ok(false),
-            (true, false) => Err(Error::StateLeft {
+            (true, false) => Err(Error::OrphanedState {
                 kind,
                 name,
                 adopt: orphans::how_to_adopt(self.tf),
