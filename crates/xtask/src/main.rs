@@ -333,6 +333,59 @@ mod tests {
         }
     }
 
+    /// Whether a sentence advises to delete an object that may hold state, without a condition or a warning.
+    fn is_dangerous_advice(sentence: &str) -> bool {
+        const OBJECTS: [&str; 6] = [
+            "-state",
+            "-run`",
+            "-report",
+            "-cache`",
+            "holds the state",
+            "only copy of a state",
+        ];
+        const WARNINGS: [&str; 5] = ["not ", "only if", "keep", "unless", "once "];
+        let sentence = sentence.to_lowercase().replace("holds-state", "");
+        let has = |words: &[&str]| words.iter().any(|word| sentence.contains(word));
+        has(&["delete ", "remove "]) && has(&OBJECTS) && !has(&WARNINGS)
+    }
+
+    #[test]
+    fn dangerous_advice_is_recognised() {
+        for sentence in [
+            "Secret web-state exists: remove it",
+            "delete Secret `NAME-run` and the claim",
+        ] {
+            assert!(is_dangerous_advice(sentence), "{sentence}");
+        }
+        for sentence in [
+            "Do not delete Secret `NAME-run`",
+            "remove the object only if it holds no state: `NAME-state`",
+            "remove the finalizer",
+        ] {
+            assert!(!is_dangerous_advice(sentence), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn no_text_advises_to_delete_an_object_that_may_hold_state() {
+        let mut paths = Vec::new();
+        documents(&root(), &mut paths);
+        let mut messages = String::new();
+        for name in ["cli", "controller", "core", "runner", "state"] {
+            code(&root().join("crates").join(name).join("src"), &mut messages);
+        }
+        let documents = paths
+            .iter()
+            .map(|path| std::fs::read_to_string(path).unwrap());
+        let texts: Vec<String> = documents.chain([messages]).collect();
+        let advice: Vec<&str> = texts
+            .iter()
+            .flat_map(|text| text.split(['.', ';', '|', '"']))
+            .filter(|sentence| is_dangerous_advice(sentence))
+            .collect();
+        assert_eq!(advice, Vec::<&str>::new());
+    }
+
     #[test]
     fn every_line_of_the_threat_model_is_shown_by_a_test_that_exists() {
         let docs = std::fs::read_to_string(root().join("docs/security.md")).unwrap();
