@@ -50,13 +50,17 @@ impl Record {
         names::record(&self.key.name)
     }
 
-    /// Whether the state of `tf` is managed; where its spec does not say so, as its runs have found.
+    /// Whether the state of `tf` is managed. Without `backend.provider`, runs report it; before the first run it counts as
+    /// managed, so that a local state can be pushed.
     pub(crate) async fn is_managed(&self, tf: &Terraform) -> Result<bool, Error> {
         let provider = tf.spec.backend.as_ref().and_then(|it| it.provider);
         match provider {
             Some(BackendProvider::Managed) => Ok(true),
             Some(_) => Ok(false),
-            None => Ok(self.read().await?.0.state_made),
+            None => {
+                let (record, _) = self.read().await?;
+                Ok(record.state_made || record.number == 0)
+            }
         }
     }
 

@@ -168,6 +168,18 @@ async fn a_large_state_gets_more_secrets_which_the_next_run_knows_of() {
 }
 
 #[tokio::test]
+async fn state_push_adopts_a_local_state_before_the_first_run() {
+    let space = Space::new().await;
+    let suspended = with(resource("web"), "/suspend", Some(json!(true)));
+    space.apply(&suspended).await.unwrap();
+    let record = json!({"number": 0, "phase": "Starting"}).to_string();
+    create_secret(&space, &names::record("web"), json!({"record": record})).await;
+    let (file, text) = state(&space, "l", 1, "a");
+    run(&space, &format!("state push web {file}")).await.done();
+    assert_eq!(run(&space, "state pull web").await.done(), text);
+}
+
+#[tokio::test]
 async fn state_push_is_refused_while_a_run_has_unsaved_state() {
     let space = at_rest().await;
     let unsaved = json!({key::LEFTOVER: "sealed"});
