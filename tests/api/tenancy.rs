@@ -45,6 +45,7 @@ impl Operator {
             .args(["--insecure-registry", "127.0.0.1:1"])
             .args(["--listen", "127.0.0.1:0"])
             .args(["--max-concurrent-runs", &places.to_string()])
+            .args(["--max-runs-per-namespace", &places.to_string()])
             .arg("--cache-dir")
             .arg(self.server.folder().join("cache"))
             .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))

@@ -114,6 +114,7 @@ mod alone {
             greedy.cluster.scale_operator(0).await;
             let operators = Operators::of(&greedy).await.everywhere();
             let operators = operators.with("ALUSTAN_MAX_CONCURRENT_RUNS", "2");
+            let operators = operators.with("ALUSTAN_MAX_RUNS_PER_NAMESPACE", "2");
             let operator = operators.start(None);
             let counter = Counter::start().await;
             greedy

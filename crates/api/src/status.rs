@@ -207,7 +207,7 @@ pub struct RetryStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// 1 is next.
+    /// Position in the queue, refreshed every 5 minutes. 1 starts next; from 100 on it is rounded up to two digits. Example: 12.
     pub position: i32,
 }
 

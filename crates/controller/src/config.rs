@@ -111,6 +111,10 @@ pub(crate) struct Config {
     /// How many runs may go on at once, over all resources. A build for a run counts as one.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
+    /// Maximum number of concurrent runs and builds in one namespace. 0 means half of --max-concurrent-runs. A tenth of
+    /// --max-concurrent-runs is reserved for namespaces without a run.
+    #[arg(long, env = "ALUSTAN_MAX_RUNS_PER_NAMESPACE", default_value_t = 0)]
+    pub(crate) max_runs_per_namespace: usize,
     /// How long the pod of a run or a build may wait for a node (`20m`, `1h`), before its Job is deleted and made anew:
     /// longer than the cluster takes to make one.
     #[arg(

@@ -1,11 +1,11 @@
-//! Admission of runs: `--max-concurrent-runs` places, given out by [`schedule`].
+//! Admission of runs and builds: `--max-concurrent-runs` and `--max-runs-per-namespace`, in the order of [`schedule`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use alustan_core::metrics;
 use alustan_core::references::Key;
-use alustan_core::schedule::{Class, Served, Waiting, schedule};
+use alustan_core::schedule::{Class, Places, Served, Waiting, schedule};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -13,7 +13,7 @@ use crate::Ref;
 
 /// Who runs, and who waits for a place.
 pub(crate) struct Dispatcher {
-    limit: usize,
+    places: Places,
     state: Mutex<State>,
     wake: UnboundedSender<Ref>,
 }
@@ -46,10 +46,10 @@ pub(crate) struct Load {
 }
 
 impl Dispatcher {
-    /// `limit` places; `wake` gets the resources whose turn has come.
-    pub(crate) fn new(limit: usize, wake: UnboundedSender<Ref>) -> Self {
+    /// `wake` receives the resources that are admitted.
+    pub(crate) fn new(places: Places, wake: UnboundedSender<Ref>) -> Self {
         Self {
-            limit,
+            places,
             state: Mutex::default(),
             wake,
         }
@@ -85,16 +85,15 @@ impl Dispatcher {
             },
         );
         let order = state.order(now);
-        let place = order
-            .iter()
-            .position(|next| next == key)
-            .unwrap_or(order.len());
-        let free = self.limit.saturating_sub(state.running.len());
-        if place < free {
+        let running = state.running();
+        let admitted = self.places.admit(&order, &running);
+        if admitted.contains(&key) {
             state.serve(key);
             return Ok(Some(now.duration_since(since)));
         }
-        Err(place - free + 1)
+        let mut waiting = order.iter().filter(|next| !admitted.contains(next));
+        let before = waiting.position(|next| next == key);
+        Err(before.unwrap_or(order.len()) + 1)
     }
 
     /// How busy it is now.
@@ -111,7 +110,7 @@ impl Dispatcher {
             oldest,
             waiting: classes.map(|it| (metrics::class(it), count(of(it)))).into(),
             running: count(state.running.len()),
-            places: count(self.limit),
+            places: count(self.places.all),
         }
     }
 
@@ -141,8 +140,7 @@ impl Dispatcher {
 
     /// Wakes those for whom there is a place.
     fn call(&self, state: &State, now: Timestamp) {
-        let free = self.limit.saturating_sub(state.running.len());
-        for next in state.order(now).into_iter().take(free) {
+        for next in self.places.admit(&state.order(now), &state.running()) {
             // The receiver lives as long as the controller.
             let _ = self.wake.send(Ref::new(&next.name).within(&next.namespace));
         }
@@ -161,8 +159,11 @@ impl State {
 
     fn order(&self, now: Timestamp) -> Vec<Key> {
         let queue: Vec<Waiting> = self.queue.values().cloned().collect();
-        let running: Vec<Key> = self.running.iter().cloned().collect();
-        schedule(&queue, &running, &self.served, now)
+        schedule(&queue, &self.running(), &self.served, now)
+    }
+
+    fn running(&self) -> Vec<Key> {
+        self.running.iter().cloned().collect()
     }
 }
 
@@ -183,7 +184,7 @@ mod tests {
     fn a_place_that_gets_free_goes_to_the_next_in_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(1, wake);
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         let later = now + SignedDuration::from_secs(4);
         let at_once = Ok(Some(SignedDuration::ZERO));
         assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), at_once);
@@ -210,7 +211,7 @@ mod tests {
     fn runs_from_before_a_restart_keep_their_places() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(1, wake);
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         dispatcher.begin(|| vec![key("a")]);
         dispatcher.begin(|| unreachable!("it began already"));
         assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(1));
@@ -222,7 +223,7 @@ mod tests {
     fn who_no_longer_wants_to_run_leaves_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(1, wake);
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         dispatcher.running(&key("a"));
         assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(1));
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(2));
@@ -234,7 +235,7 @@ mod tests {
     fn one_that_cannot_be_looked_at_keeps_nobody_waiting() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(1, wake);
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         assert!(dispatcher.admit(&key("a"), Class::Change, now).is_ok());
         for waits in ["b", "c"] {
             assert!(dispatcher.admit(&key(waits), Class::Change, now).is_err());
@@ -251,7 +252,7 @@ mod tests {
     #[test]
     fn namespaces_take_turns_though_there_is_one_place_alone() {
         let (wake, _woken) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::new(1, wake);
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         let of = |namespace: &str, name: &str| Key::new(namespace, name);
         let at = |second| Timestamp::from_second(second).unwrap();
         let all = [

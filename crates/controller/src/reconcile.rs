@@ -36,8 +36,8 @@ use crate::{Guarded, Ref, unreadable};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
 const SOONEST: Duration = Duration::from_secs(1);
-/// Who waits for a place is told anew which one it is.
-const QUEUED: SignedDuration = SignedDuration::from_secs(30);
+/// Refresh interval of the queue position in status. Admission wakes the resource.
+const QUEUED: SignedDuration = SignedDuration::from_mins(5);
 /// Looked at again after this, if nothing happened: no watch promises every event.
 const RESYNC: Duration = Duration::from_hours(1);
 
@@ -305,8 +305,15 @@ fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
 }
 
 fn queued(status: &mut TerraformStatus, position: usize) {
-    let place = i32::try_from(position).unwrap_or(i32::MAX);
-    status.queue = Some(alustan_api::QueueStatus { position: place });
+    let position = i32::try_from(rounded(position)).unwrap_or(i32::MAX);
+    status.queue = Some(alustan_api::QueueStatus { position });
+}
+
+/// Rounds a queue position up to two digits: most status patches of a long queue are saved.
+fn rounded(position: usize) -> usize {
+    let digits = position.checked_ilog10().unwrap_or_default();
+    let step = 10_usize.pow(digits.saturating_sub(1));
+    position.div_ceil(step) * step
 }
 
 /// The status when a read or a write failed: what stands in the way is said, and tried again. An

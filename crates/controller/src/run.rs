@@ -7,6 +7,7 @@ use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
 use alustan_core::lease::{self, Identity};
 use alustan_core::references::followers;
+use alustan_core::schedule::Places;
 use alustan_core::settings::Settings;
 use alustan_source::{CacheOptions, GitCache};
 use anyhow::{Context as _, Result, bail};
@@ -98,7 +99,8 @@ pub(crate) async fn run(config: Config) -> Result<()> {
         );
     }
     let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists);
-    let dispatcher = Dispatcher::new(config.max_concurrent_runs, wake.clone());
+    let places = Places::new(config.max_concurrent_runs, config.max_runs_per_namespace);
+    let dispatcher = Dispatcher::new(places, wake.clone());
     let (push, pushes) = mpsc::channel(PUSHES);
     let made = Made {
         client,

@@ -32,10 +32,57 @@ pub struct Waiting {
 /// After this long in the queue a run counts as one class higher, drift as a plan at most.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
+/// Run slots of the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Maximum number of concurrent runs.
+    pub all: usize,
+    /// Maximum number of concurrent runs in one namespace.
+    pub per_namespace: usize,
+    /// Slots reserved for namespaces without a run.
+    pub reserved: usize,
+}
+
+impl Places {
+    /// `all` slots, at most `per_namespace` of them for one namespace (0: half of them). A tenth is reserved for namespaces
+    /// without a run.
+    pub fn new(all: usize, per_namespace: usize) -> Self {
+        let per_namespace = match per_namespace {
+            0 => all.div_ceil(2),
+            limit => limit,
+        };
+        Self {
+            all,
+            per_namespace,
+            reserved: all / 10,
+        }
+    }
+
+    /// The runs of `order` that start now, beside those that are `running`.
+    pub fn admit<'a>(self, order: &'a [Key], running: &[Key]) -> Vec<&'a Key> {
+        let mut load: BTreeMap<&str, usize> = BTreeMap::new();
+        for key in running {
+            *load.entry(key.namespace.as_str()).or_default() += 1;
+        }
+        let mut free = self.all.saturating_sub(running.len());
+        let mut admitted = Vec::new();
+        for key in order {
+            let load = load.entry(key.namespace.as_str()).or_default();
+            let kept = if *load == 0 { 0 } else { self.reserved };
+            if free > kept && *load < self.per_namespace {
+                *load += 1;
+                free -= 1;
+                admitted.push(key);
+            }
+        }
+        admitted
+    }
+}
+
 /// When namespaces got their last places: numbers that grow with each place that is given out.
 pub type Served = BTreeMap<String, u64>;
 
-/// All of `queue` in the order in which they start; the first `limit - running` may start at
+/// All of `queue` in the order in which they start; [`Places::admit`] says which of them start at
 /// `now`. Class first, with ageing; then the namespace with the fewest runs going or put before;
 /// then the one that was `served` longest ago; then who waits longest.
 ///
@@ -232,7 +279,56 @@ mod tests {
         order
     }
 
+    fn load_of(keys: &[Key], namespace: &str) -> usize {
+        keys.iter().filter(|key| key.namespace == namespace).count()
+    }
+
+    #[rstest::rstest]
+    #[case::half(50, 0, 25)]
+    #[case::half_of_an_odd_number(3, 0, 2)]
+    #[case::one(1, 0, 1)]
+    #[case::as_configured(50, 40, 40)]
+    fn one_namespace_takes_half_of_the_slots_by_default(
+        #[case] all: usize,
+        #[case] per_namespace: usize,
+        #[case] wanted: usize,
+    ) {
+        let order: Vec<_> = (0..60).map(|n| key("a", &format!("{n:02}"))).collect();
+        let places = Places::new(all, per_namespace);
+        assert_eq!(places.admit(&order, &[]).len(), wanted);
+    }
+
+    #[test]
+    fn reserved_slots_go_to_namespaces_without_a_run() {
+        let places = Places::new(20, 20);
+        let running: Vec<_> = (0..18).map(|n| key("a", &format!("{n:02}"))).collect();
+        let order = [key("a", "next"), key("b", "first"), key("b", "second")];
+        assert_eq!(places.admit(&order, &running), [&order[1]]);
+    }
+
     proptest! {
+        #[test]
+        fn admitted_runs_keep_to_the_limits_and_leave_no_slot_unused(
+            (queue, running, served) in crowd(), all in 0..20_usize, per_namespace in 0..8_usize,
+        ) {
+            let places = Places::new(all, per_namespace);
+            let order = schedule(&queue, &running, &served, at(5_000));
+            let admitted = places.admit(&order, &running);
+            let mut then = running.clone();
+            then.extend(admitted.iter().copied().cloned());
+            prop_assert!(admitted.is_empty() || then.len() <= places.all);
+            for waiting in &order {
+                let namespace = &waiting.namespace;
+                let load = load_of(&then, namespace);
+                let grew = load > load_of(&running, namespace);
+                prop_assert!(!grew || load <= places.per_namespace);
+                let free = places.all.saturating_sub(then.len());
+                let idle = load == 0 && free > 0;
+                let room = free > places.reserved && load < places.per_namespace;
+                prop_assert!(admitted.contains(&waiting) || !(idle || room));
+            }
+        }
+
         #[test]
         fn everyone_in_the_queue_gets_exactly_one_place((queue, running, served) in crowd()) {
             let mut order = schedule(&queue, &running, &served, at(5_000));

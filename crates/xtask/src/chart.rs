@@ -163,6 +163,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
             json!({"items": name, "uniqueItems": true}),
         ),
         ("maxConcurrentRuns", json!({"minimum": 1})),
+        ("maxRunsPerNamespace", json!({"minimum": 0})),
         ("gitCache.mib", json!({"minimum": 64})),
         (
             "gitCache.volume",

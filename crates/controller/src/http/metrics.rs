@@ -73,6 +73,7 @@ async fn scrape(State(measured): State<Measured>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use alustan_core::schedule::Places;
     use std::time::Duration;
 
     use axum::body::{Body, to_bytes};
@@ -128,7 +129,7 @@ mod tests {
         Measured {
             metrics: Metrics::new(),
             resources,
-            dispatcher: Arc::new(Dispatcher::new(7, wake)),
+            dispatcher: Arc::new(Dispatcher::new(Places::new(7, 0), wake)),
             health: Health::new(leader.clone()),
             leader,
         }

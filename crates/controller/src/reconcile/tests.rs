@@ -2,13 +2,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::Terraform;
+use alustan_core::schedule::Places;
 use clap::Parser as _;
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::look;
+use super::{look, rounded};
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
@@ -36,7 +37,7 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
         health: Health::new(Leader::leading()),
         leader: Leader::leading(),
         metrics: Metrics::new(),
-        dispatcher: Arc::new(Dispatcher::new(1, wake)),
+        dispatcher: Arc::new(Dispatcher::new(Places::new(1, 0), wake)),
     };
     let mirrors = Mirrors {
         secrets: Mirror::new(reflector::store().0),
@@ -92,4 +93,10 @@ async fn what_the_api_server_refuses_is_told() {
         (&data["event"], &data["reason"]),
         (&json!("Failed"), &json!("Forbidden"))
     );
+}
+
+#[test]
+fn queue_positions_are_rounded_up_to_two_digits() {
+    let positions = [1, 9, 10, 99, 100, 101, 4_321].map(rounded);
+    assert_eq!(positions, [1, 9, 10, 99, 100, 110, 4_400]);
 }
