@@ -49,10 +49,16 @@ impl Session {
         let Some(lock) = self.any_lock_told(&failure, finished) else {
             return false;
         };
-        // Engines of this pod run one after the other, and a lock is taken twice where the answer to its first
-        // request is lost. A script may run several at a time.
-        let own = is_own(&lock) && !matches!(step, Step::Script(_));
+        let own = is_own(&lock) && self.is_held_by_own_engine(step);
         (own || self.is_left_behind(&lock)) && self.release(&lock).await
+    }
+
+    /// Whether a lock with the host name of this pod is one that an earlier engine process left behind, as after a retried lock
+    /// request whose first response was lost. Only `s3` reports the lock that is held and compares the id on release; others
+    /// report the requested lock, and `http` releases any. A script may run several engines at a time.
+    fn is_held_by_own_engine(&self, step: Step) -> bool {
+        let is_s3 = self.inputs.backend.kind.as_deref() == Some("s3");
+        is_s3 && !matches!(step, Step::Script(_))
     }
 
     /// The lock of somebody else that a failed command tells of. Some backends tell the lock that was asked for, in the
