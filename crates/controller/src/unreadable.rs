@@ -6,7 +6,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_core::delete::restored;
 use alustan_core::events::Event;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
 use kube::core::error_boundary::InvalidObject;
 use serde_json::{Value, json};
 
@@ -39,13 +39,13 @@ pub(crate) fn failure(error: &str) -> Failure {
     }
 }
 
-/// The deleted resource `invalid`, as far as it can be read, and as it was applied for the rest.
+/// The deleted resource `invalid`, as far as it can be read, and as it was applied for the rest. Its
+/// metadata is the API server's: by an older one, a resource that was let go would be kept again.
 pub(crate) async fn read(
     cx: &Context,
     invalid: &InvalidObject,
 ) -> Result<Option<Terraform>, Error> {
-    let metadata = invalid.metadata.clone();
-    let stored = stored(cx, invalid).await?;
+    let (metadata, stored) = stored(cx, &invalid.metadata).await?;
     let Some(bare) = restored(metadata.clone(), &stored, None) else {
         return Ok(None);
     };
@@ -59,11 +59,19 @@ pub(crate) fn unread(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
-/// What the API server has of it.
-async fn stored(cx: &Context, invalid: &InvalidObject) -> Result<Value, Error> {
-    let namespace = invalid.metadata.namespace.as_deref().unwrap_or_default();
-    let name = invalid.metadata.name.as_deref().unwrap_or_default();
-    let api = unread(&cx.client, namespace);
+/// Metadata and fields that the API server has of the resource with the `known` metadata; no
+/// finalizer holds one that is gone.
+async fn stored(cx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
+    let api = unread(&cx.client, known.namespace.as_deref().unwrap_or_default());
+    let name = known.name.as_deref().unwrap_or_default();
     let found = call("read the resource", api.get_opt(name)).await?;
-    Ok(found.map_or_else(|| json!({}), |found| found.data))
+    let found = found.filter(|found| found.metadata.uid == known.uid);
+    let gone = || ObjectMeta {
+        finalizers: None,
+        ..known.clone()
+    };
+    Ok(found.map_or_else(
+        || (gone(), json!({})),
+        |found| (found.metadata, found.data),
+    ))
 }
