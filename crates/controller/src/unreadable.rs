@@ -70,8 +70,5 @@ async fn stored(cx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value),
         finalizers: None,
         ..known.clone()
     };
-    Ok(found.map_or_else(
-        || (gone(), json!({})),
-        |found| (found.metadata, found.data),
-    ))
+    Ok(found.map_or_else(|| (gone(), json!({})), |found| (found.metadata, found.data)))
 }
