@@ -268,9 +268,15 @@ impl<'a> Session<'a> {
             }
             Answer::Pending => return Answer::Pending,
         };
-        let module = repository.module_question(&revision);
+        let allowed = self.cx.allowed.now();
+        let module = repository.module_question(&revision, &allowed);
         self.use_question(&module);
-        let ask = repository.ask_module(self.cx.git.clone(), self.cx.contexts.clone(), revision);
+        let ask = repository.ask_module(
+            self.cx.git.clone(),
+            self.cx.contexts.clone(),
+            revision,
+            allowed,
+        );
         let answer = answers.modules.get(&module, self.who, None, ask);
         let place = repository.place();
         match (answer, trouble) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{GitRepo, Terraform};
+use alustan_core::allowed::Allowed;
 use alustan_core::digest as hash;
 use alustan_core::seen::{IMAGE_MISSING, SourceSeen};
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
@@ -97,8 +98,14 @@ impl Repository {
     }
 
     /// The module at `revision`.
-    pub(crate) fn module_question(&self, revision: &Revision) -> String {
-        format!("module {} at {}", self.place(), revision.commit.as_str())
+    pub(crate) fn module_question(&self, revision: &Revision, allowed: &Allowed) -> String {
+        let commit = revision.commit.as_str();
+        let module = format!("module {} at {commit}", self.place());
+        if self.spec.submodules {
+            format!("{module} allowing {:?}", allowed.repositories())
+        } else {
+            module
+        }
     }
 
     /// Where the reference points.
@@ -119,15 +126,23 @@ impl Repository {
         git: Arc<GitCache>,
         contexts: Arc<Contexts>,
         revision: Revision,
+        allowed: Arc<Allowed>,
     ) -> Ask<SourceSeen> {
         let me = self.clone();
         Box::new(move || {
             let (git, contexts, me, revision) =
                 (git.clone(), contexts.clone(), me.clone(), revision.clone());
+            let allowed = allowed.clone();
             Box::pin(async move {
                 let context = git
                     .of_tenant(&me.remote.tenant)
-                    .fetch_context(&me.remote.url, &revision, &me.spec, &me.remote.credentials)
+                    .fetch_context(
+                        &me.remote.url,
+                        &revision,
+                        &me.spec,
+                        &me.remote.credentials,
+                        &|url| allowed.has_repository(url.remote()),
+                    )
                     .await
                     .map_err(|error| at_commit(&revision, &error))?;
                 contexts.put(context.digest.as_str(), &context.bytes);
@@ -327,6 +342,7 @@ pub(crate) fn push(
     );
     let (git, contexts, seen) = (cx.git.clone(), cx.contexts.clone(), seen.clone());
     let client = cx.registry.clone();
+    let allowed = cx.allowed.now();
     let ask: Ask<String> = Box::new(move || {
         let (client, name, access) = (client.clone(), name.clone(), access.clone());
         let (git, contexts, seen, repository) = (
@@ -335,10 +351,11 @@ pub(crate) fn push(
             seen.clone(),
             repository.clone(),
         );
+        let allowed = allowed.clone();
         Box::pin(async move {
             let bytes = match contexts.get(&seen.context) {
                 Some(bytes) => bytes,
-                None => repository.fetch_again(&git, &seen).await?,
+                None => repository.fetch_again(&git, &seen, &allowed).await?,
             };
             let digest = alustan_registry::Digest::parse(&seen.context)
                 .map_err(|error| registry("the context", &error))?;
@@ -353,7 +370,12 @@ pub(crate) fn push(
 }
 
 impl Repository {
-    async fn fetch_again(&self, git: &GitCache, seen: &SourceSeen) -> Result<Vec<u8>, Failure> {
+    async fn fetch_again(
+        &self,
+        git: &GitCache,
+        seen: &SourceSeen,
+        allowed: &Allowed,
+    ) -> Result<Vec<u8>, Failure> {
         let git = git.of_tenant(&self.remote.tenant);
         let revision = git
             .resolve(&self.remote.url, &self.reference, &self.remote.credentials)
@@ -365,6 +387,7 @@ impl Repository {
                 &revision,
                 &self.spec,
                 &self.remote.credentials,
+                &|url| allowed.has_repository(url.remote()),
             )
             .await
             .map_err(|error| source(&error))?;

@@ -66,6 +66,18 @@ impl Allowed {
     }
 }
 
+impl Allowed {
+    /// The allowed repositories, by the beginning of their addresses.
+    pub fn repositories(&self) -> &[String] {
+        &self.repositories
+    }
+
+    /// Whether the repository at `url` is one of them.
+    pub fn has_repository(&self, url: &str) -> bool {
+        is_in_repository(self, url)
+    }
+}
+
 fn lines(text: &str) -> Vec<String> {
     let lines = text.split('\n').map(str::trim);
     lines

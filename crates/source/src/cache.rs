@@ -20,7 +20,7 @@ use self::facts::KnownFacts;
 pub use self::refs::Listing;
 use self::store::Store;
 use crate::{
-    context::{Context, ContextSpec},
+    context::{Allows, Context, ContextSpec},
     credentials::Credentials,
     error::Error,
     git::{self, Bounds, Session},
@@ -172,7 +172,8 @@ impl GitCache {
 
     /// Fetches `revision` unless it is there, and packs what the module needs.
     ///
-    /// Concurrent calls about one repository queue. A cache that cannot be used is thrown away once.
+    /// Concurrent calls about one repository queue. A cache that cannot be used is thrown away once. Submodules are fetched only
+    /// from repositories that `allows` accepts.
     ///
     /// # Errors
     /// What the remote refuses, what is wrong in the module, and everything that can happen on the way.
@@ -182,6 +183,7 @@ impl GitCache {
         revision: &Revision,
         spec: &ContextSpec,
         credentials: &Credentials,
+        allows: Allows<'_>,
     ) -> Result<Context, Error> {
         let module_path = spec.module_path(url)?;
         let include = spec.includes()?;
@@ -203,6 +205,7 @@ impl GitCache {
             path: &module_path,
             include: &include,
             submodules: spec.submodules,
+            allows,
         };
         let collected = match call.collect(&wanted).await {
             Err(error) if store::is_own_fault(&error) => {

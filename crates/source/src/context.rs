@@ -7,6 +7,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{error::Error, repopath, url::RepositoryUrl};
 
+/// Whether submodules may be fetched from a repository: allow-lists for repositories apply to them as well.
+pub type Allows<'a> = &'a (dyn Fn(&RepositoryUrl) -> bool + Send + Sync);
+
 /// What of a repository goes into a context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ContextSpec {

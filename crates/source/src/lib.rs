@@ -26,7 +26,7 @@ mod unpack;
 mod url;
 
 pub use cache::{CacheOptions, GitCache, Listing};
-pub use context::{Context, ContextDigest, ContextSpec};
+pub use context::{Allows, Context, ContextDigest, ContextSpec};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};
 pub use git::GitAccess;

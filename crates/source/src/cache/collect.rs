@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     closure::{Closure, Limits, Selection, Wanted},
+    context::Allows,
     credentials::Credentials,
     error::Error,
     git::{Bounds, GitFailure, Session, session::cache_error},
@@ -51,6 +52,8 @@ pub(super) struct WantedModule<'a> {
     pub(super) include: &'a [String],
     /// Whether submodules are fetched.
     pub(super) submodules: bool,
+    /// Whether a submodule may be fetched from a repository.
+    pub(super) allows: Allows<'a>,
 }
 
 impl Call<'_> {

@@ -50,6 +50,11 @@ impl Call<'_> {
                 .max_by_key(|(folder, _)| folder.len())
                 .map_or(("", self.url), |(folder, url)| (folder.as_str(), url));
             let url = self.address(&tree, path, inside, parent).await?;
+            if !(wanted.allows)(&url) {
+                let why =
+                    format!("its repository {url} is not in the list of allowed repositories");
+                return Err(self.unusable(path, why));
+            }
             let files = self.files_of(&tree, path, &url).await?;
             Arc::make_mut(&mut tree).graft(path, files);
             grafted.push((path.clone(), url));

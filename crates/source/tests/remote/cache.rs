@@ -50,7 +50,7 @@ async fn many_calls_at_once_share_one_repository() {
         tokio::spawn(async move {
             let spec = ContextSpec::default();
             cache
-                .fetch_context(&url, &revision, &spec, &Credentials::default())
+                .fetch_context(&url, &revision, &spec, &Credentials::default(), &|_| true)
                 .await
                 .unwrap()
                 .digest
@@ -201,7 +201,7 @@ async fn a_repository_that_is_too_large_is_cut_off() {
         .await
         .unwrap();
     let error = cache
-        .fetch_context(&url, &revision, &ContextSpec::default(), &none)
+        .fetch_context(&url, &revision, &ContextSpec::default(), &none, &|_| true)
         .await
         .unwrap_err();
     assert_eq!(

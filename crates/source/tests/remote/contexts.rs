@@ -212,7 +212,7 @@ async fn limits_of_contexts_hold() {
             .await
             .unwrap();
         let error = cache
-            .fetch_context(&url, &revision, &ContextSpec::default(), &none)
+            .fetch_context(&url, &revision, &ContextSpec::default(), &none, &|_| true)
             .await
             .unwrap_err();
         assert_eq!(error.reason(), "ContextTooLarge", "{error}");

@@ -1,6 +1,6 @@
 //! Submodules of git, where they are asked for.
 
-use alustan_source::Credentials;
+use alustan_source::{Credentials, RepositoryUrl};
 
 use crate::support::{HttpServer, Origin, Rules, TestCache, files, names};
 
@@ -92,6 +92,27 @@ async fn local_modules_in_submodules_come_with_them_and_theirs() {
         names(&inside),
         ["modules/deep/x/main.tf", "modules/x/main.tf"]
     );
+}
+
+#[tokio::test]
+async fn submodules_of_other_repositories_than_the_allowed_ones_are_refused() {
+    let origin = origin("../s.git");
+    let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
+    let (cache, none) = (TestCache::new(), Credentials::default());
+    let allows = |url: &RepositoryUrl| url.remote().ends_with("/s.git");
+    let url = server.url();
+    let refused = cache.with_allowed_submodules(&url, "m", &none, &allows);
+    let refused = refused.await.unwrap_err();
+    assert_eq!(refused.reason(), "SubmoduleUnusable");
+    let message = refused.to_string();
+    assert!(
+        message.contains("modules/deep")
+            && message.contains("is not in the list of allowed repositories"),
+        "{message}"
+    );
+    assert!(!refused.is_transient());
+    let plain = cache.with_allowed_submodules(&url, "plain", &none, &|_| false);
+    assert_eq!(names(&plain.await.unwrap()), ["plain/main.tf"]);
 }
 
 #[tokio::test]

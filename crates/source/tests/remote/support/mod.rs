@@ -6,8 +6,8 @@ mod ssh;
 use std::{path::Path, process::Command, sync::Arc};
 
 use alustan_source::{
-    CacheOptions, Context, ContextSpec, Credentials, Error, GitCache, Reference, RepositoryUrl,
-    Revision, UnpackLimits, unpack,
+    Allows, CacheOptions, Context, ContextSpec, Credentials, Error, GitCache, Reference,
+    RepositoryUrl, Revision, UnpackLimits, unpack,
 };
 use tempfile::TempDir;
 
@@ -66,6 +66,19 @@ impl TestCache {
         path: &str,
         credentials: &Credentials,
     ) -> Result<Context, Error> {
+        let allows = |_: &RepositoryUrl| true;
+        self.with_allowed_submodules(url, path, credentials, &allows)
+            .await
+    }
+
+    /// The context of the default branch's head, with submodules of allowed repositories.
+    pub(crate) async fn with_allowed_submodules(
+        &self,
+        url: &str,
+        path: &str,
+        credentials: &Credentials,
+        allows: Allows<'_>,
+    ) -> Result<Context, Error> {
         let revision = self.resolve(url, None, credentials).await?;
         let spec = ContextSpec {
             path: Some(path.to_owned()),
@@ -73,7 +86,13 @@ impl TestCache {
             ..ContextSpec::default()
         };
         self.cache
-            .fetch_context(&RepositoryUrl::parse(url)?, &revision, &spec, credentials)
+            .fetch_context(
+                &RepositoryUrl::parse(url)?,
+                &revision,
+                &spec,
+                credentials,
+                allows,
+            )
             .await
     }
 
@@ -100,7 +119,13 @@ impl TestCache {
             ..ContextSpec::default()
         };
         self.cache
-            .fetch_context(&RepositoryUrl::parse(url)?, revision, &spec, credentials)
+            .fetch_context(
+                &RepositoryUrl::parse(url)?,
+                revision,
+                &spec,
+                credentials,
+                &|_| true,
+            )
             .await
     }
 }
