@@ -65,6 +65,8 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
     RunInputs {
         path: "web".to_owned(),
         variables: BTreeMap::from([("size".to_owned(), json!(3))]),
+        own_variables: BTreeSet::new(),
+        strict_variables: false,
         secret_variables: BTreeSet::new(),
         secret_environment: BTreeSet::new(),
         scripts: ScriptTexts::default(),

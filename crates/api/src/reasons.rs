@@ -200,6 +200,7 @@ pub const ALL: &[&str] = &[
     "TimedOut",
     "Unknown",
     "Unschedulable",
+    "VariableUndeclared",
     "VariablesInvalid",
     "WaitTimedOut",
     "WaitingForDeletion",

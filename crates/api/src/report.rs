@@ -50,6 +50,9 @@ pub struct RunReport {
     /// The engine that it ran with.
     #[serde(default)]
     pub engine: Option<Engine>,
+    /// Names in `spec.variables` that the module does not declare, at most [`MAX_CHANGES`].
+    #[serde(default)]
+    pub undeclared: Vec<Undeclared>,
     /// How long its steps took.
     #[serde(default)]
     pub took: StepTimes,
@@ -57,6 +60,25 @@ pub struct RunReport {
     pub started_at: Timestamp,
     /// When it was done.
     pub finished_at: Timestamp,
+}
+
+/// A variable that the module does not declare.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Undeclared {
+    /// Name in `spec.variables`.
+    pub name: String,
+    /// Declared variable with a similar name.
+    pub similar: Option<String>,
+}
+
+impl std::fmt::Display for Undeclared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.similar {
+            Some(similar) => write!(f, "{} (did you mean {similar}?)", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }
 
 /// How long the steps of a run took, in milliseconds; none for a step that did not come up. What is

@@ -399,6 +399,12 @@ pub struct RunInputs {
     pub path: String,
     /// Values of the module's variables, by name.
     pub variables: BTreeMap<String, Value>,
+    /// Names in `spec.variables`, which the module is expected to declare.
+    #[serde(default)]
+    pub own_variables: BTreeSet<String>,
+    /// Whether the run fails if the module does not declare one of them.
+    #[serde(default)]
+    pub strict_variables: bool,
     /// Names of the variables whose values are never printed: those of Secrets, and of outputs that
     /// are sensitive.
     #[serde(default)]

@@ -69,6 +69,11 @@ pub struct TerraformSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Anything>,
 
+    /// Whether runs fail if `variables` has a name that the module does not declare (`VariableUndeclared`). With `false`, the
+    /// engine does not get the variable, and condition Ready and the log of the run name it. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict_variables: bool,
+
     /// Values of variables that are found elsewhere: in Secrets and ConfigMaps, among the outputs of
     /// other resources, in fields of any object. Later entries win over earlier ones, and
     /// `variables` over all. A changed value is applied at once, at most once a minute.

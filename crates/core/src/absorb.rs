@@ -182,6 +182,7 @@ fn lost(
         state_address: None,
         moved_from: None,
         engine: None,
+        undeclared: Vec::new(),
         took: StepTimes::default(),
         started_at: run.started_at,
         finished_at: now,

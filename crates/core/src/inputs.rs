@@ -30,6 +30,8 @@ pub fn run_inputs(
     let found = effective(tf, found);
     Ok(RunInputs {
         path: source.path.clone(),
+        own_variables: variables(tf).into_keys().collect(),
+        strict_variables: tf.spec.strict_variables,
         secret_variables: secrets(&found),
         variables: all_variables(tf, &found),
         secret_environment: seen
@@ -225,6 +227,9 @@ pub fn config(
             "identity".to_owned(),
             json!([inputs.service_account, tokens]),
         );
+    }
+    if let (true, Some(own)) = (inputs.strict_variables, own.as_object_mut()) {
+        own.insert("strictVariables".to_owned(), true.into());
     }
     let own = digest::keyed(key, &own);
     let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();

@@ -1,7 +1,9 @@
 //! Validates run reports (rule 12). Module code has the runner's token, so a report may hold any bytes.
 
 use alustan_api::reasons;
-use alustan_api::report::{ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, RunReport, StepTimes};
+use alustan_api::report::{
+    ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, RunReport, StepTimes, Undeclared,
+};
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
     StateLock,
@@ -18,6 +20,8 @@ const MAX_WORD: usize = 256;
 const MAX_ADDRESS: usize = 2_048;
 /// Maximum size of a resource address in a module, in bytes.
 const MAX_RESOURCE: usize = 512;
+/// Maximum size of the name of a variable, in bytes.
+const MAX_VARIABLE: usize = 128;
 /// Maximum number of reasons why a plan needs approval. They share one condition message of at most 32 KiB.
 const MAX_BECAUSE: usize = 24;
 /// Maximum size of one such reason, in bytes.
@@ -218,6 +222,12 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
             engine.version = cut(&engine.version, MAX_WORD);
             engine
         }),
+        undeclared: told
+            .undeclared
+            .iter()
+            .take(MAX_CHANGES)
+            .map(undeclared)
+            .collect(),
         took: StepTimes {
             init: told.took.init.map(|it| it.min(MAX_STEP)),
             plan: told.took.plan.map(|it| it.min(MAX_STEP)),
@@ -226,6 +236,13 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         started_at,
         finished_at: told.finished_at.clamp(started_at, end),
         ..told
+    }
+}
+
+fn undeclared(told: &Undeclared) -> Undeclared {
+    Undeclared {
+        name: cut(&told.name, MAX_VARIABLE),
+        similar: told.similar.as_deref().map(|it| cut(it, MAX_VARIABLE)),
     }
 }
 

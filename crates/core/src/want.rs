@@ -210,7 +210,8 @@ impl Case<'_> {
         }
         let Some(changes) = drifted(&self.history) else {
             let moved = self.moved_from();
-            let message = format!("Terraform applied successfully{moved}");
+            let ignored = self.ignored_variables();
+            let message = format!("Terraform applied successfully{moved}{ignored}");
             return Situation::ready(State::Success, "Applied", message);
         };
         let found = differences(changes);
@@ -228,6 +229,18 @@ impl Case<'_> {
         from.map_or_else(String::new, |from| {
             format!("; the state was copied from {from}, and what is there is left as it was")
         })
+    }
+
+    /// Variables of the spec that the last run did not pass on, as the end of a message.
+    fn ignored_variables(&self) -> String {
+        let last = self.history.reports.first();
+        let undeclared = last.map_or(&[][..], |report| &report.undeclared);
+        if undeclared.is_empty() {
+            return String::new();
+        }
+        let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
+        let names = names.join(", ");
+        format!("; the module does not declare {names} of spec.variables, which was ignored")
     }
 
     fn endless(&self, found: &str) -> String {

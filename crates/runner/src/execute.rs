@@ -9,7 +9,9 @@ mod results;
 use std::time::{Duration, Instant};
 
 use alustan_api::Engine;
-use alustan_api::report::{ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult, StepTimes};
+use alustan_api::report::{
+    ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult, StepTimes, Undeclared,
+};
 use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, StateLock};
 use k8s_openapi::jiff::Timestamp;
 
@@ -85,6 +87,8 @@ pub(crate) struct Findings {
     /// The module's own backend, with the state.
     pub(crate) own_backend: Option<OwnBackend>,
     pub(crate) engine: Option<Engine>,
+    /// Variables of the resource that the module does not declare.
+    pub(crate) undeclared: Vec<Undeclared>,
     pub(crate) abandoned_lock: Option<String>,
     pub(crate) took: StepTimes,
 }

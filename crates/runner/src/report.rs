@@ -235,6 +235,7 @@ mod tests {
             state_address: None,
             moved_from: None,
             engine: None,
+            undeclared: Vec::new(),
             took: StepTimes::default(),
             started_at: Timestamp::UNIX_EPOCH,
             finished_at: Timestamp::UNIX_EPOCH,

@@ -87,6 +87,7 @@ pub async fn run(context: Context) -> ExitCode {
         state_address: findings.state_address.take(),
         moved_from: findings.moved_from.take(),
         engine: findings.engine.take(),
+        undeclared: std::mem::take(&mut findings.undeclared),
         took: findings.took,
         started_at,
         finished_at: Timestamp::now(),
@@ -133,6 +134,7 @@ async fn carry_out(
         started,
     };
     let session = Session::open(parts, claimed).await?;
+    findings.undeclared.clone_from(&session.undeclared);
     let ended = session.execute(kind, findings).await;
     findings.abandoned_lock = session.abandoned_lock();
     findings.took = session.took();

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use alustan_api::EngineName;
-use alustan_api::report::{Failure, StepTimes};
-use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, StateLock};
+use alustan_api::report::{Failure, StepTimes, Undeclared};
+use alustan_api::run::{Lineage, RunInputs, RunKind, RunRecord, ScriptTexts, StateLock};
 
 use crate::backend;
 use crate::cache;
@@ -97,6 +97,8 @@ pub struct Session {
     script_environment: Vars,
     backend_config: Option<PathBuf>,
     started: Instant,
+    /// Variables of the resource that the module does not declare.
+    pub(crate) undeclared: Vec<Undeclared>,
     /// The lock of a state elsewhere that stood in the way last.
     lock_seen: Mutex<Option<StateLock>>,
     /// Whether the engine refused to begin with what failed last.
@@ -146,6 +148,12 @@ impl Session {
                 unknown.join(", ")
             );
         }
+        let has_scripts = inputs.scripts != ScriptTexts::default();
+        let undeclared = variables::undeclared(&inputs.own_variables, &declared, has_scripts);
+        let destroys = claimed.record.run.as_ref().is_some_and(|run| run.destroys);
+        if inputs.strict_variables && !destroys && !undeclared.is_empty() {
+            return Err(user("VariableUndeclared", variables::advice(&undeclared)));
+        }
         let server_vars = server
             .as_ref()
             .map(StateServer::environment)
@@ -192,6 +200,7 @@ impl Session {
             script_environment,
             backend_config,
             started,
+            undeclared,
             lock_seen: Mutex::default(),
             refused: AtomicBool::default(),
             took: Mutex::default(),

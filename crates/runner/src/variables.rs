@@ -1,9 +1,10 @@
 //! The values of the module's variables: which the module declares, and how each reaches the
 //! engine and the user's scripts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use alustan_api::report::{MAX_CHANGES, Undeclared};
 use hcl_edit::expr::Expression;
 use hcl_edit::structure::Block;
 use serde_json::Value;
@@ -123,6 +124,41 @@ pub fn normalise(values: &Values) -> Values {
                 .map(|(name, value)| (name.clone(), value.clone())),
         )
         .collect()
+}
+
+/// Names of `own` that are not declared, sorted, at most [`MAX_CHANGES`]. Scripts may use variables that the module does not
+/// declare: with `scripts`, only names that resemble a declared one count.
+pub fn undeclared(
+    own: &BTreeSet<String>,
+    declared: &BTreeMap<String, Declared>,
+    scripts: bool,
+) -> Vec<Undeclared> {
+    own.iter()
+        .filter(|name| !declared.contains_key(*name))
+        .map(|name| Undeclared {
+            name: name.clone(),
+            similar: similar(name, declared.keys()),
+        })
+        .filter(|it| !scripts || it.similar.is_some())
+        .take(MAX_CHANGES)
+        .collect()
+}
+
+/// States which variables are undeclared.
+pub fn advice(undeclared: &[Undeclared]) -> String {
+    let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
+    let names = names.join(", ");
+    format!("spec.variables: the module does not declare {names}")
+}
+
+/// The name of `declared` that is closest to `name`: at most one edit in three characters, at least one.
+fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option<String> {
+    let most = (name.chars().count() / 3).max(1);
+    declared
+        .map(|other| (strsim::osa_distance(name, other), other))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, other)| other.clone())
 }
 
 /// The content of the tfvars file: the values that the module declares.
@@ -303,6 +339,26 @@ mod tests {
 
     fn values(value: Value) -> Values {
         serde_json::from_value(value).unwrap()
+    }
+
+    #[rstest]
+    #[case::typing_error(&["replica"], false, &["replica (did you mean replicas?)"])]
+    #[case::swapped(&["regoin"], false, &["regoin (did you mean region?)"])]
+    #[case::unknown(&["owner"], false, &["owner"])]
+    #[case::unknown_with_scripts(&["owner"], true, &[])]
+    #[case::typing_error_with_scripts(&["replica"], true, &["replica (did you mean replicas?)"])]
+    #[case::declared(&["region", "replicas"], false, &[])]
+    fn undeclared_variables_are_named_with_similar_ones(
+        #[case] own: &[&str],
+        #[case] scripts: bool,
+        #[case] wanted: &[&str],
+    ) {
+        let declared =
+            ["region", "replicas", "v"].map(|name| (name.to_owned(), Declared::default()));
+        let own = own.iter().map(|name| (*name).to_owned()).collect();
+        let found = undeclared(&own, &declared.into(), scripts);
+        let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, wanted);
     }
 
     #[test]

@@ -65,6 +65,7 @@ fn done(tf: &Terraform, number: i64) -> Done {
         state_address: None,
         moved_from: None,
         engine: None,
+        undeclared: Vec::new(),
         took: StepTimes::default(),
         started_at: Timestamp::now(),
         finished_at: Timestamp::now(),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{
     ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
+    Undeclared,
 };
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, StateLock,
@@ -189,8 +190,15 @@ fn report() -> BoxedStrategy<RunReport> {
                 lock,
                 failure,
                 state_address,
-                moved_from: Some(other),
+                moved_from: Some(other.clone()),
                 engine: None,
+                undeclared: vec![
+                    Undeclared {
+                        name: other.clone(),
+                        similar: Some(other)
+                    };
+                    40
+                ],
                 took: StepTimes {
                     init: Some(took),
                     plan: Some(took),

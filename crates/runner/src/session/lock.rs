@@ -15,6 +15,7 @@ use crate::backend;
 use crate::command::{Ending, Finished, Show};
 use crate::failure::{Step, is_refused, tidy};
 use crate::lock_info::{host, host_of_pod, is_id, read};
+use crate::variables;
 
 /// How long the release of a lock may take.
 const RELEASE: Duration = Duration::from_mins(2);
@@ -37,7 +38,8 @@ impl Session {
             if let Some(lock) = self.lock_told(&failure, finished) {
                 *self.lock_seen() = Some(lock);
             }
-            backend::with_advice(self.with_holder(failure), &self.inputs.backend)
+            let failure = self.with_undeclared(self.with_holder(failure));
+            backend::with_advice(failure, &self.inputs.backend)
         })
     }
 
@@ -75,6 +77,19 @@ impl Session {
         let printed = String::from_utf8_lossy(&finished.stdout);
         let told = [&*finished.stderr, &*printed].map(tidy);
         told.iter().find_map(|said| read(said))
+    }
+
+    /// A variable without a value may be misspelt in the resource.
+    fn with_undeclared(&self, failure: Failure) -> Failure {
+        if failure.reason != "VariablesInvalid" || self.undeclared.is_empty() {
+            return failure;
+        }
+        let message = format!(
+            "{}; {}",
+            failure.message,
+            variables::advice(&self.undeclared)
+        );
+        Failure { message, ..failure }
     }
 
     fn lock_seen(&self) -> MutexGuard<'_, Option<StateLock>> {

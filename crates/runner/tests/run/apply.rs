@@ -239,6 +239,28 @@ fn values_of_every_type_reach_the_module_over_its_own_tfvars() {
 }
 
 #[test]
+fn undeclared_variables_are_reported_and_refused_if_strict() {
+    let mut world = World::new("variable \"replicas\" { default = 1 }\n");
+    world.inputs.variables = [("replica".to_owned(), json!(3))].into();
+    world.inputs.own_variables = ["replica".to_owned()].into();
+    let ran = world.run(RunKind::Apply);
+    let report = ran.expect(RunResult::NoChanges);
+    let told: Vec<_> = report.undeclared.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["replica (did you mean replicas?)"]);
+
+    world.write_module("main.tf", "variable \"replicas\" {}\n");
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "VariablesInvalid");
+    let advice = "the module does not declare replica (did you mean replicas?)";
+    assert!(message.contains(advice), "{message}");
+
+    world.inputs.strict_variables = true;
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "VariableUndeclared");
+    assert!(message.contains(advice), "{message}");
+}
+
+#[test]
 fn known_secrets_are_not_printed() {
     let mut world = World::new(
         r#"

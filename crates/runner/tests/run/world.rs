@@ -78,6 +78,8 @@ impl World {
         let inputs = RunInputs {
             path: String::new(),
             variables: BTreeMap::new(),
+            own_variables: BTreeSet::new(),
+            strict_variables: false,
             secret_variables: BTreeSet::new(),
             secret_environment: BTreeSet::new(),
             scripts: ScriptTexts::default(),

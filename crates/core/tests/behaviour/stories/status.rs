@@ -1,7 +1,7 @@
 //! What `kubectl get` and `kubectl describe` show where it is not another rule's business.
 
 use alustan_api::State;
-use alustan_api::report::{ChangeSet, FailureClass, ResourceChange};
+use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;
 use alustan_core::decide::decide;
 use alustan_core::seen::{Answer, OwnJob};
@@ -229,4 +229,23 @@ fn the_first_three_changes_are_named(#[case] count: usize, #[case] wanted: &str)
         ..ChangeSet::default()
     };
     assert_eq!(differences(&changes), wanted);
+}
+
+#[test]
+fn ready_names_variables_that_the_module_does_not_declare() {
+    let mut world = World::applied();
+    let mut record = world.record.clone().unwrap();
+    record.history.reports[0].undeclared = vec![Undeclared {
+        name: "replica".to_owned(),
+        similar: Some("replicas".to_owned()),
+    }];
+    world.store(record);
+    world.settle();
+    let message = world.status().message;
+    assert_eq!(
+        message,
+        "Terraform applied successfully; the module does not declare replica (did you mean replicas?) of spec.variables, which \
+         was ignored"
+    );
+    assert!(world.is_ready());
 }

@@ -43,6 +43,7 @@ impl World {
             state_address: None,
             moved_from: None,
             engine: None,
+            undeclared: Vec::new(),
             took: StepTimes::default(),
             started_at: self.now,
             finished_at: self.now,
