@@ -1,7 +1,7 @@
 //! The form of a context in a registry: an OCI artifact of one layer. Pure.
 //! See <https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage>.
 
-use oci_client::manifest::OciImageManifest;
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::{error::Error, image::OCI_MANIFEST, reference::Digest};
@@ -42,16 +42,33 @@ pub(crate) fn manifest(context: &Digest, size: usize) -> Vec<u8> {
     manifest.to_string().into_bytes()
 }
 
-/// The one layer of a context's manifest: its digest and size.
-pub(crate) fn layer(
-    subject: &str,
-    manifest: &OciImageManifest,
-    most: u64,
-) -> Result<Digest, Error> {
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    artifact_type: Option<String>,
+    #[serde(default)]
+    layers: Vec<Layer>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Layer {
+    media_type: String,
+    digest: String,
+    size: i64,
+}
+
+/// Reads the manifest of a context. Returns the digest of its only layer, which has at most `most` bytes.
+///
+/// # Errors
+/// [`Error::NotAContext`] about `subject`.
+pub(crate) fn layer(subject: &str, manifest: &[u8], most: usize) -> Result<Digest, Error> {
     let refuse = |why: String| Error::NotAContext {
         subject: subject.to_owned(),
         why,
     };
+    let manifest: Manifest = serde_json::from_slice(manifest)
+        .map_err(|error| refuse(format!("its manifest cannot be read: {error}")))?;
     if manifest.artifact_type.as_deref() != Some(ARTIFACT_TYPE) {
         return Err(refuse(format!(
             "its artifact type is not `{ARTIFACT_TYPE}`"
@@ -66,7 +83,7 @@ pub(crate) fn layer(
     if layer.media_type != LAYER_TYPE {
         return Err(refuse(format!("its layer is not of type `{LAYER_TYPE}`")));
     }
-    if !u64::try_from(layer.size).is_ok_and(|size| size <= most) {
+    if !usize::try_from(layer.size).is_ok_and(|size| size <= most) {
         return Err(refuse(format!(
             "its layer has {} bytes, more than {most}",
             layer.size
@@ -79,12 +96,8 @@ pub(crate) fn layer(
 mod tests {
     use super::*;
 
-    fn manifest_of(bytes: &[u8]) -> OciImageManifest {
-        serde_json::from_slice(bytes).unwrap()
-    }
-
-    fn read(bytes: &[u8], most: u64) -> Result<Digest, Error> {
-        layer("x", &manifest_of(bytes), most)
+    fn read(bytes: &[u8], most: usize) -> Result<Digest, Error> {
+        layer("x", bytes, most)
     }
 
     #[test]

@@ -1,12 +1,8 @@
-//! What a registry wants to see before it answers: <https://distribution.github.io/distribution/spec/auth/token/>.
-//!
-//! oci-client asks for tokens itself, but forgets why it got none, knows no refresh tokens, and keeps the first
-//! credentials of a registry for ever; so tokens come from here and every session has a client of its own.
+//! Authentication at registries: <https://distribution.github.io/distribution/spec/auth/token/>.
 
 use std::time::Duration;
 
 use http_auth::{ChallengeRef, parse_challenges};
-use oci_client::secrets::RegistryAuth;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, header::WWW_AUTHENTICATE};
 use serde_json::Value;
 
@@ -31,9 +27,19 @@ pub(crate) enum Operation {
     Delete,
 }
 
+/// `Authorization` of requests.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Authorization {
+    None,
+    /// User and password.
+    Basic(String, String),
+    /// Token.
+    Bearer(String),
+}
+
 /// What opens the repository, and for how long.
 pub(crate) struct Grant {
-    pub(crate) auth: RegistryAuth,
+    pub(crate) authorization: Authorization,
     pub(crate) life: Duration,
 }
 
@@ -65,7 +71,7 @@ impl Question<'_> {
     pub(crate) async fn ask(&self) -> Result<Grant, Error> {
         if let Some(Credential::Bearer(token)) = self.credential {
             return Ok(Grant {
-                auth: RegistryAuth::Bearer(token.clone()),
+                authorization: Authorization::Bearer(token.clone()),
                 life: LONGEST,
             });
         }
@@ -74,7 +80,7 @@ impl Question<'_> {
             .await?;
         match response.status() {
             status if status.is_success() => Ok(Grant {
-                auth: self.basic_or_none(),
+                authorization: self.basic_or_none(),
                 life: LONGEST,
             }),
             StatusCode::UNAUTHORIZED => self.answer(&challenge(&response)).await,
@@ -94,7 +100,7 @@ impl Question<'_> {
                 self.token(realm, service.as_deref()).await
             }
             (Challenge::Basic, Some(Credential::Basic { .. })) => Ok(Grant {
-                auth: self.basic_or_none(),
+                authorization: self.basic_or_none(),
                 life: LONGEST,
             }),
             (Challenge::Basic, Some(Credential::Identity(_) | Credential::Bearer(_))) => Err(self
@@ -112,12 +118,12 @@ impl Question<'_> {
         }
     }
 
-    fn basic_or_none(&self) -> RegistryAuth {
+    fn basic_or_none(&self) -> Authorization {
         match self.credential {
             Some(Credential::Basic { username, password }) => {
-                RegistryAuth::Basic(username.clone(), password.clone())
+                Authorization::Basic(username.clone(), password.clone())
             }
-            _ => RegistryAuth::Anonymous,
+            _ => Authorization::None,
         }
     }
 
@@ -276,7 +282,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
         .and_then(Value::as_u64)
         .map_or(TOKEN_LIFE, Duration::from_secs);
     Some(Grant {
-        auth: RegistryAuth::Bearer(token),
+        authorization: Authorization::Bearer(token),
         life: life.mul_f32(0.75).min(LONGEST),
     })
 }

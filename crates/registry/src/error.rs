@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use oci_client::errors::{OciDistributionError, OciEnvelope, OciErrorCode};
+use serde::Deserialize;
 
 /// Why a name, credentials or a registry cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -284,17 +284,14 @@ impl Failure {
         }
     }
 
-    fn of_envelope(envelope: &OciEnvelope) -> Self {
-        let known = envelope.errors.iter().map(|error| match error.code {
-            OciErrorCode::Unauthorized => Self::Unauthorized,
-            OciErrorCode::Denied => Self::Forbidden,
-            OciErrorCode::Toomanyrequests => Self::RateLimited,
-            OciErrorCode::Unsupported => Self::Unsupported,
-            OciErrorCode::BlobUnknown
-            | OciErrorCode::ManifestUnknown
-            | OciErrorCode::NameUnknown
-            | OciErrorCode::NotFound => Self::NotFound,
-            OciErrorCode::ManifestBlobUnknown => Self::BlobMissing,
+    fn of_envelope(envelope: &Envelope) -> Self {
+        let known = envelope.errors.iter().map(|error| match &*error.code {
+            "UNAUTHORIZED" => Self::Unauthorized,
+            "DENIED" => Self::Forbidden,
+            "TOOMANYREQUESTS" => Self::RateLimited,
+            "UNSUPPORTED" => Self::Unsupported,
+            "BLOB_UNKNOWN" | "MANIFEST_UNKNOWN" | "NAME_UNKNOWN" | "NOT_FOUND" => Self::NotFound,
+            MANIFEST_BLOB_UNKNOWN => Self::BlobMissing,
             _ => Self::Other,
         });
         known
@@ -303,6 +300,22 @@ impl Failure {
             .unwrap_or(Self::Other)
     }
 }
+
+/// Body of an error: <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#error-codes>.
+#[derive(Deserialize)]
+struct Envelope {
+    errors: Vec<Fault>,
+}
+
+#[derive(Deserialize)]
+struct Fault {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+const MANIFEST_BLOB_UNKNOWN: &str = "MANIFEST_BLOB_UNKNOWN";
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -321,32 +334,13 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Failure and the registry's words, from what the client says.
-pub(crate) fn read(error: &OciDistributionError) -> (Failure, String) {
-    match error {
-        OciDistributionError::UnauthorizedError { .. } => (Failure::Unauthorized, String::new()),
-        OciDistributionError::AuthenticationFailure(text) => (Failure::Unauthorized, short(text)),
-        OciDistributionError::ImageManifestNotFoundError(_) => (Failure::NotFound, String::new()),
-        OciDistributionError::RegistryError { envelope, .. } => {
-            (Failure::of_envelope(envelope), words(envelope))
-        }
-        OciDistributionError::ServerError { code, message, .. } => (
-            Failure::of_status(*code),
-            short(&format!("status {code} {message}")),
-        ),
-        OciDistributionError::RequestError(error) => read_request(error),
-        OciDistributionError::IoError(error) => (Failure::Unreachable, short(&error.to_string())),
-        other => (Failure::Other, short(&other.to_string())),
-    }
-}
-
 /// Failure and the registry's words, from an answer that is not a success. The status decides; an error code only
 /// refines 404 and statuses without a meaning of their own, such as 400.
 pub(crate) fn read_answer(status: u16, body: &[u8]) -> (Failure, String) {
     let envelope = read_envelope(body);
     let failure = match (Failure::of_status(status), &envelope) {
         (Failure::NotFound | Failure::Other, Some(envelope))
-            if has_code(envelope, &[OciErrorCode::ManifestBlobUnknown]) =>
+            if has_code(envelope, &[MANIFEST_BLOB_UNKNOWN]) =>
         {
             Failure::BlobMissing
         }
@@ -385,23 +379,23 @@ pub(crate) fn read_upload_answer(status: u16, body: &[u8]) -> (Failure, String) 
 }
 
 /// Error codes of a lost upload session. Registries that keep a part of the content answer with a wrong digest.
-const UPLOAD_LOST: [OciErrorCode; 3] = [
-    OciErrorCode::BlobUploadUnknown,
-    OciErrorCode::BlobUploadInvalid,
-    OciErrorCode::DigestInvalid,
+const UPLOAD_LOST: [&str; 3] = [
+    "BLOB_UPLOAD_UNKNOWN",
+    "BLOB_UPLOAD_INVALID",
+    "DIGEST_INVALID",
 ];
 
-fn read_envelope(body: &[u8]) -> Option<OciEnvelope> {
-    serde_json::from_slice::<OciEnvelope>(body)
+fn read_envelope(body: &[u8]) -> Option<Envelope> {
+    serde_json::from_slice::<Envelope>(body)
         .ok()
         .filter(|envelope| !envelope.errors.is_empty())
 }
 
-fn has_code(envelope: &OciEnvelope, codes: &[OciErrorCode]) -> bool {
+fn has_code(envelope: &Envelope, codes: &[&str]) -> bool {
     envelope
         .errors
         .iter()
-        .any(|error| codes.contains(&error.code))
+        .any(|error| codes.contains(&&*error.code))
 }
 
 /// Words of rustls, in lower case.
@@ -433,7 +427,7 @@ pub(crate) fn read_request(error: &reqwest::Error) -> (Failure, String) {
     (failure, detail)
 }
 
-fn words(envelope: &OciEnvelope) -> String {
+fn words(envelope: &Envelope) -> String {
     let texts: Vec<&str> = envelope
         .errors
         .iter()

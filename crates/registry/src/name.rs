@@ -6,12 +6,10 @@ use crate::error::Error;
 
 /// The registry of names without one.
 pub(crate) const DOCKER_HUB: &str = "docker.io";
+/// Where it is reached.
+pub(crate) const HUB_HOST: &str = "index.docker.io";
 /// Other names of that registry.
-const DOCKER_HUB_ALIASES: [&str; 3] = [
-    "index.docker.io",
-    "registry-1.docker.io",
-    "registry.hub.docker.com",
-];
+const DOCKER_HUB_ALIASES: [&str; 3] = [HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"];
 /// Bytes of a repository's name: <https://distribution.github.io/distribution/spec/api/#overview>.
 const LONGEST: usize = 255;
 

@@ -6,9 +6,12 @@ mod calls;
 mod raw;
 mod setup;
 
+pub(crate) use raw::Raw;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 
 use crate::{
     artifact,
@@ -38,7 +41,7 @@ pub struct Options {
     /// Time for a push or pull of a context, signing in included [5 min].
     pub transfer_timeout: Duration,
     /// Bytes of a context that is pulled [256 MiB].
-    pub context_bytes: u64,
+    pub context_bytes: usize,
     /// Delay before the first retry of a request of [`Registry::append`]; doubles with each retry [500 ms].
     pub retry_delay: Duration,
 }
@@ -65,12 +68,11 @@ pub struct Registry {
 
 struct Inner {
     options: Options,
-    certificates: Vec<Vec<u8>>,
     /// For tokens.
     http: reqwest::Client,
-    /// Reads manifests and blobs; contexts go through the clients of sessions.
+    /// Reads manifests and blobs.
     reads: reqwest::Client,
-    /// Pushes and deletes manifests and blobs; contexts go through the clients of sessions.
+    /// Pushes and deletes manifests and blobs.
     writes: reqwest::Client,
     sessions: Sessions,
 }
@@ -88,7 +90,6 @@ impl Registry {
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
-                certificates,
                 http,
                 reads,
                 writes,
@@ -114,9 +115,7 @@ impl Registry {
             access,
         );
         let digest = call
-            .within(self.inner.options.timeout, |client| {
-                call.digest(client, image)
-            })
+            .within(self.inner.options.timeout, |raw| call.digest(raw, image))
             .await;
         match digest {
             Err(Error::Request {
@@ -153,7 +152,7 @@ impl Registry {
             Operation::Push,
             access,
         );
-        let push = |client| call.push(client, &image, context, bytes.clone());
+        let push = |raw| call.push(raw, &image, context, bytes.clone()).boxed();
         call.within(self.inner.options.transfer_timeout, push).await
     }
 
@@ -175,8 +174,8 @@ impl Registry {
             Operation::Pull,
             access,
         );
-        call.within(self.inner.options.transfer_timeout, |client| {
-            call.pull(client, &image)
+        call.within(self.inner.options.transfer_timeout, |raw| {
+            call.pull(raw, manifest)
         })
         .await
     }

@@ -1,17 +1,16 @@
-//! Clients with the credentials of one repository and one tenant, kept until their token runs out.
+//! Opened repositories, each with the credentials of one tenant, kept until their token expires.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
-
-use oci_client::Client;
 
 use crate::{
     auth::Operation,
     credential::{Access, Credential},
     name::ImageName,
+    registry::Raw,
 };
 
 /// More sessions than that are forgotten rather than kept.
@@ -46,24 +45,21 @@ impl SessionKey {
 }
 
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<SessionKey, (Client, Instant)>>);
+pub(crate) struct Sessions(Mutex<HashMap<SessionKey, Arc<Raw>>>);
 
 impl Sessions {
-    pub(crate) fn get(&self, key: &SessionKey, now: Instant) -> Option<Client> {
+    pub(crate) fn get(&self, key: &SessionKey, now: Instant) -> Option<Arc<Raw>> {
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions
-            .get(key)
-            .filter(|(_, end)| *end > now)
-            .map(|(client, _)| client.clone())
+        sessions.get(key).filter(|raw| raw.end > now).cloned()
     }
 
-    pub(crate) fn keep(&self, key: SessionKey, client: Client, end: Instant, now: Instant) {
+    pub(crate) fn keep(&self, key: SessionKey, raw: Arc<Raw>, now: Instant) {
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|_, (_, end)| *end > now);
+        sessions.retain(|_, raw| raw.end > now);
         if sessions.len() >= MOST {
             sessions.clear();
         }
-        sessions.insert(key, (client, end));
+        sessions.insert(key, raw);
     }
 
     pub(crate) fn forget(&self, key: &SessionKey) {

@@ -9,13 +9,8 @@ use rstest::rstest;
 #[case(500, "RegistryUnreachable", true)]
 #[case(503, "RegistryUnreachable", true)]
 #[case(400, "RegistryError", false)]
-fn statuses(#[case] code: u16, #[case] reason: &str, #[case] transient: bool) {
-    let error = OciDistributionError::ServerError {
-        code,
-        url: "u".into(),
-        message: "m".into(),
-    };
-    let (failure, _) = read(&error);
+fn statuses(#[case] status: u16, #[case] reason: &str, #[case] transient: bool) {
+    let (failure, _) = read_answer(status, b"m");
     assert_eq!(
         (failure.reason(), failure.is_transient()),
         (reason, transient)
@@ -30,11 +25,7 @@ fn statuses(#[case] code: u16, #[case] reason: &str, #[case] transient: bool) {
 #[case("SOMETHING", "RegistryError")]
 fn envelopes(#[case] code: &str, #[case] reason: &str) {
     let text = format!(r#"{{"errors":[{{"code":"{code}","message":"why"}}]}}"#);
-    let envelope: OciEnvelope = serde_json::from_str(&text).unwrap();
-    let (failure, detail) = read(&OciDistributionError::RegistryError {
-        envelope,
-        url: "u".into(),
-    });
+    let (failure, detail) = read_answer(400, text.as_bytes());
     assert_eq!((failure.reason(), detail.as_str()), (reason, "why"));
 }
 

@@ -29,7 +29,7 @@ use crate::{
 
 /// Size of the pieces in which files are read, in bytes.
 const CHUNK: usize = 128 << 10;
-const CONTENT_DIGEST: &str = "docker-content-digest";
+pub(super) const CONTENT_DIGEST: &str = "docker-content-digest";
 const BLOB_TYPE: &str = "application/octet-stream";
 
 /// A repository, opened with a token that is replaced before it expires.
@@ -77,6 +77,15 @@ impl<'a> Repository<'a> {
             call,
             source,
             raw: Mutex::default(),
+        }
+    }
+
+    /// The repository that `raw` has opened.
+    pub(super) fn opened(call: Call<'a>, raw: Arc<Raw>) -> Self {
+        Self {
+            call,
+            source: None,
+            raw: Mutex::new(Some(raw)),
         }
     }
 
@@ -232,10 +241,10 @@ impl<'a> Repository<'a> {
         Ok(stream::try_unfold(download, Download::next))
     }
 
-    /// Stores a manifest under a tag. Returns the status and the digest that the registry reports, if any.
+    /// Stores a manifest under a tag or its digest. Returns the status and the digest that the registry reports, if any.
     pub(super) async fn put_manifest(
         &self,
-        tag: &str,
+        reference: &str,
         media_type: &str,
         manifest: &Bytes,
     ) -> Result<(StatusCode, Option<String>), Error> {
@@ -243,7 +252,7 @@ impl<'a> Repository<'a> {
             let request = self
                 .raw()
                 .await?
-                .request(Method::PUT, &format!("manifests/{tag}"))
+                .request(Method::PUT, &format!("manifests/{reference}"))
                 .header(header::CONTENT_TYPE, media_type)
                 .body(manifest.clone());
             let answer = self.call.send(request).await?;

@@ -2,34 +2,35 @@
 
 use std::{
     future::Future,
-    io,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt as _;
-use oci_client::{
-    Client, Reference,
-    errors::{DigestError, OciDistributionError},
-    manifest::{OciDescriptor, OciManifest},
-    secrets::RegistryAuth,
+use bytes::Bytes;
+use reqwest::{Method, header};
+
+use super::{
+    Inner,
+    blobs::{CONTENT_DIGEST, Repository, in_memory},
+    raw::{MANIFESTS, Raw},
 };
-
-use reqwest::{Method, header::CONTENT_TYPE};
-
-use super::{Inner, setup};
 use crate::{
     artifact,
     auth::{Grant, Operation, Question},
     credential::Access,
     error::{self, Error, Failure},
     helper,
-    name::ImageName,
+    image::Blob,
+    name::{HUB_HOST, ImageName, is_docker_hub},
     reference::{Digest, ImageRef},
     session::SessionKey,
 };
 
-const OTHER_BYTES: &str = "its bytes are not those of its digest";
+/// Maximum size of the manifest of a context, in bytes.
+const CONTEXT_MANIFEST: usize = 64 << 10;
+/// Maximum size of a manifest that is read for its digest, in bytes:
+/// <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
+const MANIFEST: usize = 4 << 20;
 
 /// A call on one repository.
 #[derive(Clone)]
@@ -48,7 +49,7 @@ impl Call<'_> {
     pub(super) async fn within<T, F>(
         &self,
         time: Duration,
-        work: impl Fn(Client) -> F,
+        work: impl Fn(Arc<Raw>) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -74,13 +75,13 @@ impl Call<'_> {
         }
     }
 
-    async fn twice<T, F>(&self, work: impl Fn(Client) -> F) -> Result<T, Error>
+    async fn twice<T, F>(&self, work: impl Fn(Arc<Raw>) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let key = SessionKey::new(self.name, self.operation, self.insecure(), self.access);
-        if let Some(client) = self.inner.sessions.get(&key, Instant::now()) {
-            match work(client).await {
+        if let Some(raw) = self.inner.sessions.get(&key, Instant::now()) {
+            match work(raw).await {
                 Err(error) if error.is_unauthorized() => self.inner.sessions.forget(&key),
                 other => return other,
             }
@@ -88,19 +89,11 @@ impl Call<'_> {
         work(self.sign_in(key).await?).await
     }
 
-    async fn sign_in(&self, key: SessionKey) -> Result<Client, Error> {
-        let (host, grant) = self.grant(None).await?;
-        let client = setup::images(
-            &self.inner.options,
-            &self.inner.certificates,
-            self.insecure(),
-        )?;
-        client.store_auth_if_needed(&host, &grant.auth).await;
-        let now = Instant::now();
-        self.inner
-            .sessions
-            .keep(key, client.clone(), now + grant.life, now);
-        Ok(client)
+    async fn sign_in(&self, key: SessionKey) -> Result<Arc<Raw>, Error> {
+        let raw = Arc::new(self.raw(None).await?);
+        let sessions = &self.inner.sessions;
+        sessions.keep(key, raw.clone(), Instant::now());
+        Ok(raw)
     }
 
     /// The host that is spoken to, and what opens the repository there, and `source` for pull.
@@ -123,7 +116,12 @@ impl Call<'_> {
     }
 
     fn host(&self) -> String {
-        self.reference_by("latest").resolve_registry().to_owned()
+        let registry = self.name.registry();
+        if is_docker_hub(registry) {
+            HUB_HOST.to_owned()
+        } else {
+            registry.to_owned()
+        }
     }
 
     /// Returns the address of the registry, without a path.
@@ -141,155 +139,99 @@ impl Call<'_> {
         self.access.insecure || hosts.iter().any(|host| host == self.name.registry())
     }
 
-    fn reference_by(&self, tag: &str) -> Reference {
-        let (registry, repository) = (self.name.registry(), self.name.repository());
-        Reference::with_tag(registry.to_owned(), repository.to_owned(), tag.to_owned())
-    }
-
-    fn reference(&self, image: &ImageRef) -> Reference {
-        let (registry, repository) = (
-            self.name.registry().to_owned(),
-            self.name.repository().to_owned(),
-        );
-        match (image.digest(), image.tag()) {
-            (Some(digest), _) => Reference::with_digest(registry, repository, digest.to_string()),
-            (None, tag) => self.reference_by(tag.unwrap_or("latest")),
-        }
-    }
-
-    pub(super) async fn digest(&self, client: Client, image: &ImageRef) -> Result<Digest, Error> {
-        // The session's credentials are stored already and win over those given here.
-        let reference = self.reference(image);
-        let digest = client.fetch_manifest_digest(&reference, &RegistryAuth::Anonymous);
-        let digest = digest.await.map_err(|error| self.failed(&error))?;
-        Digest::parse(&digest).map_err(|_| self.not_a_context("the registry gave no digest"))
+    pub(super) async fn digest(&self, raw: Arc<Raw>, image: &ImageRef) -> Result<Digest, Error> {
+        let path = format!("manifests/{}", reference(image));
+        let ask = |method| {
+            let request = raw.request(method, &path);
+            request.header(header::ACCEPT, MANIFESTS.join(", "))
+        };
+        let told = match self.open(ask(Method::HEAD)).await {
+            Ok(response) => response.headers().get(CONTENT_DIGEST).cloned(),
+            Err(Error::Request {
+                failure: Failure::Unsupported,
+                ..
+            }) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(told) = told else {
+            let manifest = self.send_bounded(ask(Method::GET), MANIFEST).await?;
+            return Ok(Digest::of(&manifest.body));
+        };
+        let digest = told.to_str().ok().map(Digest::parse);
+        digest
+            .and_then(Result::ok)
+            .ok_or_else(|| self.refused(Failure::Other, "its digest is invalid".to_owned()))
     }
 
     pub(super) async fn push(
         &self,
-        client: Client,
+        raw: Arc<Raw>,
         image: &ImageRef,
         context: &Digest,
         bytes: Bytes,
     ) -> Result<Digest, Error> {
-        let manifest = artifact::manifest(context, bytes.len());
-        let digest = artifact::artifact_digest(context, bytes.len());
-        if self.is_there(&client, image, &digest).await? {
-            return Ok(digest);
+        let manifest = Bytes::from(artifact::manifest(context, bytes.len()));
+        let digest = Digest::of(&manifest);
+        match self.digest(raw.clone(), image).await {
+            Ok(found) if found == digest => return Ok(digest),
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
         }
-        self.push_blob(&client, Bytes::from_static(artifact::EMPTY))
-            .await?;
-        self.push_blob(&client, bytes).await?;
-        let kind = artifact::MANIFEST_TYPE
-            .parse()
-            .map_err(|_| self.not_a_context("no media type"))?;
-        let reference = self.reference(image);
-        let pushed = client.push_manifest_raw(&reference, manifest.clone(), kind);
-        match pushed.await.map_err(|error| self.failed(&error)) {
-            Ok(_) => Ok(digest),
-            Err(error) if error.may_be_the_tag() => self.without_tag(manifest, digest, error).await,
-            Err(error) => Err(error),
+        let repository = Repository::opened(self.clone(), raw);
+        let empty = Bytes::from_static(artifact::EMPTY);
+        for content in [empty, bytes] {
+            self.push_blob(&repository, content).await?;
         }
-    }
-
-    /// The tag is taken, and this registry lets nobody move one: nobody needs the tag, contexts are
-    /// pulled by digest.
-    async fn without_tag(
-        &self,
-        manifest: Vec<u8>,
-        digest: Digest,
-        refused: Error,
-    ) -> Result<Digest, Error> {
-        let raw = self.raw(None).await?;
-        let path = format!("manifests/{digest}");
-        let request = raw.request(Method::PUT, &path);
-        let request = request.header(CONTENT_TYPE, artifact::MANIFEST_TYPE);
-        match self.send(request.body(manifest)).await {
-            Ok(_) => Ok(digest),
-            // What the registry said first says more.
-            Err(_) => Err(refused),
+        let put =
+            |reference| repository.put_manifest(reference, artifact::MANIFEST_TYPE, &manifest);
+        match put(reference(image)).await {
+            // Some registries let nobody move a tag. Contexts are pulled by digest, so the tag is not needed.
+            Err(refused) if refused.may_be_the_tag() => match put(digest.as_str()).await {
+                Ok(_) => Ok(digest),
+                Err(_) => Err(refused),
+            },
+            other => other.map(|_| digest),
         }
     }
 
-    async fn is_there(
-        &self,
-        client: &Client,
-        image: &ImageRef,
-        wanted: &Digest,
-    ) -> Result<bool, Error> {
-        match self.digest(client.clone(), image).await {
-            Ok(found) => Ok(found == *wanted),
-            Err(Error::Request {
-                failure: Failure::NotFound,
-                ..
-            }) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn push_blob(&self, client: &Client, bytes: Bytes) -> Result<(), Error> {
-        let (reference, digest) = (self.reference_by("latest"), Digest::of(&bytes));
-        let there = client.blob_exists(&reference, digest.as_str()).await;
-        if there.map_err(|error| self.failed(&error))? {
+    async fn push_blob(&self, repository: &Repository<'_>, content: Bytes) -> Result<(), Error> {
+        let blob = Blob {
+            digest: Digest::of(&content),
+            size: content.len() as u64,
+        };
+        if repository.has_blob(&blob.digest).await? {
             return Ok(());
         }
-        let pushed = client.push_blob(&reference, bytes, digest.as_str()).await;
-        pushed.map(drop).map_err(|error| self.failed(&error))
+        repository.upload(None, &blob, in_memory(content)).await
     }
 
-    pub(super) async fn pull(&self, client: Client, image: &ImageRef) -> Result<Bytes, Error> {
-        let reference = self.reference(image);
-        // The client checks the manifest against the digest in the reference.
-        let manifest = client
-            .pull_manifest(&reference, &RegistryAuth::Anonymous)
-            .await;
-        let (manifest, _) = manifest.map_err(|error| self.failed(&error))?;
-        let OciManifest::Image(manifest) = manifest else {
-            return Err(self.not_a_context("it is an index of images"));
-        };
-        let layer = artifact::layer(&self.subject, &manifest, self.inner.options.context_bytes)?;
-        let bytes = self.pull_blob(&client, &reference, &layer).await?;
-        if Digest::of(&bytes) != layer {
-            return Err(self.not_a_context(OTHER_BYTES));
+    pub(super) async fn pull(&self, raw: Arc<Raw>, manifest: &Digest) -> Result<Bytes, Error> {
+        let path = format!("manifests/{manifest}");
+        let request = raw.request(Method::GET, &path);
+        let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
+        let found = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
+        self.check(&found, manifest)?;
+        let most = self.inner.options.context_bytes;
+        let layer = artifact::layer(&self.subject, &found, most)?;
+        let request = raw.request(Method::GET, &format!("blobs/{layer}"));
+        let content = self.send_bounded(request, most).await?.body;
+        self.check(&content, &layer)?;
+        Ok(content.into())
+    }
+
+    /// Verifies the digest of what the registry sent.
+    fn check(&self, content: &[u8], digest: &Digest) -> Result<(), Error> {
+        if Digest::of(content) == *digest {
+            return Ok(());
         }
-        Ok(bytes)
+        Err(Error::NotAContext {
+            subject: self.subject.clone(),
+            why: format!("the content does not match {digest}"),
+        })
     }
 
-    async fn pull_blob(
-        &self,
-        client: &Client,
-        reference: &Reference,
-        layer: &Digest,
-    ) -> Result<Bytes, Error> {
-        let descriptor = OciDescriptor {
-            digest: layer.to_string(),
-            ..OciDescriptor::default()
-        };
-        let stream = client.pull_blob_stream(reference, &descriptor).await;
-        let mut stream = stream.map_err(|error| self.failed(&error))?.stream;
-        let mut bytes = BytesMut::new();
-        while let Some(chunk) = stream.next().await {
-            bytes.extend_from_slice(&chunk.map_err(|error| self.cut_short(error))?);
-            if bytes.len() as u64 > self.inner.options.context_bytes {
-                return Err(self.not_a_context("it is larger than it says"));
-            }
-        }
-        Ok(bytes.freeze())
-    }
-
-    /// The client checks the digest while it reads; all else is the connection.
-    fn cut_short(&self, error: io::Error) -> Error {
-        let digest = error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<DigestError>());
-        if digest.is_some() {
-            return self.not_a_context(OTHER_BYTES);
-        }
-        self.failed(&error.into())
-    }
-
-    pub(super) fn failed(&self, error: &OciDistributionError) -> Error {
-        let (failure, detail) = error::read(error);
+    pub(super) fn broken(&self, error: &reqwest::Error) -> Error {
+        let (failure, detail) = error::read_request(error);
         self.refused(failure, detail)
     }
 
@@ -301,11 +243,10 @@ impl Call<'_> {
             detail,
         }
     }
+}
 
-    fn not_a_context(&self, why: &str) -> Error {
-        Error::NotAContext {
-            subject: self.subject.clone(),
-            why: why.to_owned(),
-        }
-    }
+/// Digest, tag or `latest`.
+fn reference(image: &ImageRef) -> &str {
+    let digest = image.digest().map(Digest::as_str);
+    digest.or_else(|| image.tag()).unwrap_or("latest")
 }

@@ -1,13 +1,13 @@
-//! Requests that oci-client does not make: all tags, page by page, what an image says of itself, deletions.
+//! Requests to one repository, with bounded answers; tags, labels of images and deletions for pruning.
 
 use std::{collections::BTreeSet, time::Instant};
 
-use oci_client::secrets::RegistryAuth;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header};
 use serde_json::Value;
 
 use super::calls::Call;
 use crate::{
+    auth::Authorization,
     error::{self, Error, Failure},
     image::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST},
     name::{ImageName, is_docker_hub},
@@ -22,15 +22,15 @@ const PAGE: usize = 500;
 /// The forms of manifests that registries keep.
 pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
 
-/// The way into one repository.
-pub(super) struct Raw {
+/// An opened repository.
+pub(crate) struct Raw {
     reads: Client,
     writes: Client,
     base: String,
     repository: String,
-    auth: RegistryAuth,
+    authorization: Authorization,
     /// When the token should be replaced.
-    pub(super) end: Instant,
+    pub(crate) end: Instant,
 }
 
 impl Raw {
@@ -60,10 +60,10 @@ impl Raw {
     }
 
     fn authorize(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.auth {
-            RegistryAuth::Anonymous => request,
-            RegistryAuth::Basic(user, password) => request.basic_auth(user, Some(password)),
-            RegistryAuth::Bearer(token) => request.bearer_auth(token),
+        match &self.authorization {
+            Authorization::None => request,
+            Authorization::Basic(user, password) => request.basic_auth(user, Some(password)),
+            Authorization::Bearer(token) => request.bearer_auth(token),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Call<'_> {
             writes: self.inner.writes.clone(),
             base: self.base(&host),
             repository: self.name.repository().to_owned(),
-            auth: grant.auth,
+            authorization: grant.authorization,
             end: Instant::now() + grant.life,
         })
     }
@@ -131,10 +131,7 @@ impl Call<'_> {
         request: RequestBuilder,
         read: fn(u16, &[u8]) -> (Failure, String),
     ) -> Result<Response, Error> {
-        let mut response = request
-            .send()
-            .await
-            .map_err(|error| self.failed(&error.into()))?;
+        let mut response = request.send().await.map_err(|error| self.broken(&error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -158,7 +155,7 @@ impl Call<'_> {
         while let Some(chunk) = response
             .chunk()
             .await
-            .map_err(|error| self.failed(&error.into()))?
+            .map_err(|error| self.broken(&error))?
         {
             body.extend_from_slice(&chunk);
             if body.len() > limit {

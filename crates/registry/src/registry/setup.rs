@@ -1,6 +1,5 @@
 //! Clients and what they trust.
 
-use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
 use reqwest::{
     StatusCode, Url,
     redirect::{Action, Attempt, Policy},
@@ -27,7 +26,7 @@ pub(super) fn certificates(options: &Options) -> Result<Vec<Vec<u8>>, Error> {
     Ok(certificates)
 }
 
-/// The client for tokens. What would make a client of oci-client panic is found here.
+/// Builds the client for tokens.
 pub(super) fn tokens(
     options: &Options,
     certificates: &[Vec<u8>],
@@ -35,7 +34,6 @@ pub(super) fn tokens(
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err(setup("the program has installed no crypto provider"));
     }
-    // oci-client makes one with the system's certificates alone, whatever else it is given.
     reqwest::Client::builder().build().map_err(|_| {
         setup("the system has no trusted certificates: install `ca-certificates`, or name a bundle in SSL_CERT_FILE")
     })?;
@@ -127,38 +125,6 @@ fn follow_if(attempt: Attempt<'_>, rule: Rule) -> Action {
 const REDIRECTS: usize = 5;
 
 const USER_AGENT: &str = concat!("alustan/", env!("CARGO_PKG_VERSION"));
-
-/// A client of oci-client: one for each session, since it never forgets credentials.
-pub(super) fn images(
-    options: &Options,
-    certificates: &[Vec<u8>],
-    insecure: bool,
-) -> Result<oci_client::Client, Error> {
-    let config = ClientConfig {
-        protocol: if insecure {
-            ClientProtocol::Http
-        } else {
-            ClientProtocol::Https
-        },
-        // One POST and one PUT: the one way of pushing that every registry must have.
-        use_monolithic_push: true,
-        extra_root_certificates: certificates
-            .iter()
-            .map(|pem| pem_certificate(pem))
-            .collect(),
-        connect_timeout: Some(options.connect_timeout),
-        user_agent: USER_AGENT,
-        ..ClientConfig::default()
-    };
-    oci_client::Client::try_from(config).map_err(|_| setup("the client cannot be made"))
-}
-
-fn pem_certificate(pem: &[u8]) -> Certificate {
-    Certificate {
-        encoding: CertificateEncoding::Pem,
-        data: pem.to_vec(),
-    }
-}
 
 fn setup(why: &str) -> Error {
     Error::Setup {

@@ -2,11 +2,17 @@
 
 use std::fs;
 
-use alustan_registry::{Access, Digest, ImageName, ImageRef, Options, context_tag};
+use alustan_registry::{
+    ARTIFACT_TYPE, Access, Digest, ImageName, ImageRef, LAYER_TYPE, Options, context_tag,
+};
 use bytes::Bytes;
+use rstest::rstest;
+use serde_json::json;
 
+use crate::prune::push;
 use crate::support::{
-    DockerRegistry, PASSWORD, Setting, USER, basic, client, name, plain, tag, told,
+    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, basic, client, name, plain, tag,
+    told,
 };
 
 const CONTEXT: &[u8] = b"the bytes of a context";
@@ -89,7 +95,7 @@ async fn a_tag_that_points_elsewhere_is_set_right() {
         .push_context(&name, &context, CONTEXT.into(), &access)
         .await
         .unwrap();
-    push_image(&server, &context_tag(&context)).await;
+    push(&server.host(), &context_tag(&context), json!({})).await;
     let image = tag(&server.host(), &context_tag(&context));
     assert_ne!(
         client.digest_of(&image, &access).await.unwrap().as_ref(),
@@ -156,7 +162,7 @@ async fn what_is_no_context_or_not_there_is_told() {
         false,
         &["pull the context 127.0.0.1"],
     );
-    let image = push_image(&server, "image").await;
+    let image = push(&server.host(), "image", json!({})).await;
     let error = client
         .pull_context(&name, &image, &access)
         .await
@@ -180,12 +186,7 @@ async fn damage_in_the_registry_is_noticed() {
         .pull_context(&name, &manifest, &access)
         .await
         .unwrap_err();
-    told(
-        &error,
-        "ContextDamaged",
-        false,
-        &["not those of its digest"],
-    );
+    told(&error, "ContextDamaged", false, &["does not match sha256:"]);
 }
 
 #[tokio::test]
@@ -217,24 +218,48 @@ async fn credentials_open_a_private_registry_with_tls() {
     }
 }
 
-/// Pushes something that is an image and no context.
-async fn push_image(server: &DockerRegistry, tag: &str) -> Digest {
-    use oci_client::{client as oci, secrets::RegistryAuth};
-    let config = oci::ClientConfig {
-        protocol: oci::ClientProtocol::Http,
-        ..oci::ClientConfig::default()
-    };
-    let client = oci_client::Client::new(config);
-    let layer = oci::ImageLayer::oci_v1(&b"layer"[..], None);
-    let config = oci::Config::oci_v1(&b"{}"[..], None);
-    let image = oci_client::Reference::with_tag(server.host(), "team/x".into(), tag.into());
-    client
-        .push(&image, &[layer], config, &RegistryAuth::Anonymous, None)
-        .await
-        .unwrap();
-    let digest = client
-        .fetch_manifest_digest(&image, &RegistryAuth::Anonymous)
-        .await
-        .unwrap();
-    Digest::parse(&digest).unwrap()
+/// A registry whose answers to reads of `path` never end; it does not answer `HEAD`.
+async fn endless(path: &'static str) -> FakeRegistry {
+    FakeRegistry::start("", move |seen, _| {
+        let is_read = seen.path.contains(path);
+        match seen.method.as_str() {
+            "HEAD" => Some(Fault::Status(405)),
+            "GET" if is_read => Some(Fault::Endless),
+            _ => None,
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_digest_is_not_looked_for_in_an_answer_without_end() {
+    let server = endless("/manifests/").await;
+    let client = client(Options::default());
+    let image = tag(&server.host, "image");
+    let error = client.digest_of(&image, &plain(None)).await.unwrap_err();
+    told(&error, "RegistryError", false, &["larger than"]);
+}
+
+#[rstest]
+#[case("/manifests/")]
+#[case("/blobs/")]
+#[tokio::test]
+async fn a_context_without_end_is_not_pulled(#[case] path: &'static str) {
+    let server = endless(path).await;
+    let repository = server.name("team/x");
+    let layer = server.add_blob("team/x", CONTEXT);
+    server.add_blob("team/x", b"{}");
+    let manifest = json!({
+        "schemaVersion": 2, "artifactType": ARTIFACT_TYPE, "config": {"digest": Digest::of(b"{}").as_str()},
+        "layers": [{"mediaType": LAYER_TYPE, "digest": layer.as_str(), "size": CONTEXT.len()}],
+    });
+    let image = server.add_manifest("team/x", &manifest);
+    let client = client(Options {
+        context_bytes: 1 << 20,
+        ..Options::default()
+    });
+    let access = plain(None);
+    let pulled = client.pull_context(&repository, image.digest().unwrap(), &access);
+    let error = pulled.await.unwrap_err();
+    told(&error, "RegistryError", false, &["larger than"]);
 }
