@@ -48,6 +48,9 @@ impl Engine {
     }
 }
 
+/// Disables colours, which logs and pipes show as control characters.
+pub const NO_COLOR: &str = "-no-color";
+
 /// Says in a prepared module which engine did it.
 const TOLD: &str = ".terraform/engine.json";
 

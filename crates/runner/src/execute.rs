@@ -17,6 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::backend;
 use crate::command::Ending;
+use crate::engine::NO_COLOR;
 use crate::failure::{Step, user, world};
 use crate::record::{RecordError, Update};
 use crate::redact::Redactor;
@@ -234,9 +235,15 @@ impl Session {
                 Ok(())
             }
             None => {
-                let arguments = ["apply", "-destroy", "-auto-approve", "-input=false"]
-                    .map(Into::into)
-                    .into();
+                let arguments = [
+                    "apply",
+                    "-destroy",
+                    NO_COLOR,
+                    "-auto-approve",
+                    "-input=false",
+                ]
+                .map(Into::into)
+                .into();
                 self.engine(Step::Destroy, arguments, Ending::Graceful, deadline, &[0])
                     .await
                     .map(drop)

@@ -28,7 +28,7 @@ use crate::backend::{self, Prepared};
 use crate::cache;
 use crate::certificates;
 use crate::command::{Commands, Ending, Show, Task};
-use crate::engine::{self, Engine, Mirror, cli_config};
+use crate::engine::{self, Engine, Mirror, NO_COLOR, cli_config};
 use crate::failure::{Step, chain, classify, failure, module, user, world};
 use crate::layout::{Layout, Vars};
 use crate::record::to_json;
@@ -323,7 +323,7 @@ async fn initialise(
         .backend
         .as_deref()
         .filter(|_| !backend::has_own_block(directory));
-    let mut arguments: Vec<OsString> = vec!["init".into(), "-input=false".into()];
+    let mut arguments: Vec<OsString> = vec!["init".into(), NO_COLOR.into(), "-input=false".into()];
     match backend {
         None => arguments.push("-backend=false".into()),
         Some(kind) => {

@@ -21,7 +21,7 @@ use crate::cache;
 use crate::certificates;
 use crate::claim::Claimed;
 use crate::command::{Commands, Ending, Finished, Show, Task};
-use crate::engine::{self, Engine, environment};
+use crate::engine::{self, Engine, NO_COLOR, environment};
 use crate::failure::{Step, module, user, world};
 use crate::layout::{Layout, Vars};
 use crate::lock_file;
@@ -326,7 +326,7 @@ impl Session {
     }
 
     async fn run_init(&self, deadline: Instant) -> Result<(), Failure> {
-        let mut arguments = vec!["init".into(), "-input=false".into()];
+        let mut arguments = vec!["init".into(), NO_COLOR.into(), "-input=false".into()];
         if backend::has_resolved(&self.directory) {
             arguments.push("-reconfigure".into());
         }

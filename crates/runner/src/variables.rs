@@ -24,6 +24,9 @@ pub struct Declared {
     pub complex: bool,
 }
 
+/// The generated file with values of the module's variables. By its name it is read after the module's own files.
+pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
+
 /// The longest value of an environment variable: Linux takes 128 KiB with the name.
 const LONGEST: usize = 127 * 1024;
 
@@ -159,6 +162,39 @@ fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option
         .filter(|(distance, _)| *distance <= most)
         .min()
         .map(|(_, other)| other.clone())
+}
+
+/// Replaces each place in [`FILE`] that an error of the engine names by the field of the resource: `spec.variables.NAME` for names in
+/// `own`. The lines of the file that the engine quotes, which are numbered, are left out.
+pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
+    let is_quoted = |line: &&str| {
+        let number = line.split_once(':').map(|(number, _)| number);
+        number.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let mut lines = error.lines().peekable();
+    let mut text = Vec::new();
+    while let Some(line) = lines.next() {
+        if !line.starts_with(&format!("on {FILE} line ")) {
+            text.push(line.to_owned());
+            continue;
+        }
+        let mut quoted = Vec::new();
+        while let Some(line) = lines.next_if(is_quoted) {
+            quoted.push(line);
+        }
+        let name = quoted.first().and_then(|line| line.split('"').nth(1));
+        text.push(match name {
+            Some(name) if own.contains(name) => format!("on spec.variables.{name}:"),
+            Some(name) => format!("on variable {name} of spec.variablesFrom:"),
+            None => "on spec.variables:".to_owned(),
+        });
+    }
+    text.join("\n")
+}
+
+/// JSON with each value on lines of its own: an error quotes the lines of the value.
+pub fn to_text(values: &Values) -> Vec<u8> {
+    serde_json::to_vec_pretty(values).unwrap_or_default()
 }
 
 /// The content of the tfvars file: the values that the module declares.
@@ -359,6 +395,30 @@ mod tests {
         let found = undeclared(&own, &declared.into(), scripts);
         let found: Vec<_> = found.iter().map(ToString::to_string).collect();
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn errors_name_the_field_and_not_the_generated_file() {
+        let error = "Error: Invalid value for input variable\non zzz-alustan.auto.tfvars.json line 2:\n\
+            2:   \"list\": [\n3:     \"a\"\n4:   ],\nThe given value is not suitable for var.list declared at \
+            main.tf:2,1-16: a\nnumber is required.";
+        let own = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
+        let wanted = |field: &str| {
+            format!(
+                "Error: Invalid value for input variable\non {field}:\nThe given value is not suitable for \
+                 var.list declared at main.tf:2,1-16: a\nnumber is required."
+            )
+        };
+        assert_eq!(
+            with_fields(error, &own(&["list"])),
+            wanted("spec.variables.list")
+        );
+        let found = wanted("variable list of spec.variablesFrom");
+        assert_eq!(with_fields(error, &own(&[])), found);
+        assert_eq!(
+            with_fields("Error: x\n\n2: y", &own(&[])),
+            "Error: x\n\n2: y"
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ use ring::digest;
 use super::ownership::State;
 use super::{Ended, Findings, Goal};
 use crate::changes::Summary;
+use crate::engine::NO_COLOR;
 use crate::failure::user;
 use crate::plan_file;
 use crate::plan_id::{Plan, plan_id};
@@ -236,7 +237,7 @@ impl Session {
         let Some(secret) = &self.inputs.plan_secret else {
             return;
         };
-        let shown = match self.show("-no-color").await {
+        let shown = match self.show(NO_COLOR).await {
             Ok(shown) => shown,
             Err(failure) => {
                 crate::say!("the plan is not in Secret {secret}: {}", failure.message);

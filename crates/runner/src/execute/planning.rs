@@ -10,6 +10,7 @@ use super::ownership::State;
 use super::{Ended, Goal, LOOK};
 use crate::changes::{Summary, summary};
 use crate::command::Ending;
+use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, place_in_json, tidy, user};
 use crate::plan_file;
 use crate::session::Session;
@@ -48,7 +49,13 @@ impl Session {
             let planned = Planned { may_remove: true };
             return Ok((made.code == Some(2)).then_some(planned));
         }
-        let words = ["plan", "-input=false", "-lock=false", "-detailed-exitcode"];
+        let words = [
+            "plan",
+            NO_COLOR,
+            "-input=false",
+            "-lock=false",
+            "-detailed-exitcode",
+        ];
         let mut arguments: Vec<OsString> = words.map(Into::into).into();
         if goal == Goal::Destroy {
             arguments.push("-destroy".into());
@@ -83,7 +90,12 @@ impl Session {
     async fn apply_plan_file(&self, step: Step, deadline: Instant) -> Result<(), Failure> {
         self.check_plan_file()?;
         let plan = self.layout.plan_file();
-        let arguments = vec!["apply".into(), "-input=false".into(), plan.into()];
+        let arguments = vec![
+            "apply".into(),
+            NO_COLOR.into(),
+            "-input=false".into(),
+            plan.into(),
+        ];
         self.engine(step, arguments, Ending::Graceful, deadline, &[0])
             .await?;
         Ok(())

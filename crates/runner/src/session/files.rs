@@ -12,13 +12,9 @@ use crate::certificates;
 use crate::engine::{Mirror, cli_config};
 use crate::failure::world;
 use crate::layout::{Layout, Vars};
-use crate::record::to_json;
 use crate::script::Scripts;
 use crate::variables::{self, Declared};
 use crate::workspace::write_private;
-
-/// The file with the values of the module's variables; its name puts it after the user's own.
-const TFVARS: &str = "zzz-alustan.auto.tfvars.json";
 
 pub(super) fn write_files(
     layout: &Layout,
@@ -36,7 +32,11 @@ pub(super) fn write_files(
         backend::write_block(directory, block)?;
         let tfvars = variables::tfvars(values, declared);
         if !tfvars.is_empty() {
-            write_private(&directory.join(TFVARS), &to_json(&tfvars), 0o600)?;
+            write_private(
+                &directory.join(variables::FILE),
+                &variables::to_text(&tfvars),
+                0o600,
+            )?;
         }
         let mirrors = [
             Mirror::read(&layout.providers),

@@ -38,7 +38,7 @@ impl Session {
             if let Some(lock) = self.lock_told(&failure, finished) {
                 *self.lock_seen() = Some(lock);
             }
-            let failure = self.with_undeclared(self.with_holder(failure));
+            let failure = self.with_undeclared(self.with_fields(self.with_holder(failure)));
             backend::with_advice(failure, &self.inputs.backend)
         })
     }
@@ -77,6 +77,12 @@ impl Session {
         let printed = String::from_utf8_lossy(&finished.stdout);
         let told = [&*finished.stderr, &*printed].map(tidy);
         told.iter().find_map(|said| read(said))
+    }
+
+    /// Replaces places in the generated file of variables.
+    fn with_fields(&self, failure: Failure) -> Failure {
+        let message = variables::with_fields(&failure.message, &self.inputs.own_variables);
+        Failure { message, ..failure }
     }
 
     /// A variable without a value may be misspelt in the resource.

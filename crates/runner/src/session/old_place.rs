@@ -14,6 +14,7 @@ use super::state::open_store;
 use super::{Session, Show};
 use crate::backend::{BLOCK_FILE, write_bare_module};
 use crate::command::{Ending, Task};
+use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, user, world};
 use crate::layout::Vars;
 
@@ -40,11 +41,17 @@ impl Session {
         // It has the credentials of the old place.
         let _cleared = Cleared(&directory);
         write_bare_module(&directory, &block).map_err(unwritten)?;
-        self.run_at(&directory, old, &["init", "-input=false"])
+        self.run_at(&directory, old, &["init", NO_COLOR, "-input=false"])
             .await?;
         // Without a block the state moves into a file: the engine locks it while it is copied.
         fs::write(directory.join(BLOCK_FILE), "{}").map_err(unwritten)?;
-        let migrate = ["init", "-input=false", "-migrate-state", "-force-copy"];
+        let migrate = [
+            "init",
+            NO_COLOR,
+            "-input=false",
+            "-migrate-state",
+            "-force-copy",
+        ];
         self.run_at(&directory, old, &migrate).await?;
         match fs::read(self.copy_in(&directory)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -239,6 +239,18 @@ fn values_of_every_type_reach_the_module_over_its_own_tfvars() {
 }
 
 #[test]
+fn a_value_of_another_type_is_an_error_that_names_its_field() {
+    let mut world = World::new("variable \"size\" { type = number }\n");
+    world.inputs.variables = [("size".to_owned(), json!("x"))].into();
+    world.inputs.own_variables = ["size".to_owned()].into();
+    let ran = world.run(RunKind::Apply);
+    let message = ran.expect_failure(FailureClass::User, "VariablesInvalid");
+    assert!(message.contains("on spec.variables.size:"), "{message}");
+    assert!(!message.contains("zzz-"), "{message}");
+    assert!(!ran.logs().contains('\u{1b}'), "{}", ran.logs());
+}
+
+#[test]
 fn undeclared_variables_are_reported_and_refused_if_strict() {
     let mut world = World::new("variable \"replicas\" { default = 1 }\n");
     world.inputs.variables = [("replica".to_owned(), json!(3))].into();
