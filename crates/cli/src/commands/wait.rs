@@ -18,8 +18,13 @@ use crate::print;
 
 /// How often the line on a terminal is written anew.
 const TICK: Duration = Duration::from_secs(1);
+/// How long after the interval of the repository the operator may take to read it.
+const READ: Duration = Duration::from_secs(10);
 
 /// Wait until a resource is ready, and show what goes on.
+///
+/// A resource that is stalled when the wait begins is given one `gitRepo.interval`, in which the operator reads a commit that was just
+/// pushed. With --revision or --generation, conditions from before are not taken for the result.
 #[derive(Debug, Args)]
 pub(crate) struct Wait {
     /// Name of the resource.
@@ -27,6 +32,39 @@ pub(crate) struct Wait {
     /// For how long: 90s, 10m, 1h30m.
     #[arg(long, default_value = "10m", value_parser = duration)]
     timeout: Duration,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+/// What must be ready.
+#[derive(Debug, Default, Args)]
+struct Wanted {
+    /// A commit, at least 7 of its digits: `--revision $(git rev-parse HEAD)`.
+    #[arg(long, value_parser = commit)]
+    revision: Option<String>,
+    /// `metadata.generation` of the resource, or a later one.
+    #[arg(long)]
+    generation: Option<i64>,
+}
+
+impl Wanted {
+    /// Whether the status of `tf` is about it.
+    fn is_reached(&self, tf: &Terraform) -> bool {
+        let status = tf.status.as_ref();
+        let observed = status.and_then(|status| status.observed_generation);
+        let is_observed = |wanted| observed.is_some_and(|observed| observed >= wanted);
+        let source = status.and_then(|status| Some(&status.source.as_ref()?.revision));
+        let applied = status.and_then(|status| status.last_applied.as_ref()?.revision.as_ref());
+        let is_revision = |commit: &String| {
+            let mut revisions = source.into_iter().chain(applied);
+            revisions.any(|revision| revision.starts_with(commit))
+        };
+        self.generation.is_none_or(is_observed) && self.revision.as_ref().is_none_or(is_revision)
+    }
+
+    fn is_anything(&self) -> bool {
+        self.revision.is_none() && self.generation.is_none()
+    }
 }
 
 impl Wait {
@@ -52,9 +90,13 @@ impl Wait {
         let seen = watch_object(cluster.api::<Terraform>(), &self.name).default_backoff();
         let mut seen = std::pin::pin!(seen);
         let mut tick = tokio::time::interval(TICK);
+        let mut patience = Patience::default();
         loop {
             tokio::select! {
-                _ = tick.tick() => progress.draw(),
+                _ = tick.tick() => {
+                    progress.draw();
+                    patience.check()?;
+                }
                 found = seen.next() => match found {
                     Some(Err(error)) => match forbidden(&error) {
                         Some(why) => {
@@ -66,15 +108,60 @@ impl Wait {
                     },
                     Some(Ok(Some(tf))) => {
                         progress.seen(&tf)?;
-                        match Verdict::of(&tf) {
-                            Verdict::Ready => return Ok(()),
-                            Verdict::Never(why) => return Err(Error::Refused(why)),
-                            Verdict::NotYet => {}
+                        let verdict = Verdict::of(&tf, &self.wanted);
+                        if verdict == Verdict::Ready {
+                            return Ok(());
                         }
+                        patience.seen(verdict, self.wanted.is_anything().then_some(&tf))?;
                     }
                     Some(Ok(None)) | None => return Err(gone(&cluster.key(&self.name))),
                 },
             }
+        }
+    }
+}
+
+/// Decides when a resource that will not become ready is not waited for any longer.
+#[derive(Default)]
+struct Patience {
+    has_begun: bool,
+    /// Until when a resource is waited for that was stalled when the wait began, and why it is stalled.
+    stalled: Option<(Instant, String)>,
+}
+
+impl Patience {
+    /// Takes a verdict into account. `tf` is given where a commit may cure it that the operator has not read yet.
+    ///
+    /// # Errors
+    /// Why the resource will not become ready.
+    fn seen(&mut self, verdict: Verdict, tf: Option<&Terraform>) -> Result<(), Error> {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let stalled = match verdict {
+            Verdict::Ready | Verdict::NotYet => {
+                self.stalled = None;
+                return Ok(());
+            }
+            Verdict::Deleted(why) => return Err(Error::Refused(why)),
+            Verdict::Stalled(why) => why,
+        };
+        let until = match (&self.stalled, tf) {
+            (Some((until, _)), _) => *until,
+            (None, Some(tf)) if is_first => {
+                let interval = Duration::from(tf.spec.git_repo.interval);
+                Instant::now() + interval.saturating_add(READ)
+            }
+            (None, _) => return Err(Error::Refused(stalled)),
+        };
+        self.stalled = Some((until, stalled));
+        Ok(())
+    }
+
+    /// # Errors
+    /// Why the resource has stayed stalled.
+    fn check(&mut self) -> Result<(), Error> {
+        match self.stalled.take_if(|(until, _)| *until <= Instant::now()) {
+            Some((_, why)) => Err(Error::Refused(why)),
+            None => Ok(()),
         }
     }
 }
@@ -107,25 +194,39 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(parsed.into())
 }
 
+/// A commit's first digits.
+fn commit(text: &str) -> Result<String, String> {
+    let is_commit = (7..=64).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_hexdigit());
+    if is_commit {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err("7 to 64 hexadecimal digits; for example $(git rev-parse HEAD)".to_owned())
+    }
+}
+
 /// What a resource says about its present spec.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// It is applied.
     Ready,
-    /// Nothing more happens, and why.
-    Never(String),
-    /// Something goes on.
+    /// It is being deleted, and what the operator does.
+    Deleted(String),
+    /// Only a change of the spec, the repository or the cluster can cure it, and why.
+    Stalled(String),
+    /// The operator works on it.
     NotYet,
 }
 
 impl Verdict {
-    fn of(tf: &Terraform) -> Self {
+    fn of(tf: &Terraform, wanted: &Wanted) -> Self {
         if tf.metadata.deletion_timestamp.is_some() {
-            Self::Never(format!("{} is being deleted: {}", Key::of(tf), message(tf)))
+            Self::Deleted(format!("{} is being deleted: {}", Key::of(tf), message(tf)))
+        } else if !wanted.is_reached(tf) {
+            Self::NotYet
         } else if holds(tf, Kind::Ready) {
             Self::Ready
         } else if holds(tf, Kind::Stalled) {
-            Self::Never(format!("{} is stalled: {}", Key::of(tf), message(tf)))
+            Self::Stalled(format!("{} is stalled: {}", Key::of(tf), message(tf)))
         } else {
             Self::NotYet
         }
@@ -252,7 +353,7 @@ mod tests {
     #[case("Ready", "True", 2, Verdict::Ready)]
     #[case::of_the_spec_before("Ready", "True", 1, Verdict::NotYet)]
     #[case("Ready", "False", 2, Verdict::NotYet)]
-    #[case("Stalled", "True", 2, Verdict::Never("team/web is stalled: why".into()))]
+    #[case("Stalled", "True", 2, Verdict::Stalled("team/web is stalled: why".into()))]
     #[case::before_the_spec_was_mended("Stalled", "True", 1, Verdict::NotYet)]
     fn the_verdict_is_about_the_present_spec(
         #[case] kind: &str,
@@ -261,14 +362,69 @@ mod tests {
         #[case] wanted: Verdict,
     ) {
         let tf = with_condition(kind, status, generation);
-        assert_eq!(Verdict::of(&tf), wanted);
+        assert_eq!(Verdict::of(&tf, &Wanted::default()), wanted);
     }
 
     #[test]
     fn one_that_is_being_deleted_is_not_waited_for() {
         let mut tf = with_condition("Ready", "True", 2);
         tf.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-        assert!(matches!(Verdict::of(&tf), Verdict::Never(_)));
+        let verdict = Verdict::of(&tf, &Wanted::default());
+        assert!(matches!(verdict, Verdict::Deleted(_)));
+        assert!(Patience::default().seen(verdict, Some(&tf)).is_err());
+    }
+
+    #[rstest]
+    #[case::any(None, None, true)]
+    #[case::read(Some("abcdef1"), None, true)]
+    #[case::applied(Some("1234567890"), None, true)]
+    #[case::another(Some("abcdef2"), None, false)]
+    #[case::observed(None, Some(2), true)]
+    #[case::not_observed(None, Some(3), false)]
+    #[case::one_of_both(Some("abcdef1"), Some(3), false)]
+    fn conditions_from_before_what_is_wanted_are_no_result(
+        #[case] revision: Option<&str>,
+        #[case] generation: Option<i64>,
+        #[case] reached: bool,
+    ) {
+        let mut tf = with_condition("Stalled", "True", 2);
+        let status = json!({
+            "observedGeneration": 2, "source": {"revision": "abcdef1234567890"},
+            "lastApplied": {
+                "revision": "1234567890abcdef", "configHash": "", "time": "2026-01-01T00:00:00Z",
+            },
+        });
+        let mut whole = serde_json::to_value(&tf.status).unwrap();
+        let fields = whole.as_object_mut().unwrap();
+        fields.extend(status.as_object().unwrap().clone());
+        tf.status = serde_json::from_value(whole).unwrap();
+        let wanted = Wanted {
+            revision: revision.map(|text| commit(text).unwrap()),
+            generation,
+        };
+        let verdict = Verdict::of(&tf, &wanted);
+        assert_eq!(verdict != Verdict::NotYet, reached, "{verdict:?}");
+    }
+
+    #[test]
+    fn one_that_is_stalled_at_first_is_given_an_interval() {
+        let tf = with_condition("Stalled", "True", 2);
+        let stalled = || Verdict::Stalled("why".to_owned());
+        let mut patience = Patience::default();
+        patience.seen(stalled(), Some(&tf)).unwrap();
+        patience.seen(stalled(), Some(&tf)).unwrap();
+        patience.check().unwrap();
+        // A run that fails has the new commit.
+        patience.seen(Verdict::NotYet, Some(&tf)).unwrap();
+        assert!(patience.seen(stalled(), Some(&tf)).is_err());
+
+        let mut patience = Patience {
+            stalled: Some((Instant::now(), "why".to_owned())),
+            has_begun: true,
+        };
+        assert!(patience.check().is_err());
+        // With --revision or --generation, the status is the result.
+        assert!(Patience::default().seen(stalled(), None).is_err());
     }
 
     #[test]
