@@ -1,0 +1,39 @@
+//! The Secret in which a run reports, with any content: module code has the runner's token.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use alustan_api::report::RunReport;
+use alustan_api::run::{RunProgress, RunRecord};
+use alustan_core::progress::{self, Told};
+use serde_json::json;
+
+/// Maximum size of what is taken over, in bytes of JSON.
+const LARGEST: usize = 256 << 10;
+
+/// The record of an apply that has started.
+static RECORD: LazyLock<RunRecord> = LazyLock::new(|| {
+    let run = json!({
+        "kind": "apply", "trigger": "created", "job": "web-apply-1", "image": "image", "tag": "tag",
+        "configHash": "hash", "protocol": 99, "startedAt": "2026-01-01T00:00:00Z",
+    });
+    let record = json!({"number": 1, "run": run, "phase": "Starting"});
+    serde_json::from_value(record).expect("a record")
+});
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let progress = serde_json::from_slice::<RunProgress>(bytes);
+    let told = progress.map_or(Told::Unreadable, |it| Told::Progress(Box::new(it)));
+    let record = progress::believed(&RECORD, &told, true);
+    assert_eq!((record.number, &record.run), (1, &RECORD.run));
+    assert!(record.attempted >= RECORD.attempted);
+    assert!(serde_json::to_vec(&record).expect("JSON").len() <= LARGEST);
+
+    if let (Ok(report), Some(run)) = (serde_json::from_slice::<RunReport>(bytes), &RECORD.run) {
+        let now = "2026-01-01T01:00:00Z".parse().expect("a time");
+        let report = progress::report(report, run, now);
+        assert_eq!((&report.job, report.kind), (&run.job, run.kind));
+        assert!(report.started_at <= report.finished_at && report.finished_at <= now);
+        assert!(serde_json::to_vec(&report).expect("JSON").len() <= LARGEST);
+    }
+});
