@@ -15,8 +15,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Every repository is the same one here, with an empty module; of images there is `base:1`, and
-/// `present` with every tag.
+/// Every repository is the same one here; of images there is `base:1`, and `present` with every tag.
 pub(crate) struct Outside {
     /// `host:port`, in plain http.
     pub(crate) address: String,
@@ -31,16 +30,25 @@ struct Served {
 }
 
 impl Outside {
-    /// Starts it, with its files in `folder`.
+    /// Starts it with an empty module. Its files are in `folder`.
     pub(crate) async fn start(folder: &Path) -> Self {
+        Self::with_files(folder, |repository| {
+            let module = "output \"a\" { value = 1 }\n";
+            std::fs::write(repository.join("main.tf"), module).unwrap();
+        })
+        .await
+    }
+
+    /// Starts it with the files that `write` writes to the repository.
+    pub(crate) async fn with_files(folder: &Path, write: impl FnOnce(&Path)) -> Self {
         let repository = folder.join("repository");
         std::fs::create_dir_all(&repository).unwrap();
-        std::fs::write(repository.join("main.tf"), "output \"a\" { value = 1 }\n").unwrap();
+        write(&repository);
         for arguments in [
             &["init", "--quiet", "--initial-branch=main"][..],
             &["config", "uploadpack.allowAnySHA1InWant", "true"],
             &["config", "uploadpack.allowFilter", "true"],
-            &["add", "main.tf"],
+            &["add", "."],
             &[
                 "-c",
                 "user.name=a",

@@ -1,16 +1,19 @@
 //! How often repositories are asked.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Operator, condition};
+use crate::outside::Outside;
 use crate::server::until;
 use crate::space::{resource, with};
 
@@ -86,6 +89,97 @@ async fn answer(mut stream: TcpStream, counter: Arc<AtomicUsize>) {
         body.len()
     );
     let _gone = stream.write_all(format!("{head}{body}").as_bytes()).await;
+}
+
+/// A module of each kind that is expensive to read: 100,000 names of one file, 200,000 calls of modules, and values that are deep and wide.
+fn write_hostile_modules(repository: &Path) {
+    let folder = |name: &str| {
+        let folder = repository.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    };
+    let names = folder("names");
+    std::fs::write(
+        names.join("main.tf"),
+        "module \"a\" { source = \"./b\" }\n".repeat(150),
+    )
+    .unwrap();
+    for number in 1..100_000 {
+        let name = names.join(format!("{number}.tf"));
+        std::fs::hard_link(names.join("main.tf"), name).unwrap();
+    }
+    let calls =
+        (0..200_000).map(|number| format!("module \"m{number}\" {{ source = \"./{number}\" }}\n"));
+    std::fs::write(folder("calls").join("main.tf"), calls.collect::<String>()).unwrap();
+    let deep = format!(
+        "locals {{ a = {}{} }}\n",
+        "[".repeat(1 << 20),
+        "]".repeat(1 << 20)
+    );
+    std::fs::write(folder("deep").join("main.tf"), deep).unwrap();
+    let wide = (0..200_000).map(|number| format!("  a{number} = 1\n"));
+    let wide = format!("locals {{\n a = {{\n{} }}\n}}\n", wide.collect::<String>());
+    std::fs::write(folder("wide").join("main.tf"), wide).unwrap();
+}
+
+/// Repositories are read beside each other: those of one tenant take no time from those of others.
+#[tokio::test]
+async fn hostile_repositories_delay_no_other() {
+    const COPIES: usize = 4;
+    // About ten times what it takes without the others.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let operator = Operator::shared().await;
+    let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
+    let hostile = Outside::with_files(&folder.path().join("hostile"), write_hostile_modules).await;
+    let honest = Outside::start(folder.path()).await;
+    let modules = ["names", "calls", "deep", "wide"];
+    for number in 0..COPIES {
+        for module in modules {
+            let url = json!(format!("http://{}/team/{module}-{number}", hostile.address));
+            let one = with(resource("x"), "/gitRepo/url", Some(url));
+            let mut one = with(one, "/gitRepo/path", Some(json!(module)));
+            one["metadata"]["name"] = format!("{module}-{number}").into();
+            space.apply(&one).await.unwrap();
+        }
+    }
+    let api: Api<Terraform> = space.api();
+    let since = Instant::now();
+    for number in 0..5 {
+        let url = json!(format!("http://{}/team/infra-{number}", honest.address));
+        let mut one = with(resource("x"), "/gitRepo/url", Some(url));
+        let name = format!("other-{number}");
+        one["metadata"]["name"] = name.as_str().into();
+        space.apply(&one).await.unwrap();
+        until("the source of another resource", async || {
+            let tf = api.get(&name).await.unwrap();
+            let found = condition(&tf, "SourceReady");
+            (found.0 == "True")
+                .then_some(())
+                .ok_or(format!("{found:?}"))
+        })
+        .await;
+    }
+    let took = since.elapsed();
+    assert!(took < PATIENCE, "{took:?}");
+    until("an answer for each hostile module", async || {
+        let all = api.list(&ListParams::default()).await.unwrap();
+        let open: Vec<_> = all
+            .iter()
+            .filter(|tf| condition(tf, "SourceReady").0 == "Unknown")
+            .collect();
+        let names = || {
+            open.iter()
+                .map(|tf| tf.name_any())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        open.is_empty().then_some(()).ok_or_else(names)
+    })
+    .await;
+    println!(
+        "5 resources were read in {took:?} beside {} hostile ones",
+        COPIES * modules.len()
+    );
 }
 
 /// Five hundred resources follow two branches and a tag of one repository, each with a folder of its own.
