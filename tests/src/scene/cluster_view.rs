@@ -127,6 +127,16 @@ impl Scene {
         self.cluster.output("kubectl", &all, None).await
     }
 
+    /// Runs `kubectl alustan` in the scene's namespace. Returns its standard output.
+    pub async fn alustan(&self, arguments: &[&str]) -> String {
+        let test = std::env::current_exe().expect("the path of this program");
+        let programs = test.ancestors().nth(2).expect("the folder of programs");
+        let program = programs.join("kubectl-alustan");
+        let mut all = vec!["-n", &self.namespace];
+        all.extend(arguments);
+        self.cluster.run(&program.to_string_lossy(), &all).await
+    }
+
     /// `kubectl create -f -` of `object` in `namespace`, which only asks whether it would be
     /// admitted.
     pub async fn would_create(&self, namespace: &str, object: &Value) -> (bool, String) {

@@ -1,0 +1,43 @@
+//! States of engines elsewhere.
+
+use alustan_tests::{Counter, scene};
+use kube::api::DeleteParams;
+use serde_json::json;
+
+#[tokio::test]
+async fn adopt_local_state_is_pushed_before_the_first_run_and_nothing_is_made_twice() {
+    scene("adopt-local", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        // What an engine elsewhere has applied, with its state in a file.
+        let mut old = scene.resource_of("old", "web");
+        old["spec"]["deletionPolicy"] = json!("Orphan");
+        scene.apply(&old).await;
+        scene.ready("old").await;
+        let state = scene.alustan(&["state", "pull", "old"]).await;
+        scene.delete("old", &DeleteParams::foreground()).await;
+        scene.remove_secret("old-state").await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("terraform.tfstate");
+        std::fs::write(&file, state).unwrap();
+
+        // As in docs/migration.md.
+        let mut web = scene.resource("web");
+        web["spec"]["suspend"] = json!(true);
+        web["spec"]["backend"] = json!({"adopt": true});
+        scene.apply(&web).await;
+        scene.reason("web", "Suspended").await;
+        let file = file.to_str().unwrap();
+        scene.alustan(&["state", "push", "web", file]).await;
+        scene.alustan(&["resume", "web"]).await;
+        let runs = scene.ready("web").await.status.unwrap().runs;
+        let results: Vec<_> = runs.iter().map(|run| run.result.as_str()).collect();
+        assert_eq!(results, ["NoChanges"]);
+        assert_eq!(counter.lives(), (1, 0));
+        scene.delete("web", &DeleteParams::foreground()).await;
+        assert_eq!(counter.lives(), (1, 1));
+    })
+    .await;
+}
