@@ -185,7 +185,7 @@ impl Call<'_> {
         let put =
             |reference| repository.put_manifest(reference, artifact::MANIFEST_TYPE, &manifest);
         match put(reference(image)).await {
-            // Some registries let nobody move a tag. Contexts are pulled by digest, so the tag is not needed.
+            // Some registries do not allow tags to be moved. Contexts are pulled by digest, so the tag is not needed.
             Err(refused) if refused.may_be_the_tag() => match put(digest.as_str()).await {
                 Ok(_) => Ok(digest),
                 Err(_) => Err(refused),
