@@ -604,8 +604,22 @@ pub struct History {
     pub reconcile_at: Option<String>,
     /// What others are told, and what they were told.
     pub notices: Notices,
+    /// Whether pods can use the cache volume.
+    pub cache: CacheVolume,
     /// Reports of the last runs, newest first.
     pub reports: Vec<RunReport>,
+}
+
+/// Whether pods can use the cache volume, which may be in a zone or on a node that is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CacheVolume {
+    /// Nothing is known to the contrary.
+    #[default]
+    Usable,
+    /// A pod with it could not be scheduled or did not start. The next one does not use it.
+    Suspect,
+    /// A pod without it started after that. The claim is replaced.
+    Unusable,
 }
 
 impl History {

@@ -3,8 +3,8 @@
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
-    Applied, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunProgress, RunRecord,
-    RunSpec, Undone,
+    Applied, CacheVolume, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunProgress,
+    RunRecord, RunSpec, Undone,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -12,7 +12,7 @@ use crate::approval;
 use crate::hand_on::{self, left_behind};
 use crate::objects::{outputs, run_job};
 use crate::progress;
-use crate::seen::{IMAGE_PULL, JobSeen, RecordSeen, Seen};
+use crate::seen::{IMAGE_PULL, JobSeen, NOT_STARTED, RecordSeen, Seen, UNSCHEDULABLE};
 use crate::step::{Keep, Step, Swap};
 
 /// How many reports are kept.
@@ -225,6 +225,22 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     }
 }
 
+/// Whether the cache volume can be used, after a run or a build with this result.
+pub(crate) fn cache_after(
+    before: CacheVolume,
+    failure: Option<&Failure>,
+    result: RunResult,
+) -> CacheVolume {
+    let class = failure.map(|failure| failure.class);
+    let has_started = result != RunResult::Cancelled && class != Some(FailureClass::World);
+    let reason = failure.map(|failure| failure.reason.as_str());
+    match before {
+        _ if matches!(reason, Some(UNSCHEDULABLE | NOT_STARTED)) => CacheVolume::Suspect,
+        CacheVolume::Suspect if has_started => CacheVolume::Unusable,
+        before => before,
+    }
+}
+
 /// The memory after `report`. Outputs were handed on, or were not, and what that counts against.
 fn fold(
     history: &History,
@@ -241,6 +257,7 @@ fn fold(
         next.engine = engine.cloned().or(next.engine);
     }
     let unpulled = report.failure.as_ref().filter(|it| it.reason == IMAGE_PULL);
+    next.cache = cache_after(history.cache, report.failure.as_ref(), report.result);
     if unpulled.is_some() {
         next.lost_image = Some(run.image.clone());
     } else if report.result != RunResult::Failed && next.lost_image.as_ref() == Some(&run.image) {

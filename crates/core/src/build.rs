@@ -1,6 +1,6 @@
 //! From the answers of repository and registry to the runner image, or to what stands in its way.
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Failures, History, Pin};
 use alustan_api::{BuilderKind, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -298,6 +298,7 @@ fn broken(
         situation: failed(case.tf, &failures, verdict, &see),
         history: (!counted).then(|| History {
             build_failures: failures,
+            cache: absorb::cache_after(history.cache, Some(failure), RunResult::Failed),
             ..history.clone()
         }),
     }))

@@ -12,7 +12,7 @@ use crate::approval;
 use crate::build;
 use crate::decide::{Case, Target};
 use crate::progress;
-use crate::seen::{IMAGE_PULL, UNSCHEDULABLE, Waiting};
+use crate::seen::{IMAGE_PULL, NOT_STARTED, UNSCHEDULABLE, Waiting};
 use crate::settings::Settings;
 use crate::start;
 use crate::status::{SUSPENDED, Situation, logs, patch};
@@ -346,7 +346,7 @@ pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
 /// The pod of `job` is there and does not come to run: a volume, a network, its node.
 fn slow_pod(tf: &Terraform, job: &str) -> Waiting {
     Waiting {
-        reason: "PodNotStarted".to_owned(),
+        reason: NOT_STARTED.to_owned(),
         message: format!(
             "the pod of Job {job} is there but does not run; see kubectl describe pods -n {} -l \
              job-name={job}",

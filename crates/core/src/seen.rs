@@ -126,8 +126,10 @@ pub struct OwnJob {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// Whether it carries the `Complete` or the `Failed` condition.
+    /// Whether it has condition `Complete` or `Failed`, or its engine container has terminated.
     pub finished: bool,
+    /// Whether its engine container has terminated, but another container, such as an injected sidecar, still runs.
+    pub lingers: bool,
 }
 
 /// A Secret that is lent to a build in another namespace.
@@ -265,11 +267,11 @@ pub enum BuildState {
 pub struct JobSeen {
     /// Its uid.
     pub uid: String,
-    /// Whether it carries the `Complete` or the `Failed` condition.
+    /// Whether it has condition `Complete` or `Failed`, or its engine container has terminated.
     pub finished: bool,
     /// Whether there is a pod of it.
     pub has_pod: bool,
-    /// Whether a pod of it may still run.
+    /// Whether the engine container of a pod of it may still run.
     pub pods_alive: bool,
     /// What its pod waits for, if it is stuck.
     pub waiting: Option<Waiting>,
@@ -291,6 +293,9 @@ impl fmt::Display for Waiting {
         write!(f, "{}: {}", self.reason, self.message)
     }
 }
+
+/// The reason of a pod that was scheduled and does not start, as where its volume cannot be attached.
+pub const NOT_STARTED: &str = "PodNotStarted";
 
 /// The reason of a pod whose image cannot be pulled.
 pub const IMAGE_PULL: &str = "ImagePullBackOff";

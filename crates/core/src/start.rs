@@ -3,8 +3,8 @@
 use alustan_api::Terraform;
 use alustan_api::names;
 use alustan_api::run::{
-    Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord,
-    RunSpec, Trigger,
+    CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
+    RunRecord, RunSpec, Trigger,
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -109,6 +109,10 @@ impl Plan {
         let mut history = history.clone();
         history.reconcile_at = requested(tf);
         history.waiting = None;
+        if history.cache == CacheVolume::Unusable && !self.inputs.approval.destroy {
+            // Its claim is replaced below.
+            history.cache = CacheVolume::Usable;
+        }
         match self.trigger {
             Trigger::Requested => history.failures = Failures::default(),
             _ if leave::is_given(tf, &history.failures) => history.failures = Failures::default(),
@@ -277,11 +281,15 @@ fn surroundings(
     steps
 }
 
-/// The claim of the cache volume. One whose volume is gone is replaced: it held nothing that
-/// cannot be made again (rule 2), unless the state was there.
+/// The claim of the cache volume. One whose volume is gone, or is where no pod can be scheduled, is
+/// replaced: it held nothing that cannot be made again (rule 2), unless the state was there.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
-    match (claim, seen.cache) {
+    let cache = match seen.cache {
+        CacheSeen::Bound if volume(seen) == CacheVolume::Unusable => CacheSeen::Lost,
+        other => other,
+    };
+    match (claim, cache) {
         (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
         (Some(_), CacheSeen::Absent | CacheSeen::Lost) if state_volume::holds_state(seen) => {
             Vec::new()
@@ -308,7 +316,16 @@ fn ensure(object: Object) -> Step {
 /// cluster longer than a build or a run: who waits for a first apply or for the end of everything need not wait for
 /// that.
 pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, waits: bool) -> bool {
-    tf.spec.cache.enabled && (waits || seen.cache == CacheSeen::Bound)
+    let is_suspect = volume(seen) == CacheVolume::Suspect;
+    tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
+}
+
+/// Whether pods can use the cache volume. No run does without one that may hold a state.
+fn volume(seen: &Seen) -> CacheVolume {
+    match &seen.record {
+        Some(record) if !state_volume::may_hold_unsaved(&record.history) => record.history.cache,
+        _ => CacheVolume::Usable,
+    }
 }
 
 fn job(
@@ -325,7 +342,8 @@ fn job(
     let mut pulls: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
     pulls.dedup();
     let first = run.kind == RunKind::Apply && run.trigger == Trigger::Created;
-    let cache = has_cache(tf, seen, !first && !run.destroys);
+    let is_needed = !run.destroys || state_volume::may_hold_unsaved(&record.history);
+    let cache = is_needed && has_cache(tf, seen, !first && !run.destroys);
     let cache = cache || state_volume::is_used_by(&inputs.backend);
     let docker = docker_secret(tf, seen);
     let parts = Parts {

@@ -1,7 +1,7 @@
 //! A state on the cache volume, by explicit choice (rule 2): that volume holds what cannot be made
 //! again.
 
-use alustan_api::run::{BackendInputs, Pin, RunRecord};
+use alustan_api::run::{BackendInputs, History, Pin, RunRecord};
 use alustan_api::{BackendProvider, Terraform, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
@@ -9,6 +9,16 @@ use kube::ResourceExt;
 use crate::decide::Case;
 use crate::seen::{CacheSeen, Seen};
 use crate::status::Situation;
+
+/// Whether the cache volume may hold a state that a run could not save, and that the next run pushes before anything else.
+pub(crate) fn may_hold_unsaved(history: &History) -> bool {
+    let failures = history
+        .reports
+        .iter()
+        .filter_map(|report| report.failure.as_ref());
+    let mut reasons = failures.map(|failure| failure.reason.as_str());
+    history.unfinished || reasons.any(|reason| reason == "StateNotSaved")
+}
 
 /// Whether a run with `inputs` has its state there.
 pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {

@@ -189,6 +189,8 @@ pub(crate) struct World {
     pub(crate) backend_secret: BTreeMap<String, String>,
     /// The value in the Secret `cloud`, if it is there.
     pub(crate) cloud: Option<u32>,
+    /// Whether the cache volume is on a node that is gone.
+    pub(crate) volume_unreachable: bool,
     /// Whether everything drifts as soon as it is applied.
     pub(crate) unsteady: bool,
     /// Whether the dispatcher has room.
@@ -251,6 +253,7 @@ impl World {
             script: None,
             backend_secret: BTreeMap::new(),
             cloud: Some(0),
+            volume_unreachable: false,
             unsteady: false,
             room: true,
             full: false,

@@ -479,6 +479,67 @@ fn a_build_that_cannot_start_is_told_with_its_own_reason() {
     assert_eq!(world.reason(), "Unschedulable");
 }
 
+/// The last run, and whether its Job has the cache volume.
+fn last_run(world: &World) -> (i64, bool) {
+    let job = world.jobs.values().max_by_key(|job| job.number).unwrap();
+    (job.number, job.volume)
+}
+
+#[test]
+fn a_cache_volume_that_keeps_pods_from_starting_is_replaced() {
+    let mut world = World::applied();
+    world.cache = CacheSeen::Bound;
+    world.volume_unreachable = true;
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Created);
+    assert_eq!(last_run(&world), (2, true));
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(last_run(&world), (3, false));
+    assert!(world.volume_unreachable);
+
+    // A run without the volume started. The next one has a new one.
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert!(!world.volume_unreachable);
+    assert_eq!(last_run(&world), (4, true));
+}
+
+#[test]
+fn a_cache_volume_that_may_hold_an_unsaved_state_is_waited_for() {
+    let mut world = World::applied();
+    world.cache = CacheSeen::Bound;
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Kill);
+    world.volume_unreachable = true;
+    for number in [3, 4] {
+        world.settle();
+        world.pass(10 * 60);
+        world.run_to(Stage::Created);
+        assert_eq!(last_run(&world), (number, true));
+        world.pass(20 * 60);
+    }
+    assert!(world.volume_unreachable);
+    world.settle();
+    world.delete();
+    world.run_to(Stage::Created);
+    assert!(last_run(&world).1);
+}
+
+#[test]
+fn a_destroy_does_not_wait_for_the_cache_volume() {
+    let mut world = World::applied();
+    world.cache = CacheSeen::Bound;
+    world.volume_unreachable = true;
+    world.delete();
+    world.run_to(Stage::Created);
+    assert_eq!(last_run(&world), (2, false));
+    world.run_until_rest();
+    assert!(world.tf.is_none());
+}
+
 #[test]
 fn only_pods_that_change_something_are_kept_from_eviction() {
     let mut world = World::new();

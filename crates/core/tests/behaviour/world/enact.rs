@@ -178,6 +178,7 @@ impl World {
             Step::DeleteOutputs(object) => drop(self.objects.remove(object.name())),
             Step::DeleteClaim => {
                 self.cache = CacheSeen::Absent;
+                self.volume_unreachable = false;
                 self.objects.remove(&names::cache(&self.name()));
             }
             Step::CleanUp { .. } => {}

@@ -280,6 +280,10 @@ impl World {
             (_, CacheSeen::Absent | CacheSeen::Lost) if pod.volume => {
                 why("Unschedulable", "the claim web-cache has no volume")
             }
+            (_, _) if pod.volume && self.volume_unreachable => why(
+                "Unschedulable",
+                "1 node(s) had volume node affinity conflict",
+            ),
             (_, _) => None,
         }
     }
