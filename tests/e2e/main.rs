@@ -7,6 +7,7 @@
     reason = "a story is told in one piece, and fails where it goes another way"
 )]
 
+mod adopt;
 mod append;
 mod approval;
 mod attack;
@@ -31,6 +32,7 @@ mod kustomize;
 mod locks;
 mod losses;
 mod main_job;
+mod mesh;
 mod metrics;
 mod migration;
 mod names;

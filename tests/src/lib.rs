@@ -15,6 +15,7 @@ mod cluster;
 mod counter;
 mod gate;
 mod inbox;
+mod injector;
 pub mod metacontroller;
 mod operator;
 mod registry_front;
@@ -28,6 +29,7 @@ pub use cluster::{Cluster, Cut};
 pub use counter::Counter;
 pub use gate::Gate;
 pub use inbox::{Inbox, Message};
+pub use injector::Injector;
 pub use operator::{Operator, Operators};
 pub use registry_front::{Fault, RegistryFront};
 pub use scene::{

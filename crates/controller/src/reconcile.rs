@@ -279,7 +279,7 @@ fn key(who: &Ref) -> Key {
 
 /// Who has a run or a build that goes on, as after a restart of the operator.
 fn running(cx: &Context) -> Vec<Key> {
-    let jobs = cx.mirrors.jobs.filter(jobs::is_running);
+    let jobs = cx.mirrors.jobs.filter(|job| jobs::is_running(cx, job));
     let owners = jobs.iter().filter_map(|job| owner(&cx.settings, &**job));
     owners.map(|who| key(&who)).collect()
 }

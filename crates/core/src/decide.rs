@@ -99,18 +99,22 @@ pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
         .any(|finalizer| finalizer == alustan_api::FINALIZER)
 }
 
-/// Finished Jobs beyond the last few: their reports stand in the status. That of a plan that waits
-/// for a person stays: its log is what the person reads.
+/// Finished Jobs beyond the last few: their reports are in the status. That of a plan that waits for
+/// approval stays: its log is what is approved. A Job that lingers is deleted at once, since its
+/// sidecars would run forever.
 fn old_jobs(case: &Case<'_>) -> Vec<Step> {
     let current = &case.current;
     let waits = case.history.pending.as_ref().map(|plan| plan.run);
-    case.seen
-        .jobs
-        .iter()
-        .filter(|(number, job)| job.finished && Some(**number) != waits)
-        .filter(|(number, _)| **number < current.number || current.phase == RunPhase::Recorded)
-        .rev()
-        .skip(KEPT_JOBS)
+    let is_over = |number: i64| number < current.number || current.phase == RunPhase::Recorded;
+    let over = case.seen.jobs.iter().rev();
+    let over = over.filter(|(number, job)| job.finished && is_over(**number));
+    let (lingering, finished): (Vec<_>, Vec<_>) = over.partition(|(_, job)| job.lingers);
+    let kept = finished
+        .into_iter()
+        .filter(|(number, _)| Some(**number) != waits);
+    lingering
+        .into_iter()
+        .chain(kept.skip(KEPT_JOBS))
         .map(|(_, job)| Step::DeleteJob {
             namespace: case.tf.namespace().unwrap_or_default(),
             name: job.name.clone(),

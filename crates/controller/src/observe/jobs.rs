@@ -9,6 +9,8 @@ use alustan_api::report::{Failure, FailureClass, PrepareReport};
 use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
 use alustan_core::admission;
+use alustan_core::objects::build_job::BUILD_CONTAINER;
+use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use alustan_core::seen::{
     BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, UNSCHEDULABLE, Waiting,
 };
@@ -58,6 +60,7 @@ pub(super) async fn run(
             .await?
             .map(Arc::new);
     }
+    let ended_engine = !pods_alive && pods.iter().any(|pod| engine_ended(pod));
     let Some(job) = job else {
         let pods_alive = pods_alive || (claimed && lives(&cx.client, &namespace, name).await?);
         return Ok(pods_alive.then(|| JobSeen {
@@ -77,7 +80,7 @@ pub(super) async fn run(
     }
     Ok(Some(JobSeen {
         uid,
-        finished: finished(&job),
+        finished: finished(&job) || ended_engine,
         has_pod: !pods.is_empty(),
         pods_alive,
         waiting,
@@ -134,12 +137,17 @@ pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
             name: pod.labels().get(JOB_NAME)?.clone(),
             uid: pod.labels().get(CONTROLLER_UID)?.clone(),
             finished: false,
+            lingers: false,
         })
     });
-    let of_jobs = jobs.iter().map(|job| OwnJob {
-        name: job.name_any(),
-        uid: job.uid().unwrap_or_default(),
-        finished: finished(job),
+    let of_jobs = jobs.iter().map(|job| {
+        let lingers = !finished(job) && has_lingering_pod(cx, job);
+        OwnJob {
+            name: job.name_any(),
+            uid: job.uid().unwrap_or_default(),
+            finished: finished(job) || lingers,
+            lingers,
+        }
     });
     of_pods
         .chain(of_jobs)
@@ -161,9 +169,28 @@ fn number(tf: &Terraform, job: &str) -> Option<i64> {
 }
 
 /// Whether `job` is a run or a build that is not over.
-pub(crate) fn is_running(job: &Job) -> bool {
+pub(crate) fn is_running(cx: &Context, job: &Job) -> bool {
     let kinds = [Component::Run, Component::Build];
-    kinds.into_iter().any(|kind| is(job.labels(), kind)) && !finished(job)
+    let is_ours = kinds.into_iter().any(|kind| is(job.labels(), kind));
+    is_ours && !finished(job) && !has_lingering_pod(cx, job)
+}
+
+fn has_lingering_pod(cx: &Context, job: &Job) -> bool {
+    let pods = pods(cx, &job.namespace().unwrap_or_default(), &job.name_any());
+    pods.iter().any(|pod| lingers(pod))
+}
+
+/// Whether the container of a run or a build has terminated, but another one of its pod still runs. Kubelet terminates
+/// native sidecars, which are init containers.
+fn lingers(pod: &Pod) -> bool {
+    let has_work_ended = engine_ended(pod) || terminated(pod, BUILD_CONTAINER).is_some();
+    let status = pod.status.as_ref();
+    let statuses = status.and_then(|status| status.container_statuses.as_ref());
+    let mut states = statuses
+        .into_iter()
+        .flatten()
+        .filter_map(|status| status.state.as_ref());
+    is_pending_or_running(pod) && has_work_ended && states.any(|state| state.terminated.is_none())
 }
 
 fn is(labels: &BTreeMap<String, String>, component: Component) -> bool {
@@ -195,7 +222,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     // A build that is done again has the name of the last one, whose pod may still be going away.
     pods.retain(|pod| pod.labels().get(CONTROLLER_UID) == Some(&uid));
     let pod = pods.first();
-    let built = pod.and_then(|pod| terminated(pod, "build"));
+    let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
     let prepared = pod.and_then(|pod| terminated(pod, "prepare").filter(|end| end.exit_code != 0));
     let mut log_of = None;
     let state = match (built, prepared) {
@@ -369,7 +396,16 @@ fn pods(cx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
     })
 }
 
+/// Whether the engine container of a run's pod may still run.
 fn alive(pod: &Pod) -> bool {
+    is_pending_or_running(pod) && !engine_ended(pod)
+}
+
+fn engine_ended(pod: &Pod) -> bool {
+    terminated(pod, ENGINE_CONTAINER).is_some()
+}
+
+fn is_pending_or_running(pod: &Pod) -> bool {
     let phase = pod
         .status
         .as_ref()
@@ -442,10 +478,84 @@ fn ended(pod: &Pod) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::fake_api;
+
+    /// A pod with phase `Running` and containers whose states are given by name.
+    fn pod(containers: Value, init_containers: Value) -> Pod {
+        let statuses = |states: Value| -> Vec<Value> {
+            let states = states.as_object().unwrap().clone().into_iter();
+            let status = |(name, state): (String, Value)| {
+                let state = match state.as_str().unwrap() {
+                    "terminated" => json!({"terminated": {"exitCode": 0}}),
+                    state => json!({state: {}}),
+                };
+                json!({
+                    "name": name, "state": state, "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                })
+            };
+            states.map(status).collect()
+        };
+        let status = json!({
+            "phase": "Running", "containerStatuses": statuses(containers),
+            "initContainerStatuses": statuses(init_containers),
+        });
+        serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn a_run_is_over_when_its_engine_container_has_terminated() {
+        let none = json!({});
+        let cases = [
+            (json!({"terraform": "running"}), none.clone(), (true, false)),
+            (
+                json!({"terraform": "terminated"}),
+                none.clone(),
+                (false, false),
+            ),
+            (
+                json!({"terraform": "waiting"}),
+                json!({"prepare": "running"}),
+                (true, false),
+            ),
+            (
+                json!({"terraform": "running", "proxy": "running"}),
+                none.clone(),
+                (true, false),
+            ),
+            (
+                json!({"terraform": "running", "proxy": "terminated"}),
+                none.clone(),
+                (true, false),
+            ),
+            (
+                json!({"terraform": "terminated", "proxy": "running"}),
+                none.clone(),
+                (false, true),
+            ),
+            (
+                json!({"terraform": "terminated", "proxy": "waiting"}),
+                none.clone(),
+                (false, true),
+            ),
+            (
+                json!({"terraform": "terminated"}),
+                json!({"proxy": "running"}),
+                (false, false),
+            ),
+            (
+                json!({"build": "terminated", "proxy": "running"}),
+                none,
+                (true, true),
+            ),
+        ];
+        for (containers, init_containers, wanted) in cases {
+            let pod = pod(containers.clone(), init_containers);
+            assert_eq!((alive(&pod), lingers(&pod)), wanted, "{containers}");
+        }
+    }
 
     async fn lives_with(phases: &'static [&'static str]) -> (bool, String) {
         let (client, asked) = fake_api::serve(move |_| {

@@ -26,7 +26,7 @@ const DEADLINE: i64 = 3_600;
 const DOCKER_CONFIG: &str = "/kaniko/.docker";
 
 /// The container that pushes the image.
-const CONTAINER: &str = "build";
+pub const BUILD_CONTAINER: &str = "build";
 
 /// What a build needs besides the resource.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(pod_labels(tf, &metadata)),
+                    annotations: Some(pod::without_sidecars().collect()),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(pod_spec(tf, build, settings)),
@@ -82,6 +83,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
 /// Azure hands out identities to pods that say so.
 fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     let mut labels = job.labels.clone().unwrap_or_default();
+    labels.extend(pod::without_sidecars());
     if tf.spec.container_registry.provider == RegistryProvider::Azure {
         let (name, value) = pod::AZURE_IDENTITY;
         labels.insert(name.to_owned(), value.to_owned());
@@ -168,7 +170,7 @@ fn append(
     ];
     let prepare = prepare::container(tf, prepare, settings);
     Container {
-        name: CONTAINER.to_owned(),
+        name: BUILD_CONTAINER.to_owned(),
         args: Some(vec!["build".to_owned()]),
         env: Some(prepare.env.iter().flatten().cloned().chain(image).collect()),
         ..prepare
@@ -184,7 +186,7 @@ fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container 
     let mut mounts = vec![pod::mount(prepare::VOLUME, paths::BUILD)];
     mounts.extend(build.docker.map(|_| prepare::docker_mount(DOCKER_CONFIG)));
     Container {
-        name: CONTAINER.to_owned(),
+        name: BUILD_CONTAINER.to_owned(),
         image: Some(image),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         args: Some(arguments(tf, build, settings)),

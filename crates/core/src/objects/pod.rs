@@ -11,6 +11,24 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
 pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
 
+/// Labels and annotations that disable the injection of sidecars: Istio, Linkerd, Kuma, Consul, Vault, OpenTelemetry and
+/// Datadog. A sidecar does not terminate with the run, and `prepare` would start before the network of a mesh does.
+const WITHOUT_SIDECARS: [(&str, &str); 7] = [
+    ("admission.datadoghq.com/enabled", "false"),
+    ("consul.hashicorp.com/connect-inject", "false"),
+    ("kuma.io/sidecar-injection", "disabled"),
+    ("linkerd.io/inject", "disabled"),
+    ("sidecar.istio.io/inject", "false"),
+    ("sidecar.opentelemetry.io/inject", "false"),
+    ("vault.hashicorp.com/agent-inject", "false"),
+];
+
+/// [`WITHOUT_SIDECARS`]. Injectors read either labels or annotations: pods have them as both.
+pub(crate) fn without_sidecars() -> impl Iterator<Item = (String, String)> {
+    let pairs = WITHOUT_SIDECARS.into_iter();
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
 /// A container of a restricted pod: no escalation, no capabilities, read-only root.
 pub(crate) fn restricted() -> SecurityContext {
     SecurityContext {

@@ -71,6 +71,9 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
     }
 }
 
+/// The container of a run in which the engine works. The run is over when it has terminated.
+pub const ENGINE_CONTAINER: &str = "terraform";
+
 /// Autoscalers and drains leave pods alone that may change real objects (rule 8).
 fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     let run = parts.run;
@@ -79,7 +82,10 @@ fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
         ("karpenter.sh/do-not-disrupt", "true"),
     ];
     let mut labels = job.labels.clone().unwrap_or_default();
+    labels.extend(pod::without_sidecars());
+    let mut annotations: BTreeMap<_, _> = pod::without_sidecars().collect();
     if run.kind.changes() {
+        annotations.extend(keep.map(|(key, value)| (key.to_owned(), value.to_owned())));
         labels.insert(labels::CHANGES.to_owned(), "true".to_owned());
     }
     if parts.account.is_some() {
@@ -88,11 +94,7 @@ fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     }
     ObjectMeta {
         labels: Some(labels),
-        annotations: run.kind.changes().then(|| {
-            keep.map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into_iter()
-                .collect()
-        }),
+        annotations: Some(annotations),
         ..ObjectMeta::default()
     }
 }
@@ -236,7 +238,7 @@ fn container(
         .iter()
         .flat_map(|runner| &runner.env_from_secrets);
     Container {
-        name: "terraform".to_owned(),
+        name: ENGINE_CONTAINER.to_owned(),
         image: Some(run.image.clone()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
         command: Some(vec![prepare::runner(unpack)]),

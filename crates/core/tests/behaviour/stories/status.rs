@@ -127,6 +127,7 @@ fn jobs_that_were_left_over_go_while_the_next_run_goes_on_but_never_its_own() {
         name: format!("web-apply-{number}"),
         uid: format!("uid-{number}"),
         finished: true,
+        lingers: false,
     };
     seen.jobs = (-3..=2).map(|number| (number, job(number))).collect();
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
@@ -134,6 +135,28 @@ fn jobs_that_were_left_over_go_while_the_next_run_goes_on_but_never_its_own() {
         words(&decision.steps),
         ["DeleteJob web-apply--2", "DeleteJob web-apply--3"],
     );
+}
+
+#[test]
+fn a_job_whose_sidecar_still_runs_is_deleted_once_its_run_is_recorded() {
+    let is_deleted = |world: &mut World| {
+        let mut seen = world.observe(0);
+        let job = OwnJob {
+            name: "web-apply-x".to_owned(),
+            uid: "uid-x".to_owned(),
+            finished: true,
+            lingers: true,
+        };
+        let number = seen.record.as_ref().unwrap().record.number;
+        seen.jobs = [(number, job)].into();
+        let decision = decide(world.tf(), &seen, &world.settings, world.now);
+        words(&decision.steps).contains(&"DeleteJob web-apply-x".to_owned())
+    };
+    let mut world = World::applied();
+    assert!(is_deleted(&mut world));
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Planning);
+    assert!(!is_deleted(&mut world));
 }
 
 #[test]

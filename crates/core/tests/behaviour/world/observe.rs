@@ -381,6 +381,7 @@ impl World {
                 name: name.clone(),
                 uid: job.uid.clone(),
                 finished: self.is_finished(name),
+                lingers: false,
             };
             (job.number, own)
         };
@@ -390,6 +391,7 @@ impl World {
                 name: pod.job.clone(),
                 uid: pod.job_uid.clone(),
                 finished: false,
+                lingers: false,
             };
             (pod.number, own)
         });

@@ -1,0 +1,45 @@
+//! Runs in pods with sidecars of others.
+
+use alustan_tests::{Counter, Injector, scene};
+use kube::api::DeleteParams;
+use serde_json::json;
+
+#[tokio::test]
+async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
+    scene("mesh", |scene| async move {
+        let counter = Counter::start().await;
+        scene
+            .commit("web", &[("main.tf", &counter.life("a"))])
+            .await;
+        let injector = Injector::start(&scene).await;
+        let names = ["web", "native"];
+        for name in names {
+            scene.apply(&scene.resource_of(name, "web")).await;
+        }
+        for name in names {
+            scene.ready(name).await;
+        }
+        assert!(injector.pods() >= 4, "{}", injector.pods());
+
+        // Kubelet terminates native sidecars. With the other kind, only the Job's deletion ends the pod.
+        let pod = scene.pod_of("native-apply-1").await;
+        assert_eq!(pod.spec.unwrap().init_containers.unwrap()[0].name, "proxy");
+        scene
+            .until("the Job with a sidecar to be deleted", async || {
+                let jobs = scene.jobs("run").await;
+                (jobs == ["native-apply-1"]).then_some(())
+            })
+            .await;
+
+        // The next run starts, and destroy ends.
+        let mut edited = scene.resource_of("web", "web");
+        edited["spec"]["variables"] = json!({"unused": 1});
+        scene.apply(&edited).await;
+        scene.ready_after_run("web", 2).await;
+        for name in names {
+            scene.delete(name, &DeleteParams::foreground()).await;
+        }
+        assert_eq!(counter.lives(), (2, 2));
+    })
+    .await;
+}
