@@ -49,6 +49,7 @@ fn settings() -> Settings {
         dockerfiles: false,
         identity_registries: Vec::new(),
         scheduling_timeout: SignedDuration::from_mins(20),
+        max_timeout: SignedDuration::from_hours(24),
         cross_namespace_refs: false,
         marks_namespaces: true,
     }

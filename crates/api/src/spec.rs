@@ -762,7 +762,8 @@ impl Default for Retry {
     }
 }
 
-/// Time limits of a run. A run that passes one is interrupted as gently as by a node's drain.
+/// Time limits of a run. A run that passes one is interrupted as gently as by a node's drain. Longer
+/// ones than the operator's `--max-timeout` (24h) count as that.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {

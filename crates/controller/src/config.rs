@@ -121,9 +121,12 @@ pub(crate) struct Config {
         long,
         env = "ALUSTAN_SCHEDULING_TIMEOUT",
         default_value = "20m",
-        value_parser = scheduling_timeout
+        value_parser = timeout
     )]
     pub(crate) scheduling_timeout: SignedDuration,
+    /// Maximum of `spec.timeouts` (`12h`). Longer ones count as this: a run that hangs holds a slot until its time limit.
+    #[arg(long, env = "ALUSTAN_MAX_TIMEOUT", default_value = "24h", value_parser = timeout)]
+    pub(crate) max_timeout: SignedDuration,
     /// The Lease in the operator's namespace by which one of several replicas acts. Operators of different
     /// namespaces that share one of their own need different ones.
     #[arg(long, env = "ALUSTAN_LEASE", default_value = "alustan")]
@@ -299,19 +302,21 @@ impl Config {
             dockerfiles: self.allow_dockerfiles,
             identity_registries: self.identity_registries.clone(),
             scheduling_timeout: self.scheduling_timeout,
+            max_timeout: self.max_timeout,
             cross_namespace_refs: self.allow_cross_namespace_refs,
             marks_namespaces: self.watch_namespaces.is_empty(),
         })
     }
 }
 
-/// Reads a kind of builder, in any case of its letters.
-fn scheduling_timeout(text: &str) -> Result<SignedDuration> {
+/// Parses a duration of at least one minute.
+fn timeout(text: &str) -> Result<SignedDuration> {
     let timeout: SignedDuration = text.parse().context("as in 20m or 1h30m")?;
     ensure!(timeout >= SignedDuration::from_mins(1), "at least 1m");
     Ok(timeout)
 }
 
+/// Reads a kind of builder, in any case of its letters.
 fn builder_kind(text: &str) -> Result<BuilderKind> {
     let kinds = [BuilderKind::Kaniko, BuilderKind::Append];
     let found = kinds

@@ -291,8 +291,15 @@ impl Case<'_> {
         };
         let variables = &self.seen.stack.variables;
         let slots = self.current.slots_wanted;
-        let mut inputs = inputs::run_inputs(self.tf, &source, seen, variables, slots)
-            .map_err(|error| Situation::stalled(error.reason(), error.to_string()))?;
+        let mut inputs = inputs::run_inputs(
+            self.tf,
+            &source,
+            seen,
+            variables,
+            slots,
+            self.settings.max_timeout,
+        )
+        .map_err(|error| Situation::stalled(error.reason(), error.to_string()))?;
         if let Some(refused) = self.volume_lost(&inputs.backend) {
             return Err(refused);
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::run::{BackendInputs, MAX_SLOTS, ManagedState, RunInputs, TimeLimits, Trigger};
 use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
+use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use kube::core::Duration;
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ pub fn run_inputs(
     seen: &InputsSeen,
     found: &VariablesSeen,
     slots_wanted: u32,
+    max_timeout: SignedDuration,
 ) -> Result<RunInputs, Error> {
     let found = effective(tf, found);
     Ok(RunInputs {
@@ -42,7 +44,7 @@ pub fn run_inputs(
             .collect(),
         scripts: seen.scripts.clone(),
         backend: backend(tf, source.backend.as_deref(), seen, slots_wanted)?,
-        timeouts: time_limits(tf),
+        timeouts: time_limits(tf, max_timeout),
         approval: approval::inputs(tf, false),
         adopt: orphans::adopts(tf),
         migrate: None,
@@ -60,9 +62,10 @@ pub(crate) fn service_account(tf: &Terraform) -> Option<&str> {
     runner.service_account_name.as_deref()
 }
 
-/// The time limits of runs of `tf`.
-pub fn time_limits(tf: &Terraform) -> TimeLimits {
-    let seconds = |duration: Duration| std::time::Duration::from(duration).as_secs();
+/// The time limits of runs of `tf`, each at most `max`.
+pub fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
+    let max = max.unsigned_abs().as_secs();
+    let seconds = |duration: Duration| std::time::Duration::from(duration).as_secs().min(max);
     let timeouts = &tf.spec.timeouts;
     TimeLimits {
         plan: seconds(timeouts.plan),

@@ -40,6 +40,8 @@ pub struct Settings {
     pub identity_registries: Vec<String>,
     /// How long a pod may wait for a node.
     pub scheduling_timeout: SignedDuration,
+    /// Maximum of the time limits of a run. Longer ones in `spec.timeouts` count as this.
+    pub max_timeout: SignedDuration,
     /// Whether resources may refer to objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
     /// Whether namespaces that hold state are labelled: that needs a right in the cluster, which an

@@ -124,7 +124,7 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
         inputs.backend.environment = live.environment;
         inputs.backend.secret_config = live.secret_config;
     }
-    inputs.timeouts = inputs::time_limits(case.tf);
+    inputs.timeouts = inputs::time_limits(case.tf, case.settings.max_timeout);
     judged(case, &mut inputs);
     slots(case.tf, &case.current, &mut inputs);
     inputs

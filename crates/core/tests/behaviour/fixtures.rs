@@ -35,6 +35,7 @@ pub(crate) fn settings() -> Settings {
         dockerfiles: false,
         identity_registries: vec!["registry.test/team".to_owned()],
         scheduling_timeout: SignedDuration::from_mins(20),
+        max_timeout: SignedDuration::from_hours(24),
         cross_namespace_refs: false,
         marks_namespaces: true,
     }

@@ -4,6 +4,7 @@ use alustan_api::Terraform;
 use alustan_api::run::{BackendInputs, RunInputs};
 use alustan_core::inputs::{config, run_inputs};
 use alustan_core::seen::{InputsSeen, Seen, SourceSeen, VariablesSeen};
+use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::json;
 
@@ -20,9 +21,16 @@ fn inputs(tf: &Terraform, seen: &InputsSeen) -> RunInputs {
         backend: None,
         committed_at: crate::fixtures::at(0),
     };
-    run_inputs(tf, &source, seen, &VariablesSeen::default(), 0)
-        .ok()
-        .unwrap()
+    run_inputs(
+        tf,
+        &source,
+        seen,
+        &VariablesSeen::default(),
+        0,
+        SignedDuration::from_hours(24),
+    )
+    .ok()
+    .unwrap()
 }
 
 fn hash(inputs: &RunInputs, seen: &InputsSeen) -> String {

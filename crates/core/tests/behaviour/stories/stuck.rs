@@ -541,6 +541,19 @@ fn a_destroy_does_not_wait_for_the_cache_volume() {
 }
 
 #[test]
+fn a_time_limit_is_at_most_the_operators() {
+    let mut world = World::new();
+    world.settings.max_timeout = SignedDuration::from_mins(45);
+    world.run_to(Stage::Created);
+    let inputs = world.record.as_ref().unwrap().inputs.as_ref().unwrap();
+    let limits = inputs.timeouts;
+    assert_eq!(
+        (limits.plan, limits.apply, limits.destroy),
+        (1_800, 2_700, 2_700)
+    );
+}
+
+#[test]
 fn only_pods_that_change_something_are_kept_from_eviction() {
     let mut world = World::new();
     world.run_to(Stage::Created);
