@@ -155,7 +155,7 @@ async fn hostile_repositories_delay_no_other() {
             let found = condition(&tf, "SourceReady");
             (found.0 == "True")
                 .then_some(())
-                .ok_or(format!("{found:?}"))
+                .ok_or_else(|| format!("{found:?}"))
         })
         .await;
     }

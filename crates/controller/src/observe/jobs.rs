@@ -184,12 +184,11 @@ fn has_lingering_pod(cx: &Context, job: &Job) -> bool {
 /// native sidecars, which are init containers.
 fn lingers(pod: &Pod) -> bool {
     let has_work_ended = engine_ended(pod) || terminated(pod, BUILD_CONTAINER).is_some();
-    let status = pod.status.as_ref();
-    let statuses = status.and_then(|status| status.container_statuses.as_ref());
-    let mut states = statuses
-        .into_iter()
-        .flatten()
-        .filter_map(|status| status.state.as_ref());
+    let containers = pod
+        .status
+        .iter()
+        .flat_map(|status| &status.container_statuses);
+    let mut states = containers.flatten().filter_map(|it| it.state.as_ref());
     is_pending_or_running(pod) && has_work_ended && states.any(|state| state.terminated.is_none())
 }
 
@@ -486,7 +485,7 @@ mod tests {
     /// A pod with phase `Running` and containers whose states are given by name.
     fn pod(containers: Value, init_containers: Value) -> Pod {
         let statuses = |states: Value| -> Vec<Value> {
-            let states = states.as_object().unwrap().clone().into_iter();
+            let named = states.as_object().unwrap().clone().into_iter();
             let status = |(name, state): (String, Value)| {
                 let state = match state.as_str().unwrap() {
                     "terminated" => json!({"terminated": {"exitCode": 0}}),
@@ -496,7 +495,7 @@ mod tests {
                     "name": name, "state": state, "image": "", "imageID": "", "ready": true, "restartCount": 0,
                 })
             };
-            states.map(status).collect()
+            named.map(status).collect()
         };
         let status = json!({
             "phase": "Running", "containerStatuses": statuses(containers),
