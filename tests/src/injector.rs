@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use alustan_api::labels::NAME;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -23,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::Scene;
+use crate::counter::HOST;
 
 /// Injects into each pod of one namespace, whatever labels and annotations the pod has. Pods of the resource `native` get a
 /// native sidecar, all others a container beside their own. Sidecars run until they receive SIGTERM.
@@ -33,9 +35,9 @@ pub struct Injector {
 impl Injector {
     /// Starts the webhook for pods of `scene`. It is removed with the namespace.
     pub async fn start(scene: &Scene) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let listener = TcpListener::bind((HOST, 0)).await.unwrap();
         let url = format!("https://{}/inject", listener.local_addr().unwrap());
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
         let key = made.signing_key.serialize_der().try_into().unwrap();
         let config = ServerConfig::builder()
             .with_no_client_auth()
@@ -95,7 +97,7 @@ async fn inject(State(pods): State<Arc<AtomicUsize>>, review: Bytes) -> String {
         "name": "proxy", "image": own["image"], "securityContext": own["securityContext"],
         "command": ["bash", "-c", "trap 'exit 0' TERM; sleep infinity & wait"],
     });
-    let change = if pod["metadata"]["labels"]["alustan.io/name"] == "native" {
+    let change = if pod["metadata"]["labels"][NAME] == "native" {
         sidecar["restartPolicy"] = json!("Always");
         let mut all = pod["spec"]["initContainers"]
             .as_array()
