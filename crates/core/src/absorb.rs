@@ -6,6 +6,7 @@ use alustan_api::run::{
     Applied, CacheVolume, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunProgress,
     RunRecord, RunSpec, Undone,
 };
+use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::approval;
@@ -46,7 +47,11 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     let has_own_report = progress::has_own_report(run);
     let mut steps = Vec::new();
     let (mut report, outputs) = if let Some(report) = own {
-        let report = progress::report(report, run, now);
+        let mut report = progress::report(report, run, now);
+        // What the operator knows itself, a module cannot forge.
+        let known = current.inputs.as_ref();
+        let known = known.and_then(|inputs| address_of(&inputs.backend));
+        report.state_address = known.or(report.state_address);
         (report, current.outputs.as_ref())
     } else {
         let report = lost(current, run, seen.job.as_ref(), now)?;

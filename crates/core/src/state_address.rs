@@ -1,5 +1,5 @@
-//! Two resources on one state (rule 11): it belongs to the one that applied something, else to the
-//! older.
+//! Two resources on one state (rule 11): it belongs to the one that applied something there, else to the
+//! older. An address that only a run reports never outranks one of a spec: module code can report any.
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
@@ -60,10 +60,18 @@ pub fn conflict<'a>(
 ) -> Option<Failure> {
     let deleted = tf.metadata.deletion_timestamp.is_some();
     let own = in_use(tf, pin)?;
+    let is_at = |other: &Terraform| {
+        let address = if is_told(tf) {
+            address(other)
+        } else {
+            described(other)
+        };
+        address.as_ref() == Some(&own)
+    };
     let owner = others
         .into_iter()
-        .filter(|other| rank(other) < rank(tf))
-        .find(|other| address(other).as_ref() == Some(&own))?;
+        .filter(|other| rank(other, &own) < rank(tf, &own))
+        .find(|other| is_at(other))?;
     // Namespaces are walls (rule 17).
     let who = if owner.namespace() == tf.namespace() {
         format!("tf {}", owner.name_any())
@@ -91,15 +99,21 @@ pub fn conflict<'a>(
     })
 }
 
-/// The one of two resources that the state belongs to has the smaller rank: one that applied
-/// something, else the older.
-fn rank(tf: &Terraform) -> (bool, Option<i64>, Option<String>) {
-    let applied = tf
-        .status
-        .as_ref()
-        .is_some_and(|it| it.last_applied.is_some());
+/// The resource with the smaller rank owns the state at `address`: one that applied something there, else the older.
+fn rank(tf: &Terraform, address: &str) -> (bool, Option<i64>, Option<String>) {
     let created = tf.metadata.creation_timestamp.as_ref();
-    (!applied, created.map(|time| time.0.as_second()), tf.uid())
+    (
+        !has_applied_at(tf, address),
+        created.map(|time| time.0.as_second()),
+        tf.uid(),
+    )
+}
+
+/// Whether `tf` applied something, and its last run had its state at `address`.
+fn has_applied_at(tf: &Terraform, address: &str) -> bool {
+    let status = tf.status.as_ref();
+    let has_applied = status.is_some_and(|status| status.last_applied.is_some());
+    has_applied && told(tf).as_deref() == Some(address)
 }
 
 /// Whether the address of `tf` is the one that its last run told, and not that of its spec.

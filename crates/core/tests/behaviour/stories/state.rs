@@ -60,7 +60,10 @@ fn of_two_made_in_one_second_exactly_one_is_refused() {
 fn who_applied_something_is_not_refused_for_one_that_did_not() {
     let (squatter, mut owner) = (in_s3("old", 1, Some("x")), in_s3("web", 5, Some("x")));
     let applied = World::applied().status().last_applied;
-    owner.status.get_or_insert_default().last_applied = applied;
+    let address = address(&owner);
+    let status = owner.status.get_or_insert_default();
+    status.last_applied = applied;
+    status.state_address = address;
     assert_eq!(conflict(&owner, None, [&squatter]), None);
     assert!(conflict(&squatter, None, [&owner]).is_some());
 }
