@@ -37,7 +37,10 @@ pub mod key {
     /// In the record: [`super::RunInputs`] as JSON; removed once the run's report is recorded.
     pub const INPUTS: &str = "inputs";
     /// In the record: a [`super::History`] as JSON.
-    pub const HISTORY: &str = "history";
+    pub const HISTORY: &str = "signed-history";
+    /// [`HISTORY`] of operators without signatures. They refuse a record with the new name: their writes would make its signatures
+    /// invalid.
+    pub const UNSIGNED_HISTORY: &str = "history";
     /// In the record: 32 random bytes of this resource, key of its hashes and of its plans on the cache
     /// volume.
     pub const KEY: &str = "key";
@@ -50,6 +53,11 @@ pub mod key {
     /// In the report: state that the engine could not save, compressed and sealed with [`KEY`];
     /// removed once a later run has pushed it. No other write may touch it.
     pub const LEFTOVER: &str = "leftover";
+
+    /// In the record and the pin: the operator's signature of `entry`, in hexadecimal.
+    pub fn signature(entry: &str) -> String {
+        format!("{entry}.signature")
+    }
 
     /// What the keys of logs begin with.
     const LOG: &str = "log-";
@@ -328,6 +336,9 @@ pub struct RunSpec {
     /// The context in the registry, by digest.
     #[serde(default)]
     pub artifact: Option<String>,
+    /// Whether its pod mounts the cache volume.
+    #[serde(default)]
+    pub cache: bool,
     /// Whether the artifact is unpacked when the pod starts, because `image` is a base image
     /// without the module.
     #[serde(default)]

@@ -230,9 +230,10 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     }
 }
 
-/// Whether the cache volume can be used, after a run or a build with this result.
+/// Whether the cache volume can be used, after a run or a build with this result. `has_cache`: whether its pod mounted the volume.
 pub(crate) fn cache_after(
     before: CacheVolume,
+    has_cache: bool,
     failure: Option<&Failure>,
     result: RunResult,
 ) -> CacheVolume {
@@ -240,7 +241,10 @@ pub(crate) fn cache_after(
     let has_started = result != RunResult::Cancelled && class != Some(FailureClass::World);
     let reason = failure.map(|failure| failure.reason.as_str());
     match before {
-        _ if matches!(reason, Some(UNSCHEDULABLE | NOT_STARTED)) => CacheVolume::Suspect,
+        _ if has_cache && matches!(reason, Some(UNSCHEDULABLE | NOT_STARTED)) => {
+            CacheVolume::Suspect
+        }
+        _ if has_cache && has_started => CacheVolume::Usable,
         CacheVolume::Suspect if has_started => CacheVolume::Unusable,
         before => before,
     }
@@ -261,8 +265,9 @@ fn fold(
     if (half_way && !run.destroys) || (applies(run) && is_done(report.result)) {
         next.engine = engine.cloned().or(next.engine);
     }
-    let unpulled = report.failure.as_ref().filter(|it| it.reason == IMAGE_PULL);
-    next.cache = cache_after(history.cache, report.failure.as_ref(), report.result);
+    let failure = report.failure.as_ref();
+    let unpulled = failure.filter(|failure| failure.reason == IMAGE_PULL);
+    next.cache = cache_after(history.cache, run.cache, failure, report.result);
     if unpulled.is_some() {
         next.lost_image = Some(run.image.clone());
     } else if report.result != RunResult::Failed && next.lost_image.as_ref() == Some(&run.image) {

@@ -298,7 +298,12 @@ fn broken(
         situation: failed(case.tf, &failures, verdict, &see),
         history: (!counted).then(|| History {
             build_failures: failures,
-            cache: absorb::cache_after(history.cache, Some(failure), RunResult::Failed),
+            cache: absorb::cache_after(
+                history.cache,
+                has_cache(case),
+                Some(failure),
+                RunResult::Failed,
+            ),
             ..history.clone()
         }),
     }))
@@ -372,14 +377,16 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         pull_secret: pull.as_deref(),
         lent: lent.as_ref().map(|_| job.as_str()),
         namespace_uid: &seen.namespace_uid,
-        cache: start::has_cache(tf, seen, case.current.number > 0),
+        cache: has_cache(case),
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
     // Who looks at an old record gets no further: a build that failed for good is counted there.
-    steps.push(Step::SwapRecord(Box::new(Swap::unchanged(
-        &case.record.record,
-    ))));
+    let history = start::with_claim(case.history.clone(), &steps);
+    steps.push(Step::SwapRecord(Box::new(Swap {
+        history: (history.cache != case.history.cache).then_some(history),
+        ..Swap::unchanged(&case.record.record)
+    })));
     steps.push(Step::CreateJob(Box::new(job)));
     steps.extend(lent);
     Image::Missing(Box::new(Missing {
@@ -390,9 +397,16 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     }))
 }
 
+/// Whether the build pod mounts the cache volume, which is in the namespace of the resource.
+fn has_cache(case: &Case<'_>) -> bool {
+    let is_there = !case.settings.lends(case.tf);
+    let waits = case.current.number > 0;
+    is_there && start::has_cache(case.tf, case.seen, &case.history, waits)
+}
+
 /// What a build in the namespace of its resource needs there.
 fn surroundings(case: &Case<'_>) -> Vec<Step> {
-    let mut steps = start::cache(case.tf, case.seen);
+    let mut steps = start::cache(case.tf, case.seen, &case.history);
     let inputs = case.seen.inputs.as_ref().ok();
     let derived = inputs.and_then(|inputs| inputs.pull_config.as_deref());
     let derived = derived.map(|config| Object::Secret(secrets::pull(case.tf, config)));

@@ -83,13 +83,13 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     }
     case.remember_notices();
     case.steps.extend(build::taken_back(seen));
+    case.steps.extend(old_jobs(&case));
     if deleting {
         return delete::decide(case);
     }
     if !has_finalizer(tf) {
         case.steps.push(Step::AddFinalizer);
     }
-    case.steps.extend(old_jobs(&case));
     case.decide()
 }
 

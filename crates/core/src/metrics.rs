@@ -478,6 +478,7 @@ mod tests {
                 revision: None,
                 context: None,
                 artifact: None,
+                cache: false,
                 unpack: false,
                 image: String::new(),
                 tag: String::new(),

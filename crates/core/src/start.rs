@@ -77,6 +77,7 @@ impl Plan {
             revision: self.revision.clone(),
             context: self.context.clone(),
             artifact: self.artifact.clone(),
+            cache: self.has_cache(tf, seen, history),
             unpack: self.unpack,
             image: self.image.clone(),
             tag: self.tag.clone(),
@@ -106,13 +107,10 @@ impl Plan {
             earlier_pods: earlier_pods(previous),
             ..RunRecord::default()
         };
-        let mut history = history.clone();
+        let mut steps = surroundings(tf, seen, previous, history, self.kind, &self.inputs);
+        let mut history = with_claim(history.clone(), &steps);
         history.reconcile_at = requested(tf);
         history.waiting = None;
-        if history.cache == CacheVolume::Unusable && !self.inputs.approval.destroy {
-            // Its claim is replaced below.
-            history.cache = CacheVolume::Usable;
-        }
         match self.trigger {
             Trigger::Requested => history.failures = Failures::default(),
             _ if leave::is_given(tf, &history.failures) => history.failures = Failures::default(),
@@ -123,7 +121,6 @@ impl Plan {
         if let Some(plan) = approved.filter(|_| self.inputs.approval.approved.is_some()) {
             history.approved = Some(approval::given(tf, plan, number));
         }
-        let mut steps = surroundings(tf, seen, previous, self.kind, &self.inputs);
         steps.push(Step::SwapRecord(Box::new(Swap {
             record: next.clone(),
             history: Some(history.clone()),
@@ -137,6 +134,31 @@ impl Plan {
         steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
         (steps, next)
     }
+
+    /// Whether the pod mounts the cache volume. A destroy does not wait for a new one.
+    fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
+        let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
+        let destroys = self.inputs.approval.destroy;
+        let is_usable = volume(seen, history) != CacheVolume::Unusable;
+        (is_usable || !destroys) && has_cache(tf, seen, history, !first && !destroys)
+            || state_volume::is_used_by(&self.inputs.backend)
+            || self
+                .inputs
+                .migrate
+                .as_ref()
+                .is_some_and(state_volume::is_used_by)
+    }
+}
+
+/// `history` after `steps`: a claim that they replace is usable.
+pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
+    if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
+        return History {
+            cache: CacheVolume::Usable,
+            ..history
+        };
+    }
+    history
 }
 
 /// Found again in no other run, of this resource or of another.
@@ -240,6 +262,7 @@ fn surroundings(
     tf: &Terraform,
     seen: &Seen,
     previous: &RunRecord,
+    history: &History,
     kind: RunKind,
     inputs: &RunInputs,
 ) -> Vec<Step> {
@@ -275,18 +298,18 @@ fn surroundings(
     let mut steps = if inputs.approval.destroy {
         Vec::new()
     } else {
-        cache(tf, seen)
+        cache(tf, seen, history)
     };
     steps.extend(objects.into_iter().map(ensure));
     steps
 }
 
-/// The claim of the cache volume. One whose volume is gone, or is where no pod can be scheduled, is
+/// The claim of the cache volume. One whose volume is gone, or with which no pod starts, is
 /// replaced: it held nothing that cannot be made again (rule 2), unless the state was there.
-pub(crate) fn cache(tf: &Terraform, seen: &Seen) -> Vec<Step> {
+pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     let cache = match seen.cache {
-        CacheSeen::Bound if volume(seen) == CacheVolume::Unusable => CacheSeen::Lost,
+        CacheSeen::Bound if volume(seen, history) == CacheVolume::Unusable => CacheSeen::Lost,
         other => other,
     };
     match (claim, cache) {
@@ -315,16 +338,17 @@ fn ensure(object: Object) -> Step {
 /// Whether a pod has the cache volume, and `waits` for it. Nothing is in a new volume, and making one takes the
 /// cluster longer than a build or a run: who waits for a first apply or for the end of everything need not wait for
 /// that.
-pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, waits: bool) -> bool {
-    let is_suspect = volume(seen) == CacheVolume::Suspect;
+pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
+    let is_suspect = volume(seen, history) == CacheVolume::Suspect;
     tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
 }
 
-/// Whether pods can use the cache volume. No run does without one that may hold a state.
-fn volume(seen: &Seen) -> CacheVolume {
-    match &seen.record {
-        Some(record) if !state_volume::may_hold_unsaved(&record.history) => record.history.cache,
-        _ => CacheVolume::Usable,
+/// Whether pods can use the cache volume. One that may hold a state counts as usable, so that it is waited for.
+fn volume(seen: &Seen, history: &History) -> CacheVolume {
+    if state_volume::may_hold_unsaved(history) || state_volume::holds_state(seen) {
+        CacheVolume::Usable
+    } else {
+        history.cache
     }
 }
 
@@ -338,22 +362,20 @@ fn job(
     settings: &Settings,
 ) -> Step {
     let digest = digest::keyed(&record.key, inputs);
+    let decision = digest::keyed(&record.key, &(run, inputs));
     let pinned = seen.pin.as_ref().and_then(|pin| pin.pull_secret.clone());
     let mut pulls: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
     pulls.dedup();
-    let first = run.kind == RunKind::Apply && run.trigger == Trigger::Created;
-    let is_needed = !run.destroys || state_volume::may_hold_unsaved(&record.history);
-    let cache = is_needed && has_cache(tf, seen, !first && !run.destroys);
-    let cache = cache || state_volume::is_used_by(&inputs.backend);
     let docker = docker_secret(tf, seen);
     let parts = Parts {
         number,
         run,
         inputs: &digest,
+        decision: &decision,
         path: &inputs.path,
         pull_secrets: &pulls,
         docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
-        cache,
+        cache: run.cache,
         account: inputs.service_account.as_deref(),
     };
     Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))

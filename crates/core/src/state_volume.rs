@@ -1,23 +1,26 @@
 //! A state on the cache volume, by explicit choice (rule 2): that volume holds what cannot be made
 //! again.
 
-use alustan_api::run::{BackendInputs, History, Pin, RunRecord};
+use alustan_api::report::RunReport;
+use alustan_api::run::{BackendInputs, History, Pin, RunKind, RunRecord};
 use alustan_api::{BackendProvider, Terraform, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
 
 use crate::decide::Case;
-use crate::seen::{CacheSeen, Seen};
+use crate::seen::{CacheSeen, IMAGE_PULL, NOT_STARTED, Seen, UNSCHEDULABLE};
 use crate::status::Situation;
 
 /// Whether the cache volume may hold a state that a run could not save, and that the next run pushes before anything else.
 pub(crate) fn may_hold_unsaved(history: &History) -> bool {
-    let failures = history
-        .reports
-        .iter()
-        .filter_map(|report| report.failure.as_ref());
-    let mut reasons = failures.map(|failure| failure.reason.as_str());
-    history.unfinished || reasons.any(|reason| reason == "StateNotSaved")
+    let is_unsaved = |report: &RunReport| {
+        report.failure.as_ref().is_some_and(|failure| {
+            let reason = failure.reason.as_str();
+            let has_started = ![UNSCHEDULABLE, NOT_STARTED, IMAGE_PULL].contains(&reason);
+            reason == "StateNotSaved" || report.kind == RunKind::Destroy && has_started
+        })
+    };
+    history.unfinished || history.reports.iter().any(is_unsaved)
 }
 
 /// Whether a run with `inputs` has its state there.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use alustan_api::run::{Claim, RunInputs, RunPhase, RunProgress, RunRecord, RunSpec, key};
 use k8s_openapi::jiff::Timestamp;
+use ring::hmac;
+use serde_json::{Value, json};
 
 use crate::record::{Identity, Record, RecordError, Update, parse};
 use crate::retry::Patience;
@@ -71,6 +73,7 @@ fn read(
     found: RunRecord,
     snapshot: &Snapshot,
 ) -> Result<Claimed, RecordError> {
+    check_decision(identity, snapshot)?;
     let secret = &identity.record;
     let missing = |key| RecordError::Incomplete {
         secret: secret.clone(),
@@ -87,6 +90,24 @@ fn read(
             .ok_or_else(|| missing(key::KEY))?,
         leftover: None,
     })
+}
+
+/// Whether the run and its inputs are those for which the operator created the Job. Jobs of earlier operators do not tell.
+fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), RecordError> {
+    let Some(decision) = &identity.decision else {
+        return Ok(());
+    };
+    let record: Value = parse(&identity.record, snapshot, key::RECORD)?;
+    let inputs: Value = parse(&identity.record, snapshot, key::INPUTS)?;
+    let key = snapshot.data.get(key::KEY).map(Vec::as_slice);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.unwrap_or_default());
+    let found = json!([record.get("run"), inputs]).to_string();
+    let found = hex::encode(hmac::sign(&key, found.as_bytes()).as_ref());
+    if found == *decision {
+        return Ok(());
+    }
+    let why = "was changed in its record by another client than the operator";
+    leave(identity, why).map_err(RecordError::NotOurs)
 }
 
 /// Whether the current run, which is `number`, is that of `identity`.
@@ -141,6 +162,7 @@ mod tests {
             namespace: "team".into(),
             record: "web-run".into(),
             number: 7,
+            decision: None,
             pod_uid: "uid-1".into(),
             pod: "web-apply-7-x".into(),
         }

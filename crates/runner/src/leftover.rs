@@ -169,6 +169,7 @@ mod tests {
             namespace: "team".into(),
             record: "web-run".into(),
             number: 7,
+            decision: None,
             pod_uid: pod_uid.into(),
             pod: "pod".into(),
         };

@@ -24,6 +24,8 @@ pub struct Identity {
     pub record: String,
     /// The run's number.
     pub number: i64,
+    /// HMAC-SHA256 of the run and its inputs, in hexadecimal.
+    pub decision: Option<String>,
     /// The uid of our pod.
     pub pod_uid: String,
     /// The name of our pod.

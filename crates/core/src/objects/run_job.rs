@@ -36,6 +36,9 @@ pub struct Parts<'a> {
     pub run: &'a RunSpec,
     /// Digest of its inputs.
     pub inputs: &'a str,
+    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The Job cannot be changed, so the runner notices changes of the
+    /// run record.
+    pub decision: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
     /// The Secrets that pull its image.
@@ -74,6 +77,9 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
 /// The container of a run in which the engine works. The run is over when it has terminated.
 pub const ENGINE_CONTAINER: &str = "terraform";
 
+/// Annotation with the container whose log `kubectl logs` prints.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
 /// Autoscalers and drains leave pods alone that may change real objects (rule 8).
 fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     let run = parts.run;
@@ -84,6 +90,7 @@ fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     let mut labels = job.labels.clone().unwrap_or_default();
     labels.extend(pod::without_sidecars());
     let mut annotations: BTreeMap<_, _> = pod::without_sidecars().collect();
+    annotations.insert(DEFAULT_CONTAINER.to_owned(), ENGINE_CONTAINER.to_owned());
     if run.kind.changes() {
         annotations.extend(keep.map(|(key, value)| (key.to_owned(), value.to_owned())));
         labels.insert(labels::CHANGES.to_owned(), "true".to_owned());
@@ -213,6 +220,7 @@ fn container(
         pod::env("ALUSTAN_CACHE_KEPT", parts.cache.to_string()),
         pod::env("ALUSTAN_RECORD", names::record(&tf.name_any())),
         pod::env("ALUSTAN_RUN", parts.number.to_string()),
+        pod::env("ALUSTAN_DECISION", parts.decision.to_owned()),
         pod::env("ALUSTAN_GRACE", (grace - 10).to_string()),
         pod::field("ALUSTAN_NAMESPACE", "metadata.namespace"),
         pod::field("ALUSTAN_POD_NAME", "metadata.name"),

@@ -146,6 +146,7 @@ mod tests {
             namespace: "team".into(),
             record: "web-run".into(),
             number: 7,
+            decision: None,
             pod_uid: "uid".into(),
             pod: "web-apply-7".into(),
         };

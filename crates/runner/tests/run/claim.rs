@@ -47,6 +47,20 @@ fn a_run_of_another_number_is_left_alone() {
 }
 
 #[test]
+fn run_whose_inputs_were_changed_is_left_alone() {
+    let mut world = World::new("");
+    world.start(RunKind::Drift);
+    let before = world.secrets.get(REPORT);
+    // The operator created the Job for other inputs.
+    world.vars.insert("ALUSTAN_DECISION".into(), "00".into());
+    let ran = world.finish(world.pod());
+    assert_eq!(ran.code, 0);
+    let told = "run 1 of web-run was changed in its record by another client than the operator";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    assert_eq!(world.secrets.get(REPORT), before);
+}
+
+#[test]
 fn a_run_that_is_cancelled_before_it_applies_changes_nothing() {
     let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
     let gate = world.gate("gate");

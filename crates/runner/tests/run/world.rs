@@ -233,6 +233,7 @@ impl World {
         let before = self.record();
         let run = RunSpec {
             artifact: None,
+            cache: false,
             unpack: false,
             kind,
             trigger: Trigger::Created,

@@ -2,10 +2,11 @@
 //! where it can be (rule 2), and never where it cannot (rule 12).
 
 use alustan_api::report::FailureClass;
-use alustan_api::run::{RunKind, RunPhase};
+use alustan_api::run::{CacheVolume, RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
 use alustan_core::seen::{BuildState, CacheSeen, Whose};
 use k8s_openapi::jiff::SignedDuration;
+use serde_json::json;
 
 use super::words;
 use crate::fixtures::Edit as _;
@@ -529,15 +530,48 @@ fn a_cache_volume_that_may_hold_an_unsaved_state_is_waited_for() {
 }
 
 #[test]
-fn a_destroy_does_not_wait_for_the_cache_volume() {
+fn a_destroy_goes_on_without_an_unusable_cache_volume() {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
     world.volume_unreachable = true;
     world.delete();
     world.run_to(Stage::Created);
-    assert_eq!(last_run(&world), (2, false));
+    assert_eq!(last_run(&world), (2, true));
     world.run_until_rest();
     assert!(world.tf.is_none());
+    assert!(world.volume_unreachable, "the claim is not replaced");
+}
+
+/// The approved plan is applied from the volume.
+#[test]
+fn a_plan_to_destroy_that_waits_for_approval_has_the_cache_volume() {
+    let mut world = World::applied();
+    world.cache = CacheSeen::Bound;
+    world.edit(|tf| tf.with("/approval", json!({"destroy": "Manual"})));
+    world.settle();
+    world.delete();
+    world.run_to(Stage::Created);
+    assert_eq!(last_run(&world), (2, true));
+}
+
+#[test]
+fn a_working_cache_volume_is_not_replaced_after_a_busy_time() {
+    let mut world = World::applied();
+    world.cache = CacheSeen::Bound;
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Kill);
+    world.volume_unreachable = true;
+    world.settle();
+    world.pass(10 * 60);
+    world.run_to(Stage::Created);
+    world.pass(20 * 60);
+    // The volume may hold the state, so the next run has it as well, and can start.
+    world.volume_unreachable = false;
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    let history = &world.record.as_ref().unwrap().history;
+    assert_eq!(history.cache, CacheVolume::Usable);
 }
 
 #[test]
