@@ -28,6 +28,7 @@ mod rights;
 mod rules;
 mod samples;
 mod server;
+mod signatures;
 mod space;
 mod sync;
 mod tenancy;

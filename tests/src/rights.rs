@@ -261,7 +261,8 @@ impl Roles {
             .collect();
         [
             (CONTROLLER, &self.controller, operator),
-            (LEASE, &self.lease, by(LEASE)),
+            // Where the ClusterRole grants the same, the API server names it.
+            (LEASE, &self.lease, &by(LEASE) | &by(CONTROLLER)),
             ("the Role of runs", &of_runs, runs),
         ]
         .into_iter()

@@ -151,6 +151,7 @@ pub const ALL: &[&str] = &[
     "Queued",
     "QuotaRefused",
     "Random",
+    "RecordForged",
     "RecordInTheWay",
     "RecordLost",
     "RecordUnavailable",

@@ -28,6 +28,7 @@ use crate::notifier::Notifier;
 use crate::objects::Objects;
 use crate::pruning::Pruned;
 use crate::references::References;
+use crate::signing::Signer;
 use crate::{Guarded, Ref};
 
 /// Clients, mirrors of the cluster, answers of the world.
@@ -38,6 +39,7 @@ pub(crate) struct Context {
     /// The name of this pod.
     pub(crate) instance: String,
     pub(crate) leader: Leader,
+    pub(crate) signer: Arc<Signer>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) mirrors: Arc<Mirrors>,
     /// All resources.

@@ -28,7 +28,7 @@ use kube::{Resource, ResourceExt};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::{debug, info};
 
 use self::apply::Owned;
@@ -38,9 +38,13 @@ use crate::fail_point::Moment;
 use crate::is_made_for;
 use crate::observe::Session;
 use crate::run::is_mirrored;
+use crate::signing::Data;
 
 /// The finalizer has a manager of its own: applying it leaves everything else alone.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
+
+/// Maximum size of an unsaved state in a report, in bytes. Runners write at most 700 KiB.
+const LARGEST_LEFTOVER: usize = 768 << 10;
 
 /// One pass of writes for one resource.
 pub(crate) struct Pass<'a> {
@@ -156,6 +160,10 @@ impl<'a> Pass<'a> {
         }
     }
 
+    fn uid(&self) -> String {
+        self.tf.uid().unwrap_or_default()
+    }
+
     fn namespace(&self) -> String {
         self.tf.namespace().unwrap_or_default()
     }
@@ -194,10 +202,9 @@ impl<'a> Pass<'a> {
             .fill(&mut fresh)
             .map_err(|_| Error::Random)?;
         let mut secret = secret.clone();
-        secret
-            .data
-            .get_or_insert_default()
-            .insert(key::KEY.to_owned(), ByteString(fresh.to_vec()));
+        let data = secret.data.get_or_insert_default();
+        data.insert(key::KEY.to_owned(), ByteString(fresh.to_vec()));
+        self.cx.signer.sign(&self.uid(), data);
         let api = self.api::<Secret>();
         match call(
             "create the run record",
@@ -232,27 +239,31 @@ impl<'a> Pass<'a> {
     /// A merge patch that holds only for the version that was seen.
     async fn swap(&mut self, swap: &Swap) -> Result<(), Error> {
         let name = alustan_api::names::record(&self.tf.name_any());
-        let mut data = serde_json::Map::new();
-        data.insert(key::RECORD.to_owned(), encoded(&swap.record));
+        let mut written = Data::from([(key::RECORD.to_owned(), encoded(&swap.record))]);
         if let Some(history) = &swap.history {
-            data.insert(key::HISTORY.to_owned(), encoded(history));
+            written.insert(key::HISTORY.to_owned(), encoded(history));
         }
-        match &swap.inputs {
-            Keep::Same => {}
-            Keep::Set(inputs) => {
-                data.insert(key::INPUTS.to_owned(), encoded(inputs));
-            }
-            Keep::Drop => {
-                data.insert(key::INPUTS.to_owned(), Value::Null);
-            }
+        if let Keep::Set(inputs) = &swap.inputs {
+            written.insert(key::INPUTS.to_owned(), encoded(inputs));
+        }
+        self.cx.signer.sign(&self.uid(), &mut written);
+        let mut removed = Vec::new();
+        if matches!(swap.inputs, Keep::Drop) {
+            removed.extend([key::INPUTS.to_owned(), key::signature(key::INPUTS)]);
         }
         if !matches!(swap.inputs, Keep::Same) {
             // Runners of earlier operators reported here.
-            data.extend([key::REPORT, key::OUTPUTS].map(|key| (key.to_owned(), Value::Null)));
+            removed.extend([key::REPORT, key::OUTPUTS].map(str::to_owned));
             if self.report_version.is_some() {
-                data.insert(key::LEFTOVER.to_owned(), Value::Null);
+                removed.push(key::LEFTOVER.to_owned());
             }
         }
+        let removed = removed.into_iter().map(|entry| (entry, None));
+        let data: BTreeMap<_, _> = written
+            .into_iter()
+            .map(|(entry, content)| (entry, Some(content)))
+            .chain(removed)
+            .collect();
         let body = json!({"metadata": {"resourceVersion": self.version}, "data": data});
         let api = self.api::<Secret>();
         let parameters = PatchParams::default();
@@ -319,8 +330,39 @@ impl<'a> Pass<'a> {
                 self.look_again("read the run report", &name).await;
                 Err(Error::Conflict)
             }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::Invalid) => {
+                self.remove_foreign_entries(&api, &name).await?;
+                Err(Error::Conflict)
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes room in a report that a module has filled up to the maximum size of a Secret: removes logs, and all entries that no runner
+    /// writes.
+    async fn remove_foreign_entries(&self, api: &Api<Secret>, name: &str) -> Result<(), Error> {
+        let found = call("read the run report", api.get_opt(name)).await?;
+        let Some(found) = found.filter(|found| is_made_for(self.tf, found)) else {
+            return Ok(());
+        };
+        let version = found.resource_version();
+        let removed: BTreeMap<String, Option<ByteString>> = found
+            .data
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|(entry, content)| {
+                let is_leftover = entry == key::LEFTOVER && content.0.len() <= LARGEST_LEFTOVER;
+                !is_leftover && entry != key::PROGRESS
+            })
+            .map(|(entry, _)| (entry, None))
+            .collect();
+        let body = json!({"metadata": {"resourceVersion": version}, "data": removed});
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(&body);
+        let written = api.patch(name, &parameters, &patch);
+        let written = call("make room in the run report", written).await?;
+        self.cx.mirrors.secrets.wrote(written);
+        Ok(())
     }
 
     /// What a runner of an earlier operator left in the record: state that could not be saved.
@@ -380,8 +422,14 @@ impl<'a> Pass<'a> {
 
     async fn secret(&self, secret: &Secret) -> Result<(), Error> {
         let of = secret.labels().get(labels::COMPONENT);
-        let outputs = of.is_some_and(|of| of == Component::Outputs.as_str());
-        match self.apply(secret, self.known_secret(secret)).await {
+        let is = |component: Component| of.is_some_and(|of| of == component.as_str());
+        let outputs = is(Component::Outputs);
+        let mut secret = Cow::Borrowed(secret);
+        if is(Component::Pin) {
+            let data = secret.to_mut().data.get_or_insert_default();
+            self.cx.signer.sign(&self.uid(), data);
+        }
+        match self.apply(&*secret, self.known_secret(&secret)).await {
             Ok(written) => {
                 if let Some(written) = written.filter(is_mirrored) {
                     self.cx.mirrors.secrets.wrote(written);
@@ -505,9 +553,8 @@ pub(crate) fn object_name(object: &Object) -> String {
     format!("{kind} {}", meta.name.as_deref().unwrap_or_default())
 }
 
-fn encoded(value: &impl Serialize) -> Value {
-    let json = serde_json::to_vec(value).unwrap_or_default();
-    serde_json::to_value(ByteString(json)).unwrap_or_default()
+fn encoded(value: &impl Serialize) -> ByteString {
+    ByteString(serde_json::to_vec(value).unwrap_or_default())
 }
 
 #[derive(Clone, Copy)]

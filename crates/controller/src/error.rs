@@ -53,6 +53,17 @@ pub(crate) enum Error {
         /// The key in it.
         key: &'static str,
     },
+    /// An entry of a run record or pin has no valid signature of the operator.
+    #[error(
+        "Secret {secret}: entry {key} has no valid signature: another client than the operator changed it. Nothing runs until the \
+         Secret is restored from a backup; see docs/operations.md"
+    )]
+    Forged {
+        /// The Secret.
+        secret: String,
+        /// The key of the entry.
+        key: &'static str,
+    },
     /// An object that a run needs was made by somebody else.
     #[error(
         "{kind} {name} exists and was not made for this resource; {}",
@@ -123,6 +134,7 @@ impl Error {
             Self::ClaimInTheWay(_) => "ClaimInTheWay",
             Self::RecordInTheWay(_) => "RecordInTheWay",
             Self::Unreadable { .. } => "RecordUnreadable",
+            Self::Forged { .. } => "RecordForged",
             Self::NameTaken { .. } => "NameTaken",
             Self::OrphanedState { .. } => "OrphanedState",
             Self::Timeout(_) => "ApiUnavailable",
@@ -164,6 +176,28 @@ impl Error {
         matches!(&**source, kube::Error::Api(status) if status.code == 422)
     }
 
+    /// Whether a write did not happen because the object is no longer what was seen, is gone, or exists already.
+    pub(crate) fn is_outdated_write(&self) -> bool {
+        matches!(self.status_code(), Some(404 | 409))
+    }
+
+    /// Whether the API server refused a write, and would refuse it again.
+    pub(crate) fn is_rejected_write(&self) -> bool {
+        let code = self.status_code();
+        code.is_some_and(|code| (400..500).contains(&code) && ![404, 409, 429].contains(&code))
+    }
+
+    /// The status code with which the API server answered.
+    fn status_code(&self) -> Option<u16> {
+        match self {
+            Self::Call { source, .. } => match &**source {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether the API server does not know what it was asked for.
     pub(crate) fn is_unknown(&self) -> bool {
         let Self::Call { source, .. } = self else {
@@ -185,6 +219,7 @@ impl Error {
             | Self::ClaimInTheWay(_)
             | Self::RecordInTheWay(_)
             | Self::Unreadable { .. }
+            | Self::Forged { .. }
             | Self::NameTaken { .. }
             | Self::OrphanedState { .. }
             | Self::Timeout(_)

@@ -28,6 +28,7 @@ mod reconcile;
 mod references;
 mod report;
 mod run;
+mod signing;
 mod sync;
 mod unreadable;
 mod version;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::labels::{self, Component};
+use alustan_api::names;
 use alustan_api::run::key;
 use alustan_core::lease::{self, Identity};
 use alustan_core::references::followers;
@@ -44,6 +45,7 @@ use crate::observe::jobs::JOB_NAME;
 use crate::pushes::follow;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
+use crate::signing::Signer;
 use crate::sync::Syncs;
 use crate::watches::{Events, Watches, is_watched, to_ref, wake_all};
 use crate::{Guarded, Ref, readable};
@@ -102,8 +104,10 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     let places = Places::new(config.max_concurrent_runs, config.max_runs_per_namespace);
     let dispatcher = Dispatcher::new(places, wake.clone());
     let (push, pushes) = mpsc::channel(PUSHES);
+    let signer = signer(&config, &metrics).await?;
     let made = Made {
         client,
+        signer: Arc::new(signer),
         wake,
         health: health.clone(),
         metrics: metrics.clone(),
@@ -191,14 +195,28 @@ async fn election(
 ) -> Result<Election> {
     let mut api = kube::Config::infer().await?;
     api.default_retry = false;
-    let client = ClientBuilder::try_from(api)?.with_layer(&Counting::new(metrics.clone()));
     Ok(Election::new(
         leader.clone(),
-        client.build(),
+        unfenced(api, metrics)?,
         &config.lease,
         config.address(),
         listed,
     ))
+}
+
+/// The signing key. Replicas that do not lead verify signatures, too, and any of them may create the key.
+async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
+    let client = unfenced(kube::Config::infer().await?, metrics)?;
+    let name = format!("{}-signing-key", config.lease);
+    Signer::load(&client, &name)
+        .await
+        .with_context(|| format!("load the signing key from Secret {name}"))
+}
+
+/// A client that also writes while this replica does not lead.
+fn unfenced(api: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
+    let client = ClientBuilder::try_from(api)?.with_layer(&Counting::new(metrics.clone()));
+    Ok(client.build())
 }
 
 /// What is made before anything is watched.
@@ -213,6 +231,7 @@ struct Parts {
 /// What of it is part of the context.
 pub(crate) struct Made {
     pub(crate) client: Client,
+    pub(crate) signer: Arc<Signer>,
     pub(crate) wake: mpsc::UnboundedSender<Ref>,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,
@@ -370,6 +389,8 @@ fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
 async fn look_at_all(cx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
     loop {
         cx.leader.begins().await;
+        let existing = cx.clone();
+        tokio::spawn(async move { existing.signer.sign_existing(&existing).await });
         wake_all(cx.resources.state(), &wake);
         let elsewhere = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
         let builds = cx.mirrors.jobs.filter(elsewhere);
@@ -415,6 +436,7 @@ pub(crate) fn context(
 ) -> Result<Context> {
     let Made {
         client,
+        signer,
         wake,
         health,
         metrics,
@@ -452,6 +474,7 @@ pub(crate) fn context(
         driver: config.driver,
         registry,
         leader,
+        signer,
         dispatcher,
         mirrors: Arc::new(mirrors),
         resources,
@@ -481,7 +504,7 @@ pub(crate) fn context(
 /// Logs of failed runs are for people, what is lent is for builds, and a module can write anything into a report: they would
 /// be kept for nothing.
 fn lean(secret: &mut Secret) {
-    if is_lent(secret) {
+    if is_lent(secret) || !has_own_name(secret) {
         secret.data = None;
     }
     let component = secret.labels().get(labels::COMPONENT).map(String::as_str);
@@ -495,6 +518,22 @@ fn lean(secret: &mut Secret) {
             }
         });
     }
+}
+
+/// Whether a Secret has the name that its labels say, so that a tenant cannot fill the memory with Secrets that no resource has.
+fn has_own_name(secret: &Secret) -> bool {
+    let labels = secret.labels();
+    let Some(of) = labels.get(labels::NAME) else {
+        return false;
+    };
+    let component = labels.get(labels::COMPONENT).map(String::as_str);
+    let expected = [
+        (Component::Record, names::record(of)),
+        (Component::Report, names::report(of)),
+        (Component::Pin, names::pin(of)),
+    ];
+    let mut known = expected.into_iter();
+    known.all(|(kind, name)| component != Some(kind.as_str()) || name == secret.name_any())
 }
 
 /// Whether the mirror has Secrets like this one.

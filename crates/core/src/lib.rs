@@ -32,6 +32,7 @@ pub mod retry;
 pub mod schedule;
 pub mod seen;
 pub mod settings;
+pub mod signature;
 pub mod stack;
 pub mod start;
 pub mod state_address;

@@ -6,7 +6,7 @@ use alustan_api::run::{
 };
 use alustan_api::{ABANDON, RunStatus};
 use alustan_core::objects::secrets;
-use alustan_core::progress;
+use alustan_core::{progress, signature};
 use futures::FutureExt as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -25,7 +25,14 @@ struct Done {
     report: Secret,
 }
 
-fn done(tf: &Terraform, number: i64) -> Done {
+/// The operator's signing key.
+async fn operator_key(space: &Space) -> Vec<u8> {
+    let api: Api<Secret> = Api::namespaced(space.client.clone(), "alustan-system");
+    let secret = api.get("alustan-signing-key").await.unwrap();
+    secret.data.unwrap()["key"].0.clone()
+}
+
+fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
     let run = RunSpec {
         kind: RunKind::Apply,
         trigger: Trigger::Created,
@@ -33,6 +40,7 @@ fn done(tf: &Terraform, number: i64) -> Done {
         revision: None,
         context: None,
         artifact: None,
+        cache: false,
         unpack: false,
         image: "127.0.0.1:1/team/infra@sha256:0".to_owned(),
         tag: "0".to_owned(),
@@ -84,8 +92,12 @@ fn done(tf: &Terraform, number: i64) -> Done {
     let data = told.data.get_or_insert_default();
     data.insert(key::REPORT.to_owned(), json_of(&report));
     data.insert(key::OUTPUTS.to_owned(), json_of(&outputs));
+    let record = json_of(&record);
+    let uid = tf.uid().unwrap();
+    let signature = signature::of(signing_key, &uid, key::RECORD, &record.0);
+    let signature = ByteString(signature.into_bytes());
     Done {
-        record: json!({"data": {key::RECORD: json_of(&record)}}),
+        record: json!({"data": {key::RECORD: record, key::signature(key::RECORD): signature}}),
         report: told,
     }
 }
@@ -116,7 +128,8 @@ async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
         seen == tf.metadata.generation
     })
     .await;
-    let done = done(&tfs.get("web").await.unwrap(), number);
+    let signing_key = operator_key(space).await;
+    let done = done(&tfs.get("web").await.unwrap(), number, &signing_key);
     let record = Patch::Merge(&done.record);
     let edit = PatchParams::default();
     kept.patch(&name, &edit, &record).await.unwrap();

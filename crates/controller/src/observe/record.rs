@@ -68,13 +68,20 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         };
     }
     let has_job = |run: &RunSpec| jobs::is_there(cx, &namespace, &run.job);
+    let uid = tf.uid().unwrap_or_default();
     let read_record = found
         .record
-        .map(|secret| decode(&secret, found.report.as_deref(), has_job))
+        .map(|secret| {
+            cx.signer.verify(&uid, &secret)?;
+            decode(&secret, found.report.as_deref(), has_job)
+        })
         .transpose();
     let read_pin = found
         .pin
-        .map(|secret| required(&secret, secrets::PIN))
+        .map(|secret| {
+            cx.signer.verify(&uid, &secret)?;
+            required(&secret, secrets::PIN)
+        })
         .transpose();
     let given_up = deleting && leaves_everything(tf) && (read_record.is_err() || read_pin.is_err());
     let (record, pin) = if given_up {
@@ -140,7 +147,10 @@ fn decode(
         inputs: decoded(secret, key::INPUTS)?,
         report: reported.report,
         outputs: reported.outputs,
-        history: required(secret, key::HISTORY)?,
+        history: match decoded(secret, key::UNSIGNED_HISTORY)? {
+            Some(unsigned) if data(secret, key::HISTORY).is_none() => unsigned,
+            _ => required(secret, key::HISTORY)?,
+        },
     })
 }
 

@@ -19,6 +19,7 @@ use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use crate::run::{LISTS, Made, context};
+use crate::signing::Signer;
 
 /// The operator with `client`, which has seen an empty cluster.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
@@ -33,6 +34,7 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
     let (wake, _) = mpsc::unbounded_channel();
     let made = Made {
         client,
+        signer: Arc::new(Signer::new("alustan-signing-key", &[7; 32])),
         wake: wake.clone(),
         health: Health::new(Leader::leading()),
         leader: Leader::leading(),

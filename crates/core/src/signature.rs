@@ -1,0 +1,54 @@
+//! Signatures of entries of run records and pins: HMAC-SHA256 with the operator's signing key.
+
+use alustan_api::run::key;
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use crate::objects::secrets;
+
+/// Entries with a signature, which is in entry [`key::signature`].
+pub const SIGNED: [&str; 4] = [key::RECORD, key::INPUTS, key::HISTORY, secrets::PIN];
+
+/// Signature of `content` of `entry` in a Secret of the resource with this uid, in hexadecimal (64 characters).
+pub fn of(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> String {
+    hex::encode(
+        mac(signing_key, uid, entry, content)
+            .finalize()
+            .into_bytes(),
+    )
+}
+
+/// Whether `signature` is that of `content`; takes the same time for any signature.
+pub fn is_valid(
+    signing_key: &[u8],
+    uid: &str,
+    entry: &str,
+    content: &[u8],
+    signature: &[u8],
+) -> bool {
+    let mac = mac(signing_key, uid, entry, content);
+    hex::decode(signature).is_ok_and(|signature| mac.verify_slice(&signature).is_ok())
+}
+
+fn mac(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> Hmac<Sha256> {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(signing_key)
+        .unwrap_or_else(|_| <Hmac<Sha256> as KeyInit>::new(&[0; 64].into()));
+    for part in [uid, entry] {
+        mac.update(part.as_bytes());
+        mac.update(&[0]);
+    }
+    mac.update(&signed_part(entry, content));
+    mac
+}
+
+/// The part of `content` that is signed. Of the record the decisions alone: `kubectl alustan` releases locks and notes the lineage of a
+/// state with the rights of its user.
+fn signed_part(entry: &str, content: &[u8]) -> Vec<u8> {
+    let decisions = |record: Value| json!([record.get("number"), record.get("run")]).to_string();
+    let record = (entry == key::RECORD).then(|| serde_json::from_slice(content).ok());
+    match record.flatten() {
+        Some(record) => decisions(record).into_bytes(),
+        None => content.to_vec(),
+    }
+}

@@ -1,0 +1,113 @@
+//! Run records and pins that another client than the operator changes.
+
+use std::process::Child;
+
+use alustan_api::run::key;
+use alustan_api::{Terraform, names};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::server::{Server, leashed, operator, until};
+use crate::space::{Space, resource};
+
+fn start(server: &Server) -> Child {
+    let mut program = operator(server).unwrap();
+    program
+        .args(["--listen", "127.0.0.1:0"])
+        .args(["--pod-name", "operator"]);
+    leashed(&mut program, &server.folder().join("operator.log"))
+}
+
+fn stop(mut leash: Child) {
+    drop(leash.stdin.take());
+    leash.wait().unwrap();
+}
+
+async fn merge(secrets: &Api<Secret>, name: &str, data: Value) -> Secret {
+    let body = json!({"data": data});
+    let parameters = PatchParams::default();
+    let patch = Patch::Merge(&body);
+    secrets.patch(name, &parameters, &patch).await.unwrap()
+}
+
+/// Waits until the status of `web` has, or has not, the reason `RecordForged`.
+async fn wait(space: &Space, is_forged: bool) {
+    let tfs = space.api::<Terraform>();
+    until("the reason RecordForged", async || {
+        let status = tfs.get("web").await.unwrap().status.unwrap_or_default();
+        let mut conditions = status.conditions.iter();
+        let ready = conditions.find(|condition| condition.type_ == "Ready");
+        ready
+            .filter(|ready| (ready.reason == "RecordForged") == is_forged)
+            .map(drop)
+            .ok_or_else(|| format!("{ready:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
+    let server = Server::of_its_own().await;
+    let space = Space::of(server, json!({})).await;
+    let secrets = space.api::<Secret>();
+    let system: Api<Secret> = Api::namespaced(space.client.clone(), "alustan-system");
+    space.apply(&resource("web")).await.unwrap();
+    let leash = start(server);
+    let record = names::record("web");
+    let found = until("a record", async || {
+        let found = secrets.get_opt(&record).await.unwrap();
+        found.ok_or_else(|| "there is none".to_owned())
+    });
+    let data = found.await.data.unwrap();
+    let history = data[key::HISTORY].clone();
+    wait(&space, false).await;
+
+    let forged = ByteString(br#"{"pending":{"id":"mine"}}"#.to_vec());
+    merge(&secrets, &record, json!({key::HISTORY: forged})).await;
+    wait(&space, true).await;
+    merge(&secrets, &record, json!({key::HISTORY: history.clone()})).await;
+    wait(&space, false).await;
+
+    // An earlier operator signed nothing, and its entry has another name.
+    stop(leash);
+    let unsigned = json!({
+        key::HISTORY: null, key::signature(key::HISTORY): null, key::signature(key::RECORD): null,
+        key::UNSIGNED_HISTORY: history,
+    });
+    merge(&secrets, &record, unsigned.clone()).await;
+    system
+        .delete("alustan-signing-key", &DeleteParams::default())
+        .await
+        .unwrap();
+    let leash = start(server);
+    until("the record to be signed", async || {
+        let data = secrets.get(&record).await.unwrap().data.unwrap();
+        let is_signed = data.contains_key(&key::signature(key::HISTORY))
+            && data.contains_key(&key::signature(key::RECORD))
+            && !data.contains_key(key::UNSIGNED_HISTORY);
+        is_signed
+            .then_some(())
+            .ok_or_else(|| format!("{:?}", data.keys()))
+    })
+    .await;
+    until("all records to be signed", async || {
+        let data = system
+            .get("alustan-signing-key")
+            .await
+            .unwrap()
+            .data
+            .unwrap();
+        data.contains_key("all-signed")
+            .then_some(())
+            .ok_or_else(String::new)
+    })
+    .await;
+    wait(&space, false).await;
+
+    // From then on nothing unsigned is believed.
+    merge(&secrets, &record, unsigned).await;
+    wait(&space, true).await;
+    stop(leash);
+}
