@@ -24,6 +24,9 @@ use crate::followers::Followers;
 use crate::{Guarded, Ref};
 use joined::joined;
 
+/// Objects per page of a list. An object takes up to 1.5 MiB, and its JSON several times that while it is read.
+const PAGE: u32 = 50;
+
 /// What a watch gives.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
 
@@ -131,7 +134,7 @@ impl Watches {
         let mut known = Vec::new();
         let mut first = true;
         let watch = |api: Api<K>| {
-            let events = watcher(api, wanted.clone()).default_backoff();
+            let events = watcher(api, wanted.clone().page_size(PAGE)).default_backoff();
             events.modify(trim).boxed()
         };
         joined(self.apis().into_iter().map(watch).collect())

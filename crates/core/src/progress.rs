@@ -281,9 +281,10 @@ fn address(told: &str) -> String {
     cut(told, MAX_ADDRESS)
 }
 
-/// Truncates `text` to at most `most` bytes.
+/// Truncates `text` to at most `most` bytes. Replaces control characters, which take six bytes each in JSON.
 fn cut(text: &str, most: usize) -> String {
+    let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     text.get(..text.floor_char_boundary(most))
         .unwrap_or_default()
-        .to_owned()
+        .replace(is_control, " ")
 }

@@ -8,6 +8,7 @@ use alustan_api::Terraform;
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_api::names;
 use alustan_api::run::{RunKind, key};
+use alustan_core::objects::run_job::ENGINE_CONTAINER;
 use clap::Args;
 use flate2::read::GzDecoder;
 use futures::AsyncReadExt;
@@ -209,7 +210,12 @@ fn start(pod: &Pod) -> Start {
         .status
         .as_ref()
         .and_then(|it| it.container_statuses.as_ref());
-    let Some(container) = statuses.into_iter().flatten().next() else {
+    let statuses = statuses.map(Vec::as_slice).unwrap_or_default();
+    // Injected sidecars are listed, too.
+    let engine = statuses
+        .iter()
+        .find(|container| container.name == ENGINE_CONTAINER);
+    let Some(container) = engine.or_else(|| statuses.first()) else {
         let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
         return Start::NotYet(phase.unwrap_or_else(|| "nothing is known of it".to_owned()));
     };
