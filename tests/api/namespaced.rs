@@ -59,7 +59,10 @@ impl Installed {
     fn apply(&self, namespace: &str, text: &str) {
         let file = self.server.folder().join(format!("{namespace}.yaml"));
         let text = text.replace("alustan-system", self.system);
-        std::fs::write(&file, text.replace("[alustan]", &format!("[{LEASE}]"))).unwrap();
+        let text = text
+            .replace("[alustan]", &format!("[{LEASE}]"))
+            .replace("[alustan-signing-key]", &format!("[{LEASE}-signing-key]"));
+        std::fs::write(&file, text).unwrap();
         let file = file.to_str().unwrap();
         let apply = ["apply", "--server-side", "-n", namespace, "-f", file];
         self.server.kubectl(&apply).unwrap();
@@ -146,8 +149,10 @@ impl Narrow {
         for call in all {
             assert!(!call.forbidden, "{}", call.what);
             assert!(places.contains(call.namespace.as_str()), "{}", call.what);
+            let own = call.namespace == SYSTEM;
             let lease = call.right.resource == "leases";
-            assert_eq!(call.namespace == SYSTEM, lease, "{}", call.what);
+            let signing_key = own && call.right.resource == "secrets";
+            assert_eq!(own, lease || signing_key, "{}", call.what);
         }
     }
 

@@ -22,7 +22,7 @@ use kube::{CustomResourceExt, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::pinned::{leave_record_and_pin, reports};
+use crate::pinned::{leave_record_and_pin, reports, signing_key};
 use crate::samples;
 use crate::server::{DEADLINE, OPERATOR, Server, leashed, operator, until};
 use crate::space::{Space, resource, with};
@@ -415,8 +415,10 @@ async fn an_unreadable_resource_is_destroyed_by_its_pin_alone() {
     let client = operator.server.client().await;
     let api = unread(client.clone());
     let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
-    let jobs: Api<Job> = Api::namespaced(client, "default");
-    leave_record_and_pin(&secrets, &api.get(PINNED).await.unwrap()).await;
+    let jobs: Api<Job> = Api::namespaced(client.clone(), "default");
+    let key = signing_key(&client).await;
+    let pinned = api.get(PINNED).await.unwrap();
+    leave_record_and_pin(&secrets, &pinned, Some(&key)).await;
     let foreground = DeleteParams::foreground();
     api.delete(PINNED, &foreground).await.unwrap();
     let destroy = names::run_job(PINNED, RunKind::Destroy, 2);

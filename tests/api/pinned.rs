@@ -2,12 +2,14 @@
 //! without a repository, a registry or a node.
 
 use alustan_api::labels::{self, Component};
+use alustan_api::run::key;
 use alustan_api::{FINALIZER, names};
+use alustan_core::signature::{self, SIGNED};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::space::{Space, resource};
@@ -29,8 +31,30 @@ fn secret(tf: &DynamicObject, name: &str, component: Component, data: &[(&str, V
     }
 }
 
-/// What an apply of `tf` leaves behind.
-pub(crate) async fn leave_record_and_pin(secrets: &Api<Secret>, tf: &DynamicObject) {
+/// The signing key of the operator.
+pub(crate) async fn signing_key(client: &Client) -> Vec<u8> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), "alustan-system");
+    let secret = api.get("alustan-signing-key").await.unwrap();
+    secret.data.unwrap()["key"].0.clone()
+}
+
+/// Signs what an operator reads that has signed all records already.
+fn sign(secret: &mut Secret, uid: &str, signing_key: &[u8]) {
+    let data = secret.data.get_or_insert_default();
+    for entry in SIGNED {
+        if let Some(content) = data.get(entry) {
+            let signature = signature::of(signing_key, uid, entry, &content.0);
+            data.insert(key::signature(entry), ByteString(signature.into_bytes()));
+        }
+    }
+}
+
+/// What an apply of `tf` leaves behind; `signing_key` of an operator that runs.
+pub(crate) async fn leave_record_and_pin(
+    secrets: &Api<Secret>,
+    tf: &DynamicObject,
+    signing_key: Option<&[u8]>,
+) {
     let name = tf.name_any();
     let inputs = json!({
         "path": "", "variables": {"size": 1}, "scripts": {},
@@ -46,12 +70,15 @@ pub(crate) async fn leave_record_and_pin(secrets: &Api<Secret>, tf: &DynamicObje
             "record",
             json!({"number": 1, "attempted": 1, "phase": "Recorded"}),
         ),
-        ("history", json!({})),
+        (key::HISTORY, json!({})),
         ("key", json!("key")),
     ];
     let record = secret(tf, &names::record(&name), Component::Record, &record);
     let pin = secret(tf, &names::pin(&name), Component::Pin, &[("pin", pin)]);
-    for made in [record, pin] {
+    for mut made in [record, pin] {
+        if let Some(signing_key) = signing_key {
+            sign(&mut made, &tf.uid().unwrap(), signing_key);
+        }
         secrets.create(&PostParams::default(), &made).await.unwrap();
     }
 }
@@ -86,6 +113,6 @@ impl Space {
         made["spec"]["retry"] = json!({"minBackoff": "1s", "maxBackoff": "2s"});
         self.apply(&made).await.unwrap();
         let tf = self.raw().get(name).await.unwrap();
-        leave_record_and_pin(&self.api(), &tf).await;
+        leave_record_and_pin(&self.api(), &tf, None).await;
     }
 }

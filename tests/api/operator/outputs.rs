@@ -14,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use super::*;
+use crate::pinned::signing_key;
 
 fn json_of(value: &impl Serialize) -> ByteString {
     ByteString(serde_json::to_vec(value).unwrap())
@@ -23,13 +24,6 @@ fn json_of(value: &impl Serialize) -> ByteString {
 struct Done {
     record: Value,
     report: Secret,
-}
-
-/// The operator's signing key.
-async fn operator_key(space: &Space) -> Vec<u8> {
-    let api: Api<Secret> = Api::namespaced(space.client.clone(), "alustan-system");
-    let secret = api.get("alustan-signing-key").await.unwrap();
-    secret.data.unwrap()["key"].0.clone()
 }
 
 fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
@@ -128,7 +122,7 @@ async fn run_of(space: &Space, number: i64, web: &Value) -> RunStatus {
         seen == tf.metadata.generation
     })
     .await;
-    let signing_key = operator_key(space).await;
+    let signing_key = signing_key(&space.client).await;
     let done = done(&tfs.get("web").await.unwrap(), number, &signing_key);
     let record = Patch::Merge(&done.record);
     let edit = PatchParams::default();
