@@ -12,6 +12,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::server::until;
 use crate::space::{Space, resource};
 
 fn secret(tf: &DynamicObject, name: &str, component: Component, data: &[(&str, Value)]) -> Secret {
@@ -34,8 +35,11 @@ fn secret(tf: &DynamicObject, name: &str, component: Component, data: &[(&str, V
 /// The signing key of the operator.
 pub(crate) async fn signing_key(client: &Client) -> Vec<u8> {
     let api: Api<Secret> = Api::namespaced(client.clone(), "alustan-system");
-    let secret = api.get("alustan-signing-key").await.unwrap();
-    secret.data.unwrap()["key"].0.clone()
+    let secret = until("the signing key", async || {
+        let found = api.get_opt("alustan-signing-key").await.unwrap();
+        found.ok_or_else(|| "the operator has not created it".to_owned())
+    });
+    secret.await.data.unwrap()["key"].0.clone()
 }
 
 /// Signs what an operator reads that has signed all records already.
