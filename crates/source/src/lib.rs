@@ -11,7 +11,7 @@ mod closure;
 mod context;
 mod credentials;
 mod error;
-#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 mod git;
 mod known_hosts;
