@@ -78,8 +78,6 @@ async fn every_pod_but_the_builders_is_admitted_where_restricted_is_enforced() {
         let wanted = [
             ("[web-report]", both()),
             ("[web-run]", "[get]".to_owned()),
-            ("[web-state-slot-0]", both()),
-            ("[web-state-slot-1]", both()),
             ("[web-state]", both()),
         ];
         assert_eq!(found, wanted, "{list}");

@@ -290,7 +290,7 @@ impl Case<'_> {
             None
         };
         let variables = &self.seen.stack.variables;
-        let slots = self.current.slots_wanted;
+        let slots = inputs::slots(&self.current);
         let mut inputs = inputs::run_inputs(
             self.tf,
             &source,

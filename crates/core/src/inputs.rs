@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{BackendInputs, MAX_SLOTS, ManagedState, RunInputs, TimeLimits, Trigger};
+use alustan_api::run::{
+    BackendInputs, MAX_SLOTS, ManagedState, RunInputs, RunRecord, TimeLimits, Trigger,
+};
 use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
 use k8s_openapi::jiff::SignedDuration;
@@ -16,8 +18,7 @@ use crate::digest;
 use crate::orphans;
 use crate::seen::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
-/// State slots of a new resource, besides the one in the Secret of the pointer: for the current version, the
-/// previous one, and the next.
+/// State slots besides the one in the Secret of the pointer: for the current version, the previous one, and the next.
 const SLOTS: u32 = 2;
 
 /// The inputs of a run of `tf` at `source`, with the `variables` that are found elsewhere.
@@ -26,7 +27,7 @@ pub fn run_inputs(
     source: &SourceSeen,
     seen: &InputsSeen,
     found: &VariablesSeen,
-    slots_wanted: u32,
+    slots: u32,
     max_timeout: SignedDuration,
 ) -> Result<RunInputs, Error> {
     let found = effective(tf, found);
@@ -43,7 +44,7 @@ pub fn run_inputs(
             .cloned()
             .collect(),
         scripts: seen.scripts.clone(),
-        backend: backend(tf, source.backend.as_deref(), seen, slots_wanted)?,
+        backend: backend(tf, source.backend.as_deref(), seen, slots)?,
         timeouts: time_limits(tf, max_timeout),
         approval: approval::inputs(tf, false),
         adopt: orphans::adopts(tf),
@@ -79,7 +80,7 @@ pub(crate) fn backend(
     tf: &Terraform,
     module: Option<&str>,
     seen: &InputsSeen,
-    slots_wanted: u32,
+    slots: u32,
 ) -> Result<BackendInputs, Error> {
     let name = tf.name_any();
     let namespace = tf.namespace().unwrap_or_default();
@@ -91,15 +92,25 @@ pub(crate) fn backend(
             name: &name,
         },
         seen.backend.clone(),
-        &managed_state(&name, slots_wanted),
+        &managed_state(&name, slots),
     )
 }
 
-/// The Secrets of the managed state of the resource `name`.
-pub fn managed_state(name: &str, slots_wanted: u32) -> ManagedState {
+/// State slots of the next run after `record`. The first run writes to the Secret of the pointer alone, and asks for slots if the state
+/// does not fit.
+pub fn slots(record: &RunRecord) -> u32 {
+    if record.state_made {
+        record.slots_wanted.max(SLOTS)
+    } else {
+        record.slots_wanted
+    }
+}
+
+/// The Secrets of the managed state of the resource `name`, with at most [`MAX_SLOTS`] slots.
+pub fn managed_state(name: &str, slots: u32) -> ManagedState {
     ManagedState {
         pointer: names::state(name),
-        slots: (0..slots_wanted.clamp(SLOTS, MAX_SLOTS))
+        slots: (0..slots.min(MAX_SLOTS))
             .map(|slot| names::state_slot(name, slot))
             .collect(),
     }

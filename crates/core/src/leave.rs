@@ -8,7 +8,7 @@ use alustan_backends::{Move, Since, step};
 use serde_json::json;
 
 use crate::decide::Case;
-use crate::inputs::managed_state;
+use crate::inputs::{managed_state, slots};
 use crate::status::{Situation, patch};
 
 fn may_switch(tf: &Terraform) -> bool {
@@ -87,7 +87,7 @@ impl Case<'_> {
         if let Some(managed) = &mut backend.managed {
             *managed = managed_state(
                 self.tf.metadata.name.as_deref().unwrap_or_default(),
-                self.current.slots_wanted,
+                slots(&self.current),
             );
         }
         Some(backend)

@@ -6,8 +6,8 @@
 //! against the version that we saw: a second writer fails instead of destroying anything.
 //!
 //! The Secret of the pointer is a slot as well, and the first one to be used: its chunk is written in
-//! the same request that moves the pointer, so most states need one request per version. The other
-//! slots are read when they are needed. After that and before they are written, the writer signs the pointer: an
+//! the same request that moves the pointer, so most states need one request per version. Without other slots it is replaced by the next
+//! version, and no previous one is kept. The other slots are read when they are needed. After that and before they are written, the writer signs the pointer: an
 //! earlier writer can no longer move it, neither to a chunk that it wrote before nor to one that it writes later.
 //!
 //! The answer of a write may never come. What was tried is therefore noted before it is sent, and
@@ -238,10 +238,17 @@ impl StateStore {
             .partition(|(slot, _)| slot.name == self.pointer);
         self.write_chunks(&mut memory, &others).await?;
         let previous = memory.pointer.current.clone();
+        let current = version_of(&state, sha256, names, previous.as_ref());
+        let is_kept = |version: &Version| {
+            !version
+                .slots
+                .iter()
+                .any(|slot| current.slots.contains(slot))
+        };
         let next = Tried {
             pointer: Pointer {
-                current: Some(version_of(&state, sha256, names, previous.as_ref())),
-                previous,
+                previous: previous.filter(is_kept),
+                current: Some(current),
                 writer: Some(self.writer.clone()),
             },
             chunk: with_pointer.first().map(|(_, chunk)| chunk.to_vec()),
@@ -270,8 +277,12 @@ impl StateStore {
     }
 
     /// Slots for a version of `needed` chunks: free ones, then new ones, and at last those of
-    /// the previous version, which the pointer forgets first.
+    /// the previous version, which the pointer forgets first. The slot of the pointer needs no free one: chunk and pointer are
+    /// replaced in one write.
     async fn find_room(&self, memory: &mut Memory, needed: usize) -> Result<Vec<Slot>, StateError> {
+        if needed == 1 && memory.slots.len() == 1 {
+            return Ok(memory.slots.clone());
+        }
         self.look_at_free(memory, needed).await?;
         if memory.free_slots().len() < needed {
             // Room for the current version, the one before and the next, all of this size.

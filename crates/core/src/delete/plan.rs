@@ -149,7 +149,7 @@ fn same_backend(
 ) -> Option<BackendInputs> {
     let own = pinned.kind.as_deref().unwrap_or("of the module's own");
     let module = (!pinned.write_block).then_some(own);
-    let live = inputs::backend(case.tf, module, seen, case.current.slots_wanted);
+    let live = inputs::backend(case.tf, module, seen, inputs::slots(&case.current));
     live.ok()
         .filter(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
 }
@@ -157,7 +157,7 @@ fn same_backend(
 /// The state may have grown since the pin was written.
 fn slots(tf: &Terraform, current: &RunRecord, inputs: &mut RunInputs) {
     if let Some(managed) = &mut inputs.backend.managed {
-        let wanted = inputs::managed_state(&tf.name_any(), current.slots_wanted);
+        let wanted = inputs::managed_state(&tf.name_any(), inputs::slots(current));
         if wanted.slots.len() > managed.slots.len() {
             *managed = wanted;
         }

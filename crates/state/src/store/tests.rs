@@ -133,6 +133,38 @@ async fn chunk_in_the_secret_of_the_pointer_is_written_with_it() {
 
 /// Earlier releases wrote every chunk to a slot of its own.
 #[tokio::test]
+async fn state_without_slots_is_replaced_in_the_secret_of_the_pointer() {
+    let secrets = cluster(0);
+    let store = open_with(&secrets, 0, 0).await.unwrap();
+    for serial in 1..=3 {
+        store.put(state(serial, 10)).await.unwrap();
+    }
+    assert_eq!(secrets.writes(), ["state"; 3]);
+    let after = pointer(&secrets);
+    assert_eq!(after.current.unwrap().version, 3);
+    assert_eq!(after.previous, None);
+    secrets.put("slot-0", []);
+    let store = open_with(&secrets, 1, 1).await.unwrap();
+    assert_eq!(*store.get().await.unwrap(), state(3, 10));
+    store.put(state(4, 10)).await.unwrap();
+    let after = pointer(&secrets);
+    assert_eq!(after.current.unwrap().slots, ["slot-0"]);
+    assert_eq!(after.previous.unwrap().serial, Some(3));
+}
+
+#[tokio::test]
+async fn state_without_slots_asks_for_them_when_it_grows() {
+    let secrets = cluster(12);
+    let store = open_with(&secrets, 0, 12).await.unwrap();
+    for serial in 1..=3 {
+        store.put(state(serial, 400)).await.unwrap();
+    }
+    let found = open_with(&secrets, 12, 12).await.unwrap().get().await;
+    assert_eq!(*found.unwrap(), state(3, 400));
+    assert_eq!(pointer(&secrets).previous.unwrap().serial, Some(2));
+}
+
+#[tokio::test]
 async fn state_of_an_earlier_release_is_read_and_kept_as_previous() {
     let secrets = cluster(3);
     let old = state(1, 10);
@@ -253,6 +285,7 @@ async fn a_state_of_more_than_a_mebibyte_is_kept_in_chunks() {
 #[rstest]
 #[case::three_slots(3, &[10, 20, 30, 40])]
 #[case::two_slots(2, &[10, 20, 30, 40])]
+#[case::pointer_alone(0, &[10, 20, 30, 40])]
 #[case::chunks(9, &[150, 10, 400, 300, 10])]
 #[tokio::test]
 async fn a_crash_between_any_two_writes_leaves_the_old_or_the_new_state(
@@ -291,14 +324,15 @@ async fn a_crash_between_any_two_writes_leaves_the_old_or_the_new_state(
 }
 
 #[rstest]
-#[case(Fault::Lost)]
-#[case(Fault::AnswerLost)]
 #[tokio::test(start_paused = true)]
-async fn a_lost_write_or_answer_is_made_good(#[case] fault: Fault) {
+async fn a_lost_write_or_answer_is_made_good(
+    #[values(Fault::Lost, Fault::AnswerLost)] fault: Fault,
+    #[values(0, 3)] slots: usize,
+) {
     for at in 0..6 {
-        let secrets = cluster(3);
+        let secrets = cluster(slots);
         secrets.fail(at, fault);
-        let store = open(&secrets).await;
+        let store = open_with(&secrets, slots, slots).await.unwrap();
         for serial in 1..=3 {
             store.put(state(serial, 10)).await.unwrap();
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use alustan_api::run::{RunRecord, StateLock};
+use alustan_core::inputs::slots;
 use alustan_core::references::Key;
 use alustan_state::error_text::place_in_json;
 use alustan_state::head::StateHead;
@@ -123,7 +124,7 @@ impl Push {
             }
             maker.pointer().await?;
         }
-        let slots = maker.slots(before.slots_wanted).await?;
+        let slots = maker.slots(slots(before)).await?;
         let store = open(record, slots, Arc::new(maker.clone()), &lock.id).await;
         store.map_err(|source| Error::State {
             what: format!("read the present state of {}", record.key),

@@ -63,8 +63,6 @@ fn what_a_pod_needs_is_there_before_the_swap_and_the_pin_before_the_job() {
             "Ensure Binding web-runner",
             "Ensure Budget web-runner",
             "Ensure Secret web-state",
-            "Ensure Secret web-state-slot-0",
-            "Ensure Secret web-state-slot-1",
             "SwapRecord Starting",
             "SwapReport reset",
             "Ensure Secret web-pin",
@@ -139,8 +137,8 @@ fn a_report_counts_at_once_and_inputs_and_report_go() {
 }
 
 #[rstest]
-#[case::after_the_swap_of_the_record(8)]
-#[case::after_the_swap_of_the_report(9)]
+#[case::after_the_swap_of_the_record(6)]
+#[case::after_the_swap_of_the_report(7)]
 fn a_controller_that_died_before_the_job_makes_pin_and_job_later(#[case] writes: usize) {
     let mut world = World::until(|world| !world.images.is_empty());
     world.room = false;
