@@ -190,7 +190,7 @@ impl Swept {
             for file in files_below(&folder.join(part)) {
                 // Nothing that was last written before can hold one. What a pod gets from a Secret
                 // is in its memory alone.
-                if !changed_after(&file, self.since) || is_projected(&file) || is_input(&file) {
+                if !changed_after(&file, self.since) || is_projected(&file) {
                     continue;
                 }
                 let Ok(bytes) = std::fs::read(&file) else {
@@ -410,7 +410,7 @@ impl Keeper {
 
     /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. `seen` has the files already linked, by
     /// inode and path, so that they cost no call but the listing of their folder.
-    fn link(&self, seen: &mut HashSet<(u64, PathBuf)>) {
+    fn link(&self, seen: &mut HashSet<(u64, OsString)>) {
         let own = |it: &PathBuf| it.to_string_lossy().contains(&self.namespace);
         for (part, below, kept) in [
             ("log/pods", "", &self.kept),
@@ -422,8 +422,8 @@ impl Keeper {
             let wanted = folders.filter(|it| !below.is_empty() || own(it));
             for entry in wanted.flat_map(|folder| entries_below(&folder.join(below))) {
                 let file = entry.path();
-                let id = (entry.ino(), file.clone());
-                if is_input(&file) || seen.contains(&id) {
+                let id = (entry.ino(), file.clone().into_os_string());
+                if seen.contains(&id) {
                     continue;
                 }
                 // It may have just gone.
@@ -524,7 +524,7 @@ fn is_projected(file: &Path) -> bool {
     volumes.iter().any(|kind| path.contains(kind))
 }
 
-/// The files below a folder that are no links.
+/// The files below a folder that are no links, except inputs.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = entries_below(folder).into_iter();
     entries.map(|entry| entry.path()).collect()
@@ -534,7 +534,10 @@ fn entries_below(folder: &Path) -> Vec<DirEntry> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => files.extend(entries_below(&entry.path())),
+            // The folder of an input with a slash at its end.
+            Ok(kind) if kind.is_dir() && !is_input(&entry.path().join("")) => {
+                files.extend(entries_below(&entry.path()));
+            }
             Ok(kind) if kind.is_file() => files.push(entry),
             _ => {}
         }
