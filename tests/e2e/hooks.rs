@@ -17,8 +17,12 @@ async fn hooks_a_push_is_applied_at_once_by_who_follows_it_and_by_nobody_else() 
         for name in ["web", "other"] {
             scene.ready(name).await;
         }
-        let first = scene.commit("web", &[("main.tf", &module("b"))]).await;
-        let other = scene.commit("other", &[("main.tf", &module("b"))]).await;
+        let first = scene
+            .commit_unnoticed("web", &[("main.tf", &module("b"))])
+            .await;
+        let other = scene
+            .commit_unnoticed("other", &[("main.tf", &module("b"))])
+            .await;
         let told = json!({"repository": url, "ref": "refs/heads/elsewhere"});
         let server = scene.git_server().await;
         assert_eq!(

@@ -41,6 +41,8 @@ pub struct Scene {
     pub cluster: Cluster,
     /// The namespace; also the owner of the scene's repositories.
     pub namespace: String,
+    /// Whether the installed operator runs all the time. It then hears of each push.
+    uses_installed_operator: bool,
 }
 
 /// Who shares the cluster with others holds this with them; who disturbs all of it, alone.
@@ -167,7 +169,7 @@ where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
-    let scene = Scene::open(name).await;
+    let scene = Scene::open(name, disturbs).await;
     let result = AssertUnwindSafe(test(scene.clone())).catch_unwind().await;
     match disturbs {
         Disturbs::Nothing | Disturbs::InstalledOperator => {}
@@ -196,14 +198,18 @@ impl Scene {
     }
 
     /// A fresh namespace.
-    async fn open(name: &str) -> Arc<Self> {
+    async fn open(name: &str, disturbs: Disturbs) -> Arc<Self> {
         let cluster = Cluster::connect().await;
         let nanos = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .expect("a clock")
             .as_nanos();
         let namespace = format!("e2e-{name}-{:05x}", (nanos >> 10) & 0xf_ffff);
-        let scene = Self { cluster, namespace };
+        let scene = Self {
+            cluster,
+            namespace,
+            uses_installed_operator: matches!(disturbs, Disturbs::Nothing),
+        };
         scene.create_namespace(&scene.namespace, "baseline").await;
         Arc::new(scene)
     }
@@ -228,7 +234,7 @@ impl Scene {
             .expect("label the namespace");
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.cluster.client.clone()
     }
 

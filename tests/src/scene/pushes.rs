@@ -1,11 +1,22 @@
 //! Pushes that somebody tells the installed operator of.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::http::Request;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use ring::hmac::{HMAC_SHA256, Key, sign};
 use serde_json::{Value, json};
 
 use crate::Scene;
 
 const SYSTEM: &str = "alustan-system";
+/// Webhook of the installed operator, through the API server.
+const HOOK: &str =
+    "/api/v1/namespaces/alustan-system/services/alustan-controller:http/proxy/hooks/generic";
 
 /// As docs/hooks.md shows it.
 const SENDER: &str = r#"set -eu
@@ -44,6 +55,46 @@ impl Scene {
             host: self.kubectl(&service).await,
             secret: String::from_utf8(secret).expect("text"),
         }
+    }
+}
+
+impl Scene {
+    /// Reports a change of `repository` (owner and name) to the installed operator if the scene uses it. A failed delivery is not
+    /// repeated, as by a git server: the operator polls the repository as well.
+    pub(super) async fn report_push(&self, repository: &str) {
+        if self.uses_installed_operator {
+            let url = format!("https://git.alustan.test/{repository}");
+            let _undelivered = self
+                .deliver(&json!({ "repository": url }).to_string())
+                .await;
+        }
+    }
+
+    async fn deliver(&self, body: &str) -> Result<String, kube::Error> {
+        let secrets: Api<Secret> = Api::namespaced(self.client(), SYSTEM);
+        let data = secrets.get("alustan-hooks").await?.data;
+        let secret = data.and_then(|mut data| data.remove("dev"));
+        let ByteString(secret) = secret.expect("entry dev of Secret alustan-hooks");
+        let secret = secret
+            .strip_prefix(b"whsec_")
+            .expect("a Standard Webhooks secret");
+        let key = Key::new(HMAC_SHA256, &STANDARD.decode(secret).expect("base64"));
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a clock");
+        let (id, at) = (now.as_nanos(), now.as_secs());
+        let signature = sign(&key, format!("{id}.{at}.{body}").as_bytes());
+        let request = Request::post(HOOK)
+            .header("webhook-id", id.to_string())
+            .header("webhook-timestamp", at)
+            .header(
+                "webhook-signature",
+                format!("v1,{}", STANDARD.encode(signature)),
+            )
+            .body(body.as_bytes().to_vec());
+        self.client()
+            .request_text(request.expect("a request"))
+            .await
     }
 }
 

@@ -7,26 +7,34 @@ use crate::Scene;
 impl Scene {
     /// Commits `files` to the scene's repository `name`; the commit's id.
     pub async fn commit(&self, name: &str, files: &[(&str, &str)]) -> String {
-        self.commit_with(&format!("{}/{name}", self.namespace), |folder| {
-            for (path, text) in files {
-                let file = folder.join(path);
-                std::fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
-                std::fs::write(file, text).expect("a file");
-            }
-        })
-        .await
+        let repository = format!("{}/{name}", self.namespace);
+        self.commit_with(&repository, |folder| write(folder, files))
+            .await
     }
 
     /// Commits what `write` puts into a folder to `repository` (owner and name).
     pub async fn commit_with(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
+        let commit = self.commit_unreported(repository, write).await;
+        self.report_push(repository).await;
+        commit
+    }
+
+    /// As [`Self::commit`], unnoticed by the operator until it polls the repository.
+    pub async fn commit_unnoticed(&self, name: &str, files: &[(&str, &str)]) -> String {
+        let repository = format!("{}/{name}", self.namespace);
+        self.commit_unreported(&repository, |folder| write(folder, files))
+            .await
+    }
+
+    async fn commit_unreported(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         write(folder.path());
         let path = folder.path().to_str().expect("a path");
-        self.cluster
+        let commit = self
+            .cluster
             .run("hack/git/new-repo", &[repository, path])
-            .await
-            .trim()
-            .to_owned()
+            .await;
+        commit.trim().to_owned()
     }
 
     /// Runs git on the bare repository of the scene that is called `name`; what it says.
@@ -38,6 +46,8 @@ impl Scene {
         let folder = folder.to_str().expect("a path");
         let arguments = [&git[..], &[folder], arguments].concat();
         let said = self.cluster.run("git", &arguments).await;
+        self.report_push(&format!("{}/{name}", self.namespace))
+            .await;
         said.trim().to_owned()
     }
 
@@ -66,6 +76,15 @@ impl Scene {
             // Most scenes have only one of them.
             let _ = std::fs::remove_dir_all(self.cluster.folder.join("git").join(owner));
         }
+    }
+}
+
+/// Writes `files` (path and text) into `folder`.
+fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let file = folder.join(path);
+        std::fs::create_dir_all(file.parent().expect("a parent")).expect("a folder");
+        std::fs::write(file, text).expect("a file");
     }
 }
 
