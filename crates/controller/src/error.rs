@@ -23,8 +23,8 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::Error>,
     },
-    /// The run record is no longer what was seen.
-    #[error("the run record changed meanwhile")]
+    /// The resource or its run record is no longer what was seen.
+    #[error("the resource or its run record changed meanwhile")]
     Conflict,
     /// A Job of this name belongs to something else.
     #[error(

@@ -126,6 +126,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     }
     let seen = match Box::pin(session.observe()).await {
         Ok(seen) => seen,
+        Err(error) if error.is_conflict() => return Err(error),
         Err(error) => {
             let status = tf.status.clone().unwrap_or_default();
             report(&session, trouble(&tf, &cx.settings, status, &error)).await?;

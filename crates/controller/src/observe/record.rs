@@ -91,6 +91,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     };
     let nothing = deleting && record.is_none() && pin.is_none();
     let nothing_left = if nothing {
+        check_is_latest(cx, tf).await?;
         Some(nothing_left(cx, &namespace).await?)
     } else {
         None
@@ -107,6 +108,18 @@ struct Found {
     record: Option<Arc<Secret>>,
     report: Option<Arc<Secret>>,
     pin: Option<Arc<Secret>>,
+}
+
+/// Fails with [`Error::Conflict`] if `tf` is not the latest version of the resource. The status of an earlier version may not say that
+/// everything is destroyed.
+async fn check_is_latest(cx: &Context, tf: &Terraform) -> Result<(), Error> {
+    let api: Api<Terraform> =
+        Api::namespaced(cx.client.clone(), &tf.namespace().unwrap_or_default());
+    let found = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
+    found
+        .filter(|latest| latest.metadata.resource_version == tf.metadata.resource_version)
+        .map(drop)
+        .ok_or(Error::Conflict)
 }
 
 async fn nothing_left(cx: &Context, namespace: &str) -> Result<NothingLeft, Error> {

@@ -97,6 +97,50 @@ async fn what_the_api_server_refuses_is_told() {
     );
 }
 
+/// Deleted, without run record and pin.
+fn destroyed(version: &str, status: &Value) -> Value {
+    json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+        "metadata": {
+            "name": "web", "namespace": "team", "uid": "u", "generation": 2, "resourceVersion": version,
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [alustan_api::FINALIZER],
+            "annotations": {alustan_api::KEPT: "u"},
+        },
+        "spec": {
+            "gitRepo": {"url": "https://git.test/team/infra"},
+            "containerRegistry": {"imageName": "registry.test/team/web"},
+        },
+        "status": status,
+    })
+}
+
+#[tokio::test]
+async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
+    let applied = json!({"revision": "c0ffee", "configHash": "h", "time": "2026-01-01T00:00:00Z"});
+    let applied = json!({"state": "Destroying", "message": "", "lastApplied": applied});
+    let (client, asked) = fake_api::serve(|asked| match (&*asked.method, &*asked.uri) {
+        ("GET", uri) if uri.ends_with("/terraforms/web") => (200, destroyed("9", &json!(null))),
+        ("GET", uri) if uri.ends_with("/namespaces/team") => {
+            (200, json!({"metadata": {"name": "team"}}))
+        }
+        ("GET", _) => fake_api::not_found(),
+        _ => (200, json!({"metadata": {"name": "web"}})),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let look_at = async |version: &str| {
+        let tf: Terraform = serde_json::from_value(destroyed(version, &applied)).unwrap();
+        let failed = look(&DeserializeGuard(Ok(tf)), &cx).await.is_err();
+        let mut asked = std::mem::take(&mut *asked.lock().unwrap());
+        asked.retain(|asked| asked.method == "PATCH" && asked.uri.contains("/status"));
+        (failed, asked.len())
+    };
+    assert_eq!(look_at("7").await, (true, 0));
+    let (_, written) = look_at("9").await;
+    assert_eq!(written, 1, "status PinLost of the latest version");
+}
+
 #[test]
 fn queue_positions_are_rounded_up_to_two_digits() {
     let positions = [1, 9, 10, 99, 100, 101, 4_321].map(rounded);
