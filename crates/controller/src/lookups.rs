@@ -24,6 +24,13 @@ use crate::metrics::{Asked, Metrics, Unanswered};
 pub(crate) type Ask<V> =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<V, Failure>> + Send>> + Send + Sync>;
 
+/// Asks once about the argument that is newest when the question has its turn. Returns that argument with the answer.
+pub(crate) type AskAbout<V, A> = Box<
+    dyn Fn(watch::Receiver<A>) -> Pin<Box<dyn Future<Output = (A, Result<V, Failure>)> + Send>>
+        + Send
+        + Sync,
+>;
+
 /// The first wait after a question went unanswered; it doubles up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(2);
 /// The longest wait after a fault of the world. Far shorter than a run's: asking is cheap, and
@@ -59,17 +66,21 @@ impl Every {
     }
 }
 
-/// Answers by question.
-pub(crate) struct Lookups<V> {
-    entries: Mutex<HashMap<String, Entry<V>>>,
+/// Answers by question. The argument `A` of a question may change: a newer one keeps the place of the one before.
+pub(crate) struct Lookups<V, A = ()> {
+    entries: Mutex<HashMap<String, Entry<V, A>>>,
     began: Instant,
     wake: UnboundedSender<Ref>,
     metrics: Arc<Metrics>,
     asked: Asked,
 }
 
-struct Entry<V> {
+struct Entry<V, A> {
     answer: Answer<V>,
+    /// The argument that is wanted.
+    about: watch::Sender<A>,
+    /// The argument of the answer.
+    answered: Option<A>,
     /// Who wants to know, and how often anew.
     users: HashMap<Ref, Option<Every>>,
     /// The shortest of their intervals.
@@ -79,7 +90,27 @@ struct Entry<V> {
     task: Option<AbortHandle>,
 }
 
-impl<V> Entry<V> {
+impl<V, A: PartialEq> Entry<V, A> {
+    /// Whether a question, or one about a newer argument, has no answer yet.
+    fn is_open(&self) -> bool {
+        matches!(self.answer, Answer::Pending)
+            || self.answered.as_ref() != Some(&*self.about.borrow())
+    }
+
+    /// Asks about `about`; a failure about another argument no longer counts.
+    fn want(&mut self, about: A) {
+        let is_news = self.about.send_if_modified(|wanted| {
+            let is_news = *wanted != about;
+            *wanted = about;
+            is_news
+        });
+        if is_news && matches!(self.answer, Answer::Failed { .. }) {
+            self.answer = Answer::Pending;
+        }
+    }
+}
+
+impl<V, A> Entry<V, A> {
     fn settle_interval(&self) {
         let all = self.users.values().flatten();
         let every = all.min_by_key(|every| every.interval).copied();
@@ -88,7 +119,7 @@ impl<V> Entry<V> {
     }
 }
 
-impl<V> Drop for Entry<V> {
+impl<V, A> Drop for Entry<V, A> {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -97,6 +128,28 @@ impl<V> Drop for Entry<V> {
 }
 
 impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
+    /// The answer to `question` for `who`, asked with `ask` if nobody asked yet, and then again
+    /// as often as the most impatient of its users wants it, if any does.
+    pub(crate) fn get(
+        self: &Arc<Self>,
+        question: &str,
+        who: &Ref,
+        every: Option<Every>,
+        ask: Ask<V>,
+    ) -> Answer<V> {
+        let ask: AskAbout<V, ()> = Box::new(move |_| {
+            let answer = ask();
+            Box::pin(async move { ((), answer.await) })
+        });
+        self.get_about(question, (), who, every, ask)
+    }
+}
+
+impl<V, A> Lookups<V, A>
+where
+    V: Clone + PartialEq + Send + 'static,
+    A: Clone + PartialEq + Send + Sync + 'static,
+{
     /// No answers yet; `wake` gets the resources whose answers changed, `metrics` counts the answers
     /// to what is `asked`.
     pub(crate) fn new(
@@ -116,33 +169,42 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
         lookups
     }
 
-    /// The answer to `question` for `who`, asked with `ask` if nobody asked yet, and then again
-    /// as often as the most impatient of its users wants it, if any does.
-    pub(crate) fn get(
+    /// As `get`, about an argument that replaces the one before in its place: the answer about an older one is returned
+    /// until the newer has one.
+    pub(crate) fn get_about(
         self: &Arc<Self>,
         question: &str,
+        about: A,
         who: &Ref,
         every: Option<Every>,
-        ask: Ask<V>,
+        ask: AskAbout<V, A>,
     ) -> Answer<V> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.get_mut(question) {
             entry.users.insert(who.clone(), every);
             entry.settle_interval();
+            entry.want(about);
             return entry.answer.clone();
         }
         let (sender, receiver) = watch::channel(every);
+        let (about, wanted) = watch::channel(about);
         let now = Arc::<Notify>::default();
+        let due = Due {
+            every: receiver,
+            about: wanted,
+            now: now.clone(),
+        };
         let task = tokio::spawn(answer(
             Arc::downgrade(self),
             question.to_owned(),
             self.began,
-            receiver,
-            now.clone(),
+            due,
             ask,
         ));
         let entry = Entry {
             answer: Answer::Pending,
+            about,
+            answered: None,
             users: HashMap::from([(who.clone(), every)]),
             every: sender,
             now,
@@ -172,7 +234,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
     pub(crate) fn is_asking(&self, who: &Ref) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut asked = entries.values();
-        asked.any(|it| matches!(it.answer, Answer::Pending) && it.users.contains_key(who))
+        asked.any(|entry| entry.is_open() && entry.users.contains_key(who))
     }
 
     /// Forgets the questions of `who` that are not in `used`; nobody asks on for nobody.
@@ -188,7 +250,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
     }
 
     /// Stores an answer and wakes who waits for it. False when nobody does any more.
-    fn store(&self, question: &str, answer: Answer<V>) -> bool {
+    fn store(&self, question: &str, about: A, answer: Answer<V>) -> bool {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get_mut(question) else {
             return false;
@@ -198,13 +260,18 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
                 failure, retry_at, ..
             } => Answer::Failed {
                 failure,
-                last: entry.answer.value().cloned(),
+                last: entry
+                    .answer
+                    .value()
+                    .filter(|_| entry.answered.as_ref() == Some(&about))
+                    .cloned(),
                 retry_at,
             },
             other => other,
         };
         let news = !same(&entry.answer, &answer);
         entry.answer = answer;
+        entry.answered = Some(about);
         if news {
             for user in entry.users.keys() {
                 // The receiver lives as long as the controller.
@@ -215,7 +282,7 @@ impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
     }
 }
 
-impl<V: Send> Unanswered for Lookups<V> {
+impl<V: Send, A: Send + Sync> Unanswered for Lookups<V, A> {
     fn unanswered(&self) -> Vec<Ref> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = entries.values().filter(|entry| {
@@ -242,21 +309,33 @@ fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
     }
 }
 
-async fn answer<V: Clone + PartialEq + Send + 'static>(
-    lookups: Weak<Lookups<V>>,
+/// What a question is asked for, and when.
+struct Due<A> {
+    every: watch::Receiver<Option<Every>>,
+    about: watch::Receiver<A>,
+    now: Arc<Notify>,
+}
+
+async fn answer<V, A>(
+    lookups: Weak<Lookups<V, A>>,
     question: String,
     began: Instant,
-    mut every: watch::Receiver<Option<Every>>,
-    now: Arc<Notify>,
-    ask: Ask<V>,
-) {
-    let mut failures = 0_u32;
+    mut due: Due<A>,
+    ask: AskAbout<V, A>,
+) where
+    V: Clone + PartialEq + Send + 'static,
+    A: Clone + PartialEq + Send + Sync + 'static,
+{
+    let (mut failures, mut before) = (0_u32, None);
     loop {
         let asked = Instant::now();
-        let result = ask().await;
+        let (about, result) = ask(due.about.clone()).await;
         let failure = result.as_ref().err();
         if let Some(lookups) = lookups.upgrade() {
             lookups.metrics.answered(lookups.asked, failure);
+        }
+        if before.replace(about.clone()) != Some(about.clone()) {
+            failures = 0;
         }
         let failed = failure.map(|failure| failure.class);
         failures = failed.map_or(0, |_| failures + 1);
@@ -272,13 +351,13 @@ async fn answer<V: Clone + PartialEq + Send + 'static>(
             Err(failure) => Answer::Failed {
                 failure,
                 last: None,
-                retry_at: after(wait(*every.borrow())),
+                retry_at: after(wait(*due.every.borrow())),
             },
         };
         let wanted = lookups
             .upgrade()
-            .is_some_and(|lookups| lookups.store(&question, answer));
-        if !wanted || until_due(asked, &mut every, &now, wait).await.is_none() {
+            .is_some_and(|lookups| lookups.store(&question, about.clone(), answer));
+        if !wanted || due.wait(asked, &about, wait).await.is_none() {
             return;
         }
     }
@@ -289,26 +368,32 @@ fn after(wait: Option<Duration>) -> Timestamp {
     Timestamp::now() + wait.unwrap_or(SignedDuration::from_mins(1))
 }
 
-/// Sleeps until it is time to ask again, however the interval changes meanwhile, or until somebody
-/// wants to know `now`. `None` when nobody wants to know any more.
-async fn until_due(
-    asked: Instant,
-    every: &mut watch::Receiver<Option<Every>>,
-    now: &Notify,
-    wait: impl Fn(Option<Every>) -> Option<Duration>,
-) -> Option<()> {
-    loop {
-        let due = wait(*every.borrow_and_update()).map(|wait| asked + wait);
-        let sleep = async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due).await,
-                None => std::future::pending().await,
+impl<A: PartialEq> Due<A> {
+    /// Sleeps until the question is due again. A shorter interval, a call of `ask_now` and another argument than `answered` end the
+    /// sleep. `None` if the question has no users any more.
+    async fn wait(
+        &mut self,
+        asked: Instant,
+        answered: &A,
+        wait: impl Fn(Option<Every>) -> Option<Duration>,
+    ) -> Option<()> {
+        loop {
+            if *self.about.borrow_and_update() != *answered {
+                return Some(());
             }
-        };
-        tokio::select! {
-            () = sleep => return Some(()),
-            () = now.notified() => return Some(()),
-            changed = every.changed() => changed.ok()?,
+            let due = wait(*self.every.borrow_and_update()).map(|wait| asked + wait);
+            let sleep = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = sleep => return Some(()),
+                () = self.now.notified() => return Some(()),
+                changed = self.every.changed() => changed.ok()?,
+                changed = self.about.changed() => changed.ok()?,
+            }
         }
     }
 }
@@ -453,6 +538,62 @@ mod tests {
         assert_eq!(woken.recv().await, Some(who("a")));
         let asked = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         assert_eq!((asked(&mine), asked(&other)), (2, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn newer_argument_keeps_the_place_of_the_one_before() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = Lookups::new(wake, Metrics::new(), Asked::Api);
+        let turns = Arc::new(tokio::sync::Semaphore::new(0));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let get = |about: usize| {
+            let (turns, begun) = (turns.clone(), begun.clone());
+            let ask: AskAbout<usize, usize> = Box::new(move |about| {
+                let (turns, begun) = (turns.clone(), begun.clone());
+                Box::pin(async move {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    turns.acquire().await.unwrap().forget();
+                    let about = *about.borrow();
+                    let failure = Failure {
+                        class: FailureClass::User,
+                        reason: "Odd".to_owned(),
+                        message: String::new(),
+                    };
+                    let answer = if about % 2 == 0 {
+                        Ok(about)
+                    } else {
+                        Err(failure)
+                    };
+                    (about, answer)
+                })
+            });
+            lookups.get_about("q", about, &who("a"), None, ask)
+        };
+        assert_eq!(get(2), Answer::Pending);
+        tokio::task::yield_now().await;
+        assert_eq!(get(4), Answer::Pending);
+        turns.add_permits(1);
+        woken.recv().await.unwrap();
+        assert_eq!(get(4), Answer::Known(4));
+        assert!(!lookups.is_asking(&who("a")));
+        assert_eq!(
+            begun.load(Ordering::SeqCst),
+            1,
+            "the question was not dropped"
+        );
+        // The answer about the older argument counts until the next answer.
+        assert_eq!(get(5), Answer::Known(4));
+        assert!(lookups.is_asking(&who("a")));
+        turns.add_permits(1);
+        woken.recv().await.unwrap();
+        assert!(matches!(get(5), Answer::Failed { last: None, .. }));
+        assert!(!lookups.is_asking(&who("a")));
+        // A failure about an older argument does not.
+        assert_eq!(get(6), Answer::Pending);
+        turns.add_permits(1);
+        woken.recv().await.unwrap();
+        assert_eq!(get(6), Answer::Known(6));
+        assert_eq!(begun.load(Ordering::SeqCst), 3);
     }
 
     #[test]
