@@ -92,8 +92,8 @@ pub(crate) struct Answers {
     pub(crate) namespaces: Arc<Lookups<String>>,
     /// Where a branch points.
     pub(crate) revisions: Arc<Lookups<alustan_source::Revision>>,
-    /// What a module needs at a revision.
-    pub(crate) modules: Arc<Lookups<SourceSeen>>,
+    /// What a module needs at a revision, which is the argument.
+    pub(crate) modules: Arc<Lookups<SourceSeen, alustan_source::Revision>>,
     /// Digests of images; `None` where the registry has none.
     pub(crate) images: Arc<Lookups<Option<String>>>,
     /// Digests of pushed contexts.

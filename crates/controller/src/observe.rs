@@ -269,15 +269,12 @@ impl<'a> Session<'a> {
             Answer::Pending => return Answer::Pending,
         };
         let allowed = self.cx.allowed.now();
-        let module = repository.module_question(&revision, &allowed);
+        let module = repository.module_question(&allowed);
         self.use_question(&module);
-        let ask = repository.ask_module(
-            self.cx.git.clone(),
-            self.cx.contexts.clone(),
-            revision,
-            allowed,
-        );
-        let answer = answers.modules.get(&module, self.who, None, ask);
+        let ask = repository.ask_module(self.cx.git.clone(), self.cx.contexts.clone(), allowed);
+        let answer = answers
+            .modules
+            .get_about(&module, revision, self.who, None, ask);
         let place = repository.place();
         match (answer, trouble) {
             (Answer::Known(source), None) => {

@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::contexts::Contexts;
 use crate::enact::call;
 use crate::error::{Error, with_causes};
-use crate::lookups::{Ask, Every};
+use crate::lookups::{Ask, AskAbout, Every};
 use crate::references::{References, Remote};
 
 /// When something that cannot be asked is looked at again: its Secret may have changed.
@@ -97,10 +97,9 @@ impl Repository {
         )
     }
 
-    /// The module at `revision`.
-    pub(crate) fn module_question(&self, revision: &Revision, allowed: &Allowed) -> String {
-        let commit = revision.commit.as_str();
-        let module = format!("module {} at {commit}", self.place());
+    /// The module, whatever the commit.
+    pub(crate) fn module_question(&self, allowed: &Allowed) -> String {
+        let module = format!("module {}", self.place());
         if self.spec.submodules {
             format!("{module} allowing {:?}", allowed.repositories())
         } else {
@@ -120,47 +119,54 @@ impl Repository {
         })
     }
 
-    /// What the module needs at `revision`.
+    /// What the module needs at the newest revision.
     pub(crate) fn ask_module(
         &self,
         git: Arc<GitCache>,
         contexts: Arc<Contexts>,
-        revision: Revision,
         allowed: Arc<Allowed>,
-    ) -> Ask<SourceSeen> {
+    ) -> AskAbout<SourceSeen, Revision> {
         let me = self.clone();
-        Box::new(move || {
-            let (git, contexts, me, revision) =
-                (git.clone(), contexts.clone(), me.clone(), revision.clone());
+        Box::new(move |wanted| {
+            let (git, contexts, me) = (git.clone(), contexts.clone(), me.clone());
             let allowed = allowed.clone();
             Box::pin(async move {
-                let context = git
-                    .of_tenant(&me.remote.tenant)
-                    .fetch_context(
-                        &me.remote.url,
-                        &revision,
-                        &me.spec,
-                        &me.remote.credentials,
-                        &|url| allowed.has_repository(url.remote()),
-                    )
-                    .await
-                    .map_err(|error| at_commit(&revision, &error))?;
-                contexts.put(context.digest.as_str(), &context.bytes);
-                let digest = alustan_registry::Digest::parse(context.digest.as_str())
-                    .map_err(|error| registry("the context", &error))?;
-                let artifact = alustan_registry::artifact_digest(&digest, context.bytes.len());
-                Ok(SourceSeen {
-                    revision: revision.commit.as_str().to_owned(),
-                    context: context.digest.as_str().to_owned(),
-                    artifact: artifact.as_str().to_owned(),
-                    path: context.module_path,
-                    backend: context.module_backend,
-                    committed_at: Timestamp::from_second(context.committed_at)
-                        .unwrap_or(Timestamp::UNIX_EPOCH),
-                })
+                let git = git.of_tenant(&me.remote.tenant);
+                let newest = || wanted.borrow().clone();
+                let allows = |url: &RepositoryUrl| allowed.has_repository(url.remote());
+                let (url, credentials) = (&me.remote.url, &me.remote.credentials);
+                let (revision, found) = git
+                    .find_context(url, &newest, &me.spec, credentials, &allows)
+                    .await;
+                let seen = found
+                    .map_err(|error| at_commit(&revision, &error))
+                    .and_then(|context| seen(&revision, context, &contexts));
+                (revision, seen)
             })
         })
     }
+}
+
+/// Stores a newly packed context for the push and describes it.
+fn seen(
+    revision: &Revision,
+    context: alustan_source::Context,
+    contexts: &Contexts,
+) -> Result<SourceSeen, Failure> {
+    if let Some(bytes) = &context.bytes {
+        contexts.put(context.digest.as_str(), bytes);
+    }
+    let digest = alustan_registry::Digest::parse(context.digest.as_str())
+        .map_err(|error| registry("the context", &error))?;
+    let artifact = alustan_registry::artifact_digest(&digest, context.size);
+    Ok(SourceSeen {
+        revision: revision.commit.as_str().to_owned(),
+        context: context.digest.as_str().to_owned(),
+        artifact: artifact.as_str().to_owned(),
+        path: context.module_path,
+        backend: context.module_backend,
+        committed_at: Timestamp::from_second(context.committed_at).unwrap_or(Timestamp::UNIX_EPOCH),
+    })
 }
 
 /// What of its repository a resource follows; else the field that is wrong, and why.
@@ -391,10 +397,10 @@ impl Repository {
             )
             .await
             .map_err(|error| source(&error))?;
-        if context.digest.as_str() == seen.context {
-            return Ok(context.bytes.into());
-        }
-        Err(Failure {
+        let bytes = context
+            .bytes
+            .filter(|_| context.digest.as_str() == seen.context);
+        bytes.map(Into::into).ok_or_else(|| Failure {
             class: FailureClass::World,
             reason: "RevisionMoved".to_owned(),
             message: "the module changed while its context was to be pushed".to_owned(),

@@ -1,8 +1,10 @@
 //! One bare shallow repository per address and credentials, and what is read from it. Called by the controller.
 
 mod collect;
+mod commits;
 mod facts;
 mod fetch;
+mod known;
 mod pack;
 mod refs;
 mod store;
@@ -11,16 +13,21 @@ mod submodules;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use self::collect::{Call, WantedModule};
+use self::commits::{Commit, Commits};
 use self::facts::KnownFacts;
+use self::fetch::{Fetch, KEPT};
+use self::known::{KnownContext, KnownContexts, SelectionId};
 pub use self::refs::Listing;
 use self::store::Store;
+use self::submodules::Selected;
 use crate::{
-    context::{Allows, Context, ContextSpec},
+    context::{Allows, Context, ContextDigest, ContextSpec, Newest},
     credentials::Credentials,
     error::Error,
     git::{self, Bounds, Session},
@@ -46,7 +53,7 @@ pub struct CacheOptions {
     pub repository_bytes: u64,
     /// Bytes of all repositories together; those that were not used for longest go first [3 GiB].
     pub cache_bytes: u64,
-    /// Repositories that are asked or fetched at once; others queue, tenant by tenant [8].
+    /// Repositories that are asked or fetched at once, and modules that are read at once; others queue, tenant by tenant [8].
     pub at_once: usize,
     /// What git may know of the machine: search path, proxies, trusted certificates [those of this process].
     pub environment: BTreeMap<String, OsString>,
@@ -75,10 +82,23 @@ const LISTING: u64 = 64 << 20;
 #[derive(Clone)]
 pub struct GitCache {
     store: Arc<Store>,
+    commits: Arc<Commits>,
     facts: KnownFacts,
+    known: Arc<KnownContexts>,
     options: Arc<CacheOptions>,
+    /// Turns of calls to remotes.
     turns: Arc<Turns>,
+    /// Turns of modules that are read from the cache, and packed.
+    reading: Arc<Turns>,
     tenant: Arc<str>,
+}
+
+/// A question about a module.
+struct Question<'a> {
+    url: &'a RepositoryUrl,
+    spec: &'a ContextSpec,
+    credentials: &'a Credentials,
+    allows: Allows<'a>,
 }
 
 impl GitCache {
@@ -98,8 +118,11 @@ impl GitCache {
     pub fn with_options(root: impl Into<PathBuf>, options: CacheOptions) -> Result<Self, Error> {
         Ok(Self {
             store: Arc::new(Store::open(root.into())?),
+            commits: Arc::default(),
             facts: KnownFacts::default(),
+            known: Arc::default(),
             turns: Turns::new(options.at_once),
+            reading: Turns::new(options.at_once),
             options: Arc::new(options),
             tenant: Arc::default(),
         })
@@ -145,7 +168,7 @@ impl GitCache {
         if names.is_empty() {
             return Ok(Listing::new(url.remote(), String::new()));
         }
-        let _turn = self.turn().await;
+        let _turn = self.turns.take(&self.tenant).await;
         let session = self.session(url, credentials)?;
         let bounds = Bounds {
             time: self.options.resolve_timeout,
@@ -172,8 +195,8 @@ impl GitCache {
 
     /// Fetches `revision` unless it is there, and packs what the module needs.
     ///
-    /// Concurrent calls about one repository queue. A cache that cannot be used is thrown away once. Submodules are fetched only
-    /// from repositories that `allows` accepts.
+    /// Fetches into one repository queue. A cache that cannot be used is removed once. Submodules are fetched only from
+    /// repositories that `allows` accepts.
     ///
     /// # Errors
     /// What the remote refuses, what is wrong in the module, and everything that can happen on the way.
@@ -185,43 +208,204 @@ impl GitCache {
         credentials: &Credentials,
         allows: Allows<'_>,
     ) -> Result<Context, Error> {
-        let module_path = spec.module_path(url)?;
-        let include = spec.includes()?;
-        let repository = self.store.lock(url, credentials, &revision.commit).await;
-        let _turn = self.turn().await;
-        let session = self.session(url, credentials)?;
-        let call = collect::Call {
-            session: &session,
-            repository: &repository,
-            store: &self.store,
-            options: &self.options,
-            facts: &self.facts,
-            credentials,
+        let question = Question {
             url,
-            revision,
-            kept: fetch::KEPT.to_owned(),
-        };
-        let wanted = collect::WantedModule {
-            path: &module_path,
-            include: &include,
-            submodules: spec.submodules,
+            spec,
+            credentials,
             allows,
         };
-        let collected = match call.collect(&wanted).await {
-            Err(error) if store::is_own_fault(&error) => {
-                tracing::warn!(%error, remote = url.remote(), "git cache made anew");
-                repository.clear()?;
-                call.collect(&wanted).await?
-            }
-            other => other?,
-        };
-        drop(repository);
-        collected.pack(module_path).await
+        let nothing = KnownContexts::default();
+        let newest = || revision.clone();
+        self.context(&question, &mut revision.clone(), &newest, &nothing)
+            .await
     }
 
-    /// A place among those who may call git.
-    async fn turn(&self) -> Option<Turn> {
-        self.turns.take(&self.tenant).await
+    /// Does what [`fetch_context`](Self::fetch_context) does, but packs nothing that was packed before. Returns the revision that was
+    /// looked at, too.
+    ///
+    /// A question waits for a fetch and then for its turn to read. The revision is the one that is `newest` when the turn
+    /// comes, if it was fetched by then.
+    pub async fn find_context(
+        &self,
+        url: &RepositoryUrl,
+        newest: Newest<'_>,
+        spec: &ContextSpec,
+        credentials: &Credentials,
+        allows: Allows<'_>,
+    ) -> (Revision, Result<Context, Error>) {
+        let question = Question {
+            url,
+            spec,
+            credentials,
+            allows,
+        };
+        let mut revision = newest();
+        let found = self
+            .context(&question, &mut revision, newest, &self.known)
+            .await;
+        (revision, found)
+    }
+
+    /// The context at `revision`, which becomes the `newest` one if that is fetched when the turn comes.
+    async fn context(
+        &self,
+        question: &Question<'_>,
+        revision: &mut Revision,
+        newest: Newest<'_>,
+        known: &KnownContexts,
+    ) -> Result<Context, Error> {
+        let wanted = WantedModule {
+            path: &question.spec.module_path(question.url)?,
+            include: &question.spec.includes()?,
+            submodules: question.spec.submodules,
+            allows: question.allows,
+        };
+        let commit = self.fetched(question, revision).await?;
+        let turn = self.reading.take(&self.tenant).await;
+        let newer = newest();
+        let newer = self.commits.get(&self.folder(question, &newer), &newer);
+        let commit = newer.unwrap_or(commit);
+        revision.clone_from(&commit.revision);
+        match self.read(question, &wanted, &commit, turn, known).await {
+            Err(error) if store::is_own_fault(&error) => {
+                tracing::warn!(%error, remote = question.url.remote(), "git cache made anew");
+                self.clear(&commit).await?;
+                let commit = self.fetched(question, revision).await?;
+                let turn = self.reading.take(&self.tenant).await;
+                self.read(question, &wanted, &commit, turn, known).await
+            }
+            other => other,
+        }
+    }
+
+    fn folder(&self, question: &Question<'_>, revision: &Revision) -> PathBuf {
+        let Question {
+            url, credentials, ..
+        } = question;
+        self.store.path(url, credentials, &revision.commit)
+    }
+
+    async fn fetched(&self, question: &Question<'_>, revision: &Revision) -> Result<Commit, Error> {
+        let folder = self.folder(question, revision);
+        let (url, credentials) = (question.url, question.credentials);
+        self.commit(&folder, url, credentials, revision, KEPT).await
+    }
+
+    /// Returns the commit of `revision` in the repository at `folder` and fetches it if necessary. Callers that waited for a fetch of
+    /// the same commit share its failure.
+    async fn commit(
+        &self,
+        folder: &Path,
+        url: &RepositoryUrl,
+        credentials: &Credentials,
+        revision: &Revision,
+        kept: &str,
+    ) -> Result<Commit, Error> {
+        let known = || {
+            let commit = self.commits.get(folder, revision);
+            commit.filter(|_| store::exists(folder))
+        };
+        if let Some(commit) = known() {
+            return Ok(commit);
+        }
+        let asked = Instant::now();
+        let repository = self.store.lock(folder).await;
+        if let Some(commit) = known() {
+            return Ok(commit);
+        }
+        if let Some(error) = self.commits.failure(folder, revision, asked) {
+            return Err(error);
+        }
+        let _turn = self.turns.take(&self.tenant).await;
+        let session = self.session(url, credentials)?;
+        let fetch = Fetch {
+            call: Call {
+                session: &session,
+                repository: folder,
+                options: &self.options,
+                url,
+            },
+            repository: &repository,
+            store: &self.store,
+            commits: &self.commits,
+            revision,
+            kept,
+        };
+        match fetch.run().await {
+            Ok(()) => Ok(self.commits.fetched(folder, revision)),
+            Err(error) => {
+                self.commits.failed(folder, revision, error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the repository of `commit`, unless that was done since `commit` was found.
+    async fn clear(&self, commit: &Commit) -> Result<(), Error> {
+        let repository = self.store.lock(&commit.repository).await;
+        if self.commits.holds(commit) {
+            self.commits.forget(&commit.repository);
+            repository.clear().await?;
+        }
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        question: &Question<'_>,
+        wanted: &WantedModule<'_>,
+        commit: &Commit,
+        turn: Option<Turn>,
+        known: &KnownContexts,
+    ) -> Result<Context, Error> {
+        let session = self.session(question.url, question.credentials)?;
+        let call = Call {
+            session: &session,
+            repository: &commit.repository,
+            options: &self.options,
+            url: question.url,
+        };
+        let Selected {
+            selection,
+            snapshot,
+            files,
+            turn: _turn,
+        } = self.select(&call, question, wanted, commit, turn).await?;
+        if let Some(why) = &selection.whole {
+            tracing::info!(
+                remote = question.url.remote(),
+                path = wanted.path,
+                why,
+                "the whole repository is the context"
+            );
+        }
+        let id = SelectionId::of(&commit.repository, &selection);
+        let (selection, packed, bytes) = if let Some(packed) = known.get(&id) {
+            (selection, packed, None)
+        } else {
+            let objects = selection.entries.values();
+            let objects = objects.map(|entry| entry.object.as_str());
+            let contents = call.contents(objects, self.options.context_bytes).await?;
+            drop(files);
+            let (selection, bytes) = pack::pack(selection, contents).await?;
+            let packed = KnownContext {
+                digest: ContextDigest::of(&bytes),
+                size: bytes.len(),
+            };
+            known.put(id, packed.clone());
+            (selection, packed, Some(bytes))
+        };
+        Ok(Context {
+            digest: packed.digest,
+            size: packed.size,
+            bytes,
+            module_path: wanted.path.to_owned(),
+            module_backend: selection.backend,
+            committed_at: snapshot.committed_at,
+            files: selection.entries.len(),
+            uncompressed: selection.entries.values().map(|entry| entry.size).sum(),
+            submodules: selection.submodules,
+        })
     }
 
     /// Removes repositories that were not used for `idle`, and tells how many.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::{
     error::Error,
-    module::{self, Call, Facts, Unclear},
+    module::{Call, Facts, Unclear},
     repopath,
     tree::{Astray, Entry, Found, Kind, Steps, Tree},
 };
@@ -42,8 +42,6 @@ pub(crate) struct Closure {
     tree: Arc<Tree>,
     commit: String,
     root: String,
-    /// Configuration files by folder.
-    configuration: BTreeMap<String, Vec<String>>,
     /// Modules seen, by the path their sources are relative to; the value is the folder it really is.
     modules: BTreeMap<String, String>,
     /// Modules whose files were not asked for yet.
@@ -93,21 +91,10 @@ impl Closure {
 
     /// A closure with nothing in it. `submodules`: whether paths may lead into submodules.
     pub(crate) fn new(tree: Arc<Tree>, commit: &str, submodules: bool) -> Self {
-        let mut configuration = BTreeMap::<String, Vec<String>>::new();
-        for (path, _) in tree
-            .below("")
-            .filter(|(path, _)| module::is_configuration(path))
-        {
-            let files = configuration
-                .entry(repopath::parent(path).to_owned())
-                .or_default();
-            files.push(path.clone());
-        }
         Self {
             tree,
             commit: commit.to_owned(),
             root: String::new(),
-            configuration,
             modules: BTreeMap::new(),
             unread: Vec::new(),
             files: 0,
@@ -153,8 +140,8 @@ impl Closure {
         let mut wanted = Vec::new();
         for module in std::mem::take(&mut self.unread) {
             let folder = self.modules.get(&module);
-            let paths = folder.and_then(|folder| self.configuration.get(folder));
-            for path in paths.cloned().unwrap_or_default() {
+            let paths = folder.map(|folder| self.tree.configuration(folder).to_vec());
+            for path in paths.unwrap_or_default() {
                 let Some((object, size)) = self.content(&path) else {
                     continue;
                 };

@@ -5,10 +5,13 @@ use std::fmt;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::{error::Error, repopath, url::RepositoryUrl};
+use crate::{error::Error, reference::Revision, repopath, url::RepositoryUrl};
 
 /// Whether submodules may be fetched from a repository: allow-lists for repositories apply to them as well.
 pub type Allows<'a> = &'a (dyn Fn(&RepositoryUrl) -> bool + Send + Sync);
+
+/// The revision that is wanted now. It is asked when the question has its turn: a newer revision keeps the place of the one before.
+pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 
 /// What of a repository goes into a context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -92,8 +95,10 @@ impl fmt::Display for ContextDigest {
 pub struct Context {
     /// Digest of [`bytes`](Self::bytes).
     pub digest: ContextDigest,
-    /// The tar.gz.
-    pub bytes: Bytes,
+    /// Number of [`bytes`](Self::bytes).
+    pub size: usize,
+    /// The tar.gz; `None` when the cache packed the same files before.
+    pub bytes: Option<Bytes>,
     /// Folder of the root module inside the context, `""` for its root.
     pub module_path: String,
     /// Type of the root module's `backend` block, or `cloud`.

@@ -1,12 +1,12 @@
 //! Everything that can go wrong between an address and a context, told for people. Pure.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 pub use crate::git::GitFailure;
 use crate::reference::Reference;
 
 /// Why there is no revision or no context.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The address cannot be read.
@@ -205,7 +205,7 @@ pub enum Error {
         path: PathBuf,
         /// Why it failed.
         #[source]
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The root of the cache cannot be given to ssh.
     #[error("the cache folder `{}` holds characters other than letters, digits and `/._-`", path.display())]
@@ -218,7 +218,7 @@ pub enum Error {
     GitUnavailable {
         /// Why it failed.
         #[source]
-        source: io::Error,
+        source: Arc<io::Error>,
     },
 }
 

@@ -1,8 +1,8 @@
 //! From a git reference to a deterministic context.
 //!
 //! One way through: [`RepositoryUrl`] and [`Reference`] are parsed at the edge, [`GitCache::resolve`] asks the
-//! remote for the commit, [`GitCache::fetch_context`] fetches it into a bare cache and packs what the module
-//! needs. [`unpack`] is the other end, inside the build pod. The git command line does the transport, as a child
+//! remote for the commit, [`GitCache::find_context`] fetches it into a bare cache and packs what the module
+//! needs, unless it did so before. [`unpack`] is the other end, inside the build pod. The git command line does the transport, as a child
 //! process without a shell; what is taken from the tree (`closure`) and how it is packed (`archive`) is pure.
 
 mod archive;
@@ -26,7 +26,7 @@ mod unpack;
 mod url;
 
 pub use cache::{CacheOptions, GitCache, Listing};
-pub use context::{Allows, Context, ContextDigest, ContextSpec};
+pub use context::{Allows, Context, ContextDigest, ContextSpec, Newest};
 pub use credentials::{Credentials, HttpsCredentials};
 pub use error::{Error, GitFailure};
 pub use git::GitAccess;

@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::OnceLock;
 
-use crate::repopath;
+use crate::{module, repopath};
 
 /// What an entry of a tree is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub(crate) struct Tree {
     entries: BTreeMap<String, Entry>,
     /// Where links point, by path.
     links: BTreeMap<String, String>,
+    /// Configuration files by folder, once they are asked for.
+    configuration: OnceLock<BTreeMap<String, Vec<String>>>,
 }
 
 /// What a path turns out to be once every link on it is followed.
@@ -96,7 +99,7 @@ impl Tree {
         let entries = lines.map(read_line).collect::<Option<BTreeMap<_, _>>>()?;
         Some(Self {
             entries,
-            links: BTreeMap::new(),
+            ..Self::default()
         })
     }
 
@@ -122,8 +125,26 @@ impl Tree {
         self.links.get(path).map(String::as_str)
     }
 
+    /// Configuration files of `folder`, without those of folders in it.
+    pub(crate) fn configuration(&self, folder: &str) -> &[String] {
+        let by_folder = self.configuration.get_or_init(|| {
+            let mut found = BTreeMap::<String, Vec<String>>::new();
+            for path in self
+                .entries
+                .keys()
+                .filter(|path| module::is_configuration(path))
+            {
+                let folder = repopath::parent(path).to_owned();
+                found.entry(folder).or_default().push(path.clone());
+            }
+            found
+        });
+        by_folder.get(folder).map_or(&[], Vec::as_slice)
+    }
+
     /// Puts the files of a submodule's commit in the place of the submodule at `path`.
     pub(crate) fn graft(&mut self, path: &str, submodule: Self) {
+        self.configuration.take();
         self.entries.remove(path);
         let below = |inner: String| format!("{path}/{inner}");
         let entries = submodule.entries.into_iter();

@@ -1,22 +1,16 @@
 //! One commit: its tree read, its closure found, its files taken out.
 
 use std::collections::{BTreeSet, HashMap};
-use std::{io, sync::Arc};
+use std::{io, path::Path, sync::Arc};
 
-use super::{
-    CacheOptions, LISTING,
-    facts::KnownFacts,
-    pack::Collected,
-    store::{Repository, Store},
-};
+use super::{CacheOptions, LISTING, commits::Snapshot, facts::KnownFacts};
 use crate::{
     closure::{Closure, Limits, Selection, Wanted},
     context::Allows,
-    credentials::Credentials,
     error::Error,
     git::{Bounds, GitFailure, Session, session::cache_error},
     module::{self, Facts},
-    reference::Revision,
+    reference::CommitId,
     tree::{Entry, Tree},
     url::RepositoryUrl,
 };
@@ -24,24 +18,19 @@ use crate::{
 /// Bytes of links of a whole tree; each is a path.
 const LINKS: u64 = 16 << 20;
 
-/// Bytes of a commit object, besides the context's limit.
+/// Bytes of a commit object.
 const COMMIT: u64 = 1 << 20;
 
 /// Contents by object id.
 pub(super) type Contents = HashMap<String, Vec<u8>>;
 
-/// A call about one revision.
+/// Calls of git about one repository of the cache.
 pub(super) struct Call<'a> {
     pub(super) session: &'a Session,
-    pub(super) repository: &'a Repository,
-    pub(super) store: &'a Store,
-    pub(super) credentials: &'a Credentials,
+    /// Folder of the repository.
+    pub(super) repository: &'a Path,
     pub(super) options: &'a CacheOptions,
-    pub(super) facts: &'a KnownFacts,
     pub(super) url: &'a RepositoryUrl,
-    pub(super) revision: &'a Revision,
-    /// Reference in the cache that the commit is kept at.
-    pub(super) kept: String,
 }
 
 /// What is wanted of a commit.
@@ -57,81 +46,50 @@ pub(super) struct WantedModule<'a> {
 }
 
 impl Call<'_> {
-    pub(super) async fn collect(&self, wanted: &WantedModule<'_>) -> Result<Collected, Error> {
-        self.prepare().await?;
-        if !self.has_commit().await {
-            self.fetch().await?;
-        }
-        let tree = self.tree().await?;
-        let selection = if wanted.submodules {
-            self.with_submodules(tree, wanted).await?
-        } else {
-            self.closure(&Arc::new(tree), wanted).await?
-        };
-        if let Some(why) = &selection.whole {
-            tracing::info!(
-                remote = self.url.remote(),
-                path = wanted.path,
-                why,
-                "the whole repository is the context"
-            );
-        }
-        let commit = self.revision.commit.as_str();
-        let wanted = selection
-            .entries
-            .values()
-            .map(|entry| (entry.object.as_str(), entry.size));
-        let wanted = wanted.chain([(commit, COMMIT)]);
-        let contents = self
-            .contents(wanted, self.options.context_bytes + COMMIT)
-            .await?;
-        let committed_at = contents.get(commit).and_then(|commit| committed_at(commit));
-        Ok(Collected {
-            // Some histories have commits with a damaged date.
-            committed_at: committed_at.unwrap_or_default(),
-            selection,
-            contents,
-        })
-    }
-
-    /// The files of the commit.
-    pub(super) async fn tree(&self) -> Result<Tree, Error> {
-        let commit = self.revision.commit.as_str();
-        let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit];
+    /// The files and the date of `commit`.
+    pub(super) async fn snapshot(&self, commit: &CommitId) -> Result<Snapshot, Error> {
+        let arguments = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit.as_str()];
         let listing = self
             .local("list the files of", &arguments, Vec::new(), LISTING)
             .await?;
+        let bytes = listing.len();
         let tree = self.unblocked(move || Tree::read(&listing)).await?;
         let mut tree = tree.ok_or_else(|| self.nonsense())?;
-        self.read_links(&mut tree).await?;
-        Ok(tree)
-    }
-
-    async fn read_links(&self, tree: &mut Tree) -> Result<(), Error> {
         let links: Vec<(String, Entry)> = tree
             .unread_links()
             .map(|(path, entry)| (path.clone(), entry.clone()))
             .collect();
-        let wanted = links
-            .iter()
-            .map(|(_, entry)| (entry.object.as_str(), entry.size));
-        let targets = self.contents(wanted, LINKS).await?;
+        let objects = links.iter().map(|(_, entry)| entry.object.as_str());
+        let contents = self
+            .contents(objects.chain([commit.as_str()]), LINKS + COMMIT)
+            .await?;
         for (path, entry) in links {
-            let target = targets
+            let target = contents
                 .get(&entry.object)
-                .filter(|target| target.len() <= module::PATH);
-            let target = target.map(|target| String::from_utf8_lossy(target));
-            tree.set_link(path, target.unwrap_or_default().into_owned());
+                .filter(|target| target.len() <= module::PATH)
+                .map(|target| String::from_utf8_lossy(target).into_owned());
+            tree.set_link(path, target.unwrap_or_default());
         }
-        Ok(())
+        let commit = contents.get(commit.as_str());
+        Ok(Snapshot {
+            tree: Arc::new(tree),
+            // Some histories have commits with a damaged date.
+            committed_at: commit
+                .and_then(|commit| committed_at(commit))
+                .unwrap_or_default(),
+            bytes,
+        })
     }
 
+    /// What of `tree` goes in. `facts` are those of files that were read before.
     pub(super) async fn closure(
         &self,
         tree: &Arc<Tree>,
+        commit: &CommitId,
         wanted: &WantedModule<'_>,
+        facts: &KnownFacts,
     ) -> Result<Selection, Error> {
-        let commit = self.revision.commit.to_string();
+        let commit = commit.to_string();
         let (path, include) = (wanted.path.to_owned(), wanted.include.to_vec());
         let (tree, submodules) = (tree.clone(), wanted.submodules);
         let limits = Limits {
@@ -148,12 +106,12 @@ impl Call<'_> {
         while !wanted.is_empty() {
             let known = wanted
                 .into_iter()
-                .map(|file| (self.facts.get(&file.path, &file.object), file));
+                .map(|file| (facts.get(&file.path, &file.object), file));
             let known: Vec<(Option<Arc<Facts>>, Wanted)> = known.collect();
             let unread = known.iter().filter(|(facts, _)| facts.is_none());
-            let unread = unread.map(|(_, file)| (file.object.as_str(), 0));
+            let unread = unread.map(|(_, file)| file.object.as_str());
             let contents = self.contents(unread, Closure::BYTES).await?;
-            let (facts, nonsense) = (self.facts.clone(), self.nonsense());
+            let (facts, nonsense) = (facts.clone(), self.nonsense());
             let supply = move || {
                 for (known, file) in &known {
                     let content = contents.get(&file.object);
@@ -178,16 +136,16 @@ impl Call<'_> {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
         let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|error| cache_error("read", self.repository.path(), io::Error::other(error)))
+        done.map_err(|error| cache_error("read", self.repository, io::Error::other(error)))
     }
 
     /// Contents of objects, each read once, `limit` bytes together at most.
-    async fn contents(
+    pub(super) async fn contents(
         &self,
-        wanted: impl Iterator<Item = (&str, u64)>,
+        objects: impl Iterator<Item = &str>,
         limit: u64,
     ) -> Result<Contents, Error> {
-        let objects: BTreeSet<&str> = wanted.map(|(object, _)| object).collect();
+        let objects: BTreeSet<&str> = objects.collect();
         if objects.is_empty() {
             return Ok(Contents::new());
         }
@@ -218,7 +176,7 @@ impl Call<'_> {
             stdout,
         };
         self.session
-            .git(self.repository.path(), action, arguments, input, bounds)
+            .git(self.repository, action, arguments, input, bounds)
             .await
     }
 

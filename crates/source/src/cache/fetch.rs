@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
-use super::{LISTING, collect::Call};
+use super::{
+    LISTING,
+    collect::Call,
+    commits::Commits,
+    store::{Repository, Store, is_own_fault},
+};
 use crate::{
     error::Error,
     git::{Bounds, GitFailure},
+    reference::Revision,
 };
 
 /// Reference in the cache that the last fetched commit is kept at: the next fetch brings only what differs.
@@ -14,46 +20,85 @@ pub(super) const KEPT: &str = "refs/alustan/last";
 /// What git calls an infinite depth: <https://git-scm.com/docs/shallow>.
 const WHOLE: &str = "--depth=2147483647";
 
-impl Call<'_> {
-    pub(super) async fn prepare(&self) -> Result<(), Error> {
-        let full = self.repository.size() > self.options.repository_bytes;
+/// A fetch of one commit.
+pub(super) struct Fetch<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) repository: &'a Repository,
+    pub(super) store: &'a Store,
+    pub(super) commits: &'a Commits,
+    pub(super) revision: &'a Revision,
+    /// Reference in the cache that the commit is kept at.
+    pub(super) kept: &'a str,
+}
+
+impl Fetch<'_> {
+    /// Fetches the commit if necessary. A repository that cannot be used is removed once.
+    pub(super) async fn run(&self) -> Result<(), Error> {
+        match self.bring().await {
+            Err(error) if is_own_fault(&error) => {
+                tracing::warn!(%error, remote = self.call.url.remote(), "git cache made anew");
+                self.clear().await?;
+                self.bring().await
+            }
+            other => other,
+        }
+    }
+
+    async fn bring(&self) -> Result<(), Error> {
+        self.prepare().await?;
+        if self.has_commit().await {
+            Ok(())
+        } else {
+            self.fetch().await
+        }
+    }
+
+    async fn clear(&self) -> Result<(), Error> {
+        self.commits.forget(self.repository.path());
+        self.repository.clear().await
+    }
+
+    async fn prepare(&self) -> Result<(), Error> {
+        let full = self.repository.size() > self.call.options.repository_bytes;
         if self.repository.exists() && (full || self.repository.is_worn()) {
-            self.repository.clear()?;
+            self.clear().await?;
         }
         if !self.repository.exists() {
-            self.repository.clear()?;
+            self.clear().await?;
             let sha256 = self.revision.commit.as_str().len() == 64;
             let format = if sha256 {
                 "--object-format=sha256"
             } else {
                 "--object-format=sha1"
             };
-            self.local(
-                "make the cache of",
-                &["init", "--quiet", "--bare", format],
-                Vec::new(),
-                LISTING,
-            )
-            .await?;
+            self.call
+                .local(
+                    "make the cache of",
+                    &["init", "--quiet", "--bare", format],
+                    Vec::new(),
+                    LISTING,
+                )
+                .await?;
         }
         self.repository.tidy()
     }
 
-    pub(super) async fn has_commit(&self) -> bool {
+    async fn has_commit(&self) -> bool {
         let name = format!("{}^{{commit}}", self.revision.commit);
-        self.local(
-            "look for a commit of",
-            &["cat-file", "-e", &name],
-            Vec::new(),
-            LISTING,
-        )
-        .await
-        .is_ok()
+        self.call
+            .local(
+                "look for a commit of",
+                &["cat-file", "-e", &name],
+                Vec::new(),
+                LISTING,
+            )
+            .await
+            .is_ok()
     }
 
     /// By commit id; where the host refuses that, by name, and then the name must still be at the commit. A commit
     /// without a name is looked for among everything that has one.
-    pub(super) async fn fetch(&self) -> Result<(), Error> {
+    async fn fetch(&self) -> Result<(), Error> {
         let revision = self.revision;
         match self.fetch_what(revision.commit.as_str()).await {
             Err(Error::Git {
@@ -61,7 +106,7 @@ impl Call<'_> {
                 ..
             }) => {
                 tracing::debug!(
-                    remote = self.url.remote(),
+                    remote = self.call.url.remote(),
                     "fetch by name, the host refuses commit ids"
                 );
                 if revision.is_fixed() {
@@ -83,13 +128,13 @@ impl Call<'_> {
         if self.revision.is_fixed() {
             return Error::CommitNotFound {
                 commit: self.revision.commit.to_string(),
-                remote: self.url.remote().to_owned(),
+                remote: self.call.url.remote().to_owned(),
             };
         }
         Error::CommitGone {
             commit: self.revision.commit.to_string(),
             reference: self.revision.reference.clone(),
-            remote: self.url.remote().to_owned(),
+            remote: self.call.url.remote().to_owned(),
         }
     }
 
@@ -127,14 +172,14 @@ impl Call<'_> {
             "--no-write-fetch-head",
             "--no-auto-maintenance",
             "--",
-            self.url.remote(),
+            self.call.url.remote(),
         ]);
         arguments.extend(specs);
         let bounds = Bounds {
-            time: self.options.fetch_timeout,
+            time: self.call.options.fetch_timeout,
             stdout: LISTING,
         };
-        let fetch = self.session.git(
+        let fetch = self.call.session.git(
             self.repository.path(),
             "fetch from",
             &arguments,
@@ -144,7 +189,7 @@ impl Call<'_> {
         let most = self
             .repository
             .size()
-            .saturating_add(self.options.repository_bytes);
+            .saturating_add(self.call.options.repository_bytes);
         let ended = tokio::select! {
             fetched = fetch => fetched.map(drop),
             error = self.out_of_room(most) => Err(error),
@@ -152,7 +197,7 @@ impl Call<'_> {
         // It may have been faster than the look at its size.
         match ended.and_then(|()| self.check_room(most)) {
             Err(error @ (Error::RepositoryTooLarge { .. } | Error::CacheFull { .. })) => {
-                self.repository.clear()?;
+                self.clear().await?;
                 Err(error)
             }
             other => other,
@@ -171,10 +216,10 @@ impl Call<'_> {
 
     /// Bounds of this repository, and of all together: those that were not used for longest go first.
     fn check_room(&self, most: u64) -> Result<(), Error> {
-        if self.repository.size() > most.min(self.options.cache_bytes) {
+        if self.repository.size() > most.min(self.call.options.cache_bytes) {
             return Err(self.too_large());
         }
-        let limit = self.options.cache_bytes;
+        let limit = self.call.options.cache_bytes;
         if self.store.make_room(limit)? {
             Ok(())
         } else {
@@ -183,9 +228,9 @@ impl Call<'_> {
     }
 
     fn too_large(&self) -> Error {
-        let options = &self.options;
+        let options = self.call.options;
         let limit = options.repository_bytes.min(options.cache_bytes);
-        let remote = self.url.remote().to_owned();
+        let remote = self.call.url.remote().to_owned();
         Error::RepositoryTooLarge { remote, limit }
     }
 }

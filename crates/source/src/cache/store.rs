@@ -11,7 +11,9 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{
+    Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
+};
 
 use crate::{
     credentials::Credentials,
@@ -26,7 +28,27 @@ const PACKS: usize = 50;
 /// File in a repository that tells by its time when it was last used.
 const USED: &str = "alustan-used";
 
-type Lock = Arc<tokio::sync::Mutex<()>>;
+/// Who uses a repository.
+#[derive(Clone, Default)]
+struct Lock {
+    /// Held by the one call that fetches.
+    fetch: Arc<AsyncMutex<()>>,
+    /// Shared by callers that read, exclusive to remove the files.
+    files: Arc<RwLock<()>>,
+}
+
+impl Lock {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.fetch) > 1 || Arc::strong_count(&self.files) > 1
+    }
+
+    /// Both locks, unless the repository is in use.
+    fn try_all(&self) -> Option<(OwnedMutexGuard<()>, OwnedRwLockWriteGuard<()>)> {
+        let fetch = self.fetch.clone().try_lock_owned().ok()?;
+        let files = self.files.clone().try_write_owned().ok()?;
+        Some((fetch, files))
+    }
+}
 
 /// `<root>/calls`: private folders of calls; `<root>/repositories/<digest>`; `<root>/salt`.
 pub(super) struct Store {
@@ -36,10 +58,16 @@ pub(super) struct Store {
     locks: Mutex<HashMap<PathBuf, Lock>>,
 }
 
-/// One repository, for as long as nobody else may use it.
+/// One repository, for as long as no other call may fetch into it.
 pub(super) struct Repository {
     path: PathBuf,
-    _turn: OwnedMutexGuard<()>,
+    files: Arc<RwLock<()>>,
+    _fetch: OwnedMutexGuard<()>,
+}
+
+/// One repository, for as long as its files may not be removed.
+pub(super) struct Reading {
+    _files: OwnedRwLockReadGuard<()>,
 }
 
 impl Store {
@@ -73,30 +101,48 @@ impl Store {
         &self.calls
     }
 
-    /// Waits for one's turn with the repository.
+    /// The folder of a repository.
     ///
     /// Other credentials are another repository: what one tenant fetched must not be read by the next without asking
     /// the host.
-    pub(super) async fn lock(
+    pub(super) fn path(
         &self,
         url: &RepositoryUrl,
         credentials: &Credentials,
         commit: &CommitId,
-    ) -> Repository {
+    ) -> PathBuf {
         let mut hash = Sha256::new();
         hash.update(credentials.fingerprint(&self.salt));
         hash.update([u8::from(commit.as_str().len() == 64)]);
         hash.update(url.cache_key());
         let name: String = hex::encode(hash.finalize()).chars().take(32).collect();
-        let path = self.repositories.join(name);
-        let turn = self.turn(&path).lock_owned().await;
-        Repository { path, _turn: turn }
+        self.repositories.join(name)
     }
 
-    fn turn(&self, path: &Path) -> Lock {
+    /// Waits until no other call fetches into the repository at `path`.
+    pub(super) async fn lock(&self, path: &Path) -> Repository {
+        let Lock { fetch, files } = self.lock_of(path);
+        Repository {
+            path: path.to_owned(),
+            files,
+            _fetch: fetch.lock_owned().await,
+        }
+    }
+
+    /// Keeps the files of the repository at `path`, and notes that it is used. Calls may read while another fetches.
+    pub(super) async fn read(&self, path: &Path) -> Reading {
+        let reading = Reading {
+            _files: self.lock_of(path).files.read_owned().await,
+        };
+        // A repository that is not there cannot be read either.
+        let _ =
+            fs::File::open(path.join(USED)).and_then(|used| used.set_modified(SystemTime::now()));
+        reading
+    }
+
+    fn lock_of(&self, path: &Path) -> Lock {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody holds or waits for.
-        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        locks.retain(|_, lock| lock.is_used());
         locks.entry(path.to_owned()).or_default().clone()
     }
 
@@ -115,7 +161,7 @@ impl Store {
             if size <= limit {
                 return Ok(true);
             }
-            let Ok(_turn) = self.turn(path).try_lock_owned() else {
+            let Some(_alone) = self.lock_of(path).try_all() else {
                 continue;
             };
             tracing::info!(bytes = freed, "a repository left the cache to make room");
@@ -130,7 +176,7 @@ impl Store {
         let mut removed = 0;
         for entry in fs::read_dir(&self.repositories).map_err(read)? {
             let path = entry.map_err(read)?.path();
-            let Ok(_turn) = self.turn(&path).try_lock_owned() else {
+            let Some(_alone) = self.lock_of(&path).try_all() else {
                 continue;
             };
             if idle_for(&path) >= idle {
@@ -148,11 +194,12 @@ impl Repository {
     }
 
     pub(super) fn exists(&self) -> bool {
-        self.path.join("HEAD").exists()
+        exists(&self.path)
     }
 
-    /// Throws it away.
-    pub(super) fn clear(&self) -> Result<(), Error> {
+    /// Removes the files, once no caller reads them.
+    pub(super) async fn clear(&self) -> Result<(), Error> {
+        let _alone = self.files.write().await;
         remove(&self.path)
     }
 
@@ -191,6 +238,11 @@ impl Repository {
     fn packs(&self) -> impl Iterator<Item = (String, u64)> {
         packs_of(&self.path)
     }
+}
+
+/// Whether there is a repository at `path`.
+pub(super) fn exists(path: &Path) -> bool {
+    path.join("HEAD").exists()
 }
 
 fn size_of(repository: &Path) -> u64 {

@@ -5,14 +5,20 @@
 
 use std::sync::Arc;
 
-use super::collect::{Call, WantedModule};
+use super::{
+    GitCache, Question,
+    collect::{Call, WantedModule},
+    commits::{Commit, Snapshot},
+    store::Reading,
+};
 use crate::{
     closure::Selection,
     credentials::Credentials,
     error::Error,
-    git::{Session, access},
+    git::access,
     reference::{CommitId, Revision},
     tree::{Entry, Kind, Tree},
+    turns::Turn,
     url::RepositoryUrl,
 };
 
@@ -26,39 +32,105 @@ struct Named {
     url: String,
 }
 
-impl Call<'_> {
-    /// What goes in, with the submodules that it takes.
-    pub(super) async fn with_submodules(
+/// A submodule whose files take its place.
+struct Graft {
+    path: String,
+    url: RepositoryUrl,
+    commit: Commit,
+}
+
+/// What goes into a context, while it may be read.
+pub(super) struct Selected {
+    pub(super) selection: Selection,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) files: Reading,
+    pub(super) turn: Option<Turn>,
+}
+
+impl GitCache {
+    /// What goes in, with the submodules that it takes. Nothing is kept from others while a submodule is fetched.
+    pub(super) async fn select(
         &self,
-        tree: Tree,
+        call: &Call<'_>,
+        question: &Question<'_>,
         wanted: &WantedModule<'_>,
-    ) -> Result<Selection, Error> {
-        // Where each came from, for the addresses of those in it.
-        let mut grafted: Vec<(String, RepositoryUrl)> = Vec::new();
-        let mut tree = Arc::new(tree);
+        commit: &Commit,
+        mut turn: Option<Turn>,
+    ) -> Result<Selected, Error> {
+        let mut grafts: Vec<Graft> = Vec::new();
         loop {
-            let selection = self.closure(&tree, wanted).await?;
-            let Some(path) = selection.submodules.first() else {
-                return Ok(selection);
+            let files = self.store.read(&commit.repository).await;
+            let snapshot = self.snapshot(call, commit).await?;
+            let mut tree = snapshot.tree.clone();
+            for graft in &grafts {
+                let submodule = self.snapshot(call, &graft.commit).await?;
+                let submodule = Tree::clone(&submodule.tree);
+                Arc::make_mut(&mut tree).graft(&graft.path, submodule);
+            }
+            let commit_id = &commit.revision.commit;
+            let selection = call.closure(&tree, commit_id, wanted, &self.facts).await?;
+            let missing = selection.submodules.first().filter(|_| wanted.submodules);
+            let Some(path) = missing else {
+                return Ok(Selected {
+                    selection,
+                    snapshot,
+                    files,
+                    turn,
+                });
             };
-            if grafted.len() >= MANY {
-                return Err(self.unusable(path, format!("it is one of more than {MANY}")));
+            if grafts.len() >= MANY {
+                return Err(call.unusable(path, format!("it is one of more than {MANY}")));
             }
-            let (inside, parent) = grafted
-                .iter()
-                .filter(|(folder, _)| path.starts_with(&format!("{folder}/")))
-                .max_by_key(|(folder, _)| folder.len())
-                .map_or(("", self.url), |(folder, url)| (folder.as_str(), url));
-            let url = self.address(&tree, path, inside, parent).await?;
-            if !(wanted.allows)(&url) {
-                let why =
-                    format!("its repository {url} is not in the list of allowed repositories");
-                return Err(self.unusable(path, why));
-            }
-            let files = self.files_of(&tree, path, &url).await?;
-            Arc::make_mut(&mut tree).graft(path, files);
-            grafted.push((path.clone(), url));
+            let (url, revision) = call.submodule(&tree, path, &grafts, wanted).await?;
+            drop((files, turn));
+            let credentials = credentials_for(question.credentials, question.url, &url);
+            let kept = format!("refs/alustan/of-{}", revision.commit);
+            let fetched = self
+                .commit(&commit.repository, &url, &credentials, &revision, &kept)
+                .await?;
+            grafts.push(Graft {
+                path: path.clone(),
+                url,
+                commit: fetched,
+            });
+            turn = self.reading.take(&self.tenant).await;
         }
+    }
+
+    async fn snapshot(&self, call: &Call<'_>, commit: &Commit) -> Result<Arc<Snapshot>, Error> {
+        let read = call.snapshot(&commit.revision.commit);
+        self.commits.files(commit, read).await
+    }
+}
+
+impl Call<'_> {
+    /// Address and commit of the submodule at `path` of `tree`.
+    async fn submodule(
+        &self,
+        tree: &Tree,
+        path: &str,
+        grafts: &[Graft],
+        wanted: &WantedModule<'_>,
+    ) -> Result<(RepositoryUrl, Revision), Error> {
+        let (inside, parent) = grafts
+            .iter()
+            .filter(|graft| path.starts_with(&format!("{}/", graft.path)))
+            .max_by_key(|graft| graft.path.len())
+            .map_or(("", self.url), |graft| (graft.path.as_str(), &graft.url));
+        let url = self.address(tree, path, inside, parent).await?;
+        if !(wanted.allows)(&url) {
+            let why = format!("its repository {url} is not in the list of allowed repositories");
+            return Err(self.unusable(path, why));
+        }
+        let commit = match tree.get(path) {
+            Some(Entry {
+                kind: Kind::Submodule,
+                object,
+                ..
+            }) => CommitId::parse(object)?,
+            _ => return Err(self.nonsense()),
+        };
+        Ok((url, Revision::of_commit(&commit)))
     }
 
     /// The address of the submodule at `path`, by the `.gitmodules` of the repository whose files are in `inside`.
@@ -103,39 +175,6 @@ impl Call<'_> {
             return Err(self.unusable(path, format!("its address {url} names a folder")));
         }
         Ok(url)
-    }
-
-    async fn files_of(&self, tree: &Tree, path: &str, url: &RepositoryUrl) -> Result<Tree, Error> {
-        let commit = match tree.get(path) {
-            Some(Entry {
-                kind: Kind::Submodule,
-                object,
-                ..
-            }) => CommitId::parse(object)?,
-            _ => return Err(self.nonsense()),
-        };
-        let credentials = credentials_for(self.credentials, self.url, url);
-        let session = Session::open(
-            self.store.calls(),
-            url,
-            &credentials,
-            &self.options.environment,
-        )?;
-        let call = Call {
-            session: &session,
-            repository: self.repository,
-            store: self.store,
-            options: self.options,
-            facts: self.facts,
-            credentials: self.credentials,
-            url,
-            kept: format!("refs/alustan/of-{commit}"),
-            revision: &Revision::of_commit(&commit),
-        };
-        if !call.has_commit().await {
-            call.fetch().await?;
-        }
-        call.tree().await
     }
 
     fn unusable(&self, path: &str, why: String) -> Error {

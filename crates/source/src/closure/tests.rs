@@ -1,4 +1,5 @@
 use super::*;
+use crate::module;
 use crate::tree::tests::tree;
 use proptest::prelude::*;
 use rstest::rstest;

@@ -7,6 +7,7 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use tempfile::TempDir;
@@ -200,7 +201,9 @@ impl Session {
 
     fn run_error(&self, action: &'static str, error: RunError) -> Error {
         match error {
-            RunError::Spawn(source) => Error::GitUnavailable { source },
+            RunError::Spawn(source) => Error::GitUnavailable {
+                source: Arc::new(source),
+            },
             RunError::Timeout(after) => Error::Timeout {
                 action,
                 remote: self.remote.clone(),
@@ -300,7 +303,7 @@ pub(crate) fn cache_error(action: &'static str, path: &Path, source: io::Error) 
     Error::Cache {
         action,
         path: path.to_owned(),
-        source,
+        source: Arc::new(source),
     }
 }
 

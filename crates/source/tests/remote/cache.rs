@@ -177,6 +177,7 @@ async fn a_worn_repository_is_fetched_anew() {
         )
         .unwrap();
     }
+    origin.commit(&[("main.tf", "# 2\n")]);
     cache.context(&server.url(), "", &none).await.unwrap();
     assert_eq!(packs(&cache), 1);
 }

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod busy;
 mod cache;
 mod contexts;
 mod https;

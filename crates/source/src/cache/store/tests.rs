@@ -12,17 +12,20 @@ fn with_key(key: &str) -> Credentials {
     }
 }
 
+/// The folder of `https://host/NAME`.
+fn folder(store: &Store, name: &str) -> PathBuf {
+    let url = RepositoryUrl::parse(&format!("https://host/{name}")).unwrap();
+    store.path(&url, &Credentials::default(), &commit())
+}
+
 #[tokio::test]
 async fn tenants_with_other_keys_have_other_repositories() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
     let url = RepositoryUrl::parse("git@host:r").unwrap();
     let path = async |store: &Store, key| {
-        store
-            .lock(&url, &with_key(key), &commit())
-            .await
-            .path
-            .clone()
+        let path = store.path(&url, &with_key(key), &commit());
+        store.lock(&path).await.path.clone()
     };
     let first = path(&store, "a").await;
     assert_ne!(first, path(&store, "b").await);
@@ -35,30 +38,25 @@ async fn tenants_with_other_keys_have_other_repositories() {
 }
 
 #[tokio::test]
-async fn calls_about_one_repository_queue_and_about_others_do_not() {
+async fn fetches_into_one_repository_queue_and_reads_do_not() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
-    let url = |name| RepositoryUrl::parse(&format!("https://host/{name}")).unwrap();
-    let (a, b) = (url("a"), url("b"));
-    let none = Credentials::default();
-    let held = store.lock(&a, &none, &commit()).await;
-    store.lock(&b, &none, &commit()).await;
-    let blocked = tokio::time::timeout(Duration::from_millis(50), async {
-        store.lock(&a, &none, &commit()).await
-    });
+    let (a, b) = (folder(&store, "a"), folder(&store, "b"));
+    let held = store.lock(&a).await;
+    store.lock(&b).await;
+    store.read(&a).await;
+    let blocked = tokio::time::timeout(Duration::from_millis(50), store.lock(&a));
     assert!(blocked.await.is_err());
     drop(held);
-    store.lock(&a, &none, &commit()).await;
+    store.lock(&a).await;
 }
 
 #[tokio::test]
 async fn what_was_not_used_for_longest_makes_room_and_what_is_in_use_stays() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
-    let none = Credentials::default();
     let fill = async |name: &str, age: u64| {
-        let url = RepositoryUrl::parse(&format!("https://host/{name}")).unwrap();
-        let held = store.lock(&url, &none, &commit()).await;
+        let held = store.lock(&folder(&store, name)).await;
         fs::create_dir_all(held.path.join("objects/pack")).unwrap();
         fs::write(held.path.join("objects/pack/a.pack"), [0; 100]).unwrap();
         let used = fs::File::create(held.path.join(USED)).unwrap();
@@ -83,13 +81,31 @@ async fn what_was_not_used_for_longest_makes_room_and_what_is_in_use_stays() {
 async fn only_idle_repositories_that_nobody_uses_are_swept() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path().to_owned()).ok().unwrap();
-    let url = RepositoryUrl::parse("https://host/a").unwrap();
-    let held = store.lock(&url, &Credentials::default(), &commit()).await;
-    fs::create_dir(&held.path).unwrap();
+    let path = folder(&store, "a");
+    let held = store.lock(&path).await;
+    fs::create_dir(&path).unwrap();
     assert_eq!(store.sweep(Duration::ZERO).ok(), Some(0));
     drop(held);
+    let read = store.read(&path).await;
+    assert_eq!(store.sweep(Duration::ZERO).ok(), Some(0));
+    drop(read);
     assert_eq!(store.sweep(Duration::from_mins(1)).ok(), Some(0));
     assert_eq!(store.sweep(Duration::ZERO).ok(), Some(1));
+}
+
+#[tokio::test]
+async fn files_are_removed_after_the_last_read() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path().to_owned()).ok().unwrap();
+    let path = folder(&store, "a");
+    let held = store.lock(&path).await;
+    fs::create_dir(&path).unwrap();
+    let read = store.read(&path).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), held.clear());
+    assert!(early.await.is_err() && path.exists());
+    drop(read);
+    held.clear().await.ok().unwrap();
+    assert!(!path.exists());
 }
 
 #[test]

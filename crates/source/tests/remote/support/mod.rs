@@ -219,7 +219,7 @@ pub(crate) fn told(error: &Error, reason: &str, transient: bool, words: &[&str])
 pub(crate) fn files(context: &Context) -> Vec<(String, String)> {
     let folder = tempfile::tempdir().unwrap();
     unpack(
-        context.bytes.as_ref(),
+        context.bytes.as_deref().unwrap(),
         folder.path(),
         &UnpackLimits::default(),
     )

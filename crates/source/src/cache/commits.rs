@@ -1,0 +1,220 @@
+//! Commits in the cache and their files: one tree per commit, shared by all modules that are read from it.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::{
+    error::Error,
+    reference::{CommitId, Revision},
+    tree::Tree,
+};
+
+/// Bytes of the listings whose trees are kept; a tree takes about twice as much.
+const BYTES: usize = 32 << 20;
+/// Commits that are known to be fetched. All are forgotten when there are more: each then costs one call of git.
+const COMMITS: usize = 10_000;
+/// How long a failed fetch is remembered, at least for those that waited for it.
+const FAILURES: Duration = Duration::from_mins(10);
+
+/// The files of a commit.
+pub(super) struct Snapshot {
+    pub(super) tree: Arc<Tree>,
+    /// Committer date of the commit, in seconds since 1970.
+    pub(super) committed_at: i64,
+    /// Bytes of the listing.
+    pub(super) bytes: usize,
+}
+
+/// The tree of a commit while it is in memory. It is read by one caller at a time.
+type Files = Arc<tokio::sync::Mutex<Weak<Snapshot>>>;
+
+/// A commit that was fetched into a repository of the cache.
+#[derive(Clone)]
+pub(super) struct Commit {
+    pub(super) repository: PathBuf,
+    pub(super) revision: Revision,
+    files: Files,
+}
+
+/// All commits that were fetched.
+#[derive(Default)]
+pub(super) struct Commits(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    fetched: HashMap<PathBuf, HashMap<CommitId, Files>>,
+    /// The last failure of each repository.
+    failed: HashMap<PathBuf, (CommitId, Instant, Error)>,
+    /// Trees that stay in memory, the oldest first.
+    kept: VecDeque<Arc<Snapshot>>,
+}
+
+impl Commits {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The commit of `revision`, if it was fetched into `repository`.
+    pub(super) fn get(&self, repository: &Path, revision: &Revision) -> Option<Commit> {
+        let known = self.known();
+        let files = known.fetched.get(repository)?.get(&revision.commit)?;
+        Some(Commit {
+            repository: repository.to_owned(),
+            revision: revision.clone(),
+            files: files.clone(),
+        })
+    }
+
+    /// The failure of a fetch of `revision` that ended after `asked`.
+    pub(super) fn failure(
+        &self,
+        repository: &Path,
+        revision: &Revision,
+        asked: Instant,
+    ) -> Option<Error> {
+        let known = self.known();
+        let (commit, at, error) = known.failed.get(repository)?;
+        (*commit == revision.commit && *at >= asked).then(|| error.clone())
+    }
+
+    /// Notes that `revision` was fetched into `repository`.
+    pub(super) fn fetched(&self, repository: &Path, revision: &Revision) -> Commit {
+        let mut known = self.known();
+        known.failed.remove(repository);
+        if known.fetched.values().map(HashMap::len).sum::<usize>() >= COMMITS {
+            known.fetched.clear();
+        }
+        let commits = known.fetched.entry(repository.to_owned()).or_default();
+        let files = commits.entry(revision.commit.clone()).or_default().clone();
+        Commit {
+            repository: repository.to_owned(),
+            revision: revision.clone(),
+            files,
+        }
+    }
+
+    /// Notes that `revision` could not be fetched.
+    pub(super) fn failed(&self, repository: &Path, revision: &Revision, error: Error) {
+        let mut known = self.known();
+        let now = Instant::now();
+        known
+            .failed
+            .retain(|_, (_, at, _)| now.duration_since(*at) < FAILURES);
+        let failure = (revision.commit.clone(), now, error);
+        known.failed.insert(repository.to_owned(), failure);
+    }
+
+    /// Whether `commit` is still what is known of its repository.
+    pub(super) fn holds(&self, commit: &Commit) -> bool {
+        let now = self.get(&commit.repository, &commit.revision);
+        now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))
+    }
+
+    /// Forgets the commits of a repository that is removed.
+    pub(super) fn forget(&self, repository: &Path) {
+        self.known().fetched.remove(repository);
+    }
+
+    /// The files of `commit`, which `read` lists unless they are in memory.
+    pub(super) async fn files(
+        &self,
+        commit: &Commit,
+        read: impl Future<Output = Result<Snapshot, Error>>,
+    ) -> Result<Arc<Snapshot>, Error> {
+        let mut files = commit.files.lock().await;
+        if let Some(snapshot) = files.upgrade() {
+            return Ok(snapshot);
+        }
+        let snapshot = Arc::new(read.await?);
+        *files = Arc::downgrade(&snapshot);
+        self.known().keep(snapshot.clone());
+        Ok(snapshot)
+    }
+}
+
+impl Known {
+    fn keep(&mut self, snapshot: Arc<Snapshot>) {
+        self.kept.push_back(snapshot);
+        let mut bytes: usize = self.kept.iter().map(|it| it.bytes).sum();
+        while bytes > BYTES {
+            let Some(oldest) = self.kept.pop_front() else {
+                return;
+            };
+            bytes -= oldest.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(digit: char) -> Revision {
+        Revision::of_commit(&CommitId::parse(&digit.to_string().repeat(40)).unwrap())
+    }
+
+    fn snapshot(bytes: usize) -> Snapshot {
+        Snapshot {
+            tree: Arc::default(),
+            committed_at: 0,
+            bytes,
+        }
+    }
+
+    #[tokio::test]
+    async fn tree_is_read_once_and_trees_in_memory_have_a_bound() {
+        let commits = Commits::default();
+        let repository = Path::new("/r");
+        let [first, second, large] = ['a', 'b', 'c'].map(|digit| {
+            let revision = revision(digit);
+            commits.fetched(repository, &revision)
+        });
+        let never = async { unreachable!("it is in memory") };
+        commits
+            .files(&first, async { Ok(snapshot(BYTES)) })
+            .await
+            .unwrap();
+        commits.files(&first, never).await.unwrap();
+        commits
+            .files(&second, async { Ok(snapshot(1)) })
+            .await
+            .unwrap();
+        let again = commits.files(&first, async { Ok(snapshot(2)) });
+        assert_eq!(again.await.unwrap().bytes, 2, "the oldest made room");
+        let read = async { Ok(snapshot(BYTES + 1)) };
+        let shared = commits.files(&large, read).await.unwrap();
+        let never = async { unreachable!("another caller holds it") };
+        let also = commits.files(&large, never).await.unwrap();
+        assert!(Arc::ptr_eq(&shared, &also) && commits.known().kept.is_empty());
+    }
+
+    #[test]
+    fn removed_repository_has_no_commits() {
+        let commits = Commits::default();
+        let (one, other) = (Path::new("/one"), Path::new("/other"));
+        let of_one = commits.fetched(one, &revision('a'));
+        commits.fetched(other, &revision('a'));
+        assert!(commits.holds(&of_one));
+        commits.forget(one);
+        assert!(commits.get(one, &revision('a')).is_none() && !commits.holds(&of_one));
+        commits.fetched(one, &revision('a'));
+        assert!(!commits.holds(&of_one), "it was fetched anew");
+        assert!(commits.get(other, &revision('a')).is_some());
+    }
+
+    #[test]
+    fn failure_counts_for_callers_that_waited_for_it() {
+        let commits = Commits::default();
+        let repository = Path::new("/r");
+        let asked = Instant::now();
+        commits.failed(repository, &revision('a'), Error::SshKeyEncrypted);
+        let failure = |digit, asked| commits.failure(repository, &revision(digit), asked);
+        assert!(failure('a', asked).is_some() && failure('b', asked).is_none());
+        assert!(failure('a', Instant::now() + Duration::from_nanos(1)).is_none());
+        commits.fetched(repository, &revision('a'));
+        assert!(failure('a', asked).is_none());
+    }
+}

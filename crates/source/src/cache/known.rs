@@ -1,0 +1,123 @@
+//! Contexts that were packed before, by what goes into them: the same files need not be packed again.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use crate::{closure::Selection, context::ContextDigest, tree::Kind};
+
+/// Contexts that are remembered. All are forgotten when there are more: each is then packed once again.
+const CONTEXTS: usize = 50_000;
+
+/// Digest and size of a packed context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KnownContext {
+    pub(super) digest: ContextDigest,
+    /// Bytes of the tar.gz.
+    pub(super) size: usize,
+}
+
+/// Digest of the paths, modes and object ids of a selection, and of the repository: objects of different repositories are not compared.
+#[derive(PartialEq, Eq, Hash, Clone)]
+pub(super) struct SelectionId([u8; 32]);
+
+impl SelectionId {
+    pub(super) fn of(repository: &Path, selection: &Selection) -> Self {
+        let mut hash = Sha256::new();
+        let mut add = |text: &[u8]| {
+            hash.update((text.len() as u64).to_be_bytes());
+            hash.update(text);
+        };
+        add(repository.as_os_str().as_encoded_bytes());
+        for (path, entry) in &selection.entries {
+            add(path.as_bytes());
+            add(match entry.kind {
+                Kind::File { executable: false } => b"file",
+                Kind::File { executable: true } => b"program",
+                Kind::Link => b"link",
+                Kind::Submodule => b"submodule",
+            });
+            add(entry.object.as_bytes());
+        }
+        Self(hash.finalize().into())
+    }
+}
+
+/// The contexts that were packed.
+#[derive(Default)]
+pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
+
+impl KnownContexts {
+    pub(super) fn get(&self, id: &SelectionId) -> Option<KnownContext> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(id).cloned()
+    }
+
+    pub(super) fn put(&self, id: SelectionId, context: KnownContext) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= CONTEXTS {
+            known.clear();
+        }
+        known.insert(id, context);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Entry;
+
+    fn id(repository: &str, files: &[(&str, bool, &str)]) -> SelectionId {
+        let entries = files.iter().map(|(path, executable, object)| {
+            let entry = Entry {
+                kind: Kind::File {
+                    executable: *executable,
+                },
+                object: (*object).to_owned(),
+                size: 1,
+            };
+            ((*path).to_owned(), entry)
+        });
+        let selection = Selection {
+            entries: entries.collect(),
+            submodules: Vec::new(),
+            backend: None,
+            whole: None,
+        };
+        SelectionId::of(Path::new(repository), &selection)
+    }
+
+    #[test]
+    fn every_difference_makes_another_id() {
+        let ids = [
+            id("r", &[("a", false, "1")]),
+            id("s", &[("a", false, "1")]),
+            id("r", &[("b", false, "1")]),
+            id("r", &[("a", true, "1")]),
+            id("r", &[("a", false, "2")]),
+            id("r", &[("a", false, "1"), ("b", false, "1")]),
+        ];
+        for (at, one) in ids.iter().enumerate() {
+            assert!(ids.iter().skip(at + 1).all(|other| one != other), "{at}");
+        }
+        assert!(ids[0] == id("r", &[("a", false, "1")]));
+    }
+
+    #[test]
+    fn contexts_have_a_bound() {
+        let known = KnownContexts::default();
+        let context = KnownContext {
+            digest: ContextDigest::of(b"x"),
+            size: 1,
+        };
+        for number in 0..=CONTEXTS {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
+            known.put(SelectionId(bytes), context.clone());
+        }
+        let last = known.0.lock().unwrap();
+        assert_eq!(last.len(), 1);
+    }
+}

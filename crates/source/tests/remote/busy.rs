@@ -1,0 +1,320 @@
+//! Many modules of one repository, and one commit after another.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use alustan_source::{
+    CacheOptions, Context, ContextSpec, Credentials, Error, GitCache, RepositoryUrl, Revision,
+};
+use tokio::task::JoinHandle;
+
+use crate::support::{HttpServer, Origin, Rules, TestCache};
+
+const MODULES: usize = 1_000;
+const SHARED: usize = 10;
+const AT_ONCE: usize = 8;
+
+/// A `git` that counts its calls by subcommand, and waits while a file `hold-SUBCOMMAND` exists.
+struct CountingGit {
+    folder: tempfile::TempDir,
+}
+
+impl CountingGit {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = std::env::var_os("PATH").unwrap();
+        let real = std::env::split_paths(&path)
+            .map(|folder| folder.join("git"))
+            .find(|git| git.exists())
+            .unwrap();
+        let script = format!(
+            "#!/bin/sh\n\
+             for word; do\n\
+             case $word in init|ls-remote|ls-tree|cat-file|fetch|config)\n\
+             case $* in *' --batch') word=batch;; esac\n\
+             echo $word >> {folder}/calls\n\
+             while [ -e {folder}/hold-$word ]; do sleep 0.02; done\n\
+             break;;\n\
+             esac\n\
+             done\n\
+             exec {real} \"$@\"\n",
+            folder = folder.path().display(),
+            real = real.display()
+        );
+        let program = folder.path().join("git");
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        Self { folder }
+    }
+
+    fn cache(&self, at_once: usize) -> TestCache {
+        let mut options = CacheOptions {
+            at_once,
+            ..CacheOptions::default()
+        };
+        let path = std::env::var_os("PATH").unwrap();
+        let folders = std::iter::once(self.folder.path().to_owned());
+        let folders = folders.chain(std::env::split_paths(&path));
+        let path = std::env::join_paths(folders).unwrap();
+        options.environment.insert("PATH".to_owned(), path);
+        TestCache::with(options)
+    }
+
+    /// Calls of `subcommand` so far; `batch` are those of `cat-file` that read files.
+    fn calls(&self, subcommand: &str) -> usize {
+        let calls = std::fs::read_to_string(self.folder.path().join("calls"));
+        let calls = calls.unwrap_or_default();
+        calls.lines().filter(|call| *call == subcommand).count()
+    }
+
+    fn hold(&self, subcommand: &str) -> Held {
+        let file = self.folder.path().join(format!("hold-{subcommand}"));
+        std::fs::write(&file, "").unwrap();
+        Held(file)
+    }
+
+    async fn until(&self, subcommand: &str, calls: usize) {
+        while self.calls(subcommand) < calls {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Calls wait until this is dropped.
+struct Held(PathBuf);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+}
+
+fn module(number: usize) -> String {
+    format!("modules/{number:04}")
+}
+
+/// `MODULES` modules, each of which uses one of `SHARED` others.
+fn monorepo(modules: usize) -> Origin {
+    let text = |number: usize| {
+        let shared = number % SHARED;
+        format!("# {number}\nmodule \"x\" {{\n  source = \"../../shared/{shared}\"\n}}\n")
+    };
+    let of_module = |number| (format!("{}/main.tf", module(number)), text(number));
+    let of_shared = |number| {
+        let text = format!("# shared {number}\n");
+        (format!("shared/{number}/main.tf"), text)
+    };
+    let files: Vec<(String, String)> = (0..modules)
+        .map(of_module)
+        .chain((0..SHARED).map(of_shared))
+        .collect();
+    let files: Vec<(&str, &str)> = files
+        .iter()
+        .map(|(path, text)| (path.as_str(), text.as_str()))
+        .collect();
+    Origin::with(&files)
+}
+
+async fn serve(folder: &Path) -> HttpServer {
+    HttpServer::plain(folder, Rules::default()).await
+}
+
+/// The revision that is wanted, which a later commit replaces.
+type Head = Arc<Mutex<Revision>>;
+
+/// What was found of a module.
+#[derive(Debug)]
+struct Answer {
+    number: usize,
+    revision: Revision,
+    context: Context,
+}
+
+type Question = JoinHandle<Result<Answer, Error>>;
+
+async fn find(cache: GitCache, url: String, head: Head, number: usize) -> Result<Answer, Error> {
+    let spec = ContextSpec {
+        path: Some(module(number)),
+        ..ContextSpec::default()
+    };
+    let url = RepositoryUrl::parse(&url)?;
+    let newest = move || head.lock().unwrap().clone();
+    let none = Credentials::default();
+    let found = cache.find_context(&url, &newest, &spec, &none, &|_| true);
+    let (revision, context) = found.await;
+    Ok(Answer {
+        number,
+        revision,
+        context: context?,
+    })
+}
+
+/// Asks about modules in their order.
+fn ask(
+    cache: &TestCache,
+    url: &str,
+    head: &Head,
+    numbers: impl Iterator<Item = usize>,
+) -> Vec<Question> {
+    numbers
+        .map(|number| {
+            let (cache, url, head) = (cache.cache.clone(), url.to_owned(), head.clone());
+            tokio::spawn(find(cache, url, head, number))
+        })
+        .collect()
+}
+
+async fn all(questions: Vec<Question>) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for question in questions {
+        answers.push(question.await.unwrap().unwrap());
+    }
+    answers
+}
+
+fn packed(answers: &[Answer]) -> Vec<usize> {
+    let packed = answers
+        .iter()
+        .filter(|answer| answer.context.bytes.is_some());
+    packed.map(|answer| answer.number).collect()
+}
+
+/// What one commit costs: a fetch and a listing, and for each module that it changes two reads and a pack.
+#[tokio::test(flavor = "multi_thread")]
+async fn commit_to_a_monorepo_packs_the_modules_that_it_changes() {
+    let (origin, git) = (monorepo(MODULES), CountingGit::new());
+    let (server, cache) = (serve(origin.folder.path()).await, git.cache(AT_ONCE));
+    let (url, none) = (server.url(), Credentials::default());
+    let head = cache.resolve(&url, None, &none).await.unwrap();
+    let head = Arc::new(Mutex::new(head));
+    let mut before = all(ask(&cache, &url, &head, 0..MODULES)).await;
+    assert_eq!(packed(&before).len(), MODULES);
+    assert_eq!((git.calls("fetch"), git.calls("ls-tree")), (1, 1));
+    let mut batches = git.calls("batch");
+    // The commit, of each module its configuration and its files, and the shared ones once for each reader at most.
+    assert!(batches <= 1 + 2 * MODULES + AT_ONCE * SHARED, "{batches}");
+
+    for (commit, (file, changed)) in [
+        ("README", vec![]),
+        ("modules/0007/main.tf", vec![7]),
+        ("shared/3/main.tf", (3..MODULES).step_by(SHARED).collect()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let pushed = origin.commit(&[(file, "# changed\n")]);
+        let revision = cache.resolve(&url, None, &none).await.unwrap();
+        assert_eq!(revision.commit.as_str(), pushed);
+        *head.lock().unwrap() = revision.clone();
+        let answers = all(ask(&cache, &url, &head, 0..MODULES)).await;
+        assert_eq!(packed(&answers), changed, "{file}");
+        assert!(answers.iter().all(|answer| answer.revision == revision));
+        for (old, new) in before.iter().zip(&answers) {
+            let differs = changed.contains(&new.number);
+            let (old, new) = (&old.context, &new.context);
+            assert_eq!(old.digest != new.digest, differs, "{file}: {new:?}");
+            assert!(differs || old.size == new.size);
+        }
+        let commits = commit + 2;
+        assert_eq!(
+            (git.calls("fetch"), git.calls("ls-tree")),
+            (commits, commits)
+        );
+        let read = git.calls("batch") - batches;
+        // The commit, and of each module what is new of its configuration, and its files.
+        assert!(read <= 1 + 2 * changed.len(), "{file}: {read}");
+        batches += read;
+        before = answers;
+    }
+    // What is pushed again is packed again.
+    let context = cache.context(&url, &module(1), &none).await.unwrap();
+    assert!(context.bytes.is_some() && context.digest == before[1].context.digest);
+}
+
+#[tokio::test]
+async fn superseded_questions_keep_their_places() {
+    const ASKED: usize = 40;
+    let (origin, git) = (monorepo(ASKED), CountingGit::new());
+    let (server, cache) = (serve(origin.folder.path()).await, git.cache(1));
+    let (url, none) = (server.url(), Credentials::default());
+    let first = cache.resolve(&url, None, &none).await.unwrap();
+    let head = Arc::new(Mutex::new(first.clone()));
+    let pause = git.hold("batch");
+    let answers = Arc::<Mutex<Vec<(usize, Revision)>>>::default();
+    let told = |questions: Vec<Question>| {
+        let tell = |question: Question| {
+            let answers = answers.clone();
+            tokio::spawn(async move {
+                let answer = question.await.unwrap().unwrap();
+                let told = (answer.number, answer.revision);
+                answers.lock().unwrap().push(told);
+            })
+        };
+        questions.into_iter().map(tell).collect::<Vec<_>>()
+    };
+    let mut questions = told(ask(&cache, &url, &head, 0..ASKED));
+    git.until("batch", 1).await;
+
+    // The first question has its turn when the next commit comes, and all others wait.
+    origin.commit(&[("modules/0001/main.tf", "# changed\n")]);
+    let second = cache.resolve(&url, None, &none).await.unwrap();
+    *head.lock().unwrap() = second.clone();
+    questions.extend(told(ask(&cache, &url, &head, 0..1)));
+    git.until("fetch", 2).await;
+    // Its turn is after that of the fetch.
+    cache.resolve(&url, None, &none).await.unwrap();
+    drop(pause);
+    for question in questions {
+        question.await.unwrap();
+    }
+    let answers = answers.lock().unwrap().clone();
+    let order: Vec<usize> = answers.iter().map(|(number, _)| *number).collect();
+    assert_eq!(order, (0..ASKED).chain([0]).collect::<Vec<_>>());
+    let revisions = answers.iter().map(|(_, revision)| revision.clone());
+    let wanted = std::iter::once(first).chain(std::iter::repeat_n(second, ASKED));
+    assert!(revisions.eq(wanted), "{answers:?}");
+    assert_eq!((git.calls("fetch"), git.calls("ls-tree")), (2, 2));
+}
+
+#[tokio::test]
+async fn modules_are_read_while_another_commit_is_fetched() {
+    let (origin, git) = (monorepo(4), CountingGit::new());
+    let (server, cache) = (serve(origin.folder.path()).await, git.cache(1));
+    let (url, none) = (server.url(), Credentials::default());
+    let first = cache.resolve(&url, None, &none).await.unwrap();
+    let head = Arc::new(Mutex::new(first.clone()));
+    all(ask(&cache, &url, &head, 0..1)).await;
+    origin.commit(&[("README", "2")]);
+    let second = cache.resolve(&url, None, &none).await.unwrap();
+    let pause = git.hold("fetch");
+    let later = ask(&cache, &url, &Arc::new(Mutex::new(second.clone())), 0..4);
+    git.until("fetch", 2).await;
+    let answers = all(ask(&cache, &url, &head, 0..4)).await;
+    assert!(answers.iter().all(|answer| answer.revision == first));
+    assert!(later.iter().all(|question| !question.is_finished()));
+    drop(pause);
+    let answers = all(later).await;
+    assert!(answers.iter().all(|answer| answer.revision == second));
+}
+
+#[tokio::test]
+async fn failure_of_a_fetch_is_shared_by_all_that_wait_for_it() {
+    let (origin, git) = (monorepo(2), CountingGit::new());
+    let (server, cache) = (serve(origin.folder.path()).await, git.cache(AT_ONCE));
+    let (url, none) = (server.url(), Credentials::default());
+    let head = cache.resolve(&url, None, &none).await.unwrap();
+    let head = Arc::new(Mutex::new(head));
+    drop(server);
+    let questions = ask(&cache, &url, &head, std::iter::repeat_n(0, 50));
+    for question in questions {
+        let error = question.await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), "RepositoryUnreachable", "{error}");
+    }
+    assert_eq!(git.calls("fetch"), 1);
+    // A later question does not share it.
+    let later = ask(&cache, &url, &head, 0..1).pop().unwrap();
+    later.await.unwrap().unwrap_err();
+    assert_eq!(git.calls("fetch"), 2);
+}
