@@ -1,15 +1,19 @@
-//! Admission of runs and builds: `--max-concurrent-runs` and `--max-runs-per-namespace`, in the order of [`schedule`].
+//! Admission of runs and builds: `--max-concurrent-runs` and `--max-runs-per-namespace`, in the order of [`Queue`].
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use alustan_core::metrics;
 use alustan_core::references::Key;
-use alustan_core::schedule::{Class, Places, Served, Waiting, schedule};
+use alustan_core::schedule::{Class, Places, Queue, Running, Served, Waiting};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Ref;
+
+/// Refresh interval of the queue positions in status.
+pub(crate) const REFRESH: Duration = Duration::from_mins(5);
 
 /// Who runs, and who waits for a place.
 pub(crate) struct Dispatcher {
@@ -22,11 +26,13 @@ pub(crate) struct Dispatcher {
 struct State {
     /// Whether the runs that went on before this process are counted.
     begun: bool,
-    running: HashSet<Key>,
-    queue: HashMap<Key, Waiting>,
+    running: Running,
+    queue: Queue,
     served: Served,
     /// How many places were given out.
     places: u64,
+    /// Positions in status, by resource.
+    told: HashMap<Key, usize>,
 }
 
 /// So many places after its last one a namespace counts as one that never had any.
@@ -45,8 +51,12 @@ pub(crate) struct Load {
     pub(crate) places: i64,
 }
 
+/// There is no place now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queued;
+
 impl Dispatcher {
-    /// `wake` receives the resources that are admitted.
+    /// `wake` receives resources that are admitted, and resources whose position changed.
     pub(crate) fn new(places: Places, wake: UnboundedSender<Ref>) -> Self {
         Self {
             places,
@@ -55,56 +65,86 @@ impl Dispatcher {
         }
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts the runs that went on before this process, once: nobody else may take their places.
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
             state.running.extend(running());
         }
     }
 
-    /// A place for a run of `key`, and how long it waited for that; none if it had one already. Or its
-    /// position in the queue, from 1.
+    /// Admits a run of `key` and returns how long it was queued; `None` if it was admitted before.
     pub(crate) fn admit(
         &self,
         key: &Key,
         class: Class,
         now: Timestamp,
-    ) -> Result<Option<SignedDuration>, usize> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<Option<SignedDuration>, Queued> {
+        let mut state = self.state();
         if state.running.contains(key) {
             return Ok(None);
         }
-        let since = state.queue.get(key).map_or(now, |waiting| waiting.since);
-        state.queue.insert(
-            key.clone(),
-            Waiting {
-                key: key.clone(),
-                class,
-                since,
-            },
-        );
-        let order = state.order(now);
-        let running = state.running();
-        let admitted = self.places.admit(&order, &running);
-        if admitted.contains(&key) {
+        let since = state.queue.since(key).unwrap_or(now);
+        state.queue.insert(Waiting {
+            key: key.clone(),
+            class,
+            since,
+        });
+        if self.next(&state, now).contains(key) {
             state.serve(key);
             return Ok(Some(now.duration_since(since)));
         }
-        let mut waiting = order.iter().filter(|next| !admitted.contains(next));
-        let before = waiting.position(|next| next == key);
-        Err(before.unwrap_or(order.len()) + 1)
+        Err(Queued)
+    }
+
+    /// The position of `key` in the queue, from 1, in steps: from 100 on it is rounded up to two digits. Remembered until
+    /// [`refresh`](Self::refresh).
+    pub(crate) fn position(&self, key: &Key, now: Timestamp) -> usize {
+        let mut state = self.state();
+        if let Some(told) = state.told.get(key) {
+            return *told;
+        }
+        let admitted = self.next(&state, now);
+        let mut waiting = state.waiting(&admitted, now);
+        let position = rounded(waiting.position(|next| next == *key).unwrap_or_default() + 1);
+        drop(waiting);
+        state.told.insert(key.clone(), position);
+        position
+    }
+
+    /// Wakes resources whose position differs from the one in their status.
+    pub(crate) fn refresh(&self, now: Timestamp) {
+        let mut state = self.state();
+        if state.told.is_empty() {
+            return;
+        }
+        let admitted = self.next(&state, now);
+        let positions: Vec<(Key, usize)> = state
+            .waiting(&admitted, now)
+            .zip((1..).map(rounded))
+            .collect();
+        for (key, position) in positions {
+            let told = state.told.get_mut(&key);
+            if let Some(told) = told.filter(|told| **told != position) {
+                *told = position;
+                self.wake(&key);
+            }
+        }
     }
 
     /// How busy it is now.
     pub(crate) fn load(&self) -> Load {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let classes = [Class::Change, Class::Plan, Class::Drift];
-        let of = |class| state.queue.values().filter(|it| it.class == class).count();
+        let of = |class| state.queue.values().filter(|(it, _)| *it == class).count();
         let mut oldest = BTreeMap::new();
-        for waiting in state.queue.values() {
-            metrics::older(&mut oldest, metrics::class(waiting.class), waiting.since);
+        for (class, since) in state.queue.values() {
+            metrics::older(&mut oldest, metrics::class(class), since);
         }
         Load {
             oldest,
@@ -116,40 +156,48 @@ impl Dispatcher {
 
     /// A run of `key` goes on.
     pub(crate) fn running(&self, key: &Key) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.queue.remove(key);
+        let mut state = self.state();
+        state.leave(key);
         state.running.insert(key.clone());
     }
 
     /// Nothing of `key` runs or waits: its place, or the one it was called for, goes to the next.
     pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.queue.remove(key);
-        state.running.remove(key);
-        self.call(&state, now);
+        let mut state = self.state();
+        let waited = state.leave(key);
+        if state.running.remove(key) || waited {
+            self.call(&state, now);
+        }
     }
 
     /// Nobody can tell whether `key` still wants to run: it does not keep others waiting. What of it
     /// runs goes on.
     pub(crate) fn unknown(&self, key: &Key, now: Timestamp) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.queue.remove(key).is_some() {
+        let mut state = self.state();
+        if state.leave(key) {
             self.call(&state, now);
         }
     }
 
     /// Wakes those for whom there is a place.
     fn call(&self, state: &State, now: Timestamp) {
-        for next in self.places.admit(&state.order(now), &state.running()) {
-            // The receiver lives as long as the controller.
-            let _ = self.wake.send(Ref::new(&next.name).within(&next.namespace));
-        }
+        self.next(state, now).iter().for_each(|key| self.wake(key));
+    }
+
+    fn next(&self, state: &State, now: Timestamp) -> Vec<Key> {
+        self.places
+            .admit(&state.queue, &state.running, &state.served, now)
+    }
+
+    fn wake(&self, key: &Key) {
+        // The receiver lives as long as the controller.
+        let _ = self.wake.send(Ref::new(&key.name).within(&key.namespace));
     }
 }
 
 impl State {
     fn serve(&mut self, key: &Key) {
-        self.queue.remove(key);
+        self.leave(key);
         self.running.insert(key.clone());
         self.places += 1;
         self.served.insert(key.namespace.clone(), self.places);
@@ -157,14 +205,28 @@ impl State {
         self.served.retain(|_, last| *last + REMEMBERED > places);
     }
 
-    fn order(&self, now: Timestamp) -> Vec<Key> {
-        let queue: Vec<Waiting> = self.queue.values().cloned().collect();
-        schedule(&queue, &self.running(), &self.served, now)
+    /// Removes `key` from the queue. False if it was not queued.
+    fn leave(&mut self, key: &Key) -> bool {
+        self.told.remove(key);
+        self.queue.remove(key)
     }
 
-    fn running(&self) -> Vec<Key> {
-        self.running.iter().cloned().collect()
+    /// Queued runs that are not `admitted`, in order.
+    fn waiting<'a>(
+        &'a self,
+        admitted: &'a [Key],
+        now: Timestamp,
+    ) -> impl Iterator<Item = Key> + use<'a> {
+        let order = self.queue.order(&self.running, &self.served, now);
+        order.filter(|key| !admitted.contains(key))
     }
+}
+
+/// Rounds a queue position up to two digits: most status patches of a long queue are saved.
+fn rounded(position: usize) -> usize {
+    let digits = position.checked_ilog10().unwrap_or_default();
+    let step = 10_usize.pow(digits.saturating_sub(1));
+    position.div_ceil(step) * step
 }
 
 #[cfg(test)]
@@ -189,9 +251,14 @@ mod tests {
         let at_once = Ok(Some(SignedDuration::ZERO));
         assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), at_once);
         assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(None));
-        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
-        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(1));
-        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, later), Err(2));
+        let queued = |name, class| dispatcher.admit(&key(name), class, now) == Err(Queued);
+        assert!(queued("b", Class::Drift));
+        assert_eq!(dispatcher.position(&key("b"), now), 1);
+        assert!(queued("c", Class::Change));
+        assert_eq!(dispatcher.position(&key("c"), now), 1);
+        dispatcher.refresh(later);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        assert_eq!(dispatcher.position(&key("b"), later), 2);
         let load = dispatcher.load();
         assert_eq!((load.running, load.places), (1, 1));
         let waiting = [("change", 1), ("plan", 0), ("drift", 1)];
@@ -202,7 +269,9 @@ mod tests {
         );
         dispatcher.idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "c");
-        assert_eq!(dispatcher.admit(&key("b"), Class::Drift, now), Err(1));
+        assert!(queued("b", Class::Drift));
+        dispatcher.refresh(later);
+        assert_eq!(dispatcher.position(&key("b"), later), 1);
         let waited = Ok(Some(SignedDuration::from_secs(4)));
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, later), waited);
     }
@@ -214,7 +283,7 @@ mod tests {
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         dispatcher.begin(|| vec![key("a")]);
         dispatcher.begin(|| unreachable!("it began already"));
-        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(1));
+        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(Queued));
         dispatcher.idle(&key("a"), now);
         assert!(dispatcher.admit(&key("b"), Class::Change, now).is_ok());
     }
@@ -225,10 +294,119 @@ mod tests {
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
         dispatcher.running(&key("a"));
-        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(1));
-        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(2));
+        let position = |name| {
+            assert_eq!(
+                dispatcher.admit(&key(name), Class::Change, now),
+                Err(Queued)
+            );
+            dispatcher.position(&key(name), now)
+        };
+        assert_eq!((position("b"), position("c")), (1, 2));
         dispatcher.idle(&key("b"), now);
-        assert_eq!(dispatcher.admit(&key("c"), Class::Change, now), Err(1));
+        dispatcher.refresh(now);
+        assert_eq!(position("c"), 1);
+    }
+
+    #[test]
+    fn position_is_refreshed_in_steps_and_wakes_those_that_moved() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"));
+        let name = |number| format!("n{number:04}");
+        for number in 0..250 {
+            let key = key(&name(number));
+            assert!(dispatcher.admit(&key, Class::Change, at(number)).is_err());
+            dispatcher.position(&key, at(number));
+        }
+        let mut names = || {
+            let mut names = Vec::new();
+            while let Ok(who) = woken.try_recv() {
+                names.push(who.name);
+            }
+            names
+        };
+        dispatcher.refresh(at(250));
+        assert!(names().is_empty(), "nothing moved");
+        dispatcher.idle(&key(&name(0)), at(250));
+        assert!(names().is_empty(), "positions wait for the refresh");
+        assert_eq!(dispatcher.position(&key(&name(1)), at(250)), 2);
+        dispatcher.refresh(at(300));
+        // All up to the hundredth, and the first of each further ten.
+        let moved = (1..=100).chain((110..250).step_by(10));
+        assert_eq!(names(), moved.map(name).collect::<Vec<_>>());
+        assert_eq!(dispatcher.position(&key(&name(1)), at(300)), 1);
+    }
+
+    /// What a change costs with 5,000 runs in the queue, beside what their whole order costs.
+    #[test]
+    fn five_thousand_queued_runs_start_one_after_another() {
+        const QUEUED: i64 = 5_000;
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(50, 0), wake);
+        let of = |who: &Ref| Key::new(who.namespace.clone().unwrap(), &who.name);
+        let mut running = Vec::new();
+        let began = std::time::Instant::now();
+        for number in 0..QUEUED {
+            let key = Key::new(format!("ns{}", number % 50), format!("n{number}"));
+            if dispatcher.admit(&key, Class::Change, at(number)).is_ok() {
+                running.push(key);
+            }
+        }
+        let arrived = began.elapsed();
+        let began = std::time::Instant::now();
+        let state = dispatcher.state();
+        let waiting = state.waiting(&[], at(QUEUED)).count();
+        drop(state);
+        let ordered = began.elapsed();
+        assert_eq!(waiting + running.len(), 5_000);
+        let (mut started, began) = (running.len(), std::time::Instant::now());
+        while let Some(ends) = running.pop() {
+            dispatcher.idle(&ends, at(QUEUED));
+            while let Ok(who) = woken.try_recv() {
+                if dispatcher
+                    .admit(&of(&who), Class::Change, at(QUEUED))
+                    .is_ok()
+                {
+                    running.push(of(&who));
+                    started += 1;
+                }
+            }
+        }
+        assert_eq!(started, 5_000);
+        assert!(
+            dispatcher
+                .load()
+                .waiting
+                .values()
+                .all(|number| *number == 0)
+        );
+        let each = |time: Duration| time / 5_000;
+        println!(
+            "5,000 queued: arrival {:?}, end and start {:?} each, the whole order {ordered:?}",
+            each(arrived),
+            each(began.elapsed())
+        );
+    }
+
+    #[test]
+    fn resource_without_a_run_wakes_nobody() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"));
+        assert!(dispatcher.admit(&key("b"), Class::Change, now).is_err());
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        dispatcher.idle(&key("c"), now);
+        assert!(woken.try_recv().is_err());
+    }
+
+    #[test]
+    fn queue_positions_are_rounded_up_to_two_digits() {
+        let positions = [1, 9, 10, 99, 100, 101, 4_321].map(rounded);
+        assert_eq!(positions, [1, 9, 10, 99, 100, 110, 4_400]);
     }
 
     #[test]

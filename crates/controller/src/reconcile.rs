@@ -27,6 +27,7 @@ use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
 use crate::config::Driver;
 use crate::context::Context;
+use crate::dispatch::Queued;
 use crate::enact::Pass;
 use crate::error::Error;
 use crate::observe::{Session, jobs};
@@ -36,8 +37,6 @@ use crate::{Guarded, Ref, unreadable};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
 const SOONEST: Duration = Duration::from_secs(1);
-/// Refresh interval of the queue position in status. Admission wakes the resource.
-const QUEUED: SignedDuration = SignedDuration::from_mins(5);
 /// Looked at again after this, if nothing happened: no watch promises every event.
 const RESYNC: Duration = Duration::from_hours(1);
 
@@ -139,10 +138,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     }
     let now = Timestamp::now();
     let decision = decide(&tf, &seen, &cx.settings, now);
-    let requeue = decision
-        .requeue_at
-        .or_else(|| decision.start.as_ref().map(|_| now + QUEUED));
-    let wait = requeue.map_or(RESYNC, |at| {
+    let wait = decision.requeue_at.map_or(RESYNC, |at| {
         Duration::try_from(at.duration_since(now))
             .unwrap_or_default()
             .clamp(SOONEST, RESYNC)
@@ -238,8 +234,12 @@ async fn act(
                 }
             }
             // Nobody waits for a look for drift.
-            Err(_) if class == Class::Drift => {}
-            Err(position) => queued(&mut status, position),
+            Err(Queued) if class == Class::Drift => {}
+            Err(Queued) => {
+                let position = cx.dispatcher.position(&key, Timestamp::now());
+                let position = i32::try_from(position).unwrap_or(i32::MAX);
+                status.queue = Some(alustan_api::QueueStatus { position });
+            }
         },
         Some(_) => {}
         None if running => cx.dispatcher.running(&key),
@@ -303,18 +303,6 @@ fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     let namespace = cx.settings.builds_in(tf);
     let job = active.and_then(|build| cx.mirrors.jobs.get(namespace, &build.job));
     job.and_then(|job| owner(&cx.settings, &*job)).as_ref() == Some(who)
-}
-
-fn queued(status: &mut TerraformStatus, position: usize) {
-    let position = i32::try_from(rounded(position)).unwrap_or(i32::MAX);
-    status.queue = Some(alustan_api::QueueStatus { position });
-}
-
-/// Rounds a queue position up to two digits: most status patches of a long queue are saved.
-fn rounded(position: usize) -> usize {
-    let digits = position.checked_ilog10().unwrap_or_default();
-    let step = 10_usize.pow(digits.saturating_sub(1));
-    position.div_ceil(step) * step
 }
 
 /// The status when a read or a write failed: what stands in the way is said, and tried again. An

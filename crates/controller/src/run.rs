@@ -16,6 +16,7 @@ use futures::StreamExt;
 use futures::stream::{self, Stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::PartialObjectMeta;
 use kube::client::ClientBuilder;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -29,7 +30,7 @@ use crate::allowed::Lists;
 use crate::config::Config;
 use crate::context::{Answers, Context, Mirrors};
 use crate::contexts::Contexts;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, REFRESH};
 use crate::enact::lending::{is_lent, sweep_after};
 use crate::error::with_causes;
 use crate::fail_point::FailPoint;
@@ -355,6 +356,7 @@ async fn control(
     tokio::spawn(cx.allowed.clone().follow(cx.resources.clone(), wake));
     tokio::spawn(ready(cx.mirrors.listed.clone(), health.clone()));
     tokio::spawn(sweep(cx.git.clone()));
+    tokio::spawn(refresh(cx.dispatcher.clone()));
     tokio::spawn(follow(cx.clone(), pushes));
     loop {
         tokio::select! {
@@ -419,6 +421,15 @@ async fn sweep(git: Arc<GitCache>) {
             Ok(Err(error)) => warn!(error = with_causes(&error), "could not sweep the git cache"),
             Err(error) => warn!(%error, "could not sweep the git cache"),
         }
+    }
+}
+
+/// Refreshes queue positions for all queued resources; they have no requeue interval.
+async fn refresh(dispatcher: Arc<Dispatcher>) {
+    let mut interval = tokio::time::interval(REFRESH);
+    loop {
+        interval.tick().await;
+        dispatcher.refresh(Timestamp::now());
     }
 }
 

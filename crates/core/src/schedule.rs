@@ -1,7 +1,8 @@
 //! Which runs may start now, over all resources (rule 18).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
+use std::iter::Peekable;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -58,21 +59,32 @@ impl Places {
         }
     }
 
-    /// The runs of `order` that start now, beside those that are `running`.
-    pub fn admit<'a>(self, order: &'a [Key], running: &[Key]) -> Vec<&'a Key> {
-        let mut load: BTreeMap<&str, usize> = BTreeMap::new();
-        for key in running {
-            *load.entry(key.namespace.as_str()).or_default() += 1;
-        }
+    /// The runs of `queue` that start now, beside those that are `running`, in their order.
+    ///
+    /// A namespace that is refused a slot is refused for the rest of the call, since free slots only decrease. The cost depends on the
+    /// number of namespaces and admitted runs, not on the length of the queue.
+    pub fn admit(
+        self,
+        queue: &Queue,
+        running: &Running,
+        served: &Served,
+        now: Timestamp,
+    ) -> Vec<Key> {
         let mut free = self.all.saturating_sub(running.len());
         let mut admitted = Vec::new();
-        for key in order {
-            let load = load.entry(key.namespace.as_str()).or_default();
-            let kept = if *load == 0 { 0 } else { self.reserved };
-            if free > kept && *load < self.per_namespace {
-                *load += 1;
+        if free == 0 {
+            return admitted;
+        }
+        let mut order = queue.order(running, served, now);
+        while let Some((key, load)) = order.take_first() {
+            let kept = if load == 0 { 0 } else { self.reserved };
+            if free > kept && load < self.per_namespace {
                 free -= 1;
+                order.push_first(&key.namespace);
                 admitted.push(key);
+            }
+            if free == 0 {
+                break;
             }
         }
         admitted
@@ -82,73 +94,222 @@ impl Places {
 /// When namespaces got their last places: numbers that grow with each place that is given out.
 pub type Served = BTreeMap<String, u64>;
 
-/// All of `queue` in the order in which they start; [`Places::admit`] says which of them start at
-/// `now`. Class first, with ageing; then the namespace with the fewest runs going or put before;
-/// then the one that was `served` longest ago; then who waits longest.
-///
-/// So each other namespace gets one place at most before an apply of one in which nothing runs, however
-/// many it wants.
-pub fn schedule(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
-    let mut lines: BTreeMap<&str, Line<'_>> = BTreeMap::new();
-    for waiting in queue {
-        let namespace = waiting.key.namespace.as_str();
-        let line = lines.entry(namespace).or_insert_with(|| Line {
-            waiting: Vec::new(),
-            load: 0,
-            // Zero is never: places are counted from one.
-            served: served.get(namespace).copied().unwrap_or_default(),
-        });
-        line.waiting.push((rank(waiting, now), waiting));
-    }
-    for key in running {
-        if let Some(line) = lines.get_mut(key.namespace.as_str()) {
-            line.load += 1;
-        }
-    }
-    // Of each namespace, the first in its line stands for all of it.
-    let mut firsts = BinaryHeap::new();
-    for (namespace, line) in &mut lines {
-        line.waiting
-            .sort_by_key(|(rank, it)| Reverse((*rank, it.since, &it.key.name)));
-        firsts.extend(line.first().map(|turn| Reverse((turn, *namespace))));
-    }
-    let mut places = served.values().copied().max().unwrap_or_default();
-    let mut order = Vec::with_capacity(queue.len());
-    while let Some(Reverse((_, namespace))) = firsts.pop() {
-        let Some(line) = lines.get_mut(namespace) else {
-            continue;
-        };
-        places += 1;
-        (line.load, line.served) = (line.load + 1, places);
-        order.extend(line.waiting.pop().map(|(_, first)| first.key.clone()));
-        firsts.extend(line.first().map(|turn| Reverse((turn, namespace))));
-    }
-    order
+/// Running runs.
+#[derive(Clone, Debug, Default)]
+pub struct Running {
+    keys: BTreeSet<Key>,
+    /// Number of runs by namespace.
+    load: BTreeMap<String, usize>,
 }
 
-/// Who waits in a namespace, the first of them last.
-struct Line<'a> {
-    waiting: Vec<(i64, &'a Waiting)>,
+impl Running {
+    /// Adds a run.
+    pub fn insert(&mut self, key: Key) {
+        let namespace = key.namespace.clone();
+        if self.keys.insert(key) {
+            *self.load.entry(namespace).or_default() += 1;
+        }
+    }
+
+    /// Removes a run. False if there is none.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let removed = self.keys.remove(key);
+        if removed && let Some(load) = self.load.get_mut(&key.namespace) {
+            *load -= 1;
+            if *load == 0 {
+                self.load.remove(&key.namespace);
+            }
+        }
+        removed
+    }
+
+    /// Whether `key` has a run.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// Number of runs.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+impl Extend<Key> for Running {
+    fn extend<I: IntoIterator<Item = Key>>(&mut self, keys: I) {
+        keys.into_iter().for_each(|key| self.insert(key));
+    }
+}
+
+/// Queued runs. A change takes logarithmic time; the order is computed lazily.
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    waiting: BTreeMap<Key, (Class, Timestamp)>,
+    lines: BTreeMap<String, Line>,
+}
+
+/// Queued runs of one namespace: time and name, by class.
+type Line = BTreeMap<Class, BTreeSet<(Timestamp, String)>>;
+
+impl Queue {
+    /// Adds a run, or changes its class or time.
+    pub fn insert(&mut self, waiting: Waiting) {
+        let Waiting { key, class, since } = waiting;
+        if self.waiting.get(&key) == Some(&(class, since)) {
+            return;
+        }
+        self.remove(&key);
+        let line = self.lines.entry(key.namespace.clone()).or_default();
+        let line = line.entry(class).or_default();
+        line.insert((since, key.name.clone()));
+        self.waiting.insert(key, (class, since));
+    }
+
+    /// Removes a run. False if it did not wait.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let Some((class, since)) = self.waiting.remove(key) else {
+            return false;
+        };
+        if let Some(line) = self.lines.get_mut(&key.namespace) {
+            if let Some(names) = line.get_mut(&class) {
+                names.remove(&(since, key.name.clone()));
+            }
+            line.retain(|_, names| !names.is_empty());
+            if line.is_empty() {
+                self.lines.remove(&key.namespace);
+            }
+        }
+        true
+    }
+
+    /// Time at which `key` was queued.
+    pub fn since(&self, key: &Key) -> Option<Timestamp> {
+        self.waiting.get(key).map(|(_, since)| *since)
+    }
+
+    /// Class and time of all queued runs.
+    pub fn values(&self) -> impl Iterator<Item = (Class, Timestamp)> {
+        self.waiting.values().copied()
+    }
+
+    /// All that wait, in the order in which they start; [`Places::admit`] says which of them start at `now`. Class first, with
+    /// ageing; then the namespace with the fewest runs going or put before; then the one that was `served` longest ago; then
+    /// who waits longest.
+    ///
+    /// So each other namespace gets one place at most before an apply of one in which nothing runs, however many it wants.
+    pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
+        let line = |(namespace, line): (&'a String, &'a Line)| {
+            let classes = line.iter();
+            let classes = classes.map(|(class, names)| (*class, names.iter().peekable()));
+            let ahead = Ahead {
+                classes: classes.collect(),
+                load: running.load.get(namespace).copied().unwrap_or_default(),
+                // Zero is never: places are counted from one.
+                served: served.get(namespace).copied().unwrap_or_default(),
+            };
+            (namespace.as_str(), ahead)
+        };
+        let mut order = Order {
+            now,
+            lines: self.lines.iter().map(line).collect(),
+            firsts: BinaryHeap::new(),
+            places: served.values().copied().max().unwrap_or_default(),
+        };
+        for namespace in self.lines.keys() {
+            order.push_first(namespace);
+        }
+        order
+    }
+}
+
+/// Order of a queue, computed lazily.
+pub struct Order<'a> {
+    now: Timestamp,
+    lines: BTreeMap<&'a str, Ahead<'a>>,
+    /// First run of each namespace.
+    firsts: BinaryHeap<Reverse<(Turn, &'a str)>>,
+    places: u64,
+}
+
+/// Sort key of a namespace: rank of its first run, number of runs, last slot, time of its first run.
+type Turn = (i64, usize, u64, Timestamp);
+
+/// Remaining runs of a namespace.
+struct Ahead<'a> {
+    classes: Vec<(Class, Names<'a>)>,
     load: usize,
     served: u64,
 }
 
-impl Line<'_> {
-    /// What says whether the first in it is next.
-    fn first(&self) -> Option<(i64, usize, u64, Timestamp)> {
-        let (rank, first) = self.waiting.last()?;
-        Some((*rank, self.load, self.served, first.since))
+/// Runs of one class, oldest first; an older run never has a higher rank.
+type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
+
+/// Rank, time and name.
+type First<'a> = (i64, &'a (Timestamp, String));
+
+impl<'a> Ahead<'a> {
+    /// The first run, and the runs of its class.
+    fn first(&mut self, now: Timestamp) -> Option<(First<'a>, &mut Names<'a>)> {
+        let firsts = self.classes.iter_mut().filter_map(|(class, names)| {
+            let first = *names.peek()?;
+            Some(((rank(*class, first.0, now), first), names))
+        });
+        firsts.min_by_key(|(first, _)| *first)
     }
 }
 
-fn rank(waiting: &Waiting, now: Timestamp) -> i64 {
+impl Order<'_> {
+    /// Removes the first run and returns it with the load of its namespace. [`Self::push_first`] adds the next run of that namespace.
+    fn take_first(&mut self) -> Option<(Key, usize)> {
+        let Reverse((_, namespace)) = self.firsts.pop()?;
+        let line = self.lines.get_mut(namespace)?;
+        let ((_, (_, name)), names) = line.first(self.now)?;
+        names.next();
+        let load = line.load;
+        self.places += 1;
+        (line.load, line.served) = (load + 1, self.places);
+        Some((Key::new(namespace, name), load))
+    }
+
+    /// Adds the next run of `namespace` to the firsts.
+    fn push_first(&mut self, namespace: &str) {
+        let Some((&namespace, _)) = self.lines.get_key_value(namespace) else {
+            return;
+        };
+        let Some(line) = self.lines.get_mut(namespace) else {
+            return;
+        };
+        let (load, served) = (line.load, line.served);
+        if let Some(((rank, (since, _)), _)) = line.first(self.now) {
+            let turn = (rank, load, served, *since);
+            self.firsts.push(Reverse((turn, namespace)));
+        }
+    }
+}
+
+impl Iterator for Order<'_> {
+    type Item = Key;
+
+    fn next(&mut self) -> Option<Key> {
+        let (key, _) = self.take_first()?;
+        self.push_first(&key.namespace);
+        Some(key)
+    }
+}
+
+/// Runs with a lower rank go first.
+fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
     // Drift never goes before a change that came later: it would, where there is more of it than places.
-    let (class, first) = match waiting.class {
+    let (class, first) = match class {
         Class::Change => (0, 0),
         Class::Plan => (1, 0),
         Class::Drift => (2, 1),
     };
-    let aged = now.duration_since(waiting.since).as_secs() / AGEING.as_secs();
+    let aged = now.duration_since(since).as_secs() / AGEING.as_secs();
     (class - aged).max(first)
 }
 
@@ -178,6 +339,45 @@ mod tests {
 
     fn names(order: &[Key]) -> Vec<&str> {
         order.iter().map(|key| key.name.as_str()).collect()
+    }
+
+    fn queue_of(waiting: &[Waiting]) -> Queue {
+        let mut queue = Queue::default();
+        for waiting in waiting {
+            queue.insert(waiting.clone());
+        }
+        queue
+    }
+
+    fn running_of(keys: &[Key]) -> Running {
+        let mut running = Running::default();
+        running.extend(keys.iter().cloned());
+        running
+    }
+
+    fn schedule(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+        let (queue, running) = (queue_of(queue), running_of(running));
+        queue.order(&running, served, now).collect()
+    }
+
+    /// Reference implementation of [`Places::admit`] for runs in this `order`.
+    fn admitted_one_by_one<'a>(places: Places, order: &'a [Key], running: &[Key]) -> Vec<&'a Key> {
+        let mut load: BTreeMap<&str, usize> = BTreeMap::new();
+        for key in running {
+            *load.entry(key.namespace.as_str()).or_default() += 1;
+        }
+        let mut free = places.all.saturating_sub(running.len());
+        let mut admitted = Vec::new();
+        for key in order {
+            let load = load.entry(key.namespace.as_str()).or_default();
+            let kept = if *load == 0 { 0 } else { places.reserved };
+            if free > kept && *load < places.per_namespace {
+                *load += 1;
+                free -= 1;
+                admitted.push(key);
+            }
+        }
+        admitted
     }
 
     #[test]
@@ -245,7 +445,7 @@ mod tests {
         })
     }
 
-    /// What [`schedule`] says, found the slow way: whoever is next is looked for among all.
+    /// What [`Queue::order`] says, found the slow way: whoever is next is looked for among all.
     fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
         let (mut left, mut going, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
         let mut order = Vec::new();
@@ -257,7 +457,7 @@ mod tests {
                 .count();
             let served = served.get(&namespace).copied().unwrap_or_default();
             (
-                rank(waiting, now),
+                rank(waiting.class, waiting.since, now),
                 load,
                 served,
                 waiting.since,
@@ -293,17 +493,31 @@ mod tests {
         #[case] per_namespace: usize,
         #[case] wanted: usize,
     ) {
-        let order: Vec<_> = (0..60).map(|n| key("a", &format!("{n:02}"))).collect();
+        let queue: Vec<_> = (0..60)
+            .map(|n| waiting("a", &format!("{n:02}"), Class::Change, 0))
+            .collect();
         let places = Places::new(all, per_namespace);
-        assert_eq!(places.admit(&order, &[]).len(), wanted);
+        let admitted = places.admit(
+            &queue_of(&queue),
+            &Running::default(),
+            &Served::new(),
+            at(0),
+        );
+        assert_eq!(admitted.len(), wanted);
     }
 
     #[test]
     fn reserved_slots_go_to_namespaces_without_a_run() {
         let places = Places::new(20, 20);
         let running: Vec<_> = (0..18).map(|n| key("a", &format!("{n:02}"))).collect();
-        let order = [key("a", "next"), key("b", "first"), key("b", "second")];
-        assert_eq!(places.admit(&order, &running), [&order[1]]);
+        let queue = [
+            waiting("a", "next", Class::Change, 0),
+            waiting("b", "first", Class::Change, 0),
+            waiting("b", "second", Class::Change, 0),
+        ];
+        let (queue, running) = (queue_of(&queue), running_of(&running));
+        let admitted = places.admit(&queue, &running, &Served::new(), at(0));
+        assert_eq!(admitted, [key("b", "first")]);
     }
 
     proptest! {
@@ -313,9 +527,12 @@ mod tests {
         ) {
             let places = Places::new(all, per_namespace);
             let order = schedule(&queue, &running, &served, at(5_000));
-            let admitted = places.admit(&order, &running);
+            let (of_queue, of_running) = (queue_of(&queue), running_of(&running));
+            let admitted = places.admit(&of_queue, &of_running, &served, at(5_000));
+            let one_by_one = admitted_one_by_one(places, &order, &running);
+            prop_assert_eq!(admitted.iter().collect::<Vec<_>>(), one_by_one);
             let mut then = running.clone();
-            then.extend(admitted.iter().copied().cloned());
+            then.extend(admitted.iter().cloned());
             prop_assert!(admitted.is_empty() || then.len() <= places.all);
             for waiting in &order {
                 let namespace = &waiting.namespace;
@@ -325,7 +542,7 @@ mod tests {
                 let free = places.all.saturating_sub(then.len());
                 let idle = load == 0 && free > 0;
                 let room = free > places.reserved && load < places.per_namespace;
-                prop_assert!(admitted.contains(&waiting) || !(idle || room));
+                prop_assert!(admitted.contains(waiting) || !(idle || room));
             }
         }
 
@@ -342,6 +559,56 @@ mod tests {
         fn who_is_next_is_the_first_among_all_that_are_left((queue, running, served) in crowd()) {
             let found = schedule(&queue, &running, &served, at(5_000));
             prop_assert_eq!(found, one_by_one(&queue, &running, &served, at(5_000)));
+        }
+
+        /// The order does not depend on the history of the queue.
+        #[test]
+        fn queue_is_in_order_after_any_changes(
+            events in prop::collection::vec(
+                (0..4_usize, 0..4_u8, 0..8_u8, 0..3_usize, 0..5_000_i64),
+                1..60,
+            ),
+            all in 0..9_usize,
+            per_namespace in 0..5_usize,
+        ) {
+            let places = Places::new(all, per_namespace);
+            let classes = [Class::Change, Class::Plan, Class::Drift];
+            let (mut queue, mut running) = (Queue::default(), Running::default());
+            let (mut waits, mut goes) = (Vec::<Waiting>::new(), Vec::<Key>::new());
+            let mut served = Served::new();
+            for (number, (event, namespace, name, class, since)) in (1..).zip(events) {
+                let it = waiting(
+                    &namespace.to_string(),
+                    &name.to_string(),
+                    classes[class],
+                    since,
+                );
+                waits.retain(|waiting| waiting.key != it.key || event == 3);
+                match event {
+                    0 => {
+                        queue.insert(it.clone());
+                        waits.push(it);
+                    }
+                    1 => drop(queue.remove(&it.key)),
+                    2 => {
+                        queue.remove(&it.key);
+                        running.insert(it.key.clone());
+                        served.insert(it.key.namespace.clone(), number);
+                        goes.retain(|key| *key != it.key);
+                        goes.push(it.key);
+                    }
+                    _ => {
+                        prop_assert_eq!(running.remove(&it.key), goes.contains(&it.key));
+                        goes.retain(|key| *key != it.key);
+                    }
+                }
+                let now = at(4_000);
+                let order: Vec<Key> = queue.order(&running, &served, now).collect();
+                prop_assert_eq!(&order, &one_by_one(&waits, &goes, &served, now));
+                let admitted = places.admit(&queue, &running, &served, now);
+                let one_by_one = admitted_one_by_one(places, &order, &goes);
+                prop_assert_eq!(admitted.iter().collect::<Vec<_>>(), one_by_one);
+            }
         }
 
         /// Thousands wait in some namespaces, and as many as there are places run; places get free

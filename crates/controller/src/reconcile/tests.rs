@@ -9,7 +9,7 @@ use kube::runtime::reflector;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::{look, rounded};
+use super::look;
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
@@ -139,10 +139,4 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     assert_eq!(look_at("7").await, (true, 0));
     let (_, written) = look_at("9").await;
     assert_eq!(written, 1, "status PinLost of the latest version");
-}
-
-#[test]
-fn queue_positions_are_rounded_up_to_two_digits() {
-    let positions = [1, 9, 10, 99, 100, 101, 4_321].map(rounded);
-    assert_eq!(positions, [1, 9, 10, 99, 100, 110, 4_400]);
 }
