@@ -108,6 +108,13 @@ impl fmt::Display for Digest {
     }
 }
 
+/// Whether `text` has the form of a tag: `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
+pub(crate) fn is_tag(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let fits = !text.is_empty() && text.len() <= 128 && !text.starts_with(['.', '-']);
+    fits && text.chars().all(plain)
+}
+
 /// An image: a repository, and a tag or a digest or both. The digest decides where there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageRef {
@@ -156,9 +163,7 @@ impl ImageRef {
     /// # Errors
     /// [`Error::InvalidImageName`] when the tag is not of `[A-Za-z0-9_][A-Za-z0-9._-]{0,127}`.
     pub fn tagged(name: ImageName, tag: &str) -> Result<Self, Error> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let fits = !tag.is_empty() && tag.len() <= 128 && !tag.starts_with(['.', '-']);
-        if fits && tag.chars().all(plain) {
+        if is_tag(tag) {
             return Ok(Self {
                 name,
                 tag: Some(tag.to_owned()),

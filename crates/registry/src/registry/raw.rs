@@ -12,13 +12,15 @@ use crate::{
     image::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST},
     name::{ImageName, is_docker_hub},
     prune::{Found, Ours, is_cache_tag, is_context_tag, is_image_tag, read_config},
-    reference::Digest,
+    reference::{Digest, is_tag},
 };
 
 /// Bytes of an answer.
 const ANSWER: usize = 8 << 20;
 /// Tags of one page.
 const PAGE: usize = 500;
+/// Maximum number of tags of a repository that is pruned.
+const TAGS: usize = 100_000;
 /// The forms of manifests that registries keep.
 pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
 
@@ -200,7 +202,11 @@ impl Call<'_> {
             let more = answer.headers.contains_key(header::LINK) || page.len() >= PAGE;
             let before = tags.len();
             last = page.last().cloned();
-            tags.extend(page);
+            tags.extend(page.into_iter().filter(|tag| is_tag(tag)));
+            if tags.len() > TAGS {
+                let detail = format!("it lists more than {TAGS} tags");
+                return Err(self.refused(Failure::Other, detail));
+            }
             if !more || tags.len() == before {
                 return Ok(tags);
             }

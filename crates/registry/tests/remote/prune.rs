@@ -181,6 +181,54 @@ async fn a_registry_that_knows_no_pages_is_asked_no_more_than_twice() {
     is_listed_in_two_questions(&server).await;
 }
 
+#[tokio::test]
+async fn tags_without_end_are_an_error() {
+    // Each page follows the one before.
+    let server = Fake::start(|_, seen| match seen.path.as_str() {
+        "/v2/team/x/tags/list" => {
+            let last = seen.fields.split("last=context-").nth(1);
+            let last = last.and_then(|digits| u64::from_str_radix(digits.get(..16)?, 16).ok());
+            let from = last.map_or(0, |last| last + 1);
+            let tags = (from..from + 40_000).map(|number| format!("context-{number:016x}"));
+            let tags: Vec<String> = tags.collect();
+            (200, None, json!({"name": "x", "tags": tags}).to_string())
+        }
+        _ => (200, None, "{}".to_owned()),
+    })
+    .await;
+    let client = client(Options::default());
+    let listed = client.inventory(&name(&server.host), &plain(None)).await;
+    told(
+        &listed.unwrap_err(),
+        "RegistryError",
+        false,
+        &["it lists more than 100000 tags"],
+    );
+    assert_eq!(server.seen("/v2/team/x/tags/list").len(), 3);
+}
+
+#[tokio::test]
+async fn tags_that_are_no_tags_are_not_asked_for() {
+    let server = Fake::start(|_, seen| match seen.path.as_str() {
+        "/v2/" => (200, None, "{}".to_owned()),
+        "/v2/team/x/tags/list" => {
+            let tags = [
+                "../../other/manifests/x",
+                "a b",
+                "?n=1",
+                "",
+                &"a".repeat(129),
+            ];
+            (200, None, json!({"name": "x", "tags": tags}).to_string())
+        }
+        path => panic!("{path}"),
+    })
+    .await;
+    let client = client(Options::default());
+    let listed = client.inventory(&name(&server.host), &plain(None)).await;
+    assert_eq!(listed.unwrap(), []);
+}
+
 /// A registry in which a tag is for ever.
 async fn immutable(taken_by: &'static str) -> Fake {
     Fake::start(move |_, seen| {
