@@ -20,13 +20,11 @@ use tokio::net::TcpListener;
 
 use crate::layout::Vars;
 use crate::record::{Record, RecordError};
-use crate::state_store::{MoreSlots, StateError, StateStore};
+use crate::state_store::{LARGEST, MoreSlots, StateError, StateStore};
 use locks::Locks;
 
 /// The name of the engine's user.
 const USER: &str = "alustan";
-/// The largest state that is taken: 256 MiB.
-const LARGEST: usize = 256 * 1024 * 1024;
 /// How long the controller may take to give more slots, and how often we look.
 const SLOTS_PATIENCE: Duration = Duration::from_mins(1);
 const SLOTS_PAUSE: Duration = Duration::from_millis(500);

@@ -43,6 +43,10 @@ pub const DATA: &str = "data";
 const WRITER: &str = "writer";
 /// How many bytes one slot takes: a Secret may have 1 MiB in all.
 pub const CHUNK: usize = 900 * 1024;
+/// Maximum size of a state, in bytes.
+pub const LARGEST: usize = 256 << 20;
+/// Maximum number of Secrets of one version.
+const SLOTS: usize = 1024;
 /// How long a write waits for the API server.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -400,7 +404,7 @@ fn version_of(
     }
     let head: Head = serde_json::from_slice(state).unwrap_or_default();
     Version {
-        version: before.map_or(0, |it| it.version) + 1,
+        version: before.map_or(0, |it| it.version).saturating_add(1),
         slots,
         size: u64::try_from(state.len()).unwrap_or(u64::MAX),
         sha256,

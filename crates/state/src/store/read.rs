@@ -6,17 +6,27 @@ use std::time::Duration;
 
 use flate2::read::GzDecoder;
 
-use super::{DATA, PATIENCE, POINTER, Pointer, StateError, Version, sha256_hex};
+use super::{DATA, LARGEST, PATIENCE, POINTER, Pointer, SLOTS, StateError, Version, sha256_hex};
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Secrets, Snapshot, StoreError};
 
+/// Parses the pointer. A module has the rights of its run, so the pointer may name any number of Secrets.
 pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {
-    match snapshot.data.get(POINTER) {
-        None => Ok(Pointer::default()),
-        Some(bytes) if bytes.is_empty() => Ok(Pointer::default()),
-        Some(bytes) => serde_json::from_slice(bytes)
-            .map_err(|source| StateError::Pointer(name.to_owned(), source)),
+    let bytes = snapshot.data.get(POINTER).map(Vec::as_slice);
+    let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
+        return Ok(Pointer::default());
+    };
+    let pointer: Pointer = serde_json::from_slice(bytes)
+        .map_err(|source| StateError::Pointer(name.to_owned(), source))?;
+    let versions = pointer.current.iter().chain(&pointer.previous);
+    if let Some(version) = versions.into_iter().find(|it| it.slots.len() > SLOTS) {
+        return Err(StateError::Corrupt(format!(
+            "secret {name} names {} secrets for version {} of the state, more than {SLOTS}",
+            version.slots.len(),
+            version.version
+        )));
     }
+    Ok(pointer)
 }
 
 pub(super) async fn read_pointer(
@@ -133,8 +143,12 @@ async fn unpack(
 fn verify(version: &Version, packed: &[u8]) -> Result<Vec<u8>, String> {
     let mut state = Vec::new();
     GzDecoder::new(packed)
+        .take(LARGEST as u64 + 1)
         .read_to_end(&mut state)
         .map_err(|error| error.to_string())?;
+    if state.len() > LARGEST {
+        return Err(format!("it has more than {LARGEST} bytes"));
+    }
     if sha256_hex(&state) == version.sha256 {
         Ok(state)
     } else {

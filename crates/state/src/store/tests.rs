@@ -410,6 +410,47 @@ async fn a_damaged_state_is_an_error_that_tells_the_way_back() {
 }
 
 #[tokio::test]
+async fn a_small_version_of_a_large_state_is_cut_early() {
+    let secrets = cluster(1);
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..=LARGEST >> 20 {
+        packed.write_all(&zeros).unwrap();
+    }
+    let version = version_of(b"{}", sha256_hex(b"{}"), vec!["slot-0".to_owned()], None);
+    let pointer = Pointer {
+        current: Some(version),
+        ..Pointer::default()
+    };
+    let pointer = serde_json::to_vec(&pointer).unwrap();
+    secrets.put("state", [(POINTER, pointer)]);
+    secrets.put("slot-0", [(DATA, packed.finish().unwrap())]);
+    let error = open_with(&secrets, 1, 1).await.err().unwrap().to_string();
+    assert!(
+        error.contains("it has more than 268435456 bytes"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_pointer_to_more_secrets_than_a_state_has_is_refused() {
+    let secrets = cluster(1);
+    let version = version_of(b"{}", sha256_hex(b"{}"), names(SLOTS + 1), None);
+    let pointer = Pointer {
+        previous: Some(version),
+        ..Pointer::default()
+    };
+    let pointer = serde_json::to_vec(&pointer).unwrap();
+    secrets.put("state", [(POINTER, pointer)]);
+    let error = open_with(&secrets, 1, 1).await.err().unwrap().to_string();
+    assert!(
+        error.contains("names 1025 secrets for version 1"),
+        "{error}"
+    );
+    assert_eq!(secrets.reads(), ["state"]);
+}
+
+#[tokio::test]
 async fn a_deleted_state_is_gone_but_kept_as_the_previous_one() {
     let secrets = cluster(3);
     let store = open(&secrets).await;
