@@ -15,6 +15,8 @@ pub type Moment = Duration;
 
 /// How long a Lease counts for the others after its last renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
+/// Maximum time without a renewal before a Lease is taken, regardless of its duration.
+const LONGEST: Duration = Duration::from_mins(1);
 /// How long after its last renewal a leader may begin a write.
 pub const BEGINS: Duration = Duration::from_secs(10);
 /// How long after it a write that goes on is given up.
@@ -208,7 +210,8 @@ impl Elector {
     fn wait_for(&self, record: &Record, since: Moment, found: Found) -> (Moment, Act) {
         let holder = record.holder.as_deref();
         let free = holder.is_none_or(|holder| self.identity.succeeds(holder));
-        let free_at = if free { since } else { since + record.duration };
+        let lasts = record.duration.min(LONGEST);
+        let free_at = if free { since } else { since + lasts };
         let look_at = self.looked + LOOKS;
         match found {
             _ if look_at < free_at => (look_at, Act::Look),

@@ -64,6 +64,17 @@ fn who_comes_second_looks_every_two_seconds_and_takes_what_was_not_renewed_for_f
 }
 
 #[test]
+fn duration_of_a_lease_has_a_bound() {
+    let mut other = elector("b");
+    let mut forged = record("1", Some("a_1"), "x");
+    forged.duration = Moment::from_secs(1 << 31);
+    other.looked(Some(forged.clone()), second(0));
+    other.looked(Some(forged), second(59));
+    let take = Act::Take("1".to_owned());
+    assert_eq!(other.next(second(59)), (second(60), take));
+}
+
+#[test]
 fn what_nobody_holds_is_taken_at_once() {
     let mut other = elector("b");
     other.looked(Some(record("7", None, "x")), second(3));
