@@ -7,6 +7,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{GitRepo, Terraform};
 use alustan_core::allowed::Allowed;
 use alustan_core::digest as hash;
+use alustan_core::progress;
 use alustan_core::seen::{IMAGE_MISSING, SourceSeen};
 use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
 use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
@@ -26,8 +27,9 @@ use crate::references::{References, Remote};
 /// When something that cannot be asked is looked at again: its Secret may have changed.
 pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// How many lines of a failed build's log are looked at.
+/// How many lines of a failed build's log are looked at, and how many bytes of them.
 const LOG_LINES: i64 = 200;
+const LOG_BYTES: i64 = 1 << 20;
 
 /// Where a module is, and how to get it.
 #[derive(Clone)]
@@ -438,6 +440,7 @@ pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String>
             let parameters = LogParams {
                 container: Some("build".to_owned()),
                 tail_lines: Some(LOG_LINES),
+                limit_bytes: Some(LOG_BYTES),
                 ..LogParams::default()
             };
             let log = call("read the build's log", api.logs(&pod, &parameters)).await;
@@ -467,11 +470,11 @@ pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
         return failure.clone();
     };
     let (class, reason) = classify(line);
-    Failure {
+    progress::failure(Failure {
         class,
         reason: reason.to_owned(),
         message: format!("{}: {line}", failure.message),
-    }
+    })
 }
 
 fn classify(line: &str) -> (FailureClass, &'static str) {
@@ -497,5 +500,24 @@ fn classify(line: &str) -> (FailureClass, &'static str) {
         (FailureClass::Module, "RegistryTls")
     } else {
         (FailureClass::Module, "BuildFailed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_a_log_in_a_message_has_a_bound() {
+        let failure = Failure {
+            class: FailureClass::Module,
+            reason: "BuildFailed".to_owned(),
+            message: "the builder ended with exit code 1 (Error)".to_owned(),
+        };
+        let log = format!("ok\nerror \u{1b}[31m{}\n", "x".repeat(100_000));
+        let found = explain(&failure, &log);
+        let begin = "the builder ended with exit code 1 (Error): error  [31mxxx";
+        assert!(found.message.starts_with(begin), "{found:?}");
+        assert!(found.message.len() <= 8_000);
     }
 }

@@ -3,6 +3,7 @@
 use alustan_api::{FIELD_MANAGER, Terraform, TerraformStatus};
 use alustan_core::events;
 use alustan_core::leftovers::{leftovers, replacing};
+use alustan_core::status::bounded;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -32,6 +33,7 @@ const LONGEST_NOTE: usize = 1024;
 /// it.
 pub(crate) async fn report(session: &Session<'_>, status: TerraformStatus) -> Result<(), Error> {
     let Session { cx, tf, who, .. } = *session;
+    let status = bounded(status);
     cx.notifier.tell(who, tf, &status);
     let previous = tf.status.as_ref();
     if previous != Some(&status) {

@@ -264,7 +264,7 @@ fn changes(mut told: ChangeSet) -> ChangeSet {
 }
 
 /// Validates a failure: known reason, bounded message. The message may contain output of the module.
-pub(crate) fn failure(told: Failure) -> Failure {
+pub fn failure(told: Failure) -> Failure {
     let known = reasons::ALL.contains(&told.reason.as_str());
     Failure {
         reason: if known {
@@ -282,7 +282,7 @@ fn address(told: &str) -> String {
 }
 
 /// Truncates `text` to at most `most` bytes. Replaces control characters, which take six bytes each in JSON.
-fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     text.get(..text.floor_char_boundary(most))
         .unwrap_or_default()

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::delete;
 use crate::image::ImagePlan;
+use crate::progress;
 use crate::seen::{Answer, IMAGE_MISSING, SourceSeen, StackSeen};
 use crate::stack;
 
@@ -29,6 +30,19 @@ pub(crate) const DELETION_PROTECTED: &str = "DeletionProtected";
 pub const ON_PURPOSE: [&str; 2] = [SUSPENDED, DELETION_PROTECTED];
 /// The reason of drift that no correction ends (rule 7).
 pub(crate) const NOT_CONVERGING: &str = "NotConverging";
+
+/// Maximum size of a message, in bytes, as for conditions of Kubernetes:
+/// <https://github.com/kubernetes/apimachinery/blob/v0.34.0/pkg/apis/meta/v1/types.go#L1648>.
+const MAX_MESSAGE: usize = 32 << 10;
+
+/// Returns `status` with bounded messages. Messages repeat the words of other objects, of registries, git servers and builders.
+pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
+    status.message = progress::cut(&status.message, MAX_MESSAGE);
+    for condition in &mut status.conditions {
+        condition.message = progress::cut(&condition.message, MAX_MESSAGE);
+    }
+    status
+}
 
 /// What goes on with a resource, for people and for `kubectl wait`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -494,5 +508,25 @@ fn run(report: &RunReport) -> RunStatus {
             .round(Unit::Second)
             .map_or(0, |took| took.as_secs()),
         job: report.job.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_status_have_a_bound() {
+        let long = format!("\u{1b}[31m{}", "ü".repeat(MAX_MESSAGE));
+        let verdict = Verdict::new(Kind::Ready, false, "ObjectNotReady", long.as_str());
+        let status = bounded(TerraformStatus {
+            message: long,
+            conditions: conditions::merge(&[], &[verdict], None, Timestamp::UNIX_EPOCH),
+            ..TerraformStatus::default()
+        });
+        for message in [&status.message, &status.conditions[0].message] {
+            assert!(message.starts_with(" [31mü") && message.len() <= MAX_MESSAGE);
+            assert!(message.len() > MAX_MESSAGE - 2);
+        }
     }
 }

@@ -11,6 +11,7 @@ use alustan_api::{Terraform, names};
 use alustan_core::admission;
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
+use alustan_core::progress;
 use alustan_core::seen::{
     BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, UNSCHEDULABLE, Waiting,
 };
@@ -38,6 +39,9 @@ const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 /// How long the Job controller may take for a pod before it is looked up what it tells: less than
 /// until people are told.
 const LATE: SignedDuration = SignedDuration::from_secs(10);
+
+/// Maximum number of events of a Job that are read: their number has no bound.
+const EVENTS: u32 = 100;
 
 /// The label with the name of a pod's Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -104,7 +108,7 @@ fn is_late(created_at: Timestamp) -> bool {
 async fn no_pod(cx: &Context, namespace: &str, uid: &str) -> Option<Waiting> {
     let api: Api<Event> = Api::namespaced(cx.client.clone(), namespace);
     let failures = format!("regarding.uid={uid},reason=FailedCreate");
-    let list = ListParams::default().fields(&failures);
+    let list = ListParams::default().fields(&failures).limit(EVENTS);
     let found = call("list the events of a Job", api.list(&list)).await;
     let found = found.inspect_err(|error| debug!(error = error.chain(), "nobody tells"));
     let latest = found.ok()?.items.into_iter().max_by_key(|event| {
@@ -337,10 +341,10 @@ fn prepare_failure(end: &ContainerStateTerminated) -> Failure {
     })
 }
 
-/// Parses the failure report in the termination message of a runner container.
+/// Parses the failure report in the termination message of a runner container. Module code may have written it.
 fn reported(end: &ContainerStateTerminated) -> Option<Failure> {
     let report: PrepareReport = serde_json::from_str(end.message.as_deref()?).ok()?;
-    Some(report.failure)
+    Some(progress::failure(report.failure))
 }
 
 /// The failure of a build whose containers say nothing of it.
@@ -481,6 +485,22 @@ mod tests {
 
     use super::*;
     use crate::fake_api;
+
+    #[test]
+    fn termination_message_has_known_reasons_and_bounded_texts() {
+        let failed = |reason: &str, message: &str| {
+            let failure = json!({"class": "User", "reason": reason, "message": message});
+            let end = ContainerStateTerminated {
+                message: Some(json!({"failure": failure}).to_string()),
+                ..ContainerStateTerminated::default()
+            };
+            prepare_failure(&end)
+        };
+        assert_eq!(failed("ProviderNotFound", "x").reason, "ProviderNotFound");
+        let forged = failed("no reason\n", &format!("\u{1b}{}", "x".repeat(20_000)));
+        assert_eq!(forged.reason, "Failed");
+        assert!(forged.message.starts_with(" xx") && forged.message.len() <= 8_000);
+    }
 
     /// A pod with phase `Running` and containers whose states are given by name.
     fn pod(containers: Value, init_containers: Value) -> Pod {
