@@ -395,7 +395,7 @@ pub struct Script {
     /// The script's text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline: Option<String>,
-    /// Where the script's text is.
+    /// Where the script's text is, at most 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<KeyRef>,
 }

@@ -19,6 +19,9 @@ use crate::context::Context;
 use crate::enact::call;
 use crate::error::{Error, Found};
 
+/// Maximum size of a script, in bytes. The run record holds all of them, and a Secret holds 1 MiB.
+const LARGEST_SCRIPT: usize = 64 << 10;
+
 /// The key of Secrets of the older type, `kubernetes.io/dockercfg`.
 const DOCKERCFG: &str = ".dockercfg";
 
@@ -301,11 +304,20 @@ impl Reader<'_> {
         };
         let field = format!("{field}.configMapRef");
         let map = found!(self.config_map(&field, name).await?);
-        let text = map.data.as_ref().and_then(|data| data.get(key));
-        Ok(text
-            .cloned()
-            .map(Some)
-            .ok_or_else(|| self.missing_key(&field, "ConfigMap", name, key)))
+        let Some(text) = map.data.as_ref().and_then(|data| data.get(key)) else {
+            return Ok(Err(self.missing_key(&field, "ConfigMap", name, key)));
+        };
+        if text.len() > LARGEST_SCRIPT {
+            let message = format!(
+                "{field}: key {key} of ConfigMap {name} has {} bytes; a script has at most {LARGEST_SCRIPT}",
+                text.len()
+            );
+            return Ok(Err(Failure {
+                class: FailureClass::User,
+                ..waits("InputTooLarge", message)
+            }));
+        }
+        Ok(Ok(Some(text.clone())))
     }
 }
 

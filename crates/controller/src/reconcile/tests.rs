@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::look;
+use crate::Ref;
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
@@ -18,6 +19,7 @@ use crate::http::Health;
 use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
+use crate::observe::Session;
 use crate::run::{LISTS, Made, context};
 use crate::signing::Signer;
 
@@ -139,4 +141,56 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     assert_eq!(look_at("7").await, (true, 0));
     let (_, written) = look_at("9").await;
     assert_eq!(written, 1, "status PinLost of the latest version");
+}
+
+#[tokio::test]
+async fn values_and_scripts_from_a_config_map_have_a_bound() {
+    let seen = async |bytes: usize, spec: Value| {
+        let (client, _) = fake_api::serve(move |asked| {
+            if asked.uri.ends_with("/configmaps/big") {
+                (
+                    200,
+                    json!({"metadata": {"name": "big"}, "data": {"a": "x".repeat(bytes)}}),
+                )
+            } else {
+                fake_api::not_found()
+            }
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let cx = operator(client, folder.path());
+        let mut resource = json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "uid": "u", "generation": 1},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/team/infra"},
+                "containerRegistry": {"imageName": "registry.test/team/web"},
+            },
+        });
+        resource["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
+        let tf: Terraform = serde_json::from_value(resource).unwrap();
+        let who = Ref::new("web").within("team");
+        let session = Session::new(&cx, &tf, &who, None);
+        let seen = Box::pin(session.observe()).await.unwrap();
+        let missing = [
+            seen.inputs.err().map(|it| it.failure),
+            seen.stack.variables.missing,
+        ];
+        missing
+            .into_iter()
+            .flatten()
+            .next()
+            .map(|failure| failure.reason)
+    };
+    let values = json!({"variablesFrom": [{"configMapRef": {"name": "big"}}]});
+    let script = json!({"scripts": {"apply": {"configMapRef": {"name": "big", "key": "a"}}}});
+    let too_large = Some("InputTooLarge".to_owned());
+    // JSON adds two quotation marks.
+    assert_eq!(Box::pin(seen((256 << 10) - 2, values.clone())).await, None);
+    assert_eq!(Box::pin(seen(256 << 10, values)).await, too_large);
+    assert_eq!(Box::pin(seen(64 << 10, script.clone())).await, None);
+    assert_eq!(Box::pin(seen((64 << 10) + 1, script)).await, too_large);
 }
