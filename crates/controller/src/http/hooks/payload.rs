@@ -275,6 +275,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_told() {
+        let named = |bytes: usize| {
+            let url = "https://a.test/b/";
+            let url = format!("{url}{}", "c".repeat(bytes - url.len()));
+            json!({"repository": url}).to_string()
+        };
         for (body, said) in [
             ("", "no JSON"),
             ("[]", "not of the form"),
@@ -284,10 +289,13 @@ mod tests {
                 "branch",
             ),
             (r#"{"repository": "file:///etc"}"#, "names no repository"),
+            (&named(LONGEST_ADDRESS + 1), "names no repository"),
         ] {
             let error = read(Sender::Generic, body.as_bytes()).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
+        let longest = read(Sender::Generic, named(LONGEST_ADDRESS).as_bytes());
+        assert_eq!(longest.map(|push| push.repositories.len()), Ok(1));
         assert!(read(Sender::Github, br#"{"zen": "x"}"#).is_err());
     }
 }
