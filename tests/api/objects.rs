@@ -8,7 +8,7 @@ use alustan_api::run::{
     PinnedImage, RunInputs, RunKind, RunProgress, RunRecord, RunSpec, ScriptTexts, TimeLimits,
     Trigger,
 };
-use alustan_api::{BuilderKind, FIELD_MANAGER, Terraform, labels, names};
+use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Terraform, labels, names};
 use alustan_core::image;
 use alustan_core::objects::build_job::{self, Build};
 use alustan_core::objects::outputs::Chosen;
@@ -45,6 +45,8 @@ fn settings() -> Settings {
         operator_image: "registry.test/operator:1".to_owned(),
         insecure_registries: vec!["registry.test".to_owned()],
         ca_bundle: Some("-----BEGIN CERTIFICATE-----\n".to_owned()),
+        architecture: None,
+        own_architecture: Architecture::own(),
         environment: BTreeMap::from([pair("HTTPS_PROXY", "http://proxy.test:3128")]),
         dockerfiles: false,
         identity_registries: Vec::new(),
@@ -118,6 +120,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
                 cache: false,
                 unpack: kind == RunKind::Destroy,
                 image: format!("registry.test/team/web@{DIGEST}"),
+                architecture: Architecture::own(),
                 tag: "4f6a95f0".to_owned(),
                 config_hash: "0".to_owned(),
                 own_hash: String::new(),
@@ -160,7 +163,14 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
             engine: None,
             protocol: PROTOCOL,
         };
-        let image = image::plan(tf, &source, &base, "namespace-uid", &settings());
+        let image = image::plan(
+            tf,
+            &source,
+            &base,
+            Architecture::own(),
+            "namespace-uid",
+            &settings(),
+        );
         let build = Build {
             image: &image,
             artifact: &format!("registry.test/team/web@{DIGEST}"),
@@ -262,6 +272,7 @@ async fn the_operator_may_make_all_that_it_makes() {
         let pin = Pin {
             number: 1,
             image: format!("registry.test/team/web@{DIGEST}"),
+            architecture: Architecture::own(),
             tag: "4f6a95f0".to_owned(),
             revision: None,
             context: None,

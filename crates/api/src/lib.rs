@@ -6,6 +6,7 @@
     reason = "KubeSchema repeats each struct inside a function"
 )]
 
+pub mod architecture;
 pub mod conditions;
 pub mod engine;
 pub mod labels;
@@ -19,6 +20,7 @@ pub mod spec;
 pub mod stack;
 pub mod status;
 
+pub use architecture::Architecture;
 pub use engine::{Engine, EngineName};
 pub use notification::*;
 pub use spec::*;

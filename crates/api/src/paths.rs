@@ -59,10 +59,3 @@ pub const LAYERS: [Layer; 2] = [
         owner: USER,
     },
 ];
-
-/// The architecture of this program, and so of the nodes that build and run, as in `kubernetes.io/arch`.
-pub const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") {
-    "arm64"
-} else {
-    "amd64"
-};

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ApprovalRule;
+use crate::architecture::Architecture;
 use crate::engine::Engine;
 use crate::notification::NotificationEvent;
 use crate::report::{Failure, RunReport};
@@ -345,6 +346,9 @@ pub struct RunSpec {
     pub unpack: bool,
     /// The image that it runs in, by digest: the runner image, or its base.
     pub image: String,
+    /// Architecture of the image and of the node.
+    #[serde(default = "Architecture::own")]
+    pub architecture: Architecture,
     /// The image's tag.
     pub tag: String,
     /// The config hash (rule 3).
@@ -605,6 +609,8 @@ pub struct History {
     pub base: Option<PinnedImage>,
     /// The engine that what exists was applied with.
     pub engine: Option<Engine>,
+    /// Architecture of the last run with a result. It outlasts a leader on a node of another architecture.
+    pub architecture: Option<Architecture>,
     /// The last image that could not be pulled: where the pin has it, the registry is asked again.
     pub lost_image: Option<String>,
     /// Runs for values that are found elsewhere and changed, when they follow each other closely.
@@ -823,6 +829,9 @@ pub struct Pin {
     pub number: i64,
     /// The runner image by digest.
     pub image: String,
+    /// Architecture of the image.
+    #[serde(default = "Architecture::own")]
+    pub architecture: Architecture,
     /// Its tag: a digest over everything that goes into it.
     pub tag: String,
     /// The commit.

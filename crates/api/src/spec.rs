@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::architecture::Architecture;
 use crate::engine::EngineName;
 use crate::notification::Notification;
 use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, VariablesFrom};
@@ -818,6 +819,11 @@ pub struct RunnerSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub env_from_secrets: Vec<NameRef>,
+    /// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must
+    /// have it. Default: the operator's `--architecture`, else that of the last run, else that of the operator. A change applies
+    /// nothing: the next run builds the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<Architecture>,
 }
 
 /// A token of a ServiceAccount for somebody outside of the cluster. It is good for an hour, and replaced

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use alustan_api::{BuilderKind, Engine, EngineName, engine};
+use alustan_api::{Architecture, BuilderKind, Engine, EngineName, engine};
 use alustan_core::settings::{EngineImage, KANIKO, KANIKO_CAPABILITIES, Settings};
 use alustan_registry::ImageRef;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -66,6 +66,11 @@ pub(crate) struct Config {
     /// time of a build, so that nobody but the operator should have rights there.
     #[arg(long, env = "ALUSTAN_BUILD_NAMESPACE")]
     pub(crate) build_namespace: Option<String>,
+    /// CPU architecture of images, and of the nodes of builds and runs, unless a resource names one (`runner.architecture`):
+    /// `amd64` or `arm64`. Default: for each resource that of its last run, and for a new one that of this operator. A change
+    /// applies nothing: the next run of each resource builds its image.
+    #[arg(long, env = "ALUSTAN_ARCHITECTURE", value_parser = architecture)]
+    pub(crate) architecture: Option<Architecture>,
     /// A registry that is spoken to in plain http, as host:port; may be repeated.
     #[arg(
         long = "insecure-registry",
@@ -298,6 +303,8 @@ impl Config {
             operator_image: self.operator_image.clone(),
             insecure_registries: self.insecure_registries.clone(),
             ca_bundle,
+            architecture: self.architecture,
+            own_architecture: Architecture::own(),
             environment,
             dockerfiles: self.allow_dockerfiles,
             identity_registries: self.identity_registries.clone(),
@@ -323,6 +330,12 @@ fn builder_kind(text: &str) -> Result<BuilderKind> {
         .into_iter()
         .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(text));
     found.with_context(|| format!("invalid builder kind {text:?}: expected kaniko or append"))
+}
+
+/// Parses an architecture.
+fn architecture(text: &str) -> Result<Architecture> {
+    Architecture::parse(text)
+        .with_context(|| format!("invalid architecture {text:?}: expected amd64 or arm64"))
 }
 
 /// Reads `NAME:VERSION=IMAGE`.
@@ -377,6 +390,15 @@ mod tests {
         ] {
             assert!(engine_image(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn architecture_is_amd64_or_arm64() {
+        for known in Architecture::ALL {
+            assert_eq!(architecture(known.as_str()).unwrap(), known);
+        }
+        let error = architecture("x86_64").unwrap_err().to_string();
+        assert!(error.contains("expected amd64 or arm64"), "{error}");
     }
 
     #[test]

@@ -139,7 +139,9 @@ impl<'a> Session<'a> {
         };
         let plan = match (source.value(), base.value(), namespace_uid.as_deref()) {
             (Some(source), Some(base), Some(uid)) => {
-                Some(image::plan(tf, source, base, uid, &cx.settings))
+                let recorded = record.as_ref().and_then(|record| record.history.architecture);
+                let architecture = cx.settings.architecture_of(tf, recorded);
+                Some(image::plan(tf, source, base, architecture, uid, &cx.settings))
             }
             _ => None,
         };

@@ -265,6 +265,9 @@ fn fold(
     if (half_way && !run.destroys) || (applies(run) && is_done(report.result)) {
         next.engine = engine.cloned().or(next.engine);
     }
+    if half_way || !matches!(report.result, RunResult::Failed | RunResult::Cancelled) {
+        next.architecture = Some(run.architecture);
+    }
     let failure = report.failure.as_ref();
     let unpulled = failure.filter(|failure| failure.reason == IMAGE_PULL);
     next.cache = cache_after(history.cache, run.cache, failure, report.result);

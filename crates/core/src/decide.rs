@@ -356,7 +356,9 @@ impl Case<'_> {
             return Err(refused);
         }
         let uid = &self.seen.namespace_uid;
-        let plan = image::plan(self.tf, source, &base, uid, self.settings);
+        let recorded = self.history.architecture;
+        let architecture = self.settings.architecture_of(self.tf, recorded);
+        let plan = image::plan(self.tf, source, &base, architecture, uid, self.settings);
         Ok(Runner { base, plan })
     }
 
@@ -652,6 +654,7 @@ impl Case<'_> {
             kind,
             trigger,
             image: build::image_by_digest(self.tf, &digest),
+            architecture: plan.architecture,
             tag: plan.tag.clone(),
             artifact: Some(image::artifact(self.tf, source)),
             revision: Some(source.revision.clone()),

@@ -182,8 +182,7 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
                     return case.done(&situation, Some(&image), Some(digest));
                 }
             };
-            let tag = image.tag.clone();
-            let run = plan::by_the_spec(&case, target.source, wanted, tag, &digest);
+            let run = plan::by_the_spec(&case, target.source, wanted, &image, &digest);
             attempt(case, run, Some((image, digest)))
         }
         Image::Missing(missing) => {

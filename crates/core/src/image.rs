@@ -3,7 +3,7 @@
 use alustan_api::paths::{LAYERS, RUNNER_LAYER};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
-use alustan_api::{BuilderKind, Terraform, paths};
+use alustan_api::{Architecture, BuilderKind, Terraform, paths};
 use serde_json::json;
 
 use crate::base_image;
@@ -23,6 +23,8 @@ pub struct ImagePlan {
     pub context: String,
     /// The base image by digest.
     pub base: String,
+    /// Architecture of the image and of the node that builds it.
+    pub architecture: Architecture,
     /// Whether the base image may lack the runner, so that the build brings it.
     pub inject: bool,
     /// The backend that the image is initialised for, so that runs need no `init`.
@@ -86,6 +88,7 @@ pub fn plan(
     tf: &Terraform,
     source: &SourceSeen,
     base: &PinnedImage,
+    architecture: Architecture,
     namespace_uid: &str,
     settings: &Settings,
 ) -> ImagePlan {
@@ -102,7 +105,7 @@ pub fn plan(
     let backend = (managed && source.backend.is_none() && !own_init).then_some("http");
     let mut inputs = json!({
         "context": source.context, "path": source.path, "dockerfile": dockerfile,
-        "backend": backend, "architecture": paths::ARCHITECTURE, "format": FORMAT, "protocol": PROTOCOL,
+        "backend": backend, "architecture": architecture, "format": FORMAT, "protocol": PROTOCOL,
         "namespace": namespace_uid, "repository": repository(tf),
     });
     if let (Some(path), Some(inputs)) = (&before, inputs.as_object_mut()) {
@@ -113,6 +116,7 @@ pub fn plan(
         tag: digest::plain(&inputs).chars().take(40).collect(),
         context: source.context.clone(),
         base: base.resolved.clone(),
+        architecture,
         inject,
         backend,
         dockerfile,

@@ -443,7 +443,7 @@ mod tests {
     use alustan_api::conditions::{Kind as Condition, Verdict, merge};
     use alustan_api::report::{Failure, FailureClass, RunResult};
     use alustan_api::run::{Failures, RunSpec, Trigger};
-    use alustan_api::{DriftStatus, TerraformSpec};
+    use alustan_api::{Architecture, DriftStatus, TerraformSpec};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
@@ -481,6 +481,7 @@ mod tests {
                 cache: false,
                 unpack: false,
                 image: String::new(),
+                architecture: Architecture::own(),
                 tag: String::new(),
                 config_hash: String::new(),
                 own_hash: String::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::{BuilderKind, Engine, Terraform};
+use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 
 /// The operator's configuration, as far as behaviour depends on it.
@@ -31,6 +31,10 @@ pub struct Settings {
     pub insecure_registries: Vec<String>,
     /// Certificates (PEM) to trust besides the usual ones.
     pub ca_bundle: Option<String>,
+    /// Architecture of resources that name none.
+    pub architecture: Option<Architecture>,
+    /// Architecture of the operator. It counts where nothing else names one.
+    pub own_architecture: Architecture,
     /// Environment of every container: proxies.
     pub environment: BTreeMap<String, String>,
     /// Whether an image may be built from a Dockerfile of its repository.
@@ -79,6 +83,16 @@ impl Settings {
             self.builder
         };
         builder.and_then(|builder| builder.kind).unwrap_or(default)
+    }
+
+    /// Returns the architecture of builds and runs of `tf`. `recorded`: that of what exists, if known.
+    pub fn architecture_of(&self, tf: &Terraform, recorded: Option<Architecture>) -> Architecture {
+        let runner = tf.spec.runner.as_ref();
+        runner
+            .and_then(|runner| runner.architecture)
+            .or(self.architecture)
+            .or(recorded)
+            .unwrap_or(self.own_architecture)
     }
 
     /// Whether the operator's own identity may be used for `repository`, named without a tag.

@@ -1,11 +1,11 @@
 //! The writes that start a run, or help one on.
 
-use alustan_api::Terraform;
 use alustan_api::names;
 use alustan_api::run::{
     CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
     RunRecord, RunSpec, Trigger,
 };
+use alustan_api::{Architecture, Terraform};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -37,6 +37,8 @@ pub struct Plan {
     pub trigger: Trigger,
     /// The runner image by digest.
     pub image: String,
+    /// Its architecture.
+    pub architecture: Architecture,
     /// Its tag.
     pub tag: String,
     /// The commit.
@@ -80,6 +82,7 @@ impl Plan {
             cache: self.has_cache(tf, seen, history),
             unpack: self.unpack,
             image: self.image.clone(),
+            architecture: self.architecture,
             tag: self.tag.clone(),
             config_hash: self.config.hash.clone(),
             own_hash: self.config.own.clone(),
@@ -205,6 +208,7 @@ fn pin(
         protocol: run.protocol,
         artifact: run.artifact.clone(),
         image: run.image.clone(),
+        architecture: run.architecture,
         tag: run.tag.clone(),
         revision: run.revision.clone(),
         context: run.context.clone(),

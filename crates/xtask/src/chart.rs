@@ -157,6 +157,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
             "registries.identity",
             json!({"items": {"type": "string", "pattern": "^[^,]+$"}}),
         ),
+        ("architecture", json!({"enum": ["", "amd64", "arm64"]})),
         ("certificateAuthorities.key", json!({"minLength": 1})),
         (
             "watchNamespaces",

@@ -4,7 +4,7 @@ use alustan_api::report::{RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Output, Outputs, PROTOCOL, RunPhase, RunProgress, RunRecord, RunSpec, Trigger, key,
 };
-use alustan_api::{ABANDON, RunStatus};
+use alustan_api::{ABANDON, Architecture, RunStatus};
 use alustan_core::objects::secrets;
 use alustan_core::{progress, signature};
 use futures::FutureExt as _;
@@ -37,6 +37,7 @@ fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
         cache: false,
         unpack: false,
         image: "127.0.0.1:1/team/infra@sha256:0".to_owned(),
+        architecture: Architecture::own(),
         tag: "0".to_owned(),
         config_hash: "hash".to_owned(),
         own_hash: String::new(),

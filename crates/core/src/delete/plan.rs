@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::run::{BackendInputs, PROTOCOL, Pin, RunInputs, RunKind, RunRecord, Trigger};
-use alustan_api::{Terraform, names};
+use alustan_api::{Architecture, Terraform, names};
 use kube::ResourceExt;
 
 use super::gaps;
@@ -11,7 +11,7 @@ use crate::allowed;
 use crate::approval;
 use crate::build::image_by_digest;
 use crate::decide::{Case, Wanted};
-use crate::image;
+use crate::image::{self, ImagePlan};
 use crate::inputs::{self, Config};
 use crate::seen::{Answer, InputsSeen, SourceSeen};
 use crate::start::{self, Plan};
@@ -27,6 +27,7 @@ pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
         trigger: Trigger::Deleted,
         inputs,
         image: pin.image,
+        architecture: pin.architecture,
         tag: pin.tag,
         revision: pin.revision,
         context: pin.context,
@@ -37,8 +38,11 @@ pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
     let gone = case.history.lost_image.as_ref() == Some(&run.image);
     // A runner of an earlier operator would write where it no longer may.
     let is_old = pin.protocol != PROTOCOL;
+    let recorded = Some(pin.architecture);
+    let architecture = case.settings.architecture_of(case.tf, recorded);
+    let is_moved = architecture != pin.architecture;
     Some(match pin.base {
-        Some(base) if gone || is_old => in_base_image(case, run, base),
+        Some(base) if gone || is_old || is_moved => in_base_image(case, run, base, architecture),
         Some(_) | None => run,
     })
 }
@@ -48,7 +52,7 @@ pub(super) fn by_the_spec(
     case: &Case<'_>,
     source: SourceSeen,
     wanted: Wanted,
-    tag: String,
+    image: &ImagePlan,
     digest: &str,
 ) -> Plan {
     let mut inputs = wanted.inputs;
@@ -58,7 +62,8 @@ pub(super) fn by_the_spec(
         trigger: Trigger::Deleted,
         inputs,
         image: image_by_digest(case.tf, digest),
-        tag,
+        architecture: image.architecture,
+        tag: image.tag.clone(),
         artifact: Some(image::artifact(case.tf, &source)),
         revision: Some(source.revision),
         context: Some(source.context),
@@ -75,12 +80,13 @@ fn of_destroy(config: Config) -> Config {
 }
 
 /// `run` without its own image: in the base image, which unpacks the context.
-fn in_base_image(case: &Case<'_>, run: Plan, base: String) -> Plan {
+fn in_base_image(case: &Case<'_>, run: Plan, base: String, architecture: Architecture) -> Plan {
     let pushed = case.seen.artifact.as_ref().and_then(Answer::value);
     let artifact = pushed.filter(|_| is_in_repository(case, &run)).cloned();
     match artifact.or_else(|| run.artifact.clone()) {
         Some(artifact) => Plan {
             image: base,
+            architecture,
             artifact: Some(artifact),
             unpack: true,
             ..run

@@ -141,10 +141,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
             }]
         }),
         init_containers: Some(init).filter(|init| !init.is_empty()),
-        node_selector: Some(BTreeMap::from([(
-            "kubernetes.io/arch".to_owned(),
-            paths::ARCHITECTURE.to_owned(),
-        )])),
+        node_selector: Some(pod::nodes_of(build.image.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
         service_account_name: account.filter(|_| own).cloned(),

@@ -1,6 +1,8 @@
 //! Parts that pods of the operator share: PodSecurity *restricted* unless said otherwise.
 
-use alustan_api::paths;
+use std::collections::BTreeMap;
+
+use alustan_api::{Architecture, paths};
 use k8s_openapi::api::core::v1::{
     Capabilities, EmptyDirVolumeSource, EnvVar, EnvVarSource, ObjectFieldSelector,
     PodSecurityContext, ResourceRequirements, SeccompProfile, SecurityContext, Volume, VolumeMount,
@@ -27,6 +29,12 @@ const WITHOUT_SIDECARS: [(&str, &str); 7] = [
 pub(crate) fn without_sidecars() -> impl Iterator<Item = (String, String)> {
     let pairs = WITHOUT_SIDECARS.into_iter();
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+/// The node selector of pods whose image is for `architecture`.
+pub(crate) fn nodes_of(architecture: Architecture) -> BTreeMap<String, String> {
+    let label = "kubernetes.io/arch".to_owned();
+    BTreeMap::from([(label, architecture.to_string())])
 }
 
 /// A container of a restricted pod: no escalation, no capabilities, read-only root.

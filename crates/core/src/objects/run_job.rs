@@ -137,10 +137,7 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
                 .collect(),
         ),
         init_containers: unpacked.map(|it| prepare::containers(tf, it, settings)),
-        node_selector: Some(BTreeMap::from([(
-            "kubernetes.io/arch".to_owned(),
-            paths::ARCHITECTURE.to_owned(),
-        )])),
+        node_selector: Some(pod::nodes_of(run.architecture)),
         restart_policy: Some("Never".to_owned()),
         security_context: Some(pod::pod_security()),
         service_account_name: Some(account.unwrap_or_else(|| names::runner(&tf.name_any()))),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::{Anything, BuilderKind, Terraform};
+use alustan_api::{Anything, Architecture, BuilderKind, Terraform};
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -31,6 +31,8 @@ pub(crate) fn settings() -> Settings {
         operator_image: "registry.test/operator:1".to_owned(),
         insecure_registries: Vec::new(),
         ca_bundle: None,
+        architecture: None,
+        own_architecture: Architecture::own(),
         environment: BTreeMap::new(),
         dockerfiles: false,
         identity_registries: vec!["registry.test/team".to_owned()],

@@ -3,6 +3,7 @@
 mod abandon;
 mod allowed;
 mod approval;
+mod architecture;
 mod build_namespace;
 mod build_once;
 mod by_hand;

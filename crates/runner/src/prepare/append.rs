@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::iter;
 use std::path::Path;
 
+use alustan_api::Architecture;
 use alustan_api::labels::image::{CONTEXT, NAMESPACE};
 use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::Failure;
@@ -44,7 +45,7 @@ impl Image {
                     (CONTEXT.to_owned(), text("ALUSTAN_CONTEXT")?),
                 ]),
                 created: text("ALUSTAN_CREATED")?,
-                architecture: paths::ARCHITECTURE.to_owned(),
+                architecture: Architecture::own().to_string(),
                 os: "linux".to_owned(),
             },
         })

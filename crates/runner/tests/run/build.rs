@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use alustan_api::paths::ARCHITECTURE;
+use alustan_api::Architecture;
 use alustan_api::report::{FailureClass, PrepareReport};
 use alustan_registry::{Access, Digest, ImageName, ImageRef, Options, Registry};
 use flate2::Compression;
@@ -162,7 +162,7 @@ impl Place {
         let mut layer = self.push_blob(&layer.finish().unwrap());
         layer["mediaType"] = "application/vnd.oci.image.layer.v1.tar+gzip".into();
         let config = json!({
-            "architecture": ARCHITECTURE, "os": "linux",
+            "architecture": Architecture::own(), "os": "linux",
             "config": { "Env": ["PATH=/usr/bin"], "Cmd": ["/bin/sh"] },
             "rootfs": { "type": "layers", "diff_ids": [Digest::of(&archive).as_str()] },
             "history": [{ "created_by": "base" }],

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use alustan_api::Architecture;
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{
     ApprovalInputs, ApprovedPlan, BackendInputs, ManagedState, Outputs, PROTOCOL, RunInputs,
@@ -241,6 +242,7 @@ impl World {
             revision: None,
             context: self.context.clone(),
             image: "image".into(),
+            architecture: Architecture::own(),
             tag: "tag".into(),
             config_hash: "hash".into(),
             own_hash: "hash".into(),

@@ -1,7 +1,7 @@
 //! Rules 1 and 2: an image is built once for each content.
 
 use alustan_api::run::{PROTOCOL, PinnedImage};
-use alustan_api::{State, Terraform, names};
+use alustan_api::{Architecture, State, Terraform, names};
 use alustan_core::image::{ImagePlan, plan};
 use alustan_core::inputs::config;
 use alustan_core::seen::SourceSeen;
@@ -33,7 +33,14 @@ fn base() -> PinnedImage {
 }
 
 fn image(tf: &Terraform, source: &SourceSeen, base: &PinnedImage) -> ImagePlan {
-    plan(tf, source, base, "uid-of-team", &settings())
+    plan(
+        tf,
+        source,
+        base,
+        Architecture::Amd64,
+        "uid-of-team",
+        &settings(),
+    )
 }
 
 fn usual() -> ImagePlan {
@@ -84,6 +91,7 @@ fn the_tag_belongs_to_one_namespace() {
         &terraform(),
         &source(),
         &base(),
+        Architecture::Amd64,
         "uid-of-another",
         &settings(),
     );

@@ -117,6 +117,7 @@ fn more_state_slots_change_nothing() {
 #[case::how_drift_is_handled("/driftDetection/mode", json!("Report"))]
 #[case::the_cache("/cache/size", json!("9Gi"))]
 #[case::the_interval_of_the_repository("/gitRepo/interval", json!("5m"))]
+#[case::the_architecture("/runner/architecture", json!("arm64"))]
 #[case::the_builder("/containerRegistry/builder", json!({ "image": "b" }))]
 fn no_run_for_another(#[case] field: &str, #[case] value: serde_json::Value) {
     let mut world = World::applied();

@@ -1,6 +1,6 @@
 //! What the operator makes, as it is sent to the API server.
 
-use alustan_api::{BuilderKind, Terraform, paths};
+use alustan_api::{Architecture, BuilderKind, Terraform};
 use alustan_core::step::{Decision, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::PodSpec;
@@ -97,7 +97,7 @@ pub(super) fn plain(value: Value) -> Value {
 
 /// Digests are `<digest>`: any run of twenty hexadecimal digits or more.
 fn plain_text(text: &str) -> String {
-    if text == paths::ARCHITECTURE {
+    if text == Architecture::own().as_str() {
         return "<architecture>".to_owned();
     }
     let mut plain = String::new();

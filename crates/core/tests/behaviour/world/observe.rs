@@ -60,10 +60,14 @@ impl World {
         }
         let source = self.source();
         let base = self.base(record.as_ref());
-        let plan = source
-            .value()
-            .zip(base.value())
-            .map(|(source, base)| image::plan(self.tf(), source, base, NAMESPACE, &self.settings));
+        let recorded = record
+            .as_ref()
+            .and_then(|record| record.history.architecture);
+        let architecture = self.settings.architecture_of(self.tf(), recorded);
+        let plan = source.value().zip(base.value()).map(|(source, base)| {
+            let settings = &self.settings;
+            image::plan(self.tf(), source, base, architecture, NAMESPACE, settings)
+        });
         let build = plan.as_ref().and_then(|plan| self.build(plan));
         let nothing = self.is_deleted() && self.record.is_none() && self.pin.is_none();
         let nothing_left = nothing.then_some(NothingLeft {

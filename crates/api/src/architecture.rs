@@ -1,0 +1,51 @@
+//! CPU architectures of images and nodes.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// CPU architecture, as in the node label `kubernetes.io/arch`.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Architecture {
+    /// x86-64.
+    Amd64,
+    /// 64-bit Arm.
+    Arm64,
+}
+
+impl Architecture {
+    /// Every architecture.
+    pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
+
+    /// Returns the architecture of this program.
+    pub const fn own() -> Self {
+        if cfg!(target_arch = "aarch64") {
+            Self::Arm64
+        } else {
+            Self::Amd64
+        }
+    }
+
+    /// Returns the value of `kubernetes.io/arch`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// Parses the result of [`Self::as_str`].
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|architecture| architecture.as_str() == text)
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
