@@ -155,7 +155,8 @@ pub struct TerraformSpec {
     pub deletion_protection: bool,
 
     /// Whether no new runs begin, neither to apply nor to destroy nor to look for drift. A run that
-    /// has not begun to change anything is cancelled. Default: false.
+    /// has not begun to change anything is cancelled. The repository and the registry are not asked: `status` keeps the last known
+    /// commit and image. Default: false.
     #[serde(default)]
     pub suspend: bool,
 

@@ -161,6 +161,12 @@ impl Dispatcher {
         state.running.insert(key.clone());
     }
 
+    /// Whether `key` has a place.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.running.contains(key)
+    }
+
     /// Nothing of `key` runs or waits: its place, or the one it was called for, goes to the next.
     pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
         let mut state = self.state();

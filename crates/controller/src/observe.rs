@@ -139,9 +139,18 @@ impl<'a> Session<'a> {
         };
         let plan = match (source.value(), base.value(), namespace_uid.as_deref()) {
             (Some(source), Some(base), Some(uid)) => {
-                let recorded = record.as_ref().and_then(|record| record.history.architecture);
+                let recorded = record
+                    .as_ref()
+                    .and_then(|record| record.history.architecture);
                 let architecture = cx.settings.architecture_of(tf, recorded);
-                Some(image::plan(tf, source, base, architecture, uid, &cx.settings))
+                Some(image::plan(
+                    tf,
+                    source,
+                    base,
+                    architecture,
+                    uid,
+                    &cx.settings,
+                ))
             }
             _ => None,
         };
@@ -235,8 +244,12 @@ impl<'a> Session<'a> {
             .cloned()
     }
 
-    /// The commit and its context. While a new commit is fetched, the one before goes on.
+    /// The commit and its context. While a new commit is fetched, the one before goes on. Nothing is asked for a suspended
+    /// resource, and what depends on the answer is not asked either: the image, its build, the push of the context.
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
+        if self.tf.spec.suspend {
+            return Answer::Pending;
+        }
         let git = match &inputs.git {
             Ok(git) => git,
             Err(failure) => return failed(failure.clone()),
@@ -318,6 +331,7 @@ impl<'a> Session<'a> {
         let pinned = record.and_then(|record| record.history.base.as_ref());
         let wanted = match base_image(self.tf, &self.cx.settings, pinned) {
             Ok(Ok(pinned)) => return Answer::Known(pinned),
+            Ok(Err(_)) if self.tf.spec.suspend => return Answer::Pending,
             Ok(Err(wanted)) => wanted,
             Err(failure) => return failed(failure),
         };

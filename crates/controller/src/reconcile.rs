@@ -296,6 +296,11 @@ fn is_running(seen: &Seen) -> bool {
 
 /// A build that `who` began goes on. Who waits for the build of another has no place.
 fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
+    if tf.spec.suspend {
+        // The image of a suspended resource is not known. Its build is found by the owner.
+        let key = key(who);
+        return cx.dispatcher.holds(&key) && running(cx).contains(&key);
+    }
     let active = seen
         .build
         .as_ref()

@@ -5,7 +5,7 @@ use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{
     BackendInputs, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
 };
-use alustan_api::{State, Terraform, TerraformStatus};
+use alustan_api::{GitRepo, State, Terraform, TerraformStatus};
 use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -178,12 +178,12 @@ impl Case<'_> {
         {
             self.renew_hashes(source, wanted);
         }
-        if let Some(status) = self.unchanged() {
-            return self.said(status);
-        }
         let run = absorb::open_run(&self.current).cloned();
         if self.tf.spec.suspend && self.current.phase.is_harmless() {
             return self.suspended(run.as_ref(), &target);
+        }
+        if let Some(status) = self.unchanged() {
+            return self.said(status);
         }
         if let Some(run) = run {
             return self.active(&run, target);
@@ -265,6 +265,11 @@ impl Case<'_> {
 
     /// What is wanted, or why nobody can tell.
     pub(crate) fn target(&self) -> Result<Target, Situation> {
+        self.target_of(self.source())
+    }
+
+    /// The target with `source`.
+    fn target_of(&self, source: Result<SourceSeen, Situation>) -> Result<Target, Situation> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(build::refused(invalid));
         }
@@ -282,7 +287,7 @@ impl Case<'_> {
             .inputs
             .as_ref()
             .map_err(|it| missing_input(&it.failure))?;
-        let source = self.source()?;
+        let source = source?;
         let base = self.base();
         let asked = if base_image::is_asked_for(self.tf) {
             Some(base.clone()?.resolved)
@@ -443,12 +448,14 @@ impl Case<'_> {
         };
         let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
         let current = status.observed_generation == self.tf.metadata.generation;
-        (is_ready(status) && current).then(|| {
+        let is_idle = absorb::open_run(&self.current).is_none();
+        let same = current || (is_idle && self.is_last_source_applied());
+        (is_ready(status) && same).then(|| {
             let view = self.view(None, None);
-            if self.seen.source == Answer::Pending {
+            if self.seen.source == Answer::Pending && current {
                 return status.clone();
             }
-            if absorb::open_run(&self.current).is_none() {
+            if is_idle {
                 return TerraformStatus {
                     source: status.source.clone(),
                     image: status.image.clone(),
@@ -495,9 +502,41 @@ impl Case<'_> {
         }
     }
 
+    /// Whether the spec with the last known source is applied, and nothing failed since.
+    fn is_last_source_applied(&self) -> bool {
+        let source = self.last_source().ok_or_else(fetching);
+        let target = self.target_of(source);
+        let wanted = target.and_then(|target| target.wanted);
+        wanted.is_ok_and(|wanted| self.is_applied(&wanted.config.hash))
+    }
+
+    /// The source as status and pin describe it, unless the spec names another place since. It is known without a request, and
+    /// may be out of date: no run or build starts with it.
+    fn last_source(&self) -> Option<SourceSeen> {
+        let told = self.tf.status.as_ref()?.source.as_ref()?;
+        let pin = self.seen.pin.as_ref()?;
+        let context = told.context.clone()?;
+        let backend = &pin.inputs.backend;
+        let artifact = pin.artifact.as_ref()?;
+        let (_, digest) = artifact.split_once('@')?;
+        let pinned: GitRepo = serde_json::from_value(pin.spec.get("gitRepo")?.clone()).ok()?;
+        is_same_place(&pinned, &self.tf.spec.git_repo).then(|| SourceSeen {
+            revision: told.revision.clone(),
+            context,
+            artifact: digest.to_owned(),
+            path: pin.inputs.path.clone(),
+            backend: backend.kind.clone().filter(|_| !backend.write_block),
+            committed_at: Timestamp::UNIX_EPOCH,
+        })
+    }
+
     /// The commit, or why there is none to work with.
     fn source(&self) -> Result<SourceSeen, Situation> {
+        let goes_on = absorb::open_run(&self.current).is_some();
         match &self.seen.source {
+            Answer::Pending if self.tf.spec.suspend || goes_on => {
+                self.last_source().ok_or_else(fetching)
+            }
             Answer::Known(source) => Ok(source.clone()),
             Answer::Failed {
                 failure,
@@ -507,11 +546,7 @@ impl Case<'_> {
             Answer::Failed {
                 failure, retry_at, ..
             } => Err(build::unanswered(failure, *retry_at, self.now)),
-            Answer::Pending => Err(Situation::busy(
-                State::Pending,
-                "Fetching",
-                "fetching the module from the repository",
-            )),
+            Answer::Pending => Err(fetching()),
         }
     }
 
@@ -797,6 +832,31 @@ impl Case<'_> {
             requeue_at: situation.retry_at.or(situation.look_at),
         }
     }
+}
+
+/// Whether both name the same module at the same reference.
+fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
+    let GitRepo {
+        url,
+        branch,
+        tag,
+        commit,
+        path,
+        include,
+        submodules,
+        ..
+    } = one;
+    (url, branch, tag, commit) == (&other.url, &other.branch, &other.tag, &other.commit)
+        && (path, include, submodules) == (&other.path, &other.include, &other.submodules)
+}
+
+/// The repository has not answered yet.
+fn fetching() -> Situation {
+    Situation::busy(
+        State::Pending,
+        "Fetching",
+        "fetching the module from the repository",
+    )
 }
 
 /// Something that the spec names is not there. It is said before anything that may follow from it:

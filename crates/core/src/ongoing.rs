@@ -85,12 +85,12 @@ impl Case<'_> {
         let wanted = target.as_ref().and_then(|target| target.wanted.as_ref());
         let before = match (wanted, run) {
             (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.at_rest(),
-            (Ok(_), Some(_)) => Situation::busy(State::Planning, SUSPENDED, "cancelling its run"),
-            (Ok(_), None) => Situation {
+            (Err(problem), _) if problem.ready.is_some() => problem.clone(),
+            (_, Some(_)) => Situation::busy(State::Planning, SUSPENDED, "cancelling its run"),
+            (_, None) => Situation {
                 state: State::Pending,
-                ..Situation::stalled(SUSPENDED, "what is wanted is not applied")
+                ..Situation::stalled(SUSPENDED, "the current configuration has not been applied")
             },
-            (Err(problem), _) => problem.clone(),
         };
         if let Some(run) = run {
             self.cancel(&run.job, None);

@@ -69,7 +69,8 @@ pub struct Seen {
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
     /// What it takes values from, waits for, or stands before.
     pub stack: StackSeen,
-    /// The commit and its context.
+    /// The commit and its context. Nobody asks for that of a suspended resource: it is [`Answer::Pending`], and so are those of
+    /// the registry.
     pub source: Answer<SourceSeen>,
     /// The base image, resolved.
     pub base: Answer<PinnedImage>,

@@ -206,10 +206,7 @@ impl View<'_> {
                 generation,
                 now,
             ),
-            source: self.source.value().map(|source| SourceStatus {
-                revision: source.revision.clone(),
-                context: Some(source.context.clone()),
-            }),
+            source: self.commit(),
             image: self.image(),
             engine: self.engine(),
             plan: self.plan(situation),
@@ -235,6 +232,16 @@ impl View<'_> {
             run: self.run_number(),
             runs: self.history.reports.iter().map(run).collect(),
         }
+    }
+
+    /// The commit. The repository of a suspended resource is not asked: its last known commit stays.
+    fn commit(&self) -> Option<SourceStatus> {
+        let known = self.source.value().map(|source| SourceStatus {
+            revision: source.revision.clone(),
+            context: Some(source.context.clone()),
+        });
+        let before = self.tf.status.as_ref().filter(|_| self.tf.spec.suspend);
+        known.or_else(|| before?.source.clone())
     }
 
     /// The last plan, and whether it waits for a person.
@@ -338,13 +345,12 @@ impl View<'_> {
     pub(crate) fn source_ready(&self) -> Verdict {
         let kind = Kind::SourceReady;
         match self.source {
+            Answer::Pending if self.tf.spec.suspend => match self.commit() {
+                Some(commit) => fetched(&commit.revision),
+                None => Verdict::new(kind, None, SUSPENDED, "the repository is not asked"),
+            },
             Answer::Pending => Verdict::new(kind, None, "Fetching", "asking the repository"),
-            Answer::Known(source) => Verdict::new(
-                kind,
-                true,
-                "Fetched",
-                format!("revision {}", source.revision),
-            ),
+            Answer::Known(source) => fetched(&source.revision),
             Answer::Failed { failure, .. } => {
                 Verdict::new(kind, false, &failure.reason, &failure.message)
             }
@@ -457,6 +463,11 @@ impl View<'_> {
             next_at: situation.retry_at.map(Time),
         })
     }
+}
+
+fn fetched(revision: &str) -> Verdict {
+    let message = format!("revision {revision}");
+    Verdict::new(Kind::SourceReady, true, "Fetched", message)
 }
 
 /// How the real objects differ, as the last look that found it tells.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Operator, condition};
+use super::{Operator, condition, wait};
 use crate::outside::Outside;
 use crate::server::until;
 use crate::space::{resource, with};
@@ -54,6 +54,22 @@ impl CountingServer {
     fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
+
+    fn host(&self) -> &str {
+        self.address.trim_start_matches("http://")
+    }
+
+    /// Waits until it is asked `times` more.
+    async fn is_asked(&self, times: usize) {
+        let before = self.asked();
+        until("further requests", async || {
+            let asked = self.asked();
+            (asked >= before + times)
+                .then_some(())
+                .ok_or_else(|| format!("{asked} requests"))
+        })
+        .await;
+    }
 }
 
 impl Drop for CountingServer {
@@ -70,9 +86,7 @@ async fn answer(mut stream: TcpStream, counter: Arc<AtomicUsize>) {
             Err(_) => return,
         }
     }
-    if request.starts_with(b"GET ") {
-        counter.fetch_add(1, Ordering::SeqCst);
-    }
+    counter.fetch_add(1, Ordering::SeqCst);
     let line = |text: &str| format!("{:04x}{text}", text.len() + 4);
     let id = "a".repeat(40);
     let body = [
@@ -215,13 +229,7 @@ async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it
         (done == MANY).then_some(()).ok_or_else(not_yet)
     })
     .await;
-    let told = server.asked();
-    until("further questions", async || {
-        let asked = server.asked();
-        let not_yet = || format!("asked {asked} times");
-        (asked >= told + 3).then_some(()).ok_or_else(not_yet)
-    })
-    .await;
+    server.is_asked(3).await;
     let intervals = since.elapsed().as_secs_f64() / INTERVAL.as_secs_f64();
     // The first question about each reference, and one for all of them in each interval.
     let [firsts, asked] = [REFERENCES.len(), server.asked()].map(|it| u32::try_from(it).unwrap());
@@ -231,4 +239,63 @@ async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it
         f64::from(asked) <= most,
         "{asked} questions in {intervals} intervals"
     );
+}
+
+/// The counting server stands in for the registry, too: its answers are not valid there.
+#[tokio::test]
+async fn suspended_resource_asks_neither_repository_nor_registry() {
+    let operator = Operator::shared().await;
+    let space = operator.space().await;
+    let (git, registry) = (CountingServer::start().await, CountingServer::start().await);
+    let clock = CountingServer::start().await;
+    let follow = |name: &str, git: &CountingServer| {
+        let url = format!("{}/team/infra", git.address);
+        let one = with(resource(name), "/gitRepo/url", Some(json!(url)));
+        with(one, "/gitRepo/interval", Some(json!("1s")))
+    };
+    let images = json!({
+        "imageName": format!("{}/team/infra", registry.host()),
+        "baseImage": format!("{}/base:1", registry.host()),
+        "insecure": true,
+    });
+    let web = with(follow("web", &git), "/containerRegistry", Some(images));
+    let suspended = with(web.clone(), "/suspend", Some(json!(true)));
+    space.apply(&follow("clock", &clock)).await.unwrap();
+    let api: Api<Terraform> = space.api();
+    let is_suspended = async || {
+        let applied = space.apply(&suspended).await.unwrap();
+        let generation = applied["metadata"]["generation"].as_i64();
+        wait(&api, "web", "Suspended", |tf| {
+            let observed = tf.status.as_ref().and_then(|it| it.observed_generation);
+            condition(tf, "Ready").1 == "Suspended" && observed == generation
+        })
+        .await
+    };
+
+    let tf = is_suspended().await;
+    assert_eq!(condition(&tf, "SourceReady").1, "Suspended");
+    clock.is_asked(3).await;
+    assert_eq!((git.asked(), registry.asked()), (0, 0));
+
+    space.apply(&web).await.unwrap();
+    until("requests once it is resumed", async || {
+        let asked = (git.asked(), registry.asked());
+        (asked.0 > 0 && asked.1 > 0)
+            .then_some(())
+            .ok_or_else(|| format!("{asked:?}"))
+    })
+    .await;
+
+    is_suspended().await;
+    let before = (git.asked(), registry.asked());
+    clock.is_asked(3).await;
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    until("the end of the resource", async || {
+        let left = api.get_opt("web").await.unwrap();
+        left.is_none()
+            .then_some(())
+            .ok_or_else(|| "there".to_owned())
+    })
+    .await;
+    assert_eq!((git.asked(), registry.asked()), before);
 }

@@ -99,7 +99,10 @@ fn architecture_of_a_failed_run_is_not_recorded() {
     world.edit(|tf| tf.with("/runner/architecture", "arm64"));
     world.fail_at(Stage::Planning, FailureClass::User);
     assert_eq!(last_architecture(&world), Arm64);
-    world.edit(|tf| tf.with("/runner/architecture", Value::Null).with("/variables/size", 2));
+    world.edit(|tf| {
+        tf.with("/runner/architecture", Value::Null)
+            .with("/variables/size", 2)
+    });
     world.settle();
     assert_eq!(last_architecture(&world), Amd64);
 }

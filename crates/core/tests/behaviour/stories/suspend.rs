@@ -44,9 +44,70 @@ fn what_is_applied_stays_ready_while_suspended_and_is_not_looked_at() {
     world.pass(86_400);
     let looked = world.look_once();
     assert!(is_quiet(&looked) && looked.decision.requeue_at.is_none());
-    world.commit(1).settle();
-    assert!(!world.is_ready(), "another commit is wanted");
+}
+
+#[test]
+fn suspended_resource_keeps_its_commit_until_it_is_resumed() {
+    let mut world = World::applied();
+    let before = world.status();
+    world.suspend(true).settle();
+    world.commit(1).restart();
+    (world.git_up, world.registry_up) = (false, false);
+    world.settle();
+    let status = world.status();
+    assert!(world.is_ready(), "{status:?}");
+    assert_eq!(
+        (&status.source, &status.image),
+        (&before.source, &before.image)
+    );
+    assert_eq!(condition(&status, "SourceReady"), "True");
+    (world.git_up, world.registry_up) = (true, true);
+    world.suspend(false).settle();
+    assert_eq!(world.last_run().1, "commit 0c0ffee..1c0ffee");
+}
+
+#[test]
+fn edited_suspended_resource_is_not_ready() {
+    let mut world = World::applied();
+    world.suspend(true).settle();
+    world.restart();
+    world.edit(|tf| tf.with_variable("size", 7)).settle();
+    assert!(world.is_stalled() && world.reason() == "Suspended");
     assert_eq!(world.run_number(), 1);
+    world.edit(|tf| tf.with_variable("size", 0)).settle();
+    assert!(world.is_ready());
+    world.edit(|tf| tf.with("/gitRepo/branch", "next")).settle();
+    assert!(world.is_stalled(), "{:?}", world.status());
+}
+
+#[test]
+fn resumed_resource_stays_ready_while_its_repository_is_asked() {
+    let mut world = World::applied();
+    world.suspend(true).settle();
+    world.suspend(false);
+    world.git_up = false;
+    for _ in 0..3 {
+        world.look_once();
+        assert!(world.is_ready(), "{:?}", world.status());
+    }
+    world.git_up = true;
+    world.settle();
+    assert_eq!(
+        (world.reason().as_str(), world.run_number()),
+        ("Applied", 1)
+    );
+}
+
+#[test]
+fn deleted_suspended_resource_waits_without_requests() {
+    let mut world = World::applied();
+    world.suspend(true).settle();
+    (world.git_up, world.registry_up) = (false, false);
+    world.restart().delete().settle();
+    assert_eq!(world.reason(), "Suspended");
+    let source = world.status().source.unwrap();
+    assert_eq!(source.revision, "0c0ffee0000");
+    assert!(is_quiet(&world.look_once()));
 }
 
 #[test]

@@ -42,6 +42,12 @@ impl Memory {
         self.asked |= new;
         !new
     }
+
+    /// Nobody asks for the source any more.
+    fn forget_source(&mut self) {
+        self.questions.remove("source");
+        self.source = None;
+    }
 }
 
 /// What the Job controller tells of a pod where the quota is used up.
@@ -126,6 +132,10 @@ impl World {
     }
 
     fn source(&mut self) -> Answer<SourceSeen> {
+        if self.tf().spec.suspend {
+            self.memory.forget_source();
+            return Answer::Pending;
+        }
         if !self.memory.was_asked("source".to_owned()) {
             return Answer::Pending;
         }
@@ -158,6 +168,7 @@ impl World {
         let pinned = record.and_then(|record| record.history.base.as_ref());
         let wanted = match base_image(self.tf(), &self.settings, pinned) {
             Ok(Ok(pinned)) => return Answer::Known(pinned),
+            Ok(Err(_)) if self.tf().spec.suspend => return Answer::Pending,
             Ok(Err(wanted)) => wanted,
             Err(failure) => {
                 return Answer::Failed {
@@ -407,10 +418,15 @@ impl World {
         if seen.stack.variables.missing.is_some() {
             return None;
         }
-        let source = seen.source.value().or(self.memory.source.as_ref())?;
+        let context = if self.tf().spec.suspend {
+            self.status().source?.context?
+        } else {
+            let known = seen.source.value().or(self.memory.source.as_ref());
+            known?.context.clone()
+        };
         let inputs = seen.inputs.as_ref().ok()?;
         let cloud = inputs.runner.get("cloud")?.get("TOKEN")?;
-        Some(self.config(source.context.clone(), cloud.parse().unwrap()))
+        Some(self.config(context, cloud.parse().unwrap()))
     }
 
     /// What is wanted in truth.
