@@ -10,7 +10,8 @@ use crate::seen::SourceSeen;
 const SINCE: u32 = 5;
 
 impl Case<'_> {
-    /// Rewrites config hashes of an earlier operator if only the formula changed, so that an upgrade applies nothing.
+    /// Rewrites config hashes of an earlier operator if only the formula changed, so that an upgrade applies nothing. They are
+    /// written at once: after an edit of the spec they could not be told from those of another configuration.
     pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &Wanted) {
         let observed = self
             .tf
@@ -20,6 +21,7 @@ impl Case<'_> {
         if observed != self.tf.metadata.generation {
             return;
         }
+        let mut is_renewed = false;
         let pins = std::iter::successors(self.seen.pin.as_ref(), |pin| pin.before.as_deref());
         let is_same =
             |pin: &&Pin| pin.protocol < SINCE && pin.context.as_ref() == Some(&source.context);
@@ -33,16 +35,22 @@ impl Case<'_> {
             {
                 applied.config_hash.clone_from(&now.hash);
                 applied.own_hash.clone_from(&now.own);
+                is_renewed = true;
             }
             if let Some(pending) = &mut history.pending
                 && pending.config_hash == before.hash
             {
                 pending.config_hash.clone_from(&now.hash);
+                is_renewed = true;
             }
             let failed = history.failures.of.strip_prefix(&before.hash);
             if let Some(judged) = failed.map(str::to_owned) {
                 history.failures.of = format!("{}{judged}", now.hash);
+                is_renewed = true;
             }
+        }
+        if is_renewed {
+            self.steps.push(self.remember());
         }
     }
 }

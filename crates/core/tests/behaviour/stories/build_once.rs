@@ -6,6 +6,7 @@ use alustan_core::image::{ImagePlan, plan};
 use alustan_core::inputs::config;
 use alustan_core::seen::SourceSeen;
 use rstest::rstest;
+use serde_json::json;
 
 use super::{is_quiet, written};
 use crate::fixtures::{Edit as _, settings, terraform};
@@ -287,13 +288,8 @@ fn a_resource_stays_ready_while_the_next_image_cannot_be_built() {
     assert_eq!(world.last_run().1, "interval");
 }
 
-#[rstest]
-#[case::nothing_else_changed(0, 1)]
-#[case::the_module_changed_meanwhile(1, 2)]
-fn an_upgrade_from_hashes_with_the_tag_applies_what_changed_alone(
-    #[case] commit: u32,
-    #[case] runs: i64,
-) {
+/// What an operator with protocol 4 has applied.
+fn applied_by_protocol_4() -> World {
     let mut world = World::applied();
     let seen = world.observe(0);
     let mut pin = world.pin.clone().unwrap();
@@ -304,8 +300,35 @@ fn an_upgrade_from_hashes_with_the_tag_applies_what_changed_alone(
     (applied.config_hash, applied.own_hash) = (before.hash, before.own);
     world.pin = Some(pin);
     world.store(record);
+    world
+}
+
+#[rstest]
+#[case::nothing_else_changed(0, 1)]
+#[case::the_module_changed_meanwhile(1, 2)]
+fn an_upgrade_from_hashes_with_the_tag_applies_what_changed_alone(
+    #[case] commit: u32,
+    #[case] runs: i64,
+) {
+    let mut world = applied_by_protocol_4();
     world.commit(commit);
     upgrade(&mut world);
     assert!(world.is_ready());
     assert_eq!(world.run_number(), runs);
+}
+
+#[rstest]
+#[case::of_a_retry_limit("/retry/limit", json!(9))]
+#[case::that_suspends("/suspend", json!(true))]
+fn edit_after_an_upgrade_from_hashes_with_the_tag_applies_nothing(
+    #[case] field: &str,
+    #[case] value: serde_json::Value,
+) {
+    let mut world = applied_by_protocol_4();
+    upgrade(&mut world);
+    assert!(is_quiet(&world.look_once()));
+    world.edit(|tf| tf.with(field, value)).settle();
+    assert!(world.is_ready());
+    world.edit(|tf| tf.with("/suspend", false)).settle();
+    assert_eq!((world.is_ready(), world.run_number()), (true, 1));
 }
