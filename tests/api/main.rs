@@ -32,3 +32,4 @@ mod signatures;
 mod space;
 mod sync;
 mod tenancy;
+mod upgrade;

@@ -1,9 +1,9 @@
 //! What an operator talks to besides the API server: a git server and a registry, as small as can be.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -15,10 +15,12 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Every repository is the same one here; of images there is `base:1`, and `present` with every tag.
+/// Every repository is the same one here; of images there is `base` with every tag, each another image, and `present` and all below
+/// it with every tag, until [`Outside::forget_images`].
 pub(crate) struct Outside {
     /// `host:port`, in plain http.
     pub(crate) address: String,
+    served: Arc<Served>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -27,6 +29,7 @@ struct Served {
     /// Blobs and manifests by path.
     stored: Mutex<HashMap<String, Bytes>>,
     uploads: AtomicUsize,
+    has_images: AtomicBool,
 }
 
 impl Outside {
@@ -70,12 +73,41 @@ impl Outside {
             repository,
             stored: Mutex::default(),
             uploads: AtomicUsize::default(),
+            has_images: AtomicBool::new(true),
         };
+        let served = Arc::new(served);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let app = Router::new().fallback(serve).with_state(Arc::new(served));
+        let app = Router::new().fallback(serve).with_state(served.clone());
         let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { address, task }
+        Self {
+            address,
+            served,
+            task,
+        }
+    }
+
+    /// From now on `present` has only what is pushed to it.
+    pub(crate) fn forget_images(&self) {
+        self.served.has_images.store(false, Ordering::SeqCst);
+    }
+
+    /// As a build pushes the image `tag` to `repository`.
+    pub(crate) fn push_image(&self, repository: &str, tag: &str) {
+        let place = format!("/v2/{repository}/manifests/{tag}");
+        let mut stored = self.served.stored.lock().unwrap();
+        stored.insert(place.clone(), place.into());
+    }
+
+    /// Repositories to which something was pushed.
+    pub(crate) fn pushed_to(&self) -> BTreeSet<String> {
+        let stored = self.served.stored.lock().unwrap();
+        let manifests = stored
+            .keys()
+            .filter_map(|path| path.split_once("/manifests/"));
+        manifests
+            .map(|(repository, _)| repository.to_owned())
+            .collect()
     }
 }
 
@@ -147,11 +179,11 @@ fn registry(
         return answer(200).body(Body::empty()).unwrap();
     }
     if *method == Method::GET || *method == Method::HEAD {
-        let there = path == "/v2/base/manifests/1" || path.starts_with("/v2/present/manifests/");
-        let found = stored
-            .get(path)
-            .cloned()
-            .or_else(|| there.then(|| Bytes::from_static(b"{}")));
+        let is_present = path.starts_with("/v2/present") && path.contains("/manifests/");
+        let is_image = path.starts_with("/v2/base/manifests/")
+            || (is_present && served.has_images.load(Ordering::SeqCst));
+        let image = is_image.then(|| Bytes::from(path.to_owned()));
+        let found = stored.get(path).cloned().or(image);
         let Some(found) = found else {
             let nothing = r#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": ""}]}"#;
             return answer(404)

@@ -1,0 +1,282 @@
+//! An operator with another base image takes over resources that were applied with the one before. The Job controller's part and
+//! the runner's are played here.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command};
+
+use alustan_api::labels::{IMAGE_TAG, NAME};
+use alustan_api::run::key;
+use alustan_api::{RECONCILE_AT, Terraform, names};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::outside::Outside;
+use crate::server::{OPERATOR, Server, built, leashed, until};
+use crate::space::{Space, resource, with};
+
+const MANY: usize = 50;
+/// `--max-concurrent-runs`. With fewer than ten, no slot is reserved for other namespaces.
+const SLOTS: usize = 8;
+
+struct Operator {
+    server: &'static Server,
+    outside: Outside,
+    leash: Option<Child>,
+}
+
+impl Operator {
+    async fn new() -> Self {
+        let server = Server::of_its_own().await;
+        Self {
+            server,
+            outside: Outside::start(server.folder()).await,
+            leash: None,
+        }
+    }
+
+    /// Starts an operator with the base image `tag`, in place of the one that runs.
+    fn start(&mut self, tag: &str) {
+        if let Some(mut leash) = self.leash.take() {
+            drop(leash.stdin.take());
+            leash.wait().unwrap();
+        }
+        let mut operator = Command::new(built("alustan-controller").unwrap());
+        let address = &self.outside.address;
+        operator
+            .args(["--base-image", &format!("{address}/base:{tag}")])
+            .args(["--operator-image", &format!("{address}/operator:1")])
+            .args(["--insecure-registry", address])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(["--max-concurrent-runs", &SLOTS.to_string()])
+            .args(["--max-runs-per-namespace", &SLOTS.to_string()])
+            .args(["--pod-name", "operator"])
+            .arg("--cache-dir")
+            .arg(self.server.folder().join("cache"))
+            .env("KUBECONFIG", self.server.kubeconfig_file_of(OPERATOR))
+            .env("SIGNAL", "KILL");
+        let log = self.server.folder().join(format!("operator-{tag}.log"));
+        self.leash = Some(leashed(&mut operator, &log));
+    }
+
+    fn resource(&self, name: &str) -> Value {
+        let address = &self.outside.address;
+        let url = format!("http://{address}/team/infra");
+        let image = format!("{address}/present/{name}");
+        let tf = with(resource(name), "/gitRepo/url", Some(url.into()));
+        let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
+        with(tf, "/driftDetection/mode", Some(json!("Report")))
+    }
+
+    /// Ends `job` well: a build pushes its image, a run reports.
+    async fn end(&self, space: &Space, job: &Job) {
+        let name = &job.labels()[NAME];
+        match job.labels().get(IMAGE_TAG) {
+            Some(tag) => self.outside.push_image(&format!("present/{name}"), tag),
+            None => report(space, name, &job.name_any()).await,
+        }
+        complete(space, &job.name_any()).await;
+    }
+
+    /// Ends all Jobs but those of the resource `except`.
+    async fn end_all(&self, space: &Space, except: Option<&str>) {
+        for job in active(space).await {
+            if Some(job.labels()[NAME].as_str()) != except {
+                self.end(space, &job).await;
+            }
+        }
+    }
+}
+
+fn is_build(job: &Job) -> bool {
+    job.labels().contains_key(IMAGE_TAG)
+}
+
+/// The report of a run that is done, or found nothing that differs.
+async fn report(space: &Space, name: &str, job: &str) {
+    let mut parts = job.rsplit('-');
+    let number: i64 = parts.next().unwrap().parse().unwrap();
+    let kind = parts.next().unwrap();
+    let result = if kind == "drift" { "NoChanges" } else { "Done" };
+    let now = Timestamp::now();
+    let report = json!({
+        "number": number, "kind": kind, "result": result, "trigger": "", "job": "",
+        "startedAt": now, "finishedAt": now,
+    });
+    let data = |value: Value| ByteString(value.to_string().into_bytes());
+    let reported = Patch::Merge(json!({"data": {
+        key::REPORT: data(report), key::OUTPUTS: data(json!({})),
+    }}));
+    let secrets = space.api::<Secret>();
+    let edit = PatchParams::default();
+    secrets
+        .patch(&names::report(name), &edit, &reported)
+        .await
+        .unwrap();
+}
+
+async fn complete(space: &Space, job: &str) {
+    let now = Timestamp::now();
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "reason": "CompletionsReached",
+        "message": "", "lastTransitionTime": now, "lastProbeTime": now})
+    };
+    let done = json!({"status": {
+        "startTime": now, "completionTime": now, "succeeded": 1,
+        "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
+    }});
+    let (jobs, edit) = (space.api::<Job>(), PatchParams::default());
+    jobs.patch_status(job, &edit, &Patch::Merge(&done))
+        .await
+        .unwrap();
+}
+
+async fn jobs(space: &Space) -> Vec<Job> {
+    let all = space.api::<Job>().list(&ListParams::default()).await;
+    all.unwrap().items
+}
+
+/// Jobs that have not ended: at most [`SLOTS`].
+async fn active(space: &Space) -> Vec<Job> {
+    let mut jobs = jobs(space).await;
+    jobs.retain(|job| {
+        let status = job.status.as_ref();
+        status.and_then(|it| it.conditions.as_ref()).is_none()
+    });
+    let names: Vec<_> = jobs.iter().map(ResourceExt::name_any).collect();
+    assert!(jobs.len() <= SLOTS, "{names:?}");
+    jobs
+}
+
+async fn all(space: &Space) -> Vec<Terraform> {
+    let list = ListParams::default();
+    space.api::<Terraform>().list(&list).await.unwrap().items
+}
+
+/// Status and reason of Ready, and the generation that was observed.
+fn ready(tf: &Terraform) -> (String, String, Option<i64>) {
+    let status = tf.status.clone().unwrap_or_default();
+    let mut conditions = status.conditions.into_iter();
+    let (status_of, reason) = conditions
+        .find(|condition| condition.type_ == "Ready")
+        .map(|found| (found.status, found.reason))
+        .unwrap_or_default();
+    (status_of, reason, status.observed_generation)
+}
+
+/// Kinds of all runs, by the number of the run.
+async fn kinds(space: &Space) -> BTreeMap<String, Vec<String>> {
+    let mut kinds: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for job in jobs(space).await {
+        if !is_build(&job) {
+            let name = job.name_any();
+            let mut parts = name.rsplit('-');
+            let number = parts.next().unwrap().to_owned();
+            kinds
+                .entry(number)
+                .or_default()
+                .push(parts.next().unwrap().to_owned());
+        }
+    }
+    kinds
+}
+
+#[tokio::test]
+async fn upgrade_of_the_base_image_applies_nothing_and_builds_within_the_slots() {
+    let mut operator = Operator::new().await;
+    let space = Space::of(operator.server, json!({})).await;
+    let names: Vec<_> = (0..MANY).map(|number| format!("web-{number}")).collect();
+    for name in &names {
+        space.apply(&operator.resource(name)).await.unwrap();
+    }
+    operator.start("1");
+    until("applies", async || {
+        operator.end_all(&space, None).await;
+        let all = all(&space).await;
+        let ready = all.iter().filter(|tf| ready(tf).0 == "True").count();
+        (ready == MANY)
+            .then_some(())
+            .ok_or_else(|| format!("{ready} are ready"))
+    })
+    .await;
+
+    // The new operator looks at all of them, also at a change that is no reason to apply.
+    operator.outside.forget_images();
+    operator.start("2");
+    for name in &names {
+        let tf = with(operator.resource(name), "/retry/limit", Some(json!(7)));
+        space.apply(&tf).await.unwrap();
+    }
+    until("the new operator to look at all", async || {
+        let all = all(&space).await;
+        let mut old = all.iter().map(ready).filter(|it| it.2 != Some(2));
+        old.next().map_or(Ok(()), |first| Err(format!("{first:?}")))
+    })
+    .await;
+    for tf in all(&space).await {
+        assert_eq!(ready(&tf).0, "True", "{:?}", tf.status);
+    }
+    let applies = vec!["apply".to_owned(); MANY];
+    let applied = BTreeMap::from([("1".to_owned(), applies)]);
+    assert_eq!(kinds(&space).await, applied);
+    assert!(active(&space).await.is_empty());
+
+    // The next run of each one needs the new image.
+    let api = space.api::<Terraform>();
+    let edit = PatchParams::default();
+    let due = Patch::Merge(json!({"metadata": {"annotations": {RECONCILE_AT: "now"}}}));
+    for name in &names {
+        api.patch(name, &edit, &due).await.unwrap();
+    }
+    until("as many builds as there are slots", async || {
+        let pushed = operator.outside.pushed_to().len();
+        let builds = active(&space).await.len();
+        (pushed == MANY && builds == SLOTS)
+            .then_some(())
+            .ok_or_else(|| format!("{pushed} modules are pushed, {builds} are built"))
+    })
+    .await;
+
+    // A suspended resource keeps the slot of its build.
+    let builds = active(&space).await;
+    assert!(builds.iter().all(is_build));
+    let held = builds[0].labels()[NAME].clone();
+    let suspend = |suspend: bool| Patch::Merge(json!({"spec": {"suspend": suspend}}));
+    api.patch(&held, &edit, &suspend(true)).await.unwrap();
+    until("the suspension", async || {
+        let found = ready(&api.get(&held).await.unwrap());
+        (found.1 == "Suspended")
+            .then_some(())
+            .ok_or_else(|| format!("{found:?}"))
+    })
+    .await;
+    until("drift checks of the others", async || {
+        operator.end_all(&space, Some(&held)).await;
+        runs_end(&space, "2", MANY - 1).await
+    })
+    .await;
+    api.patch(&held, &edit, &suspend(false)).await.unwrap();
+    until("the drift check of the last one", async || {
+        operator.end_all(&space, None).await;
+        runs_end(&space, "2", MANY).await
+    })
+    .await;
+    let drift = vec!["drift".to_owned(); MANY];
+    let mut expected = applied;
+    expected.insert("2".to_owned(), drift);
+    assert_eq!(kinds(&space).await, expected);
+}
+
+/// Whether `count` runs of this number have ended.
+async fn runs_end(space: &Space, number: &str, count: usize) -> Result<(), String> {
+    let begun = kinds(space).await.remove(number).unwrap_or_default().len();
+    let open = active(space).await;
+    let open = open.iter().filter(|job| !is_build(job)).count();
+    (begun == count && open == 0)
+        .then_some(())
+        .ok_or_else(|| format!("{begun} have begun, {open} go on"))
+}
