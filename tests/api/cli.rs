@@ -263,11 +263,15 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
     );
     let web = get(&space, "web").await;
     assert_eq!(web.spec.approval.plan.as_deref(), Some("0123"));
-    let by = web
+    let user = space
+        .server
+        .kubectl(&["auth", "whoami", "-o=jsonpath={.status.userInfo.username}"]);
+    assert_eq!(web.spec.approval.by, Some(user.unwrap()));
+    let manager = web
         .managed_fields()
         .iter()
         .find(|it| alustan_core::approval::sets_approval(it));
-    assert_eq!(by.unwrap().manager.as_deref(), Some("alice"));
+    assert_eq!(manager.unwrap().manager.as_deref(), Some("alice"));
 }
 
 #[tokio::test]

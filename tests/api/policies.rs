@@ -226,6 +226,80 @@ async fn who_may_change_a_resource_may_not_thereby_approve_its_plans() {
     .await;
 }
 
+/// `space` with approvers `alice` and `bob`.
+async fn approvers(space: &Space) -> [Api<Terraform>; 2] {
+    let may_edit = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "editor", "namespace": space.namespace},
+        "rules": [{"apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["get", "create", "patch"]}],
+    });
+    install(space, &[may_edit]);
+    let mut approvers = Vec::new();
+    for user in ["alice", "bob"] {
+        let bindings = [
+            bind(space, user, "Role", "editor"),
+            bind(space, user, "ClusterRole", "alustan-approver"),
+        ];
+        install(space, &bindings);
+        let client = space.server.client_as(user).await;
+        approvers.push(Api::namespaced(client, &space.namespace));
+    }
+    approvers.try_into().unwrap()
+}
+
+#[tokio::test]
+async fn approver_has_the_name_of_the_user_of_the_request() {
+    let space = Space::new().await;
+    let [alice, bob] = approvers(&space).await;
+    space.apply(&resource("web")).await.unwrap();
+    let change = async |as_user: &Api<Terraform>, approval: Value| {
+        let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
+        as_user.patch("web", &PatchParams::default(), &patch).await
+    };
+    for as_user in [&alice, &bob] {
+        until("the approver's rights", async || {
+            let changed = change(as_user, json!({"emptying": "Allow"})).await;
+            changed.map_err(|refused| refused.to_string())
+        })
+        .await;
+    }
+    let refused = refusal(async || change(&bob, json!({"plan": "01", "by": "alice"})).await).await;
+    assert!(
+        refused.contains("spec.approval.by must be bob, the user who approves, or absent"),
+        "{refused}"
+    );
+
+    let approved = change(&alice, json!({"plan": "01", "by": "alice"})).await;
+    assert_eq!(approved.unwrap().spec.approval.by.as_deref(), Some("alice"));
+    // The name of another approver does not stay with another plan, and cannot come before it.
+    for forged in [json!({"plan": "02"}), json!({"plan": null})] {
+        refusal(async || change(&bob, forged.clone()).await).await;
+    }
+    change(&bob, json!({"mode": "Manual"})).await.unwrap();
+    let anonymous = change(&bob, json!({"plan": "02", "by": null})).await;
+    assert_eq!(anonymous.unwrap().spec.approval.by, None);
+    refusal(async || change(&bob, json!({"by": "alice"})).await).await;
+
+    let new = with(resource("new"), "/approval", Some(json!({"by": "alice"})));
+    let apply = PatchParams::apply("bob").dry_run();
+    refusal(async || bob.patch("new", &apply, &Patch::Apply(&new)).await).await;
+
+    let annotated = |user: &str, plan: &str| {
+        space.server.audit().iter().any(|call| {
+            call["objectRef"]["namespace"] == space.namespace.as_str()
+                && call["impersonatedUser"]["username"] == user
+                && call["responseStatus"]["code"] == 200
+                && call["annotations"]["alustan-approvals/plan"] == plan
+        })
+    };
+    until("the users in the audit log", async || {
+        (annotated("alice", "01") && annotated("bob", "02"))
+            .then_some(())
+            .ok_or_else(|| "not yet".to_owned())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_operator_mends_the_approval_of_a_deleted_resource_alone() {
     let space = Space::new().await;

@@ -2,8 +2,10 @@
 
 use alustan_api::{State, Terraform};
 use alustan_tests::{Counter, Scene, condition, scene};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::drift;
@@ -20,9 +22,19 @@ pub(crate) async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (S
     (id(&tf).unwrap(), tf)
 }
 
-/// As a person does it: with the command in the message.
+/// The user as the API server knows it.
+async fn user(client: Client) -> String {
+    let api: Api<SelfSubjectReview> = Api::all(client);
+    let question = SelfSubjectReview::default();
+    let review = api.create(&PostParams::default(), &question).await.unwrap();
+    review.status.unwrap().user_info.unwrap().username.unwrap()
+}
+
+/// As a person does it: with the command in the message, and the name of the user.
 pub(crate) async fn approve(scene: &Scene, name: &str, id: &str) {
-    let patch = json!({"spec": {"approval": {"plan": id}}});
+    let client = scene.api::<Terraform>().into_client();
+    let by = user(client).await;
+    let patch = json!({"spec": {"approval": {"plan": id, "by": by}}});
     let alice = PatchParams {
         field_manager: Some("alice".to_owned()),
         ..PatchParams::default()
@@ -94,7 +106,9 @@ async fn approval_by_a_person_is_waited_for_and_told_and_good_once() {
         let status = tf.status.unwrap();
         let plan = status.plan.unwrap();
         assert_eq!(plan.id.as_ref(), Some(&second));
-        assert_eq!(plan.approved_by.as_deref(), Some("alice"));
+        let user = user(scene.api::<Terraform>().into_client()).await;
+        assert_eq!(plan.approved_by, Some(user));
+        assert_eq!(plan.approval_field_manager.as_deref(), Some("alice"));
         assert!(plan.approved_at.is_some() && !plan.pending_approval);
         assert_eq!(status.runs[0].trigger, format!("approval {second}"));
         assert_eq!(scene.data("web-outputs").await["o"], "1");

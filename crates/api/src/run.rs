@@ -731,8 +731,12 @@ pub struct PendingPlan {
 pub struct ApprovalGiven {
     /// The plan's id.
     pub plan: String,
-    /// The field manager that set `spec.approval.plan`, where the API server knows it.
-    pub by: Option<String>,
+    /// `spec.approval.by`: a user name that the policy `alustan-approvals` has compared with the user of the request.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// The field manager that set `spec.approval.plan`, where the API server knows it. Clients choose its name.
+    #[serde(default, alias = "by")]
+    pub manager: Option<String>,
     /// When that was.
     pub at: Option<Timestamp>,
     /// The run that was started for it.

@@ -627,6 +627,12 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub plan: Option<String>,
+    /// User name of whoever approves `plan`, as `kubectl auth whoami` prints it. The API server refuses the name of another user
+    /// (policy `alustan-approvals`), so that `status.plan.approvedBy` is the user of the API server. Absent: no user is recorded
+    /// in status. `kubectl alustan approve` sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub by: Option<String>,
     /// The same as `mode`, for what is destroyed when the resource is deleted. Default: Auto.
     #[serde(default)]
     pub destroy: ApprovalMode,

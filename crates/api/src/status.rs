@@ -133,10 +133,14 @@ pub struct PlanStatus {
     /// Whether it waits for a person.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pending_approval: bool,
-    /// Who approved the plan that was applied last: the field manager that set
-    /// `spec.approval.plan`, such as `kubectl-patch`. The API server's audit log has the user.
+    /// User of the API server who approved the plan that was applied last, from `spec.approval.by`. Absent: whoever approved did
+    /// not set that field; the API server's audit log has the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
+    /// Field manager that set `spec.approval.plan`, such as `kubectl-patch`. Clients choose this name: it does not identify a
+    /// user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval_field_manager: Option<String>,
     /// When it was approved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,

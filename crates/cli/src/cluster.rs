@@ -5,8 +5,9 @@ use std::time::Duration;
 use alustan_api::Terraform;
 use alustan_api::labels::{COMPONENT, Component, NAME};
 use alustan_core::references::Key;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::config::KubeConfigOptions;
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::{Api, Client, Config, Resource, ResourceExt};
@@ -92,6 +93,16 @@ impl Cluster {
         call(&what, api.patch_metadata(&name, &parameters, &patch))
             .await
             .map(drop)
+    }
+
+    /// The name by which the API server knows the user.
+    pub(crate) async fn user(&self) -> Result<Option<String>, Error> {
+        let api: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let question = SelfSubjectReview::default();
+        let parameters = PostParams::default();
+        let review = call("ask who the user is", api.create(&parameters, &question)).await?;
+        let user = review.status.and_then(|status| status.user_info);
+        Ok(user.and_then(|user| user.username))
     }
 
     /// The pods of the runs of the resource `name` that have not ended.

@@ -146,7 +146,8 @@ pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiv
         .find(|entry| sets_approval(entry));
     ApprovalGiven {
         plan: plan.id.clone(),
-        by: entry.and_then(|entry| entry.manager.clone()),
+        user: tf.spec.approval.by.clone(),
+        manager: entry.and_then(|entry| entry.manager.clone()),
         at: entry.and_then(|entry| Some(entry.time.as_ref()?.0)),
         run,
     }

@@ -17,7 +17,7 @@ pub(crate) struct Approve {
     /// Id of the plan; refused if another one waits. Default: the one that waits.
     #[arg(value_name = "PLAN-ID")]
     plan: Option<String>,
-    /// What `status.plan.approvedBy` will say.
+    /// Field manager of the change. `status.plan.approvedBy` is the user of the API server.
     #[arg(long, default_value = FIELD_MANAGER)]
     field_manager: String,
 }
@@ -33,7 +33,8 @@ impl Approve {
             "plan {} of {key}: {}",
             pending.id, pending.summary
         ))?;
-        let approval = json!({"spec": {"approval": {"plan": pending.id}}});
+        let user = cluster.user().await?;
+        let approval = json!({"spec": {"approval": {"plan": pending.id, "by": user}}});
         cluster.change(&tf, &self.field_manager, &approval).await?;
         print::line(&format!(
             "approved; to see what becomes of it: kubectl alustan wait {} -n {}",

@@ -4,6 +4,7 @@ use alustan_api::State;
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, Time};
+use rstest::rstest;
 use serde_json::json;
 
 use super::{is_quiet, words};
@@ -66,24 +67,29 @@ fn nothing_is_applied_before_a_person_says_so() {
     assert_eq!(world.last_run(), (RunKind::Apply, format!("approval {id}")));
 }
 
-#[test]
-fn who_approved_and_when_is_told() {
+#[rstest]
+#[case::by_a_user(json!("alice@example.com"), Some("alice@example.com"))]
+#[case::by_a_field_manager_alone(json!(null), None)]
+fn who_approved_and_when_is_told(#[case] by: serde_json::Value, #[case] user: Option<&str>) {
     let mut world = World::awaiting();
     world.approve();
+    world.edit(|tf| tf.with("/approval/by", by));
     let fields = json!({"f:spec": {"f:approval": {"f:plan": {}}}});
-    let by = ManagedFieldsEntry {
+    let entry = ManagedFieldsEntry {
         manager: Some("kubectl-patch".to_owned()),
         fields_v1: Some(FieldsV1(fields)),
         time: Some(Time(fixtures::at(5))),
         ..ManagedFieldsEntry::default()
     };
-    world.tf.as_mut().unwrap().metadata.managed_fields = Some(vec![by]);
+    world.tf.as_mut().unwrap().metadata.managed_fields = Some(vec![entry]);
     let id = world.pending_id();
     world.settle();
     let plan = world.status().plan.unwrap();
     assert!(!plan.pending_approval);
     assert_eq!(plan.id, Some(id));
-    assert_eq!(plan.approved_by.as_deref(), Some("kubectl-patch"));
+    assert_eq!(plan.approved_by.as_deref(), user);
+    let manager = plan.approval_field_manager.as_deref();
+    assert_eq!(manager, Some("kubectl-patch"));
     assert_eq!(plan.approved_at, Some(Time(fixtures::at(5))));
 }
 
