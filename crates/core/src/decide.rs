@@ -516,7 +516,7 @@ impl Case<'_> {
         let told = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
         let context = told.context.clone()?;
-        let backend = &pin.inputs.backend;
+        let backend = inputs::module_backend(&pin.inputs.backend);
         let artifact = pin.artifact.as_ref()?;
         let (_, digest) = artifact.split_once('@')?;
         let pinned: GitRepo = serde_json::from_value(pin.spec.get("gitRepo")?.clone()).ok()?;
@@ -525,7 +525,7 @@ impl Case<'_> {
             context,
             artifact: digest.to_owned(),
             path: pin.inputs.path.clone(),
-            backend: backend.kind.clone().filter(|_| !backend.write_block),
+            backend: backend.map(str::to_owned),
             committed_at: Timestamp::UNIX_EPOCH,
         })
     }

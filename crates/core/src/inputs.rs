@@ -96,6 +96,12 @@ pub(crate) fn backend(
     )
 }
 
+/// The backend of the module with which `known` was made, as far as that tells.
+pub(crate) fn module_backend(known: &BackendInputs) -> Option<&str> {
+    let own = known.kind.as_deref().unwrap_or("of the module's own");
+    (!known.write_block).then_some(own)
+}
+
 /// State slots of the next run after `record`. The first run writes to the Secret of the pointer alone, and asks for slots if the state
 /// does not fit.
 pub fn slots(record: &RunRecord) -> u32 {

@@ -153,8 +153,7 @@ fn same_backend(
     seen: &InputsSeen,
     pinned: &BackendInputs,
 ) -> Option<BackendInputs> {
-    let own = pinned.kind.as_deref().unwrap_or("of the module's own");
-    let module = (!pinned.write_block).then_some(own);
+    let module = inputs::module_backend(pinned);
     let live = inputs::backend(case.tf, module, seen, inputs::slots(&case.current));
     live.ok()
         .filter(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))

@@ -67,6 +67,16 @@ fn suspended_resource_keeps_its_commit_until_it_is_resumed() {
 }
 
 #[test]
+fn suspended_resource_with_the_backend_of_its_module_stays_ready() {
+    let mut world = World::new();
+    world.module_backend = Some("gcs".to_owned());
+    world.settle();
+    assert!(world.is_ready());
+    world.suspend(true).settle();
+    assert!(world.is_ready() && world.reason() == "Suspended");
+}
+
+#[test]
 fn edited_suspended_resource_is_not_ready() {
     let mut world = World::applied();
     world.suspend(true).settle();
