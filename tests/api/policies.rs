@@ -256,9 +256,9 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
         let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
         as_user.patch("web", &PatchParams::default(), &patch).await
     };
-    for as_user in [&alice, &bob] {
+    for (as_user, emptying) in [(&alice, "Allow"), (&bob, "Ask")] {
         until("the approver's rights", async || {
-            let changed = change(as_user, json!({"emptying": "Allow"})).await;
+            let changed = change(as_user, json!({"emptying": emptying})).await;
             changed.map_err(|refused| refused.to_string())
         })
         .await;
