@@ -143,7 +143,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             .unwrap_or_default()
             .clamp(SOONEST, RESYNC)
     });
-    let pace = pace(&seen, &decision, signed(wait));
+    let pace = pace(&tf, &seen, &decision, signed(wait));
     Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;
     cx.memory.succeeded(&who);
     Ok(Looked {

@@ -317,8 +317,8 @@ impl Pace {
 }
 
 /// How to ask about one that is looked at again after `wait` where all that happens wakes.
-pub fn pace(seen: &Seen, decision: &Decision, wait: SignedDuration) -> Pace {
-    if is_at_work(seen, decision) {
+pub fn pace(tf: &Terraform, seen: &Seen, decision: &Decision, wait: SignedDuration) -> Pace {
+    if is_at_work(tf, seen, decision) {
         Pace::AtWork
     } else if is_waiting(decision) {
         Pace::AtRest(wait.min(SignedDuration::from_secs(SOON.into())))
@@ -329,10 +329,11 @@ pub fn pace(seen: &Seen, decision: &Decision, wait: SignedDuration) -> Pace {
 
 /// Whether something goes on of which no watch of metacontroller's tells: a run, a write of ours, an
 /// answer that is on its way.
-fn is_at_work(seen: &Seen, decision: &Decision) -> bool {
+fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
     let runs = record.is_some_and(|it| open_run(&it.record).is_some());
-    let asks = seen.source == Found::Pending || seen.base == Found::Pending;
+    let is_pending = seen.source == Found::Pending || seen.base == Found::Pending;
+    let asks = is_pending && !tf.spec.suspend;
     runs || asks
         || occupied(seen.job.as_ref())
         || decision.start.is_some()

@@ -15,7 +15,7 @@ impl World {
     fn pace(&mut self) -> Pace {
         let seen = self.observe(0);
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
-        pace(&seen, &decision, AN_HOUR)
+        pace(self.tf(), &seen, &decision, AN_HOUR)
     }
 
     fn is_asked_about_soon(&mut self) -> bool {

@@ -419,6 +419,9 @@ impl World {
             return None;
         }
         let context = if self.tf().spec.suspend {
+            let followed = serde_json::to_value(&self.tf().spec.git_repo).unwrap();
+            let pinned = self.pin.as_ref()?.spec.get("gitRepo");
+            pinned.filter(|pinned| **pinned == followed)?;
             self.status().source?.context?
         } else {
             let known = seen.source.value().or(self.memory.source.as_ref());
