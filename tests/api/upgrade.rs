@@ -220,8 +220,8 @@ async fn upgrade_of_the_base_image_applies_nothing_and_builds_within_the_slots()
     for tf in all(&space).await {
         assert_eq!(ready(&tf).0, "True", "{:?}", tf.status);
     }
-    let applies = vec!["apply".to_owned(); MANY];
-    let applied = BTreeMap::from([("1".to_owned(), applies)]);
+    let all_apply = vec!["apply".to_owned(); MANY];
+    let applied = BTreeMap::from([("1".to_owned(), all_apply)]);
     assert_eq!(kinds(&space).await, applied);
     assert!(active(&space).await.is_empty());
 

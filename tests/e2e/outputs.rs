@@ -40,8 +40,7 @@ async fn outputs_are_handed_on_as_chosen_and_another_choice_touches_nothing_else
             "annotations": {"zones": "zones", "example.com/server": "endpoint"},
         });
         scene.apply(&web).await;
-        let first = scene.ready("web").await;
-        let to = first.status.as_ref().unwrap().outputs.clone().unwrap();
+        let to = scene.ready("web").await.status.unwrap().outputs.unwrap();
         assert_eq!(to.secret_name, "cluster");
         assert_eq!(to.config_map_name.as_deref(), Some("told"));
         let data = scene.data("cluster").await;

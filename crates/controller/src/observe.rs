@@ -137,26 +137,7 @@ impl<'a> Session<'a> {
             Some(failure) => (failed(failure.clone()), failed(failure)),
             None => (self.source(&inputs), self.base(record.as_ref(), &inputs)),
         };
-        let plan = match (source.value(), base.value(), namespace_uid.as_deref()) {
-            (Some(source), Some(base), Some(uid)) => {
-                let recorded = record
-                    .as_ref()
-                    .and_then(|record| record.history.architecture);
-                let architecture = cx.settings.architecture_of(tf, recorded);
-                Some(image::plan(
-                    tf,
-                    source,
-                    base,
-                    architecture,
-                    uid,
-                    &cx.settings,
-                ))
-            }
-            _ => None,
-        };
-        if let Some(plan) = &plan {
-            cx.memory.set_planned(self.who, &plan.tag);
-        }
+        let plan = self.plan(&source, &base, namespace_uid.as_deref(), record.as_ref());
         let build = match plan.as_ref().and_then(|plan| self.build(plan)) {
             Some(build) => Some(jobs::explained(cx, cx.settings.builds_in(tf), build).await),
             None => None,
@@ -242,6 +223,29 @@ impl<'a> Session<'a> {
             .get(&question, self.who, None, ask)
             .value()
             .cloned()
+    }
+
+    /// The runner image, once the commit, the base image and the namespace are known.
+    fn plan(
+        &self,
+        source: &Answer<SourceSeen>,
+        base: &Answer<PinnedImage>,
+        namespace_uid: Option<&str>,
+        record: Option<&RecordSeen>,
+    ) -> Option<ImagePlan> {
+        let (tf, settings) = (self.tf, &self.cx.settings);
+        let recorded = record.and_then(|record| record.history.architecture);
+        let architecture = settings.architecture_of(tf, recorded);
+        let plan = image::plan(
+            tf,
+            source.value()?,
+            base.value()?,
+            architecture,
+            namespace_uid?,
+            settings,
+        );
+        self.cx.memory.set_planned(self.who, &plan.tag);
+        Some(plan)
     }
 
     /// The commit and its context. While a new commit is fetched, the one before goes on. Nothing is asked for a suspended

@@ -1,11 +1,11 @@
 //! What becomes of the report of a run: the one place that writes the controller's memory.
 
-use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
     Applied, CacheVolume, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunProgress,
     RunRecord, RunSpec, Undone,
 };
+use alustan_api::{Architecture, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
 
@@ -250,6 +250,12 @@ pub(crate) fn cache_after(
     }
 }
 
+/// The architecture of `run`, if it has a result: its image and its node exist.
+fn architecture_with(report: &RunReport, run: &RunSpec, half_way: bool) -> Option<Architecture> {
+    let is_void = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
+    (half_way || !is_void).then_some(run.architecture)
+}
+
 /// The memory after `report`. Outputs were handed on, or were not, and what that counts against.
 fn fold(
     history: &History,
@@ -265,9 +271,7 @@ fn fold(
     if (half_way && !run.destroys) || (applies(run) && is_done(report.result)) {
         next.engine = engine.cloned().or(next.engine);
     }
-    if half_way || !matches!(report.result, RunResult::Failed | RunResult::Cancelled) {
-        next.architecture = Some(run.architecture);
-    }
+    next.architecture = architecture_with(&report, run, half_way).or(next.architecture);
     let failure = report.failure.as_ref();
     let unpulled = failure.filter(|failure| failure.reason == IMAGE_PULL);
     next.cache = cache_after(history.cache, run.cache, failure, report.result);

@@ -114,6 +114,7 @@ fn keys(text: &str) -> Result<Vec<Key>> {
 /// What the type of its default does not say of a value.
 fn constraints() -> Vec<(&'static str, Value)> {
     let name = json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"});
+    let names = json!({"items": name, "uniqueItems": true});
     let objects = json!({"items": {"type": "object"}});
     let strings = json!({"additionalProperties": {"type": "string"}});
     let lines = json!({"type": "array", "items": {"type": "string", "minLength": 1}});
@@ -159,10 +160,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
         ),
         ("architecture", json!({"enum": ["", "amd64", "arm64"]})),
         ("certificateAuthorities.key", json!({"minLength": 1})),
-        (
-            "watchNamespaces",
-            json!({"items": name, "uniqueItems": true}),
-        ),
+        ("watchNamespaces", names.clone()),
         ("maxConcurrentRuns", json!({"minimum": 1})),
         ("maxRunsPerNamespace", json!({"minimum": 0})),
         ("gitCache.mib", json!({"minimum": 64})),
@@ -206,10 +204,7 @@ fn constraints() -> Vec<(&'static str, Value)> {
             "networkPolicy.blocked",
             json!({"items": {"type": "string", "pattern": "^[0-9a-f:.]+/[0-9]+$"}}),
         ),
-        (
-            "networkPolicy.namespaces",
-            json!({"items": name, "uniqueItems": true}),
-        ),
+        ("networkPolicy.namespaces", names),
         ("monitoring.podMonitor.labels", strings.clone()),
         ("monitoring.prometheusRule.labels", strings.clone()),
         ("monitoring.dashboard.labels", strings),
