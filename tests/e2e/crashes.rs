@@ -88,8 +88,8 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::DeleteClaim => &[(Story::Replace, 1, "")],
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
         StepKind::DeleteJob => &[(Story::Cancel, 3, "web-apply-1")],
-        // Of builds in another namespace: see build_namespace.rs.
-        StepKind::Lend | StepKind::TakeBack => &[],
+        // See restore.rs, and build_namespace.rs for builds in another namespace.
+        StepKind::TakeOver | StepKind::Lend | StepKind::TakeBack => &[],
         StepKind::CleanUp => &[(Story::Destroy, 7, "")],
         StepKind::RemoveFinalizer => &[(Story::Destroy, 8, "")],
     }

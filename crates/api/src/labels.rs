@@ -20,6 +20,9 @@ pub const IMAGE_TAG: &str = "alustan.io/image-tag";
 pub const CHANGES: &str = "alustan.io/changes";
 /// Label of what holds the state of a resource that is gone, with what it manages left as it is: `true`.
 pub const ORPHANED: &str = "alustan.io/orphaned";
+/// Annotation of the run record of an earlier resource of the same name, set by `kubectl alustan restore`: uid of the resource to which
+/// the operator binds the record.
+pub const RESTORE_TO: &str = "alustan.io/restore-to";
 /// Label of a namespace that holds what was applied: `true`.
 pub const HOLDS_STATE: &str = "alustan.io/holds-state";
 /// Annotation of a `ServiceAccount`, set by who owns it: `true` lets resources of its namespace have it

@@ -40,7 +40,7 @@ pub const RECONCILE_AT: &str = "alustan.io/reconcile-at";
 /// look for drift.
 pub const APPLY_AT: &str = "alustan.io/apply-at";
 
-/// Annotation: the uid of the resource that [`FINALIZER`] was added to. One that carries another's
+/// Annotation: the uid of the resource that [`FINALIZER`] was added to. One with another uid
 /// was restored from a backup.
 pub const KEPT: &str = "alustan.io/uid";
 

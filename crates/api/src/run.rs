@@ -623,8 +623,21 @@ pub struct History {
     pub notices: Notices,
     /// Whether pods can use the cache volume.
     pub cache: CacheVolume,
+    /// The restore after which this resource continues the run numbers and the state of an earlier one.
+    pub restored: Option<Restored>,
     /// Reports of the last runs, newest first.
     pub reports: Vec<RunReport>,
+}
+
+/// A run record of an earlier resource of the same name, bound to this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Restored {
+    /// Time of the restore.
+    pub at: Timestamp,
+    /// Number of the run that had not ended in the backup and may have changed real objects.
+    #[serde(default)]
+    pub open_run: Option<i64>,
 }
 
 /// Whether pods can use the cache volume, which may be in a zone or on a node that is gone.

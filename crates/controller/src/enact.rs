@@ -6,6 +6,7 @@ mod deletions;
 mod finalizer;
 pub(crate) mod lending;
 mod namespaces;
+mod restore;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use alustan_api::run::{PROTOCOL, RunProgress, key};
 use alustan_api::{FINALIZER, KEPT, Terraform};
 use alustan_core::metrics;
 use alustan_core::objects::secrets;
+use alustan_core::orphans;
 use alustan_core::seen::{RecordSeen, Seen};
 use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
 use futures::future::try_join_all;
@@ -132,6 +134,7 @@ impl<'a> Pass<'a> {
             Step::AddFinalizer => self.add_finalizer().await,
             Step::RemoveFinalizer => finalizer::remove(&self.cx.client, self.tf).await,
             Step::CreateRecord(secret) => self.create_record(secret).await,
+            Step::TakeOver(left) => self.take_over(left).await,
             Step::SwapRecord(swap) => self.swap(swap).await,
             Step::SwapReport(progress) => self.swap_report(progress).await,
             Step::Ensure(object) => self.ensure(object).await,
@@ -221,6 +224,13 @@ impl<'a> Pass<'a> {
                 let name = secret.name_any();
                 let found = call("read the run record", api.get_opt(&name)).await?;
                 match found {
+                    // The next look finds it.
+                    Some(found)
+                        if orphans::is_left_behind(self.tf, found.labels(), Component::Record) =>
+                    {
+                        self.cx.mirrors.secrets.wrote(found);
+                        Err(Error::Conflict)
+                    }
                     Some(found) if !is_made_for(self.tf, &found) => {
                         Err(Error::RecordInTheWay(name))
                     }

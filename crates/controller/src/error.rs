@@ -92,6 +92,20 @@ pub(crate) enum Error {
         /// The command that takes it over.
         adopt: String,
     },
+    /// An object that a run needs holds the state of another resource that still exists.
+    #[error(
+        "{kind} {name} holds the state of {owner}, which still exists: two resources with one state would destroy each other's objects. \
+         To move the state, delete that resource with spec.deletionPolicy: Orphan first. Otherwise keep the object, and give this \
+         resource another name"
+    )]
+    StateInUse {
+        /// What it is.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// The resource.
+        owner: String,
+    },
     /// The kernel gave no random numbers.
     #[error("no random numbers for a new key")]
     Random,
@@ -137,6 +151,7 @@ impl Error {
             Self::Forged { .. } => "RecordForged",
             Self::NameTaken { .. } => "NameTaken",
             Self::OrphanedState { .. } => "OrphanedState",
+            Self::StateInUse { .. } => "StateConflict",
             Self::Timeout(_) => "ApiUnavailable",
             Self::Random => "Random",
         }
@@ -222,6 +237,7 @@ impl Error {
             | Self::Forged { .. }
             | Self::NameTaken { .. }
             | Self::OrphanedState { .. }
+            | Self::StateInUse { .. }
             | Self::Timeout(_)
             | Self::Random => self.to_string(),
         }
@@ -253,6 +269,7 @@ pub(crate) fn name(step: &Step) -> String {
     match step {
         Step::AddFinalizer => "add the finalizer".to_owned(),
         Step::CreateRecord(_) => "create the run record".to_owned(),
+        Step::TakeOver(_) => "restore the run record".to_owned(),
         Step::SwapRecord(_) => "swap the run record".to_owned(),
         Step::SwapReport(_) => "swap the run report".to_owned(),
         Step::Ensure(object) => format!("apply {}", crate::enact::object_name(object)),
@@ -300,12 +317,19 @@ mod tests {
             taken("Secret", "web-state-slot-12"),
             taken("Secret", "web-report"),
             taken("PersistentVolumeClaim", "web-cache"),
+            Error::OrphanedState {
+                kind: "Secret".to_owned(),
+                name: "web-state".to_owned(),
+                adopt: "kubectl patch tf web".to_owned(),
+            },
+            Error::StateInUse {
+                kind: "Secret".to_owned(),
+                name: "web-state".to_owned(),
+                owner: "Terraform db".to_owned(),
+            },
         ] {
             let told = error.to_string();
-            assert!(
-                told.contains("keep it") && !told.contains("remove"),
-                "{told}"
-            );
+            assert!(told.contains("keep ") && !told.contains("remove"), "{told}");
         }
         let told = taken("ServiceAccount", "web-runner").to_string();
         assert!(told.contains("remove it"), "{told}");

@@ -79,6 +79,7 @@ mod under_test {
             Step::DeleteOutputs(object) => object.name().to_owned(),
             Step::AddFinalizer
             | Step::CreateRecord(_)
+            | Step::TakeOver(_)
             | Step::PushContext
             | Step::DeleteClaim
             | Step::CleanUp { .. }

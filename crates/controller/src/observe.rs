@@ -32,6 +32,7 @@ use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::objects::outputs;
+use alustan_core::orphans;
 use alustan_core::seen::{
     Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen, Waiting,
     Whose,
@@ -45,17 +46,24 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::Ref;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
 use crate::mirror::Mirror;
 use crate::questions::{self, Push, Repository};
+use crate::{Guarded, Ref};
 use crate::{is_made_for, readable};
 use inputs::Inputs;
 use record::Kept;
 
 pub(crate) use record::pin;
+
+/// The name, for a message about `tf`, of the resource with this uid, if it exists.
+pub(crate) fn living_owner(cx: &Context, tf: &Terraform, uid: &str) -> Option<String> {
+    let is_owner = |other: &Guarded| other.meta().uid.as_deref() == Some(uid);
+    let owner = cx.resources.find(is_owner)?;
+    Some(orphans::owner_name(tf, owner.meta()))
+}
 
 /// One look at one resource. It knows the questions that the resource still has, and how its
 /// context would be pushed.
@@ -125,6 +133,7 @@ impl<'a> Session<'a> {
         let Kept {
             record,
             pin,
+            left_behind,
             nothing_left,
         } = record::kept(cx, tf).await?;
         let docker = docker_config(tf, record.as_ref(), pin.as_ref());
@@ -171,6 +180,7 @@ impl<'a> Session<'a> {
         let left = record.as_ref().map(|record| &record.history.notices);
         let notices = cx.notifier.notices(self.who, left);
         let seen = Seen {
+            left_behind,
             nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
             invalid: self

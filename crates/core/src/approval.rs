@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::decide::Case;
 use crate::digest;
+use crate::restore;
 use crate::status::{differences, logs, patch};
 
 /// Who has a say in what a run of `tf` applies or, where it `destroys`, takes away.
@@ -168,7 +169,9 @@ impl Case<'_> {
         let report = self.history.report(plan.run);
         let changes = report.and_then(|report| report.changes.as_ref());
         let what = changes.map_or_else(|| "changes".to_owned(), dangerous_first);
-        let because = match plan.because.as_slice() {
+        let because = plan.because.iter().cloned();
+        let because: Vec<_> = because.chain(restore::because(&self.history)).collect();
+        let because = match because.as_slice() {
             [] => String::new(),
             because => format!(" ({})", because.join("; ")),
         };

@@ -24,7 +24,7 @@ use crate::start::{self, Plan};
 use crate::status::{ImageView, Situation, View, logs};
 use crate::step::{Decision, Keep, Start, Step, Swap};
 use crate::want::Want;
-use crate::{absorb, approval, delete, inputs, progress, state_address, unrecorded};
+use crate::{absorb, approval, delete, inputs, progress, restore, state_address, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
@@ -53,10 +53,12 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     let tf = asking.as_ref().unwrap_or(tf);
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
-        let mut decision = unrecorded::decide(tf, seen, now);
+        let mut decision = unrecorded::decide(tf, seen, settings, now);
         decision.steps.splice(0..0, build::taken_back(seen));
         return decision;
     };
+    let asking = restore::asking(tf, &record.history);
+    let tf = asking.as_ref().unwrap_or(tf);
     let mut case = Case {
         tf,
         seen,

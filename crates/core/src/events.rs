@@ -15,13 +15,14 @@ pub struct Event {
 }
 
 /// Steps on the way that are worth an event; the others pass in a moment.
-const STEPS: [&str; 7] = [
+const STEPS: [&str; 8] = [
     "Building",
     "Running",
     "AwaitingApproval",
     "Destroying",
     "NothingKnown",
     "Orphaned",
+    "Restored",
     "Abandoned",
 ];
 

@@ -28,6 +28,7 @@ pub mod orphans;
 pub mod progress;
 pub mod references;
 mod renew;
+pub mod restore;
 pub mod retry;
 pub mod schedule;
 pub mod seen;

@@ -1,9 +1,10 @@
-//! Adoption of orphaned state: state objects of a deleted resource with the same name.
+//! Adoption of orphaned state: state objects of an earlier resource with the same name.
 
 use std::collections::BTreeMap;
 
 use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -12,14 +13,33 @@ use crate::status::patch;
 /// Components of objects that may contain state.
 const STATES: [Component; 2] = [Component::State, Component::Cache];
 
-/// Whether the labels `found` of an object in the namespace of `tf` mark state of a deleted resource with the same name. Names are
-/// unique, so a different uid belongs to a deleted resource.
+/// Whether the labels `found` of an object in the namespace of `tf` mark state of an earlier resource with the same name.
 pub fn is_orphaned(tf: &Terraform, found: &BTreeMap<String, String>) -> bool {
+    STATES.iter().any(|it| is_left_behind(tf, found, *it))
+}
+
+/// Whether the labels `found` of an object in the namespace of `tf` mark a `component` of an earlier resource with the same name: one
+/// with another uid.
+pub fn is_left_behind(
+    tf: &Terraform,
+    found: &BTreeMap<String, String>,
+    component: Component,
+) -> bool {
     let is = |label, value: &str| found.get(label).is_some_and(|it| it == value);
     is(labels::MANAGED_BY, labels::MANAGER)
         && is(labels::NAME, &tf.name_any())
-        && STATES.iter().any(|it| is(labels::COMPONENT, it.as_str()))
+        && is(labels::COMPONENT, component.as_str())
         && found.get(labels::UID) != tf.metadata.uid.as_ref()
+}
+
+/// Returns the name of the resource `owner` for a message about `tf`.
+pub fn owner_name(tf: &Terraform, owner: &ObjectMeta) -> String {
+    // Namespaces are walls (rule 17).
+    if owner.namespace == tf.metadata.namespace {
+        format!("Terraform {}", owner.name.as_deref().unwrap_or_default())
+    } else {
+        "a Terraform resource in another namespace".to_owned()
+    }
 }
 
 /// Returns the kubectl command that enables adoption.
@@ -37,6 +57,30 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    fn terraform() -> Terraform {
+        serde_json::from_value(json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "uid": "u2"},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/web"},
+                "containerRegistry": {"imageName": "registry.test/web"},
+            },
+        }))
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::same_namespace("team", "Terraform db")]
+    #[case::other_namespace("secret", "a Terraform resource in another namespace")]
+    fn owner_is_named_within_its_namespace(#[case] namespace: &str, #[case] named: &str) {
+        let db = ObjectMeta {
+            name: Some("db".to_owned()),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        };
+        assert_eq!(owner_name(&terraform(), &db), named);
+    }
 
     #[rstest]
     #[case::deleted_resource("alustan", "web", "state", "u1", true)]
@@ -59,15 +103,7 @@ mod tests {
             (labels::UID, uid),
         ];
         let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned()));
-        let mut tf: Terraform = serde_json::from_value(json!({
-            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
-            "metadata": {"name": "web", "uid": "u2"},
-            "spec": {
-                "gitRepo": {"url": "https://git.test/web"},
-                "containerRegistry": {"imageName": "registry.test/web"},
-            },
-        }))
-        .unwrap();
+        let mut tf = terraform();
         assert_eq!(is_orphaned(&tf, &labels.into()), orphaned);
         assert!(!adopts(&tf));
         tf.spec.backend = serde_json::from_value(json!({"adopt": true})).unwrap();

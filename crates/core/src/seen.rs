@@ -16,6 +16,7 @@ use k8s_openapi::jiff::Timestamp;
 pub use stack::*;
 
 use crate::allowed::Allowed;
+use crate::progress::Told;
 
 /// The answer to a question that takes a while: to a repository, to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Seen {
     pub record: Option<RecordSeen>,
     /// The pin.
     pub pin: Option<Pin>,
+    /// What an earlier resource of the same name left behind, where there is no run record of this one.
+    pub left_behind: Option<LeftBehind>,
     /// Of a deleted resource: the API server itself was asked, and has neither record nor pin.
     pub nothing_left: Option<NothingLeft>,
     /// The uid of the resource's namespace.
@@ -164,6 +167,25 @@ pub enum CacheSeen {
 pub struct NothingLeft {
     /// Whether they went with their namespace, in which nothing can be made any more.
     pub namespace_terminating: bool,
+}
+
+/// The run record of an earlier resource of the same name, as after a restore from a backup.
+#[derive(Clone, Debug)]
+pub struct LeftBehind {
+    /// The uid of that resource.
+    pub uid: String,
+    /// `resourceVersion` of the Secret with the record.
+    pub version: String,
+    /// The record; `None` if this version cannot read it.
+    pub record: Option<RunRecord>,
+    /// The progress of its last run.
+    pub told: Told,
+    /// The value of [`labels::RESTORE_TO`](alustan_api::labels::RESTORE_TO).
+    pub restore_to: Option<String>,
+    /// The name, for messages, of the resource with that uid, if it still exists.
+    pub owner: Option<String>,
+    /// Pods of its runs that have not ended.
+    pub pods: Vec<String>,
 }
 
 /// The run record with its version.

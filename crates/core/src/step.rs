@@ -20,6 +20,8 @@ pub enum Step {
     AddFinalizer,
     /// Create the run record with a new key.
     CreateRecord(Box<Secret>),
+    /// Bind what an earlier resource of the same name left behind to this one.
+    TakeOver(Box<TakeOver>),
     /// Swap the record; nothing after this step happens when somebody else was faster.
     SwapRecord(Box<Swap>),
     /// Swap the progress in the report, and remove report and outputs; nothing after this step happens when
@@ -98,6 +100,7 @@ macro_rules! kinds {
 kinds!(
     AddFinalizer,
     CreateRecord,
+    TakeOver,
     SwapRecord,
     SwapReport,
     Ensure,
@@ -118,6 +121,7 @@ impl Step {
         match self {
             Self::AddFinalizer => StepKind::AddFinalizer,
             Self::CreateRecord(_) => StepKind::CreateRecord,
+            Self::TakeOver(_) => StepKind::TakeOver,
             Self::SwapRecord(_) => StepKind::SwapRecord,
             Self::SwapReport(_) => StepKind::SwapReport,
             Self::Ensure(_) => StepKind::Ensure,
@@ -132,6 +136,20 @@ impl Step {
             Self::RemoveFinalizer => StepKind::RemoveFinalizer,
         }
     }
+}
+
+/// The objects of an earlier resource of the same name: state, volume, outputs and report get the uid of this resource. What is derived
+/// again (accounts, roles, pin, plan, Jobs) is deleted. The run record comes last, by compare-and-swap.
+#[derive(Clone, Debug)]
+pub struct TakeOver {
+    /// The uid of the earlier resource.
+    pub uid: String,
+    /// `resourceVersion` of its run record.
+    pub version: String,
+    /// The record of this resource.
+    pub record: RunRecord,
+    /// The memory of this resource.
+    pub history: History,
 }
 
 /// A compare-and-swap of the run record: it fails when the record is no longer the one that was

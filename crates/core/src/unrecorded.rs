@@ -1,5 +1,4 @@
-//! A resource without a run record: a new one, one whose record somebody removed, one that is gone
-//! but for others.
+//! Resources without a run record: new, restored from a backup, record deleted by hand, or kept alive only by other finalizers.
 
 use alustan_api::run::{History, Lineage, RunRecord};
 use alustan_api::{State, Terraform, names};
@@ -10,14 +9,16 @@ use crate::decide::has_finalizer;
 use crate::delete::kept::{self, Kept, NOTHING_KNOWN, how_to_abandon, is_abandoned};
 use crate::delete::{self, leaves_everything};
 use crate::objects::secrets;
+use crate::restore;
 use crate::seen::{NothingLeft, OwnJob, Seen};
+use crate::settings::Settings;
 use crate::start;
 use crate::state_volume;
 use crate::status::{ImageView, Situation, View};
 use crate::step::{Decision, Step};
 
 /// What to do with `tf` at `now`, of which no record was seen.
-pub(crate) fn decide(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     // Deleted or not: only a record that was written can tell whether anything was applied.
     if deleting && !has_finalizer(tf) {
@@ -25,6 +26,14 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     }
     if let Some(job) = seen.jobs.values().find(|job| !job.finished) {
         return running(tf, seen, job, now);
+    }
+    let is_given_up = deleting && leaves_everything(tf);
+    if let Some(left) = seen.left_behind.as_ref().filter(|_| !is_given_up) {
+        let (steps, situation) = restore::take_over(tf, left, settings, now);
+        return decision(tf, seen, steps, &situation, now);
+    }
+    if !deleting && let Some(situation) = restore::without_secrets(tf, seen, now) {
+        return decision(tf, seen, Vec::new(), &situation, now);
     }
     match seen.nothing_left.filter(|_| deleting) {
         Some(nothing) => nothing_left(tf, seen, nothing, now),
@@ -188,6 +197,6 @@ fn decision(
         steps,
         start: None,
         status: view.status(situation, now),
-        requeue_at: None,
+        requeue_at: situation.look_at,
     }
 }

@@ -19,6 +19,7 @@ use super::{Pass, call};
 use crate::error::Error;
 use crate::is_made_for;
 use crate::mirror::Mirror;
+use crate::observe::living_owner;
 use crate::run::is_mirrored;
 
 /// A resource version that no object has. An apply with it creates an object; if there is one, the API
@@ -92,7 +93,7 @@ impl Pass<'_> {
     /// # Errors
     /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name:
     /// the module would run with the rights and the state of others. [`Error::OrphanedState`] if it is orphaned state and the resource does not
-    /// adopt it.
+    /// adopt it, [`Error::StateInUse`] if the resource that has the state still exists.
     pub(super) async fn apply<K: Owned>(
         &self,
         object: &K,
@@ -181,6 +182,10 @@ impl Pass<'_> {
         let kind = F::kind(&()).into_owned();
         let name = found.name_any();
         let is_orphaned = orphans::is_orphaned(self.tf, found.labels());
+        let uid = found.labels().get(labels::UID).filter(|_| is_orphaned);
+        if let Some(owner) = uid.and_then(|uid| living_owner(self.cx, self.tf, uid)) {
+            return Err(Error::StateInUse { kind, name, owner });
+        }
         match (is_orphaned, orphans::adopts(self.tf)) {
             (true, true) => Ok(false),
             (true, false) => Err(Error::OrphanedState {
@@ -201,6 +206,15 @@ impl Pass<'_> {
         if self.is_ours(found)? {
             return Ok(());
         }
+        self.rebind(api, found).await
+    }
+
+    /// Makes `found` an object of the resource.
+    pub(super) async fn rebind<K: Owned>(
+        &self,
+        api: &Api<K>,
+        found: &impl Resource<DynamicType = ()>,
+    ) -> Result<(), Error> {
         let labels = json!({labels::UID: self.tf.uid(), labels::ORPHANED: null});
         let body = json!({"metadata": {"uid": found.uid(), "labels": labels}});
         let name = found.name_any();

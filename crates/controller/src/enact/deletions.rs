@@ -164,7 +164,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    async fn delete_all<K>(&self, selector: &str) -> Result<(), Error>
+    pub(super) async fn delete_all<K>(&self, selector: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + DeserializeOwned

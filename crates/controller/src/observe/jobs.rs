@@ -159,6 +159,18 @@ pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
         .collect()
 }
 
+/// Names of the pods of runs of the resource with this uid, in the namespace of `tf`, that have not ended.
+pub(super) fn living_pods(cx: &Context, tf: &Terraform, uid: &str) -> Vec<String> {
+    let pods = cx.mirrors.pods.filter(|pod| {
+        let is_theirs = pod.labels().get(labels::UID).is_some_and(|of| of == uid);
+        is_theirs
+            && pod.namespace() == tf.namespace()
+            && is(pod.labels(), Component::Run)
+            && alive(pod)
+    });
+    pods.iter().map(|pod| pod.name_any()).collect()
+}
+
 /// The number of the run of `tf` whose Job has this name.
 fn number(tf: &Terraform, job: &str) -> Option<i64> {
     let number = job.rsplit_once('-')?.1.parse().ok()?;

@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
+use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
 use alustan_api::run::{Outputs, Pin, RunRecord, RunSpec, key};
 use alustan_api::{Terraform, names};
 use alustan_core::delete::leaves_everything;
 use alustan_core::objects::secrets;
+use alustan_core::orphans;
 use alustan_core::progress::{self, Told, has_own_report};
-use alustan_core::seen::{NothingLeft, RecordSeen};
+use alustan_core::seen::{LeftBehind, NothingLeft, RecordSeen};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
-use super::jobs;
+use super::{jobs, living_owner};
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
@@ -29,6 +31,7 @@ const LARGEST_PROGRESS: usize = 128 << 10;
 pub(super) struct Kept {
     pub(super) record: Option<RecordSeen>,
     pub(super) pin: Option<Pin>,
+    pub(super) left_behind: Option<LeftBehind>,
     pub(super) nothing_left: Option<NothingLeft>,
 }
 
@@ -48,25 +51,31 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         names::pin(&name),
     );
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    let mirrored = |name: &str| {
-        let found = cx.mirrors.secrets.get(&namespace, name);
-        found.filter(|secret| is_made_for(tf, &**secret))
-    };
-    let mut found = Found {
+    let mirrored = |name: &str| cx.mirrors.secrets.get(&namespace, name);
+    let mut all = Found {
         record: mirrored(&record),
         report: mirrored(&report),
         pin: mirrored(&pin),
     };
-    if found.record.is_none() && deleting {
+    let is_ours = |secret: &Arc<Secret>| is_made_for(tf, &**secret);
+    if !all.record.as_ref().is_some_and(is_ours) && deleting {
         let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
-        let live =
-            |found: Option<Secret>| found.filter(|secret| is_made_for(tf, secret)).map(Arc::new);
-        found = Found {
-            record: live(call("read the run record", api.get_opt(&record)).await?),
-            report: live(call("read the run report", api.get_opt(&report)).await?),
-            pin: live(call("read the pin", api.get_opt(&pin)).await?),
+        all = Found {
+            record: call("read the run record", api.get_opt(&record))
+                .await?
+                .map(Arc::new),
+            report: call("read the run report", api.get_opt(&report))
+                .await?
+                .map(Arc::new),
+            pin: call("read the pin", api.get_opt(&pin)).await?.map(Arc::new),
         };
     }
+    let left_behind = left_behind(cx, tf, &all);
+    let found = Found {
+        record: all.record.filter(is_ours),
+        report: all.report.filter(is_ours),
+        pin: all.pin.filter(is_ours),
+    };
     let has_job = |run: &RunSpec| jobs::is_there(cx, &namespace, &run.job);
     let uid = tf.uid().unwrap_or_default();
     let read_record = found
@@ -99,7 +108,33 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     Ok(Kept {
         record,
         pin,
+        left_behind,
         nothing_left,
+    })
+}
+
+/// The run record among `all` Secrets, if an earlier resource of the name of `tf` left it behind.
+fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
+    let left = |secret: &'_ Option<Arc<Secret>>, component| {
+        let secret = secret.as_ref()?;
+        orphans::is_left_behind(tf, secret.labels(), component).then(|| secret.clone())
+    };
+    let secret = left(&all.record, Component::Record)?;
+    let report = left(&all.report, Component::Report);
+    let uid = secret
+        .labels()
+        .get(labels::UID)
+        .cloned()
+        .unwrap_or_default();
+    let record = required(&secret, key::RECORD).ok();
+    Some(LeftBehind {
+        version: secret.resource_version().unwrap_or_default(),
+        record: record.filter(|_| data(&secret, key::KEY).is_some()),
+        told: told(report.as_deref()),
+        restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
+        owner: living_owner(cx, tf, &uid),
+        pods: jobs::living_pods(cx, tf, &uid),
+        uid,
     })
 }
 

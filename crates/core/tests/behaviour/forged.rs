@@ -343,6 +343,7 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
         Step::SwapReport(progress) => assert!(progress.slots_wanted <= MAX_SLOTS),
         Step::AddFinalizer
         | Step::CreateRecord(_)
+        | Step::TakeOver(_)
         | Step::PushContext
         | Step::Lend(_)
         | Step::TakeBack(_)

@@ -35,6 +35,7 @@ mod pod_security;
 mod quota;
 mod references;
 mod registries;
+mod restore;
 mod runs;
 mod second_thoughts;
 mod stack;
@@ -69,6 +70,7 @@ fn word(step: &Step) -> String {
     match step {
         Step::AddFinalizer => "AddFinalizer".to_owned(),
         Step::CreateRecord(_) => "CreateRecord".to_owned(),
+        Step::TakeOver(_) => "TakeOver".to_owned(),
         Step::SwapRecord(swap) => format!("SwapRecord {:?}", swap.record.phase),
         Step::SwapReport(progress) => format!("SwapReport {}", told(progress)),
         Step::Ensure(object) => format!("Ensure {}", object_name(object)),

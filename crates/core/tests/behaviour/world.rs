@@ -20,7 +20,7 @@ use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
 use alustan_api::{NotificationEvent, Terraform, TerraformStatus};
 use alustan_core::allowed::Allowed;
 use alustan_core::seen::{
-    AccountSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, StackSeen, Whose,
+    AccountSeen, BuildState, CacheSeen, LeftBehind, OutputsSeen, RecordSeen, StackSeen, Whose,
 };
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
@@ -133,6 +133,8 @@ pub(crate) struct World {
     /// Earlier versions of the record, newest last; `None` from before it was made.
     pub(crate) earlier: Vec<Option<RecordSeen>>,
     pub(crate) pin: Option<Pin>,
+    /// The record of an earlier resource of the same name.
+    pub(crate) left_behind: Option<LeftBehind>,
     pub(crate) jobs: BTreeMap<String, Job>,
     pub(crate) pods: Vec<Pod>,
     pub(crate) builds: BTreeMap<String, Build>,
@@ -218,6 +220,7 @@ impl World {
             progress: None,
             earlier: Vec::new(),
             pin: None,
+            left_behind: None,
             jobs: BTreeMap::new(),
             pods: Vec::new(),
             builds: BTreeMap::new(),

@@ -10,7 +10,7 @@ use alustan_core::objects::{outputs, secrets};
 use alustan_core::progress::{self, Told};
 use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
 use alustan_core::status::troubled;
-use alustan_core::step::{Keep, Object, Step, Swap};
+use alustan_core::step::{Keep, Object, Step, Swap, TakeOver};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
 use kube::ResourceExt;
@@ -137,6 +137,7 @@ impl World {
                 annotations.insert(alustan_api::KEPT.to_owned(), uid);
             }
             Step::CreateRecord(secret) => self.create_record(secret)?,
+            Step::TakeOver(left) => self.take_over(left)?,
             Step::SwapRecord(swap) => self.swap_record(swap, pass)?,
             Step::SwapReport(progress) => self.swap_report(progress, pass)?,
             Step::Ensure(object) if self.full && matches!(**object, Object::Claim(_)) => {
@@ -218,6 +219,25 @@ impl World {
             report: None,
             outputs: None,
             history,
+        });
+        Ok(())
+    }
+
+    fn take_over(&mut self, left: &TakeOver) -> Result<(), Ended> {
+        let found = self.left_behind.take();
+        if found.is_none_or(|found| found.version != left.version) {
+            return Err(Ended::Conflict);
+        }
+        let report = self.progress.is_some().then(|| self.fresh().to_string());
+        self.store(RecordSeen {
+            version: String::new(),
+            report_version: report,
+            key: b"a key of this resource".to_vec(),
+            record: left.record.clone(),
+            inputs: None,
+            report: None,
+            outputs: None,
+            history: left.history.clone(),
         });
         Ok(())
     }

@@ -80,6 +80,7 @@ impl World {
             namespace_terminating: false,
         });
         Seen {
+            left_behind: self.left_behind.clone(),
             nothing_left,
             namespace_uid: NAMESPACE.to_owned(),
             inputs: self.inputs(),

@@ -1,0 +1,265 @@
+//! A resource that comes from a backup, with another uid than its Secrets.
+
+use alustan_api::report::RunResult;
+use alustan_api::run::{RunKind, RunPhase};
+use alustan_api::{ABANDON, FINALIZER, KEPT, State};
+use alustan_core::seen::LeftBehind;
+use alustan_core::step::Step;
+use alustan_core::{progress, progress::Told};
+use rstest::rstest;
+use serde_json::json;
+
+use super::words;
+use crate::fixtures::{Edit as _, terraform};
+use crate::world::{Stage, World};
+
+const UID: &str = "uid-after-restore";
+
+/// What a backup of `made` is once it is restored: other uids, and neither status nor Jobs.
+fn restored(mut made: World) -> World {
+    let told = made
+        .progress
+        .take()
+        .map_or(Told::Absent, |progress| Told::Progress(Box::new(progress)));
+    made.record = None;
+    let mut world = World::with(made.tf.clone().unwrap());
+    world.real = made.real;
+    world.images = made.images;
+    world.artifacts = made.artifacts;
+    world.left_behind = Some(LeftBehind {
+        uid: "uid-of-web".to_owned(),
+        version: "1".to_owned(),
+        record: Some(made.own),
+        told,
+        restore_to: None,
+        owner: None,
+        pods: Vec::new(),
+    });
+    let tf = world.tf.as_mut().unwrap();
+    tf.metadata.uid = Some(UID.to_owned());
+    tf.status = None;
+    world
+}
+
+/// What `kubectl alustan restore` does.
+fn restore(world: &mut World) {
+    let left = world.left_behind.as_mut().unwrap();
+    left.restore_to = Some(UID.to_owned());
+}
+
+fn message(world: &World) -> String {
+    world.status().message
+}
+
+#[test]
+fn restored_record_is_not_taken_over_without_a_request() {
+    let mut world = restored(World::applied());
+    world.settle();
+    assert_eq!(world.reason(), "RestoreRequired");
+    for part in [
+        "Secret web-run is the run record of an earlier resource",
+        "kubectl alustan restore web -n team",
+        "keep the Secrets",
+    ] {
+        assert!(
+            message(&world).contains(part),
+            "no {part:?} in {}",
+            message(&world)
+        );
+    }
+    assert!(world.look_once().decision.steps.is_empty());
+    world.left_behind.as_mut().unwrap().restore_to = Some("uid-of-web".to_owned());
+    world.settle();
+    assert_eq!(world.reason(), "RestoreRequired", "of another restore");
+}
+
+#[test]
+fn restored_resource_without_changes_is_ready_without_approval() {
+    let mut world = restored(World::applied());
+    restore(&mut world);
+    let looked = world.look_once();
+    let steps = ["AddFinalizer", "Ensure Namespace team", "TakeOver"];
+    assert_eq!(words(&looked.decision.steps), steps);
+    assert_eq!(world.reason(), "Restored");
+    assert!(message(&world).starts_with("run numbers continue after 1"));
+    assert_eq!(world.tf().metadata.annotations.as_ref().unwrap()[KEPT], UID);
+    world.settle();
+    assert!(world.is_ready());
+    assert_eq!(world.ledger.kinds, [(RunKind::Plan, RunResult::NoChanges)]);
+    assert_eq!(world.run_number(), 2);
+    // From then on the spec decides.
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    assert!(world.is_ready());
+    assert_eq!(world.last_run().0, RunKind::Apply);
+}
+
+#[test]
+fn first_plan_after_a_restore_waits_for_approval() {
+    let mut world = restored(World::applied());
+    world.edit(|tf| tf.with_variable("size", 1));
+    restore(&mut world);
+    world.settle();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    assert!(message(&world).contains("(the resource was restored from a backup)"));
+    assert!(world.objects.contains("web-plan"));
+    world.approve();
+    world.settle();
+    assert!(world.is_ready());
+    world.edit(|tf| tf.with_variable("size", 2)).settle();
+    assert!(world.is_ready(), "the spec has no approval");
+}
+
+#[rstest]
+#[case::planning(Stage::Planning)]
+#[case::applying(Stage::Applying)]
+fn open_run_of_a_backup_counts_as_applying(#[case] stage: Stage) {
+    let mut made = World::new();
+    made.run_to(stage);
+    made.real.partial = true;
+    let mut world = restored(made);
+    restore(&mut world);
+    world.look_once();
+    let told =
+        "run 1 had not ended in the backup, and what it created last may be missing in the state";
+    assert!(message(&world).contains(told), "{}", message(&world));
+    let record = world.record.clone().unwrap().record;
+    assert_eq!((record.number, record.attempted, record.begun), (1, 1, 1));
+    assert!(record.run.is_none() && record.phase == RunPhase::Recorded);
+    world.settle();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    assert!(message(&world).contains(told), "{}", message(&world));
+}
+
+#[test]
+fn approval_and_inputs_of_a_backup_are_not_restored() {
+    let mut made = World::awaiting();
+    made.approve();
+    made.look_once();
+    let mut world = restored(made);
+    restore(&mut world);
+    world.settle();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    assert!(world.real.is_empty(), "an old approval was used");
+    let record = world.record.as_ref().unwrap();
+    assert!(record.history.approved.is_none() && record.history.base.is_some());
+}
+
+#[test]
+fn record_of_a_living_resource_is_refused() {
+    let mut world = restored(World::applied());
+    restore(&mut world);
+    let owner = "a Terraform resource in another namespace";
+    world.left_behind.as_mut().unwrap().owner = Some(owner.to_owned());
+    let looked = world.look_once();
+    assert!(looked.decision.steps.is_empty() && looked.decision.requeue_at.is_some());
+    assert_eq!(world.reason(), "StateConflict");
+    assert!(message(&world).contains(owner) && message(&world).contains("keep the Secrets"));
+}
+
+#[test]
+fn restore_waits_for_pods_of_earlier_runs() {
+    let mut world = restored(World::applied());
+    restore(&mut world);
+    world.left_behind.as_mut().unwrap().pods = vec!["web-apply-1-x".to_owned()];
+    let looked = world.look_once();
+    assert!(looked.decision.steps.is_empty() && looked.decision.requeue_at.is_some());
+    assert_eq!(world.reason(), "RestorePending");
+    assert!(message(&world).contains("kubectl get pod web-apply-1-x -n team"));
+}
+
+#[test]
+fn unreadable_record_is_not_taken_for_a_new_one() {
+    let mut world = restored(World::applied());
+    restore(&mut world);
+    world.left_behind.as_mut().unwrap().record = None;
+    assert!(world.look_once().decision.steps.is_empty());
+    assert_eq!(world.reason(), "RecordUnreadable");
+}
+
+#[test]
+fn restored_resource_waits_for_its_secrets() {
+    let mut tf = terraform().annotated(KEPT, "uid-of-the-one-before");
+    tf.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    let mut world = World::with(tf);
+    world.settle();
+    assert!(world.ledger.kinds.is_empty() && world.record.is_none());
+    assert_eq!(world.reason(), "RestoreRequired");
+    for part in [
+        "restore the Secrets web-run, web-report",
+        "kubectl alustan restore web -n team",
+        "kubectl annotate tf web -n team alustan.io/uid-",
+    ] {
+        assert!(
+            message(&world).contains(part),
+            "no {part:?} in {}",
+            message(&world)
+        );
+    }
+    world.edit(|mut tf| {
+        tf.metadata.annotations = None;
+        tf
+    });
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn deleted_resource_is_destroyed_after_its_restore() {
+    let mut world = restored(World::applied());
+    world.look_once();
+    world.delete().settle();
+    assert_eq!(world.reason(), "RestoreRequired");
+    assert!(message(&world).contains("alustan.io/abandon=true"));
+    restore(&mut world);
+    let looked = world.look_once();
+    assert!(matches!(looked.decision.steps[..], [_, Step::TakeOver(_)]));
+    world.settle();
+    assert!(world.tf.is_none() && world.real.is_empty());
+}
+
+#[test]
+fn deleted_resource_that_is_given_up_leaves_the_secrets() {
+    let mut world = restored(World::applied());
+    world.delete().look_once();
+    world.edit(|tf| tf.annotated(ABANDON, "true")).look_once();
+    assert!(world.tf.is_none() && world.left_behind.is_some());
+}
+
+#[test]
+fn restore_continues_after_a_crash() {
+    for writes in 0..4 {
+        let mut world = restored(World::applied());
+        restore(&mut world);
+        world.look(crate::world::Look {
+            stale: None,
+            crash: Some(writes),
+        });
+        world.settle();
+        assert!(world.is_ready(), "after {writes} writes");
+        assert_eq!(world.run_number(), 2);
+    }
+}
+
+#[test]
+fn state_elsewhere_needs_the_record_alone() {
+    let mut world = World::with(terraform().with(
+        "/backend",
+        json!({"provider": "aws", "s3": "states", "region": "us-east-1"}),
+    ));
+    world.settle();
+    let mut world = restored(world);
+    let before = world.left_behind.as_ref().unwrap().record.clone().unwrap();
+    restore(&mut world);
+    world.look_once();
+    let after = world.record.as_ref().unwrap().record.clone();
+    assert_eq!(
+        (after.number, after.lineage, after.state_address),
+        (before.number, before.lineage, before.state_address)
+    );
+    assert_eq!(
+        progress::of(&world.record.as_ref().unwrap().record).number,
+        1
+    );
+    world.settle();
+    assert!(world.is_ready() && !world.objects.contains("web-state"));
+}
