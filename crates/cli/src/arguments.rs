@@ -8,6 +8,7 @@ use crate::commands::logs::Logs;
 use crate::commands::outputs::Outputs;
 use crate::commands::plan::Plan;
 use crate::commands::reconcile::Reconcile;
+use crate::commands::restore::Restore;
 use crate::commands::state::State;
 use crate::commands::suspend::{Resume, Suspend};
 use crate::commands::tree::Tree;
@@ -48,6 +49,7 @@ pub(crate) enum Command {
     Logs(Logs),
     Outputs(Outputs),
     State(State),
+    Restore(Restore),
     Unlock(Unlock),
     Wait(Wait),
 }
@@ -65,6 +67,7 @@ impl Command {
             Self::Logs(logs) => logs.run(cluster).await,
             Self::Outputs(outputs) => outputs.run(cluster).await,
             Self::State(state) => state.run(cluster).await,
+            Self::Restore(restore) => restore.run(cluster).await,
             Self::Unlock(unlock) => unlock.run(cluster).await,
             Self::Wait(wait) => wait.run(cluster).await,
         }
@@ -93,6 +96,7 @@ mod tests {
     #[case("wait web --revision main")]
     #[case("outputs web -o yaml")]
     #[case("state push web")]
+    #[case("restore")]
     #[case("unlock web")]
     fn what_cannot_be_meant_is_refused(#[case] line: &str) {
         let words = std::iter::once("kubectl-alustan").chain(line.split(' '));
@@ -109,6 +113,7 @@ mod tests {
     #[case("wait web --timeout 90s --context here")]
     #[case("wait web --revision 0f3c9a5 --generation 3")]
     #[case("logs web -f --run 3")]
+    #[case("restore web -n team")]
     #[case("state pull web -n team")]
     #[case("state push web file.tfstate --force")]
     fn what_is_meant_is_understood(#[case] line: &str) {

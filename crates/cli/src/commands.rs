@@ -5,6 +5,7 @@ pub(crate) mod logs;
 pub(crate) mod outputs;
 pub(crate) mod plan;
 pub(crate) mod reconcile;
+pub(crate) mod restore;
 pub(crate) mod state;
 pub(crate) mod suspend;
 pub(crate) mod tree;

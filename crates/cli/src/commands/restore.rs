@@ -1,0 +1,213 @@
+//! `restore`: requests that the operator binds the run record of an earlier resource of the same name, as from a backup, to a resource.
+
+use std::time::{Duration, Instant};
+
+use alustan_api::labels::{self, Component};
+use alustan_api::run::key;
+use alustan_api::{Terraform, names};
+use alustan_core::orphans;
+use alustan_core::progress::Told;
+use alustan_core::references::Key;
+use alustan_core::restore::{Rebound, rebound};
+use clap::Args;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::cluster::{Cluster, FIELD_MANAGER, call};
+use crate::condition::situation;
+use crate::error::Error;
+use crate::print;
+use crate::record::Record;
+
+/// How long the operator is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Interval between two looks at the run record.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Continue the state and the run numbers of an earlier resource of the same name, after its Secrets were restored from a backup.
+///
+/// The first plan then waits for approval, unless it is empty.
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// Name of the resource.
+    name: String,
+}
+
+impl Restore {
+    /// Marks the run record and waits until the operator has bound it.
+    pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
+        let tf = cluster.resource(&self.name).await?;
+        let key = cluster.key(&self.name);
+        let found = find(cluster, &key).await?;
+        if found.labels().get(labels::UID) == tf.metadata.uid.as_ref() {
+            return print::line(&format!(
+                "the run record of {key} is its own: there is nothing to restore"
+            ));
+        }
+        check(&tf, &found)?;
+        let record = Record::of(cluster, &tf);
+        record.check_pods(cluster).await?;
+        let (own, _) = record.read().await?;
+        let Rebound {
+            record: next,
+            open_run,
+        } = rebound(&own, &told(&record).await);
+        if let Some(number) = open_run {
+            eprintln!("{}", open(&key, number));
+        }
+        if record.has_unsaved_state().await? {
+            eprintln!(
+                "Secret {} holds a state that a run could not save; the next run saves it first",
+                names::report(&key.name)
+            );
+        }
+        mark(cluster, &tf, &found).await?;
+        wait(cluster, &tf, &key).await?;
+        print::line(&format!(
+            "{key} is restored: run numbers continue after {}; the first plan waits for approval if it is not empty; to follow: kubectl \
+             alustan wait {} -n {}",
+            next.number, key.name, key.namespace
+        ))
+    }
+}
+
+/// The Secret with the run record.
+async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
+    let name = names::record(&key.name);
+    let what = format!("read Secret {name} of {key}");
+    let found = call(&what, cluster.api::<Secret>().get_opt(&name)).await?;
+    found.ok_or_else(|| {
+        Error::Refused(format!(
+            "there is no Secret {name} in namespace {}: restore the Secrets of {key} from the backup first; see docs/backup.md",
+            key.namespace
+        ))
+    })
+}
+
+/// Whether `found` is the run record of an earlier resource with the name of `tf`.
+///
+/// # Errors
+/// If it belongs to something else.
+fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
+    if orphans::is_left_behind(tf, found.labels(), Component::Record) {
+        return Ok(());
+    }
+    let owner = found.labels().get(labels::NAME);
+    let owner = owner.map_or_else(
+        || "not a run record of the operator".to_owned(),
+        |owner| format!("of Terraform {owner}"),
+    );
+    Err(Error::Refused(format!(
+        "Secret {} is {owner}: it is not restored for {}; keep the Secret, and give the resource another name",
+        found.name_any(),
+        Key::of(tf)
+    )))
+}
+
+/// What the last run said of itself before the backup was made.
+async fn told(record: &Record) -> Told {
+    let reported = record.reported().await;
+    let Some(progress) = reported.get(key::PROGRESS) else {
+        return Told::Absent;
+    };
+    serde_json::from_slice(progress).map_or(Told::Unreadable, |progress| {
+        Told::Progress(Box::new(progress))
+    })
+}
+
+/// What to do about a run that had not ended.
+fn open(key: &Key, number: i64) -> String {
+    let Key { namespace, name } = key;
+    format!(
+        "run {number} of {key} had not ended when the backup was made, and what it created last may be missing in the state. Make sure that \
+         it has ended where it ran: kubectl get pods -n {namespace} -l alustan.io/terraform={name}. Before you approve the first plan, \
+         import what exists and is to be created"
+    )
+}
+
+/// Requests the restore.
+async fn mark(cluster: &Cluster, tf: &Terraform, found: &Secret) -> Result<(), Error> {
+    let name = found.name_any();
+    let body = json!({"metadata": {
+        "uid": found.uid(), "annotations": {labels::RESTORE_TO: tf.uid()},
+    }});
+    let parameters = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let patch = Patch::Merge(&body);
+    let api = cluster.api::<Secret>();
+    let what = format!("annotate Secret {name}");
+    let marked = api.patch_metadata(&name, &parameters, &patch);
+    call(&what, marked).await.map(drop)
+}
+
+/// Waits until the run record belongs to `tf`.
+///
+/// # Errors
+/// If the API server does not answer, or the operator does not restore in time: with what it says.
+async fn wait(cluster: &Cluster, tf: &Terraform, key: &Key) -> Result<(), Error> {
+    let name = names::record(&key.name);
+    let what = format!("read Secret {name} of {key}");
+    let api = cluster.api::<Secret>();
+    let mut looks = tokio::time::interval(INTERVAL);
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        looks.tick().await;
+        let found = call(&what, api.get_metadata_opt(&name)).await?;
+        let of = found.as_ref().and_then(|it| it.labels().get(labels::UID));
+        if of == tf.metadata.uid.as_ref() {
+            return Ok(());
+        }
+    }
+    let tf = cluster.resource(&key.name).await?;
+    Err(Error::Refused(format!(
+        "the operator has not restored {key} within {} s: {}",
+        PATIENCE.as_secs(),
+        situation(&tf)
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::ObjectMeta;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn terraform() -> Terraform {
+        serde_json::from_value(json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "uid": "u2"},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/web"},
+                "containerRegistry": {"imageName": "registry.test/web"},
+            },
+        }))
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::earlier_resource(Some("web"), None)]
+    #[case::other_resource(Some("db"), Some("is of Terraform db"))]
+    #[case::unknown(None, Some("is not a run record of the operator"))]
+    fn record_of_another_resource_is_refused(
+        #[case] of: Option<&str>,
+        #[case] refused: Option<&str>,
+    ) {
+        let found = Secret {
+            metadata: ObjectMeta {
+                name: Some("web-run".to_owned()),
+                labels: of.map(|of| labels::of(of, "u1", Component::Record)),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        };
+        let told = check(&terraform(), &found).err().map(|error| error.chain());
+        assert_eq!(told.is_some(), refused.is_some(), "{told:?}");
+        let told = told.unwrap_or_default();
+        assert!(told.contains(refused.unwrap_or_default()), "{told}");
+    }
+}
