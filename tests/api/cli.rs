@@ -1,6 +1,7 @@
 //! `kubectl alustan`, as people run it. No operator acts here: what it would write stands written.
 
 mod logs;
+mod restore;
 mod state;
 
 use std::path::PathBuf;
@@ -24,10 +25,10 @@ fn program() -> &'static PathBuf {
 
 /// What came of a command.
 #[derive(Debug)]
-struct Told {
+pub(crate) struct Told {
     code: i32,
     out: String,
-    err: String,
+    pub(crate) err: String,
 }
 
 impl Told {
@@ -41,14 +42,14 @@ impl Told {
 
     /// What it printed, when all went well.
     #[track_caller]
-    fn done(self) -> String {
+    pub(crate) fn done(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
         self.out
     }
 
     /// Why it failed.
     #[track_caller]
-    fn refused(self) -> String {
+    pub(crate) fn refused(self) -> String {
         assert_eq!(self.code, 1, "{self:?}");
         self.err
     }
@@ -65,7 +66,7 @@ fn command(space: &Space, words: &str) -> Command {
     command
 }
 
-async fn run(space: &Space, words: &str) -> Told {
+pub(crate) async fn run(space: &Space, words: &str) -> Told {
     let output = tokio::process::Command::from(command(space, words)).output();
     Told::of(output.await.unwrap())
 }

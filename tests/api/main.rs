@@ -24,6 +24,7 @@ mod outside;
 mod ownership;
 mod pinned;
 mod policies;
+mod restore;
 mod rights;
 mod rules;
 mod samples;

@@ -43,6 +43,7 @@ mod outages;
 mod outputs;
 mod rbac;
 mod registry;
+mod restore;
 mod retries;
 mod run_once;
 mod safety;

@@ -1,0 +1,97 @@
+//! `restore` where there is nothing to restore.
+
+use alustan_api::labels::{self, COMPONENT, Component, NAME};
+use alustan_api::names;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::ResourceExt;
+use kube::api::PostParams;
+use serde_json::json;
+
+use super::{create_account, create_secret, get, run};
+use crate::space::{Space, resource};
+
+/// Creates a run record of the resource `of` with this uid, in the place of that of `web`.
+async fn record(space: &Space, of: &str, uid: &str) {
+    let record = json!({"number": 7, "phase": "Recorded"}).to_string();
+    let secret = json!({
+        "metadata": {
+            "name": names::record("web"), "labels": labels::of(of, uid, Component::Record),
+        },
+        "stringData": {"record": record, "key": "key"},
+    });
+    let secret: Secret = serde_json::from_value(secret).unwrap();
+    let api = space.api::<Secret>();
+    api.create(&PostParams::default(), &secret).await.unwrap();
+}
+
+async fn is_marked(space: &Space) -> bool {
+    let api = space.api::<Secret>();
+    let record = api.get(&names::record("web")).await.unwrap();
+    record.annotations().contains_key(labels::RESTORE_TO)
+}
+
+#[tokio::test]
+async fn restore_without_secrets_says_what_is_missing() {
+    let space = Space::new().await;
+    let told = run(&space, "restore web").await.refused();
+    assert!(
+        told.contains("there is no Terraform resource web"),
+        "{told}"
+    );
+    space.apply(&resource("web")).await.unwrap();
+    let told = run(&space, "restore web").await.refused();
+    assert!(told.contains("there is no Secret web-run"), "{told}");
+    assert!(told.contains("docs/backup.md"), "{told}");
+}
+
+#[tokio::test]
+async fn restore_of_a_record_of_its_own_changes_nothing() {
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    let uid = get(&space, "web").await.uid().unwrap();
+    record(&space, "web", &uid).await;
+    let said = run(&space, "restore web").await.done();
+    assert!(said.contains("there is nothing to restore"), "{said}");
+    assert!(!is_marked(&space).await);
+}
+
+#[tokio::test]
+async fn restore_refuses_the_record_of_another_resource() {
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    space.apply(&resource("db")).await.unwrap();
+    let uid = get(&space, "db").await.uid().unwrap();
+    record(&space, "db", &uid).await;
+    let told = run(&space, "restore web").await.refused();
+    assert!(told.contains("Secret web-run is of Terraform db"), "{told}");
+    assert!(told.contains("keep the Secret"), "{told}");
+    assert!(!is_marked(&space).await);
+
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    create_secret(&space, &names::record("web"), json!({"record": "mine"})).await;
+    let told = run(&space, "restore web").await.refused();
+    assert!(told.contains("not a run record of the operator"), "{told}");
+    assert!(!is_marked(&space).await);
+}
+
+#[tokio::test]
+async fn restore_refuses_while_a_pod_of_an_earlier_run_lives() {
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    record(&space, "web", "uid-before").await;
+    create_account(&space).await;
+    let pod = json!({
+        "metadata": {
+            "name": "web-apply-7-x",
+            "labels": {NAME: "web", COMPONENT: Component::Run.as_str()},
+        },
+        "spec": {"containers": [{"name": "terraform", "image": "127.0.0.1:1/a"}]},
+    });
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let pods = space.api::<Pod>();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let told = run(&space, "restore web").await.refused();
+    assert!(told.contains("pod web-apply-7-x"), "{told}");
+    assert!(!is_marked(&space).await);
+}

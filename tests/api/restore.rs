@@ -1,0 +1,275 @@
+//! Resources that come from a backup, with other uids than their Secrets.
+
+use std::collections::BTreeMap;
+use std::process::Child;
+
+use alustan_api::labels::{self, Component};
+use alustan_api::run::{History, Lineage, RunRecord, key};
+use alustan_api::{KEPT, Terraform, names};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::cli::run;
+use crate::server::{Server, leashed, operator, until};
+use crate::space::{Space, resource};
+
+/// The uid of the resource in the backup.
+const BEFORE: &str = "7a2d6c1e-0000-4000-8000-000000000000";
+
+/// A server with an operator, shared by these tests.
+async fn server() -> &'static Server {
+    static SHARED: OnceCell<(&'static Server, Child)> = OnceCell::const_new();
+    let (server, _leash) = SHARED.get_or_init(start).await;
+    server
+}
+
+async fn start() -> (&'static Server, Child) {
+    let server = Server::of_its_own().await;
+    let mut program = operator(server).unwrap();
+    program.args(["--listen", "127.0.0.1:0"]);
+    let leash = leashed(&mut program, &server.folder().join("operator.log"));
+    (server, leash)
+}
+
+async fn secret(space: &Space, uid: &str, name: &str, component: Component, data: Value) {
+    let secret = json!({
+        "metadata": {"name": name, "labels": labels::of("web", uid, component)},
+        "stringData": data,
+    });
+    let secret: Secret = serde_json::from_value(secret).unwrap();
+    let api = space.api::<Secret>();
+    api.create(&PostParams::default(), &secret).await.unwrap();
+}
+
+/// Creates what a backup has of a resource `web` with this uid. Another operator has signed it.
+async fn restore_backup(space: &Space, uid: &str) {
+    let run = json!({
+        "kind": "apply", "trigger": "created", "job": "web-apply-7", "image": "evil@sha256:0",
+        "tag": "t", "configHash": "c", "traceId": "abc", "protocol": 5, "revision": null,
+        "context": null, "startedAt": "2026-01-01T00:00:00Z",
+    });
+    let record = json!({
+        "number": 7, "run": run, "phase": "Starting", "attempted": 6, "attemptedBefore": 6,
+        "stateMade": true, "lineage": {"of": "l"},
+    });
+    let inputs = json!({"serviceAccount": "admin"});
+    let history = json!({"pending": {
+        "id": "p", "run": 6, "configHash": "c", "judgedBy": "", "because": [],
+        "since": "2026-01-01T00:00:00Z",
+    }});
+    let data = json!({
+        key::RECORD: record.to_string(), key::signature(key::RECORD): "00",
+        key::INPUTS: inputs.to_string(), key::signature(key::INPUTS): "00",
+        key::HISTORY: history.to_string(), key::signature(key::HISTORY): "00",
+        key::KEY: "the key of the resource",
+    });
+    secret(space, uid, &names::record("web"), Component::Record, data).await;
+    let progress = json!({
+        "number": 7, "traceId": "abc", "phase": "Applying", "began": true, "lineage": {"of": "l"},
+    });
+    let data = json!({key::PROGRESS: progress.to_string(), key::LEFTOVER: "an unsaved state"});
+    secret(space, uid, &names::report("web"), Component::Report, data).await;
+    let data = json!({"pin": "{}", key::signature("pin"): "00"});
+    secret(space, uid, &names::pin("web"), Component::Pin, data).await;
+    let data = json!({"pointer": "a pointer"});
+    secret(space, uid, &names::state("web"), Component::State, data).await;
+    let data = json!({"data": "a state"});
+    let slot = names::state_slot("web", 0);
+    secret(space, uid, &slot, Component::State, data).await;
+    let data = json!({"a": "b"});
+    let outputs = names::outputs("web");
+    secret(space, uid, &outputs, Component::Outputs, data).await;
+    let account = json!({"metadata": {
+        "name": names::runner("web"), "labels": labels::of("web", uid, Component::Run),
+    }});
+    let account: ServiceAccount = serde_json::from_value(account).unwrap();
+    let api = space.api::<ServiceAccount>();
+    api.create(&PostParams::default(), &account).await.unwrap();
+    let claim = json!({
+        "metadata": {
+            "name": names::cache("web"), "labels": labels::of("web", uid, Component::Cache),
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        },
+    });
+    let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+    let api = space.api::<PersistentVolumeClaim>();
+    api.create(&PostParams::default(), &claim).await.unwrap();
+    let map = json!({"metadata": {
+        "name": "outputs", "labels": labels::of("web", uid, Component::Outputs),
+    }});
+    let map: ConfigMap = serde_json::from_value(map).unwrap();
+    let api = space.api::<ConfigMap>();
+    api.create(&PostParams::default(), &map).await.unwrap();
+}
+
+/// Reason and message of `Ready`.
+async fn ready(space: &Space) -> (String, String) {
+    let tf = space.api::<Terraform>().get("web").await.unwrap();
+    let conditions = tf.status.unwrap_or_default().conditions;
+    let ready = conditions.into_iter().find(|it| it.type_ == "Ready");
+    ready
+        .map(|ready| (ready.reason, ready.message))
+        .unwrap_or_default()
+}
+
+/// Waits for a reason of `Ready`; its message.
+async fn reason(space: &Space, wanted: &str) -> String {
+    until(&format!("the reason {wanted}"), async || {
+        let (reason, message) = ready(space).await;
+        if reason == wanted {
+            Ok(message)
+        } else {
+            Err(format!("{reason}: {message}"))
+        }
+    })
+    .await
+}
+
+fn data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
+    let data = secret.data.clone().unwrap_or_default().into_iter();
+    data.map(|(key, ByteString(value))| (key, value)).collect()
+}
+
+/// The uid in the labels of an object.
+fn of(object: &impl ResourceExt) -> String {
+    object.labels()[labels::UID].clone()
+}
+
+#[tokio::test]
+async fn restore_binds_records_and_state_to_a_new_uid() {
+    let space = Space::of(server().await, json!({})).await;
+    restore_backup(&space, BEFORE).await;
+    let mut web = resource("web");
+    web["metadata"]["annotations"] = json!({KEPT: BEFORE});
+    space.apply(&web).await.unwrap();
+    let how = format!("kubectl alustan restore web -n {}", space.namespace);
+    let told = reason(&space, "RestoreRequired").await;
+    assert!(
+        told.contains("Secret web-run") && told.contains(&how),
+        "{told}"
+    );
+    assert!(
+        !told.contains("remove") && !told.contains("delete "),
+        "{told}"
+    );
+
+    let said = run(&space, "restore web").await;
+    for part in [
+        "run 7 of ",
+        "had not ended",
+        "a state that a run could not save",
+    ] {
+        assert!(said.err.contains(part), "no {part:?} in {said:?}");
+    }
+    let said = said.done();
+    assert!(said.contains("run numbers continue after 7"), "{said}");
+
+    let tf = space.api::<Terraform>().get("web").await.unwrap();
+    let uid = tf.uid().unwrap();
+    assert_eq!(tf.annotations()[KEPT], uid);
+    let secrets = space.api::<Secret>();
+    let get = async |name: String| secrets.get(&name).await.unwrap();
+    let record = get(names::record("web")).await;
+    assert_eq!(of(&record), uid);
+    assert!(!record.annotations().contains_key(labels::RESTORE_TO));
+    let entries = data(&record);
+    assert_eq!(entries[key::KEY], b"the key of the resource");
+    assert!(!entries.contains_key(key::INPUTS));
+    let own: RunRecord = serde_json::from_slice(&entries[key::RECORD]).unwrap();
+    assert_eq!((own.number, own.attempted, own.begun), (7, 7, 7));
+    assert_eq!(own.lineage, Lineage::Of("l".to_owned()));
+    assert!(own.run.is_none() && own.state_made);
+    let history: History = serde_json::from_slice(&entries[key::HISTORY]).unwrap();
+    assert_eq!(history.restored.unwrap().open_run, Some(7));
+    assert!(history.pending.is_none());
+
+    let report = get(names::report("web")).await;
+    assert_eq!(of(&report), uid);
+    assert_eq!(data(&report)[key::LEFTOVER], b"an unsaved state");
+    for (name, entry, content) in [
+        (names::state("web"), "pointer", "a pointer"),
+        (names::state_slot("web", 0), "data", "a state"),
+        (names::outputs("web"), "a", "b"),
+    ] {
+        let secret = get(name.clone()).await;
+        assert_eq!(of(&secret), uid, "{name}");
+        assert_eq!(data(&secret)[entry], content.as_bytes(), "{name}");
+    }
+    let claims = space.api::<PersistentVolumeClaim>();
+    assert_eq!(of(&claims.get(&names::cache("web")).await.unwrap()), uid);
+    let maps = space.api::<ConfigMap>();
+    assert_eq!(of(&maps.get("outputs").await.unwrap()), uid);
+    let pin = secrets.get_opt(&names::pin("web")).await.unwrap();
+    assert!(pin.is_none(), "derived again");
+    let accounts = space.api::<ServiceAccount>();
+    let account = accounts.get_opt(&names::runner("web")).await.unwrap();
+    assert!(account.is_none(), "derived again");
+    reason(&space, "RepositoryUnreachable").await;
+    let said = run(&space, "restore web").await.done();
+    assert!(said.contains("there is nothing to restore"), "{said}");
+}
+
+#[tokio::test]
+async fn restore_of_a_living_resource_waits_until_that_is_gone() {
+    let old = Space::of(server().await, json!({})).await;
+    let new = Space::of(server().await, json!({})).await;
+    old.apply(&resource("web")).await.unwrap();
+    let resources: Api<Terraform> = old.api();
+    let uid = resources.get("web").await.unwrap().uid().unwrap();
+    reason(&old, "RepositoryUnreachable").await;
+    restore_backup(&new, &uid).await;
+    new.apply(&resource("web")).await.unwrap();
+    let told = reason(&new, "StateConflict").await;
+    let owner = "a Terraform resource in another namespace, which still exists";
+    assert!(
+        told.contains(owner) && !told.contains(&old.namespace),
+        "{told}"
+    );
+    assert!(told.contains("keep the Secrets"), "{told}");
+    let told = run(&new, "restore web").await.refused();
+    assert!(
+        told.contains("StateConflict") && told.contains(owner),
+        "{told}"
+    );
+    let state = new.api::<Secret>().get(&names::state("web")).await.unwrap();
+    assert_eq!(of(&state), uid);
+
+    let gone = DeleteParams::default();
+    resources.delete("web", &gone).await.unwrap();
+    let uid = new.api::<Terraform>().get("web").await.unwrap().uid();
+    until("the restore", async || {
+        let state = new.api::<Secret>().get(&names::state("web")).await.unwrap();
+        let is_bound = state.labels().get(labels::UID) == uid.as_ref();
+        let why = ready(&new).await;
+        is_bound.then_some(()).ok_or_else(|| format!("{why:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn restored_resource_waits_for_its_secrets() {
+    let space = Space::of(server().await, json!({})).await;
+    let mut web = resource("web");
+    web["metadata"]["annotations"] = json!({KEPT: BEFORE});
+    space.apply(&web).await.unwrap();
+    let told = reason(&space, "RestoreRequired").await;
+    assert!(told.contains("restore the Secrets web-run"), "{told}");
+    let record = space.api::<Secret>().get_opt(&names::record("web")).await;
+    assert!(record.unwrap().is_none());
+    restore_backup(&space, BEFORE).await;
+    until("the Secrets to be seen", async || {
+        let (_, message) = ready(&space).await;
+        message
+            .contains("is the run record of an earlier resource")
+            .then_some(())
+            .ok_or(message)
+    })
+    .await;
+    run(&space, "restore web").await.done();
+}
