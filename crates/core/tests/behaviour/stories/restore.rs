@@ -47,8 +47,13 @@ fn restore(world: &mut World) {
     left.restore_to = Some(UID.to_owned());
 }
 
+/// The message of the status. No message advises to remove a Secret.
 fn message(world: &World) -> String {
-    world.status().message
+    let message = world.status().message;
+    for word in ["remove", "delete Secret", "delete the Secret"] {
+        assert!(!message.contains(word), "{message}");
+    }
+    message
 }
 
 #[test]
@@ -174,6 +179,7 @@ fn unreadable_record_is_not_taken_for_a_new_one() {
     world.left_behind.as_mut().unwrap().record = None;
     assert!(world.look_once().decision.steps.is_empty());
     assert_eq!(world.reason(), "RecordUnreadable");
+    assert!(message(&world).contains("Restore the Secret from the backup again"));
 }
 
 #[test]
