@@ -379,7 +379,9 @@ impl GitCache {
                 "the whole repository is the context"
             );
         }
-        let id = SelectionId::of(&commit.repository, &selection);
+        let repository = commit.repository.clone();
+        let identified = move || (SelectionId::of(&repository, &selection), selection);
+        let (id, selection) = call.unblocked(identified).await?;
         let (selection, packed, bytes) = if let Some(packed) = known.get(&id) {
             (selection, packed, None)
         } else {

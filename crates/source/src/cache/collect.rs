@@ -131,7 +131,7 @@ impl Call<'_> {
     }
 
     /// Runs what needs a processor for long on a thread of its own.
-    async fn unblocked<T: Send + 'static>(
+    pub(super) async fn unblocked<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
