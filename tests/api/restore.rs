@@ -35,6 +35,7 @@ async fn start() -> (&'static Server, Child) {
     (server, leash)
 }
 
+/// Creates a Secret, or replaces the one of this name.
 async fn secret(space: &Space, uid: &str, name: &str, component: Component, data: Value) {
     let secret = json!({
         "metadata": {"name": name, "labels": labels::of("web", uid, component)},
@@ -42,7 +43,13 @@ async fn secret(space: &Space, uid: &str, name: &str, component: Component, data
     });
     let secret: Secret = serde_json::from_value(secret).unwrap();
     let api = space.api::<Secret>();
-    api.create(&PostParams::default(), &secret).await.unwrap();
+    let parameters = PostParams::default();
+    match api.create(&parameters, &secret).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            api.replace(name, &parameters, &secret).await.unwrap()
+        }
+        created => created.unwrap(),
+    };
 }
 
 /// Creates what a backup has of a resource `web` with this uid. Another operator has signed it.
@@ -272,4 +279,16 @@ async fn restored_resource_waits_for_its_secrets() {
     })
     .await;
     run(&space, "restore web").await.done();
+}
+
+#[tokio::test]
+async fn record_of_a_new_resource_is_replaced_by_that_of_a_backup() {
+    let space = Space::of(server().await, json!({})).await;
+    space.apply(&resource("web")).await.unwrap();
+    reason(&space, "RepositoryUnreachable").await;
+    restore_backup(&space, BEFORE).await;
+    reason(&space, "RestoreRequired").await;
+    let said = run(&space, "restore web").await.done();
+    assert!(said.contains("run numbers continue after 7"), "{said}");
+    reason(&space, "RepositoryUnreachable").await;
 }

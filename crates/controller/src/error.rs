@@ -1,5 +1,6 @@
 //! What can go wrong while the cluster is read or written. All of it is tried again.
 
+use alustan_api::names;
 use alustan_api::report::Failure;
 use alustan_core::admission;
 use alustan_core::seen::Waiting;
@@ -112,11 +113,16 @@ pub(crate) enum Error {
 }
 
 /// What to do about an object in the way. One that may hold a state may be its only copy.
-fn advice(kind: &str, name: &str) -> &'static str {
+fn advice(kind: &str, name: &str) -> String {
+    if let ("Secret", Some(resource)) = (kind, name.strip_suffix("-report")) {
+        return format!(
+            "it may hold the only copy of a state: keep it. If it comes from a backup, restore Secret {} from the same backup, then: kubectl \
+             alustan restore {resource}. Otherwise give the resource another name",
+            names::record(resource)
+        );
+    }
     let holds_state = match kind {
-        "Secret" => {
-            name.ends_with("-state") || name.contains("-state-slot-") || name.ends_with("-report")
-        }
+        "Secret" => name.ends_with("-state") || name.contains("-state-slot-"),
         "PersistentVolumeClaim" => true,
         _ => false,
     };
@@ -125,6 +131,7 @@ fn advice(kind: &str, name: &str) -> &'static str {
     } else {
         "remove it, or give the resource another name"
     }
+    .to_owned()
 }
 
 /// How long one call of the API server may take.
@@ -331,6 +338,8 @@ mod tests {
             let told = error.to_string();
             assert!(told.contains("keep ") && !told.contains("remove"), "{told}");
         }
+        let told = taken("Secret", "web-report").to_string();
+        assert!(told.contains("kubectl alustan restore web"), "{told}");
         let told = taken("ServiceAccount", "web-runner").to_string();
         assert!(told.contains("remove it"), "{told}");
     }
