@@ -186,7 +186,7 @@ async fn kinds(space: &Space) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test]
-async fn upgrade_of_the_base_image_applies_nothing_and_builds_within_the_slots() {
+async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     let mut operator = Operator::new().await;
     let space = Space::of(operator.server, json!({})).await;
     let names: Vec<_> = (0..MANY).map(|number| format!("web-{number}")).collect();
@@ -204,7 +204,7 @@ async fn upgrade_of_the_base_image_applies_nothing_and_builds_within_the_slots()
     })
     .await;
 
-    // The new operator looks at all of them, also at a change that is no reason to apply.
+    // The new operator reconciles all of them, also a change that is no reason to apply.
     operator.outside.forget_images();
     operator.start("2");
     for name in &names {

@@ -320,7 +320,7 @@ fn an_upgrade_from_hashes_with_the_tag_applies_what_changed_alone(
 #[rstest]
 #[case::of_a_retry_limit("/retry/limit", json!(9))]
 #[case::that_suspends("/suspend", json!(true))]
-fn edit_after_an_upgrade_from_hashes_with_the_tag_applies_nothing(
+fn edit_after_an_upgrade_from_protocol_4_applies_nothing(
     #[case] field: &str,
     #[case] value: serde_json::Value,
 ) {

@@ -67,7 +67,7 @@ fn suspended_resource_keeps_its_commit_until_it_is_resumed() {
 }
 
 #[test]
-fn suspended_resource_with_the_backend_of_its_module_stays_ready() {
+fn suspended_resource_with_a_module_backend_stays_ready() {
     let mut world = World::new();
     world.module_backend = Some("gcs".to_owned());
     world.settle();
