@@ -92,7 +92,7 @@ impl Outside {
         self.served.has_images.store(false, Ordering::SeqCst);
     }
 
-    /// As a build pushes the image `tag` to `repository`.
+    /// Pushes the image `tag` to `repository`, as a build does.
     pub(crate) fn push_image(&self, repository: &str, tag: &str) {
         let place = format!("/v2/{repository}/manifests/{tag}");
         let mut stored = self.served.stored.lock().unwrap();

@@ -30,7 +30,7 @@ async fn user(client: Client) -> String {
     review.status.unwrap().user_info.unwrap().username.unwrap()
 }
 
-/// As a person does it: with the command in the message, and the name of the user.
+/// Approves plan `id` as `kubectl alustan approve` does, with field manager `alice`.
 pub(crate) async fn approve(scene: &Scene, name: &str, id: &str) {
     let client = scene.api::<Terraform>().into_client();
     let by = user(client).await;

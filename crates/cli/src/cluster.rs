@@ -95,12 +95,12 @@ impl Cluster {
             .map(drop)
     }
 
-    /// The name by which the API server knows the user.
+    /// Returns the user name of the caller, as authenticated by the API server.
     pub(crate) async fn user(&self) -> Result<Option<String>, Error> {
         let api: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let question = SelfSubjectReview::default();
         let parameters = PostParams::default();
-        let review = call("ask who the user is", api.create(&parameters, &question)).await?;
+        let review = call("read the user name", api.create(&parameters, &question)).await?;
         let user = review.status.and_then(|status| status.user_info);
         Ok(user.and_then(|user| user.username))
     }

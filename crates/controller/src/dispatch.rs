@@ -31,7 +31,7 @@ struct State {
     served: Served,
     /// How many places were given out.
     places: u64,
-    /// Positions in status, by resource.
+    /// Queue positions in status, by resource.
     told: HashMap<Key, usize>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Load {
     pub(crate) places: i64,
 }
 
-/// There is no place now.
+/// The run is queued: no slot is free for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queued;
 
@@ -101,8 +101,8 @@ impl Dispatcher {
         Err(Queued)
     }
 
-    /// The position of `key` in the queue, from 1, in steps: from 100 on it is rounded up to two digits. Remembered until
-    /// [`refresh`](Self::refresh).
+    /// Returns the position of `key` in the queue, from 1, in steps: from 100 on it is rounded up to two digits. It is constant
+    /// until [`refresh`](Self::refresh).
     pub(crate) fn position(&self, key: &Key, now: Timestamp) -> usize {
         let mut state = self.state();
         if let Some(told) = state.told.get(key) {
@@ -161,7 +161,7 @@ impl Dispatcher {
         state.running.insert(key.clone());
     }
 
-    /// Whether `key` has a place.
+    /// Whether `key` is admitted.
     pub(crate) fn holds(&self, key: &Key) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.running.contains(key)
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(dispatcher.position(&key(&name(1)), at(300)), 1);
     }
 
-    /// What a change costs with 5,000 runs in the queue, beside what their whole order costs.
+    /// Prints the cost of a change with 5,000 queued runs, and of their complete order.
     #[test]
     fn five_thousand_queued_runs_start_one_after_another() {
         const QUEUED: i64 = 5_000;

@@ -224,7 +224,7 @@ impl<'a> Pass<'a> {
                 let name = secret.name_any();
                 let found = call("read the run record", api.get_opt(&name)).await?;
                 match found {
-                    // The next look finds it.
+                    // The next reconcile observes it.
                     Some(found)
                         if orphans::is_left_behind(self.tf, found.labels(), Component::Record) =>
                     {

@@ -24,7 +24,7 @@ pub(crate) enum Error {
         #[source]
         source: Box<kube::Error>,
     },
-    /// The resource or its run record is no longer what was seen.
+    /// The resource or its run record has changed since it was observed.
     #[error("the resource or its run record changed meanwhile")]
     Conflict,
     /// A Job of this name belongs to something else.
@@ -100,11 +100,11 @@ pub(crate) enum Error {
          resource another name"
     )]
     StateInUse {
-        /// What it is.
+        /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// The resource.
+        /// Resource that has the state, as in a message.
         owner: String,
     },
     /// The kernel gave no random numbers.

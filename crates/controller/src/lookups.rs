@@ -24,7 +24,7 @@ use crate::metrics::{Asked, Metrics, Unanswered};
 pub(crate) type Ask<V> =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<V, Failure>> + Send>> + Send + Sync>;
 
-/// Asks once about the argument that is newest when the question has its turn. Returns that argument with the answer.
+/// Asks once, about the newest argument at the time of the question's turn. Returns that argument with the answer.
 pub(crate) type AskAbout<V, A> = Box<
     dyn Fn(watch::Receiver<A>) -> Pin<Box<dyn Future<Output = (A, Result<V, Failure>)> + Send>>
         + Send
@@ -66,7 +66,7 @@ impl Every {
     }
 }
 
-/// Answers by question. The argument `A` of a question may change: a newer one keeps the place of the one before.
+/// Answers by question. The argument `A` of a question may change: a newer one takes the place of the earlier one in the queue.
 pub(crate) struct Lookups<V, A = ()> {
     entries: Mutex<HashMap<String, Entry<V, A>>>,
     began: Instant,
@@ -97,7 +97,7 @@ impl<V, A: PartialEq> Entry<V, A> {
             || self.answered.as_ref() != Some(&*self.about.borrow())
     }
 
-    /// Asks about `about`; a failure about another argument no longer counts.
+    /// Sets the argument to `about` and discards a failure about another argument.
     fn want(&mut self, about: A) {
         let is_news = self.about.send_if_modified(|wanted| {
             let is_news = *wanted != about;
@@ -128,8 +128,8 @@ impl<V, A> Drop for Entry<V, A> {
 }
 
 impl<V: Clone + PartialEq + Send + 'static> Lookups<V> {
-    /// The answer to `question` for `who`, asked with `ask` if nobody asked yet, and then again
-    /// as often as the most impatient of its users wants it, if any does.
+    /// Returns the answer to `question` and subscribes `who`. Polls with `ask` at the shortest interval of all subscribers; without
+    /// an interval, `ask` runs once.
     pub(crate) fn get(
         self: &Arc<Self>,
         question: &str,
@@ -169,8 +169,8 @@ where
         lookups
     }
 
-    /// As `get`, about an argument that replaces the one before in its place: the answer about an older one is returned
-    /// until the newer has one.
+    /// Like [`get`](Lookups::get), with an argument. A newer argument replaces the earlier one in the queue; until it has an
+    /// answer, the earlier answer is returned.
     pub(crate) fn get_about(
         self: &Arc<Self>,
         question: &str,
@@ -309,7 +309,7 @@ fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
     }
 }
 
-/// What a question is asked for, and when.
+/// Argument and schedule of a question.
 struct Due<A> {
     every: watch::Receiver<Option<Every>>,
     about: watch::Receiver<A>,

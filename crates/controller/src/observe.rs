@@ -58,7 +58,7 @@ use record::Kept;
 
 pub(crate) use record::pin;
 
-/// The name, for a message about `tf`, of the resource with this uid, if it exists.
+/// Returns the name of the resource with this uid for a message about `tf`, if the resource exists.
 pub(crate) fn living_owner(cx: &Context, tf: &Terraform, uid: &str) -> Option<String> {
     let is_owner = |other: &Guarded| other.meta().uid.as_deref() == Some(uid);
     let owner = cx.resources.find(is_owner)?;
@@ -235,7 +235,7 @@ impl<'a> Session<'a> {
             .cloned()
     }
 
-    /// The runner image, once the commit, the base image and the namespace are known.
+    /// Returns the runner image, once the commit, the base image and the namespace are known.
     fn plan(
         &self,
         source: &Answer<SourceSeen>,
@@ -258,8 +258,8 @@ impl<'a> Session<'a> {
         Some(plan)
     }
 
-    /// The commit and its context. While a new commit is fetched, the one before goes on. Nothing is asked for a suspended
-    /// resource, and what depends on the answer is not asked either: the image, its build, the push of the context.
+    /// Returns the commit and its context; the previous commit while a new one is fetched. A suspended resource causes no request to
+    /// its repository, nor those that depend on the answer: image, build, push of the context.
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
         if self.tf.spec.suspend {
             return Answer::Pending;

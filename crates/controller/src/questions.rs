@@ -27,7 +27,7 @@ use crate::references::{References, Remote};
 /// When something that cannot be asked is looked at again: its Secret may have changed.
 pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// How many lines of a failed build's log are looked at, and how many bytes of them.
+/// Maximum number of lines and bytes that are read of the log of a failed build.
 const LOG_LINES: i64 = 200;
 const LOG_BYTES: i64 = 1 << 20;
 
@@ -99,7 +99,7 @@ impl Repository {
         )
     }
 
-    /// The module, whatever the commit.
+    /// Returns the question about the module at any commit.
     pub(crate) fn module_question(&self, allowed: &Allowed) -> String {
         let module = format!("module {}", self.place());
         if self.spec.submodules {
@@ -121,7 +121,7 @@ impl Repository {
         })
     }
 
-    /// What the module needs at the newest revision.
+    /// Returns the query for the context of the module at the newest revision.
     pub(crate) fn ask_module(
         &self,
         git: Arc<GitCache>,

@@ -250,7 +250,7 @@ pub(crate) fn cache_after(
     }
 }
 
-/// The architecture of `run`, if it has a result: its image and its node exist.
+/// Returns the architecture of `run` if the run has a result, which shows that image and node exist.
 fn architecture_with(report: &RunReport, run: &RunSpec, half_way: bool) -> Option<Architecture> {
     let is_void = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
     (half_way || !is_void).then_some(run.architecture)

@@ -270,7 +270,7 @@ impl Case<'_> {
         self.target_of(self.source())
     }
 
-    /// The target with `source`.
+    /// Returns the target with `source`.
     fn target_of(&self, source: Result<SourceSeen, Situation>) -> Result<Target, Situation> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(build::refused(invalid));
@@ -512,8 +512,8 @@ impl Case<'_> {
         wanted.is_ok_and(|wanted| self.is_applied(&wanted.config.hash))
     }
 
-    /// The source as status and pin describe it, unless the spec names another place since. It is known without a request, and
-    /// may be out of date: no run or build starts with it.
+    /// Returns the last known source, from status and pin, unless the spec has changed its repository, reference or path since. It may be
+    /// out of date: no run or build starts with it.
     fn last_source(&self) -> Option<SourceSeen> {
         let told = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
@@ -852,7 +852,7 @@ fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
         && (path, include, submodules) == (&other.path, &other.include, &other.submodules)
 }
 
-/// The repository has not answered yet.
+/// Returns the situation while the repository has not answered.
 fn fetching() -> Situation {
     Situation::busy(
         State::Pending,

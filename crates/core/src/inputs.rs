@@ -96,14 +96,14 @@ pub(crate) fn backend(
     )
 }
 
-/// The backend of the module with which `known` was made, as far as that tells.
+/// Returns the type of the module's own backend, as recorded in `known`; a placeholder if the type is not recorded.
 pub(crate) fn module_backend(known: &BackendInputs) -> Option<&str> {
     let own = known.kind.as_deref().unwrap_or("of the module's own");
     (!known.write_block).then_some(own)
 }
 
-/// State slots of the next run after `record`. The first run writes to the Secret of the pointer alone, and asks for slots if the state
-/// does not fit.
+/// Returns the number of state slots of the next run after `record`. The first run writes to the Secret of the pointer alone, and asks for
+/// slots if the state does not fit.
 pub fn slots(record: &RunRecord) -> u32 {
     if record.state_made {
         record.slots_wanted.max(SLOTS)

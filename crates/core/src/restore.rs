@@ -187,8 +187,8 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
     })
 }
 
-/// The situation of `tf` until a user acts. It is refreshed for `StateConflict`: the deletion of a resource in another namespace wakes no
-/// other.
+/// Returns the situation of `tf` until a user acts. `StateConflict` is checked periodically, since the deletion of a resource in another
+/// namespace does not requeue `tf`.
 fn waits(tf: &Terraform, reason: &str, why: String, now: Timestamp) -> Situation {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let message = if deleting {

@@ -133,7 +133,7 @@ impl Running {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no run.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -169,7 +169,7 @@ impl Queue {
         self.waiting.insert(key, (class, since));
     }
 
-    /// Removes a run. False if it did not wait.
+    /// Removes a run. False if it was not queued.
     pub fn remove(&mut self, key: &Key) -> bool {
         let Some((class, since)) = self.waiting.remove(key) else {
             return false;
@@ -196,11 +196,11 @@ impl Queue {
         self.waiting.values().copied()
     }
 
-    /// All that wait, in the order in which they start; [`Places::admit`] says which of them start at `now`. Class first, with
-    /// ageing; then the namespace with the fewest runs going or put before; then the one that was `served` longest ago; then
-    /// who waits longest.
+    /// Returns all queued runs in the order in which they start; [`Places::admit`] returns those that start at `now`. Order: class with
+    /// ageing; namespace with the fewest runs that are running or earlier in the order; namespace that was `served` longest ago;
+    /// oldest run.
     ///
-    /// So each other namespace gets one place at most before an apply of one in which nothing runs, however many it wants.
+    /// An idle namespace's first apply waits for at most one run per other namespace.
     pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
         let line = |(namespace, line): (&'a String, &'a Line)| {
             let classes = line.iter();
@@ -208,7 +208,7 @@ impl Queue {
             let ahead = Ahead {
                 classes: classes.collect(),
                 load: running.load.get(namespace).copied().unwrap_or_default(),
-                // Zero is never: places are counted from one.
+                // 0: never served. Slots are counted from 1.
                 served: served.get(namespace).copied().unwrap_or_default(),
             };
             (namespace.as_str(), ahead)
@@ -445,7 +445,7 @@ mod tests {
         })
     }
 
-    /// What [`Queue::order`] says, found the slow way: whoever is next is looked for among all.
+    /// Reference implementation of [`Queue::order`]: a linear search for each next run.
     fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
         let (mut left, mut going, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
         let mut order = Vec::new();

@@ -54,7 +54,7 @@ pub struct Seen {
     pub record: Option<RecordSeen>,
     /// The pin.
     pub pin: Option<Pin>,
-    /// What an earlier resource of the same name left behind, where there is no run record of this one.
+    /// Run record of an earlier resource of the same name, if this resource has none.
     pub left_behind: Option<LeftBehind>,
     /// Of a deleted resource: the API server itself was asked, and has neither record nor pin.
     pub nothing_left: Option<NothingLeft>,
@@ -72,8 +72,8 @@ pub struct Seen {
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
     /// What it takes values from, waits for, or stands before.
     pub stack: StackSeen,
-    /// The commit and its context. Nobody asks for that of a suspended resource: it is [`Answer::Pending`], and so are those of
-    /// the registry.
+    /// The commit and its context. For a suspended resource, this and the answers of the registry are [`Answer::Pending`]: neither
+    /// repository nor registry is asked.
     pub source: Answer<SourceSeen>,
     /// The base image, resolved.
     pub base: Answer<PinnedImage>,

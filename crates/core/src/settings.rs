@@ -31,9 +31,9 @@ pub struct Settings {
     pub insecure_registries: Vec<String>,
     /// Certificates (PEM) to trust besides the usual ones.
     pub ca_bundle: Option<String>,
-    /// Architecture of resources that name none.
+    /// `--architecture`: architecture of resources without `runner.architecture`.
     pub architecture: Option<Architecture>,
-    /// Architecture of the operator. It counts where nothing else names one.
+    /// Architecture of the operator, the last default.
     pub own_architecture: Architecture,
     /// Environment of every container: proxies.
     pub environment: BTreeMap<String, String>,
@@ -85,7 +85,7 @@ impl Settings {
         builder.and_then(|builder| builder.kind).unwrap_or(default)
     }
 
-    /// Returns the architecture of builds and runs of `tf`. `recorded`: that of what exists, if known.
+    /// Returns the architecture of builds and runs of `tf`. `recorded`: architecture of its last run with a result.
     pub fn architecture_of(&self, tf: &Terraform, recorded: Option<Architecture>) -> Architecture {
         let runner = tf.spec.runner.as_ref();
         runner

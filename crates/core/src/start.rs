@@ -37,7 +37,7 @@ pub struct Plan {
     pub trigger: Trigger,
     /// The runner image by digest.
     pub image: String,
-    /// Its architecture.
+    /// Architecture of the image.
     pub architecture: Architecture,
     /// Its tag.
     pub tag: String,

@@ -234,7 +234,7 @@ impl View<'_> {
         }
     }
 
-    /// The commit. The repository of a suspended resource is not asked: its last known commit stays.
+    /// Returns the commit; for a suspended resource, whose repository is not asked, the last known commit.
     fn commit(&self) -> Option<SourceStatus> {
         let known = self.source.value().map(|source| SourceStatus {
             revision: source.revision.clone(),

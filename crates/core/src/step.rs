@@ -20,7 +20,7 @@ pub enum Step {
     AddFinalizer,
     /// Create the run record with a new key.
     CreateRecord(Box<Secret>),
-    /// Bind what an earlier resource of the same name left behind to this one.
+    /// Bind the objects of an earlier resource of the same name to this one.
     TakeOver(Box<TakeOver>),
     /// Swap the record; nothing after this step happens when somebody else was faster.
     SwapRecord(Box<Swap>),
@@ -148,7 +148,7 @@ pub struct TakeOver {
     pub version: String,
     /// The record of this resource.
     pub record: RunRecord,
-    /// The memory of this resource.
+    /// The history of this resource.
     pub history: History,
 }
 

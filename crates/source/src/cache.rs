@@ -86,9 +86,9 @@ pub struct GitCache {
     facts: KnownFacts,
     known: Arc<KnownContexts>,
     options: Arc<CacheOptions>,
-    /// Turns of calls to remotes.
+    /// Limits concurrent calls to remotes.
     turns: Arc<Turns>,
-    /// Turns of modules that are read from the cache, and packed.
+    /// Limits modules that are read from the cache and packed at once.
     reading: Arc<Turns>,
     tenant: Arc<str>,
 }
@@ -220,11 +220,10 @@ impl GitCache {
             .await
     }
 
-    /// Does what [`fetch_context`](Self::fetch_context) does, but packs nothing that was packed before. Returns the revision that was
-    /// looked at, too.
+    /// Like [`fetch_context`](Self::fetch_context), but does not pack the same files a second time. Also returns the revision that was
+    /// read.
     ///
-    /// A question waits for a fetch and then for its turn to read. The revision is the one that is `newest` when the turn
-    /// comes, if it was fetched by then.
+    /// A question waits for a fetch and then for its turn to read. At its turn, the `newest` revision is read if it is fetched already.
     pub async fn find_context(
         &self,
         url: &RepositoryUrl,
@@ -246,7 +245,7 @@ impl GitCache {
         (revision, found)
     }
 
-    /// The context at `revision`, which becomes the `newest` one if that is fetched when the turn comes.
+    /// Returns the context at `revision`. Sets `revision` to the `newest` one if that is fetched at the turn of the question.
     async fn context(
         &self,
         question: &Question<'_>,

@@ -10,7 +10,7 @@ use crate::{error::Error, reference::Revision, repopath, url::RepositoryUrl};
 /// Whether submodules may be fetched from a repository: allow-lists for repositories apply to them as well.
 pub type Allows<'a> = &'a (dyn Fn(&RepositoryUrl) -> bool + Send + Sync);
 
-/// The revision that is wanted now. It is asked when the question has its turn: a newer revision keeps the place of the one before.
+/// Returns the wanted revision. Called at the turn of the question: a newer revision takes the place of the earlier one in the queue.
 pub type Newest<'a> = &'a (dyn Fn() -> Revision + Send + Sync);
 
 /// What of a repository goes into a context.
@@ -97,7 +97,7 @@ pub struct Context {
     pub digest: ContextDigest,
     /// Number of [`bytes`](Self::bytes).
     pub size: usize,
-    /// The tar.gz; `None` when the cache packed the same files before.
+    /// The tar.gz; `None` if the cache has packed the same files before.
     pub bytes: Option<Bytes>,
     /// Folder of the root module inside the context, `""` for its root.
     pub module_path: String,

@@ -6,9 +6,10 @@
 //! against the version that we saw: a second writer fails instead of destroying anything.
 //!
 //! The Secret of the pointer is a slot as well, and the first one to be used: its chunk is written in
-//! the same request that moves the pointer, so most states need one request per version. Without other slots it is replaced by the next
-//! version, and no previous one is kept. The other slots are read when they are needed. After that and before they are written, the writer signs the pointer: an
-//! earlier writer can no longer move it, neither to a chunk that it wrote before nor to one that it writes later.
+//! the same request that moves the pointer, so most states need one request per version. Without other slots, the next version replaces
+//! the chunk, and no previous version is kept. The other slots are read when they are needed. After that and before they are written, the
+//! writer signs the pointer: an earlier writer can no longer move it, neither to a chunk that it wrote before nor to one that it writes
+//! later.
 //!
 //! The answer of a write may never come. What was tried is therefore noted before it is sent, and
 //! forgotten once it is known to have happened: nothing is written until the pointer is certain.

@@ -21,9 +21,9 @@ use crate::error::Error;
 use crate::print;
 use crate::record::Record;
 
-/// How long the operator is waited for.
+/// Time limit for the operator to bind the run record.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Interval between two looks at the run record.
+/// Poll interval of the run record.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Continue the state and the run numbers of an earlier resource of the same name, after its Secrets were restored from a backup.
@@ -73,7 +73,10 @@ impl Restore {
     }
 }
 
-/// The Secret with the run record.
+/// Returns the Secret with the run record.
+///
+/// # Errors
+/// If it does not exist, or the API server does not answer.
 async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
     let name = names::record(&key.name);
     let what = format!("read Secret {name} of {key}");
@@ -86,10 +89,10 @@ async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
     })
 }
 
-/// Whether `found` is the run record of an earlier resource with the name of `tf`.
+/// Checks that `found` is the run record of an earlier resource with the name of `tf`.
 ///
 /// # Errors
-/// If it belongs to something else.
+/// If it is not.
 fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
     if orphans::is_left_behind(tf, found.labels(), Component::Record) {
         return Ok(());
@@ -106,7 +109,7 @@ fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
     )))
 }
 
-/// What the last run said of itself before the backup was made.
+/// Returns the progress that the last run had reported when the backup was made.
 async fn told(record: &Record) -> Told {
     let reported = record.reported().await;
     let Some(progress) = reported.get(key::PROGRESS) else {
@@ -117,7 +120,7 @@ async fn told(record: &Record) -> Told {
     })
 }
 
-/// What to do about a run that had not ended.
+/// Returns the warning about a run that had not ended when the backup was made.
 fn open(key: &Key, number: i64) -> String {
     let Key { namespace, name } = key;
     format!(
@@ -147,7 +150,7 @@ async fn mark(cluster: &Cluster, tf: &Terraform, found: &Secret) -> Result<(), E
 /// Waits until the run record belongs to `tf`.
 ///
 /// # Errors
-/// If the API server does not answer, or the operator does not restore in time: with what it says.
+/// If the API server does not answer, or the operator does not restore in time: with condition Ready of `tf`.
 async fn wait(cluster: &Cluster, tf: &Terraform, key: &Key) -> Result<(), Error> {
     let name = names::record(&key.name);
     let what = format!("read Secret {name} of {key}");

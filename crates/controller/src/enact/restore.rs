@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::signing::Data;
 
 impl Pass<'_> {
-    /// Takes over what is `left`. The run record comes last: until then, the next pass does the same again.
+    /// Binds the objects of an earlier resource to this one. The run record comes last: until then, the next reconcile repeats the step.
     pub(super) async fn take_over(&mut self, left: &TakeOver) -> Result<(), Error> {
         let theirs = |component: Component| {
             format!(

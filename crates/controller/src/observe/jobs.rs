@@ -40,7 +40,7 @@ const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 /// until people are told.
 const LATE: SignedDuration = SignedDuration::from_secs(10);
 
-/// Maximum number of events of a Job that are read: their number has no bound.
+/// Maximum number of events of a Job that are read.
 const EVENTS: u32 = 100;
 
 /// The label with the name of a pod's Job.
@@ -159,7 +159,7 @@ pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
         .collect()
 }
 
-/// Names of the pods of runs of the resource with this uid, in the namespace of `tf`, that have not ended.
+/// Returns the names of the run pods of the resource with this uid, in the namespace of `tf`, that have not ended.
 pub(super) fn living_pods(cx: &Context, tf: &Terraform, uid: &str) -> Vec<String> {
     let pods = cx.mirrors.pods.filter(|pod| {
         let is_theirs = pod.labels().get(labels::UID).is_some_and(|of| of == uid);

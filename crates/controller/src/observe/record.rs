@@ -113,7 +113,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
-/// The run record among `all` Secrets, if an earlier resource of the name of `tf` left it behind.
+/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`.
 fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
     let left = |secret: &'_ Option<Arc<Secret>>, component| {
         let secret = secret.as_ref()?;

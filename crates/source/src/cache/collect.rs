@@ -81,7 +81,7 @@ impl Call<'_> {
         })
     }
 
-    /// What of `tree` goes in. `facts` are those of files that were read before.
+    /// Returns the files of `tree` that the module needs. `facts`: cached facts of files.
     pub(super) async fn closure(
         &self,
         tree: &Arc<Tree>,

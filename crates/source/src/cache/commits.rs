@@ -16,7 +16,7 @@ use crate::{
 const BYTES: usize = 32 << 20;
 /// Commits that are known to be fetched. All are forgotten when there are more: each then costs one call of git.
 const COMMITS: usize = 10_000;
-/// How long a failed fetch is remembered, at least for those that waited for it.
+/// Retention of failed fetches, for callers that waited for them.
 const FAILURES: Duration = Duration::from_mins(10);
 
 /// The files of a commit.
@@ -57,7 +57,7 @@ impl Commits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The commit of `revision`, if it was fetched into `repository`.
+    /// Returns the commit of `revision` if it was fetched into `repository`.
     pub(super) fn get(&self, repository: &Path, revision: &Revision) -> Option<Commit> {
         let known = self.known();
         let files = known.fetched.get(repository)?.get(&revision.commit)?;
@@ -68,7 +68,7 @@ impl Commits {
         })
     }
 
-    /// The failure of a fetch of `revision` that ended after `asked`.
+    /// Returns the failure of a fetch of `revision` that ended after `asked`.
     pub(super) fn failure(
         &self,
         repository: &Path,
@@ -107,7 +107,7 @@ impl Commits {
         known.failed.insert(repository.to_owned(), failure);
     }
 
-    /// Whether `commit` is still what is known of its repository.
+    /// Whether `commit` was not forgotten since it was returned.
     pub(super) fn holds(&self, commit: &Commit) -> bool {
         let now = self.get(&commit.repository, &commit.revision);
         now.is_some_and(|now| Arc::ptr_eq(&now.files, &commit.files))
@@ -118,7 +118,7 @@ impl Commits {
         self.known().fetched.remove(repository);
     }
 
-    /// The files of `commit`, which `read` lists unless they are in memory.
+    /// Returns the files of `commit`, from memory or with `read`.
     pub(super) async fn files(
         &self,
         commit: &Commit,

@@ -13,7 +13,7 @@ use crate::{
     tree::Kind,
 };
 
-/// Packs `selection` with its `contents` on a thread where it may take its time.
+/// Packs `selection` with its `contents` on a blocking thread.
 pub(super) async fn pack(
     selection: Selection,
     contents: Contents,

@@ -28,7 +28,7 @@ const PACKS: usize = 50;
 /// File in a repository that tells by its time when it was last used.
 const USED: &str = "alustan-used";
 
-/// Who uses a repository.
+/// Locks of a repository.
 #[derive(Clone, Default)]
 struct Lock {
     /// Held by the one call that fetches.
@@ -58,14 +58,14 @@ pub(super) struct Store {
     locks: Mutex<HashMap<PathBuf, Lock>>,
 }
 
-/// One repository, for as long as no other call may fetch into it.
+/// A repository, locked for fetches.
 pub(super) struct Repository {
     path: PathBuf,
     files: Arc<RwLock<()>>,
     _fetch: OwnedMutexGuard<()>,
 }
 
-/// One repository, for as long as its files may not be removed.
+/// A repository whose files are not removed while this exists.
 pub(super) struct Reading {
     _files: OwnedRwLockReadGuard<()>,
 }

@@ -39,7 +39,7 @@ struct Graft {
     commit: Commit,
 }
 
-/// What goes into a context, while it may be read.
+/// The files of a context, and the locks that they are read under.
 pub(super) struct Selected {
     pub(super) selection: Selection,
     pub(super) snapshot: Arc<Snapshot>,
@@ -48,7 +48,7 @@ pub(super) struct Selected {
 }
 
 impl GitCache {
-    /// What goes in, with the submodules that it takes. Nothing is kept from others while a submodule is fetched.
+    /// Returns the files of the module with those of its submodules. Holds neither lock nor turn while a submodule is fetched.
     pub(super) async fn select(
         &self,
         call: &Call<'_>,
@@ -104,7 +104,7 @@ impl GitCache {
 }
 
 impl Call<'_> {
-    /// Address and commit of the submodule at `path` of `tree`.
+    /// Returns the address and the commit of the submodule at `path` of `tree`.
     async fn submodule(
         &self,
         tree: &Tree,
