@@ -625,12 +625,11 @@ mod tests {
         ) {
             let all = [Class::Change, Class::Plan, Class::Drift];
             let class = |n: usize| all[classes[n % classes.len()]];
-            let mut queue: Vec<_> = (0..1_000 * greedy)
-                .map(|n| {
-                    let since = i64::try_from(n).unwrap();
-                    waiting(&format!("greedy{}", n % greedy), &format!("g{n:04}"), class(n), since)
-                })
-                .collect();
+            let mut queue = Queue::default();
+            for n in 0..1_000 * greedy {
+                let since = i64::try_from(n).unwrap();
+                queue.insert(waiting(&format!("greedy{}", n % greedy), &format!("g{n:04}"), class(n), since));
+            }
             let modest = key("modest", "m");
             let (mut running, mut served) = (Vec::<Key>::new(), Served::new());
             let mut before: BTreeMap<String, usize> = BTreeMap::new();
@@ -639,10 +638,10 @@ mod tests {
                 if turn == comes {
                     let last = served.values().max().copied().unwrap_or_default();
                     served.extend(was_served.then(|| (modest.namespace.clone(), last + 1)));
-                    queue.push(Waiting { key: modest.clone(), class: Class::Change, since: now });
+                    queue.insert(Waiting { key: modest.clone(), class: Class::Change, since: now });
                 }
-                let order = schedule(&queue, &running, &served, now);
-                for next in order.into_iter().take(places - running.len()) {
+                let order = queue.order(&running_of(&running), &served, now);
+                for next in order.take(places - running.len()).collect::<Vec<_>>() {
                     if next == modest {
                         prop_assert!(before.values().all(|starts| *starts <= 1), "{:?}", before);
                         return Ok(());
@@ -652,7 +651,7 @@ mod tests {
                     }
                     let last = served.values().max().copied().unwrap_or_default();
                     served.insert(next.namespace.clone(), last + 1);
-                    queue.retain(|waiting| waiting.key != next);
+                    queue.remove(&next);
                     running.push(next);
                 }
                 let index = end.index(running.len());
