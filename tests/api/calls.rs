@@ -51,12 +51,15 @@ const FIRST: &[&str] = &[
     "create events",
 ];
 
-/// Of a changed spec, with the same image.
+/// The second apply: of a changed spec, with the same image.
 const NEXT: &[&str] = &[
     "get poddisruptionbudgets web-runner",
     "get rolebindings web-runner",
     "get roles web-runner",
+    "get secrets web-state-slot-0",
+    "get secrets web-state-slot-1",
     "get serviceaccounts web-runner",
+    // The slots are new.
     "patch roles web-runner",
     "patch secrets web-state-slot-0",
     "patch secrets web-state-slot-1",
