@@ -262,6 +262,8 @@ impl<'a> Session<'a> {
     /// its repository, nor those that depend on the answer: image, build, push of the context.
     fn source(&self, inputs: &Inputs) -> Answer<SourceSeen> {
         if self.tf.spec.suspend {
+            // Runs after the suspension use the newest commit then.
+            self.cx.memory.forget_source(self.who);
             return Answer::Pending;
         }
         let git = match &inputs.git {
