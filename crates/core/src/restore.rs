@@ -167,13 +167,17 @@ pub(crate) fn take_over(
     (steps, Situation::busy(state, "Restored", message))
 }
 
+/// Whether annotation [`KEPT`] of `tf` has the uid of another resource, as after a restore from a backup.
+pub(crate) fn is_of_another(tf: &Terraform) -> bool {
+    let kept = tf.annotations().get(KEPT);
+    kept.is_some_and(|uid| Some(uid) != tf.metadata.uid.as_ref())
+}
+
 /// Returns the situation of `tf` if it comes from a backup and its Secrets are missing.
 pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Situation> {
-    let kept = tf.annotations().get(KEPT);
-    let is_other = kept.is_some_and(|uid| Some(uid) != tf.metadata.uid.as_ref());
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
-    (is_other && !is_known).then(|| {
+    (is_of_another(tf) && !is_known).then(|| {
         let why = format!(
             "this resource comes from a backup or a copy (its annotation {KEPT} is that of an earlier resource), and there is no run \
              record. Nothing runs, since everything would be created a second time. To continue with its state: restore the Secrets {}, {} \

@@ -91,7 +91,9 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
 fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let kept = tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref();
-    let told = tf.status.is_some() || seen.pin.is_some() || !seen.jobs.is_empty();
+    // With the annotation of an earlier resource, the status may only say that a restore is required.
+    let has_status = tf.status.is_some() && !restore::is_of_another(tf);
+    let told = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
     deleting && !kept && !told
 }
 

@@ -40,8 +40,8 @@ pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Err
     Ok(kept(cx, tf).await?.pin)
 }
 
-/// The run record and the pin of `tf`. Where a deleted resource seems to have no record, the API
-/// server is asked itself. What cannot be read is as good as gone where everything is left as it is.
+/// The run record and the pin of `tf`. Where a deleted resource seems to have no record, or the record is that of an earlier
+/// resource, which may be gone already, the API server is asked itself. What cannot be read is as good as gone where everything is left as it is.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();
@@ -58,7 +58,8 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         pin: mirrored(&pin),
     };
     let is_ours = |secret: &Arc<Secret>| is_made_for(tf, &**secret);
-    if !all.record.as_ref().is_some_and(is_ours) && deleting {
+    let is_foreign = all.record.as_ref().is_some_and(|secret| !is_ours(secret));
+    if is_foreign || (all.record.is_none() && deleting) {
         let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
         all = Found {
             record: call("read the run record", api.get_opt(&record))

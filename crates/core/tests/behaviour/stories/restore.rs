@@ -210,6 +210,17 @@ fn restored_resource_waits_for_its_secrets() {
 }
 
 #[test]
+fn deletion_without_secrets_destroys_by_the_spec() {
+    let mut tf = terraform().annotated(KEPT, "uid-of-the-one-before");
+    tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);
+    let mut world = World::with(tf);
+    world.settle();
+    assert_eq!(world.reason(), "RestoreRequired");
+    world.delete().look_once();
+    assert_eq!(world.reason(), "NothingKnown");
+}
+
+#[test]
 fn deleted_resource_is_destroyed_after_its_restore() {
     let mut world = restored(World::applied());
     world.look_once();
