@@ -98,6 +98,8 @@ impl Dispatcher {
             state.serve(key);
             return Ok(Some(now.duration_since(since)));
         }
+        // A changed class may have let others pass.
+        self.call(&state, now);
         Err(Queued)
     }
 
@@ -116,13 +118,13 @@ impl Dispatcher {
         position
     }
 
-    /// Wakes resources whose position differs from the one in their status.
+    /// Wakes resources that are admitted, and those whose position differs from the one in their status.
     pub(crate) fn refresh(&self, now: Timestamp) {
         let mut state = self.state();
-        if state.told.is_empty() {
-            return;
-        }
         let admitted = self.next(&state, now);
+        for key in &admitted {
+            self.wake(key);
+        }
         let positions: Vec<(Key, usize)> = state
             .waiting(&admitted, now)
             .zip((1..).map(rounded))
@@ -280,6 +282,25 @@ mod tests {
         assert_eq!(dispatcher.position(&key("b"), later), 1);
         let waited = Ok(Some(SignedDuration::from_secs(4)));
         assert_eq!(dispatcher.admit(&key("c"), Class::Change, later), waited);
+    }
+
+    #[test]
+    fn free_slot_is_offered_to_the_run_that_passed_another() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"));
+        for name in ["b", "c"] {
+            let queued = dispatcher.admit(&key(name), Class::Change, now);
+            assert_eq!(queued, Err(Queued));
+        }
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        let reverted = dispatcher.admit(&key("b"), Class::Drift, now);
+        assert_eq!(reverted, Err(Queued));
+        assert_eq!(woken.try_recv().unwrap().name, "c");
+        dispatcher.refresh(now);
+        assert_eq!(woken.try_recv().unwrap().name, "c", "without a position");
     }
 
     #[test]
