@@ -186,7 +186,12 @@ impl Case<'_> {
                 alustan_api::names::plan(&name)
             )
         });
-        let approve = patch(self.tf, &json!({ "approval": { "plan": plan.id } }));
+        // The name of an earlier approver cannot stay with another plan.
+        let approval = match self.tf.spec.approval.by {
+            Some(_) => json!({ "plan": plan.id, "by": null }),
+            None => json!({ "plan": plan.id }),
+        };
+        let approve = patch(self.tf, &json!({ "approval": approval }));
         format!(
             "plan {} waits for approval{because}: {what}; to approve it: {approve}{see}{}",
             plan.id,

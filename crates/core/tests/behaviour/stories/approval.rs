@@ -94,6 +94,17 @@ fn who_approved_and_when_is_told(#[case] by: serde_json::Value, #[case] user: Op
 }
 
 #[test]
+fn advice_to_approve_removes_the_earlier_approver() {
+    let mut world = World::awaiting();
+    let by_null = r#""by":null"#;
+    assert!(!world.status().message.contains(by_null));
+    world.edit(|tf| tf.with("/approval/by", "alice"));
+    world.settle();
+    let message = world.status().message;
+    assert!(message.contains(by_null), "{message}");
+}
+
+#[test]
 fn an_approval_of_another_plan_approves_nothing() {
     let mut world = World::awaiting();
     world.edit(|tf| tf.with("/approval/plan", "cafe"));
