@@ -169,7 +169,16 @@ where
     F: FnOnce(Arc<Scene>) -> T,
     T: Future<Output = ()>,
 {
-    let scene = Scene::open(name, disturbs).await;
+    let uses_installed_operator = matches!(disturbs, Disturbs::Nothing);
+    let scene = Scene::open(name, uses_installed_operator).await;
+    run_in(scene, disturbs, test).await;
+}
+
+async fn run_in<F, T>(scene: Arc<Scene>, disturbs: Disturbs, test: F)
+where
+    F: FnOnce(Arc<Scene>) -> T,
+    T: Future<Output = ()>,
+{
     let result = AssertUnwindSafe(test(scene.clone())).catch_unwind().await;
     match disturbs {
         Disturbs::Nothing | Disturbs::InstalledOperator => {}
@@ -188,17 +197,18 @@ where
 }
 
 impl Scene {
-    /// Runs `test` in another fresh namespace.
+    /// Runs `test` in another fresh namespace, with the operator of this one.
     pub async fn beside<F, T>(&self, name: String, test: F)
     where
         F: FnOnce(Arc<Self>) -> T,
         T: Future<Output = ()>,
     {
-        run(&name, Disturbs::Nothing, test).await;
+        let scene = Self::open(&name, self.uses_installed_operator).await;
+        run_in(scene, Disturbs::Nothing, test).await;
     }
 
     /// A fresh namespace.
-    async fn open(name: &str, disturbs: Disturbs) -> Arc<Self> {
+    async fn open(name: &str, uses_installed_operator: bool) -> Arc<Self> {
         let cluster = Cluster::connect().await;
         let nanos = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -208,7 +218,7 @@ impl Scene {
         let scene = Self {
             cluster,
             namespace,
-            uses_installed_operator: matches!(disturbs, Disturbs::Nothing),
+            uses_installed_operator,
         };
         scene.create_namespace(&scene.namespace, "baseline").await;
         Arc::new(scene)
