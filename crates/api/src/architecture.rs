@@ -5,7 +5,9 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// CPU architecture, as in the node label `kubernetes.io/arch`.
+/// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must have it. Default:
+/// the operator's `--architecture`, else that of the last run, else that of the operator. A change applies nothing: the next run builds the
+/// image.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Architecture {

@@ -826,9 +826,7 @@ pub struct RunnerSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub env_from_secrets: Vec<NameRef>,
-    /// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must
-    /// have it. Default: the operator's `--architecture`, else that of the last run, else that of the operator. A change applies
-    /// nothing: the next run builds the image.
+    /// CPU architecture: see [`Architecture`], whose description the CRD has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
 }
