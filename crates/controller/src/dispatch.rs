@@ -94,12 +94,13 @@ impl Dispatcher {
             class,
             since,
         });
-        if self.next(&state, now).contains(key) {
+        let admitted = self.next(&state, now);
+        if admitted.contains(key) {
             state.serve(key);
             return Ok(Some(now.duration_since(since)));
         }
         // A changed class may have let others pass.
-        self.call(&state, now);
+        self.wake(&admitted);
         Err(Queued)
     }
 
@@ -122,9 +123,7 @@ impl Dispatcher {
     pub(crate) fn refresh(&self, now: Timestamp) {
         let mut state = self.state();
         let admitted = self.next(&state, now);
-        for key in &admitted {
-            self.wake(key);
-        }
+        self.wake(&admitted);
         let positions: Vec<(Key, usize)> = state
             .waiting(&admitted, now)
             .zip((1..).map(rounded))
@@ -133,7 +132,7 @@ impl Dispatcher {
             let told = state.told.get_mut(&key);
             if let Some(told) = told.filter(|told| **told != position) {
                 *told = position;
-                self.wake(&key);
+                self.wake(&[key]);
             }
         }
     }
@@ -165,8 +164,7 @@ impl Dispatcher {
 
     /// Whether `key` is admitted.
     pub(crate) fn holds(&self, key: &Key) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.running.contains(key)
+        self.state().running.contains(key)
     }
 
     /// Nothing of `key` runs or waits: its place, or the one it was called for, goes to the next.
@@ -189,7 +187,7 @@ impl Dispatcher {
 
     /// Wakes those for whom there is a place.
     fn call(&self, state: &State, now: Timestamp) {
-        self.next(state, now).iter().for_each(|key| self.wake(key));
+        self.wake(&self.next(state, now));
     }
 
     fn next(&self, state: &State, now: Timestamp) -> Vec<Key> {
@@ -197,9 +195,11 @@ impl Dispatcher {
             .admit(&state.queue, &state.running, &state.served, now)
     }
 
-    fn wake(&self, key: &Key) {
-        // The receiver lives as long as the controller.
-        let _ = self.wake.send(Ref::new(&key.name).within(&key.namespace));
+    fn wake(&self, keys: &[Key]) {
+        for key in keys {
+            // The receiver lives as long as the controller.
+            let _ = self.wake.send(Ref::new(&key.name).within(&key.namespace));
+        }
     }
 }
 
