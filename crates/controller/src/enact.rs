@@ -30,7 +30,7 @@ use kube::{Resource, ResourceExt};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{debug, info};
 
 use self::apply::Owned;
@@ -248,7 +248,6 @@ impl<'a> Pass<'a> {
 
     /// A merge patch that holds only for the version that was seen.
     async fn swap(&mut self, swap: &Swap) -> Result<(), Error> {
-        let name = alustan_api::names::record(&self.tf.name_any());
         let mut written = Data::from([(key::RECORD.to_owned(), encoded(&swap.record))]);
         if let Some(history) = &swap.history {
             written.insert(key::HISTORY.to_owned(), encoded(history));
@@ -256,7 +255,6 @@ impl<'a> Pass<'a> {
         if let Keep::Set(inputs) = &swap.inputs {
             written.insert(key::INPUTS.to_owned(), encoded(inputs));
         }
-        self.cx.signer.sign(&self.uid(), &mut written);
         let mut removed = Vec::new();
         if matches!(swap.inputs, Keep::Drop) {
             removed.extend([key::INPUTS.to_owned(), key::signature(key::INPUTS)]);
@@ -268,21 +266,41 @@ impl<'a> Pass<'a> {
                 removed.push(key::LEFTOVER.to_owned());
             }
         }
+        let metadata = json!({"resourceVersion": self.version});
+        self.patch_record("swap the run record", &metadata, written, removed)
+            .await?;
+        self.count(swap);
+        Ok(())
+    }
+
+    /// Patches the run record: signs and writes the entries `written`, and deletes the entries `removed`. `metadata` has the resource version
+    /// that the patch requires.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if the record has another version or is gone.
+    async fn patch_record(
+        &mut self,
+        what: &str,
+        metadata: &Value,
+        mut written: Data,
+        removed: Vec<String>,
+    ) -> Result<(), Error> {
+        let name = alustan_api::names::record(&self.tf.name_any());
+        self.cx.signer.sign(&self.uid(), &mut written);
         let removed = removed.into_iter().map(|entry| (entry, None));
         let data: BTreeMap<_, _> = written
             .into_iter()
             .map(|(entry, content)| (entry, Some(content)))
             .chain(removed)
             .collect();
-        let body = json!({"metadata": {"resourceVersion": self.version}, "data": data});
+        let body = json!({"metadata": metadata, "data": data});
         let api = self.api::<Secret>();
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&body);
-        match call("swap the run record", api.patch(&name, &parameters, &patch)).await {
+        match call(what, api.patch(&name, &parameters, &patch)).await {
             Ok(written) => {
                 self.version.clone_from(&written.metadata.resource_version);
                 self.cx.mirrors.secrets.wrote(written);
-                self.count(swap);
                 Ok(())
             }
             Err(Error::Call { source, .. })

@@ -1,9 +1,6 @@
 //! Restore from a backup: objects of an earlier resource of the same name become those of this one.
 
-use std::collections::BTreeMap;
-
 use alustan_api::labels::{self, Component};
-use alustan_api::names;
 use alustan_api::run::key;
 use alustan_core::step::TakeOver;
 use k8s_openapi::api::batch::v1::Job;
@@ -11,11 +8,11 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Servi
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use serde_json::json;
 
 use super::apply::Owned;
-use super::{Pass, StatusKind, call, encoded, gone, is};
+use super::{Pass, call, encoded, gone};
 use crate::error::Error;
 use crate::signing::Data;
 
@@ -65,49 +62,23 @@ impl Pass<'_> {
     }
 
     async fn rebind_record(&mut self, left: &TakeOver) -> Result<(), Error> {
-        const WHAT: &str = "restore the run record";
-        let name = names::record(&self.tf.name_any());
-        let mut written = Data::from([
+        let written = Data::from([
             (key::RECORD.to_owned(), encoded(&left.record)),
             (key::HISTORY.to_owned(), encoded(&left.history)),
         ]);
-        self.cx.signer.sign(&self.uid(), &mut written);
-        let removed = [
+        let removed = vec![
             key::INPUTS.to_owned(),
             key::signature(key::INPUTS),
             key::UNSIGNED_HISTORY.to_owned(),
             key::REPORT.to_owned(),
             key::OUTPUTS.to_owned(),
         ];
-        let written = written
-            .into_iter()
-            .map(|(entry, content)| (entry, Some(content)));
-        let removed = removed.into_iter().map(|entry| (entry, None));
-        let data: BTreeMap<_, _> = written.chain(removed).collect();
-        let body = json!({
-            "metadata": {
-                "resourceVersion": left.version,
-                "labels": {labels::UID: self.tf.uid(), labels::ORPHANED: null},
-                "annotations": {labels::RESTORE_TO: null},
-            },
-            "data": data,
+        let metadata = json!({
+            "resourceVersion": left.version,
+            "labels": {labels::UID: self.tf.uid(), labels::ORPHANED: null},
+            "annotations": {labels::RESTORE_TO: null},
         });
-        let api = self.api::<Secret>();
-        let parameters = PatchParams::default();
-        let patch = Patch::Merge(&body);
-        match call(WHAT, api.patch(&name, &parameters, &patch)).await {
-            Ok(written) => {
-                self.version.clone_from(&written.metadata.resource_version);
-                self.cx.mirrors.secrets.wrote(written);
-                Ok(())
-            }
-            Err(Error::Call { source, .. })
-                if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
-            {
-                self.look_again(WHAT, &name).await;
-                Err(Error::Conflict)
-            }
-            Err(error) => Err(error),
-        }
+        self.patch_record("restore the run record", &metadata, written, removed)
+            .await
     }
 }
