@@ -68,7 +68,8 @@ async fn lose_everything(scene: &Scene, names: &[&str]) {
         api.patch(name, &edit, &free).await.unwrap();
         scene.deleted(name, &uid).await;
     }
-    let kinds = "job,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
+    // kubectl waits until the pods have ended: the command refuses a restore before.
+    let kinds = "job,pod,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
     scene.kubectl(&["delete", kinds, "-l", OURS]).await;
 }
 
