@@ -36,6 +36,8 @@ const LARGE: u64 = 16 << 20;
 const REGISTRY: &str = "/registry/";
 /// Where etcd answers, for who is on the node.
 const ETCD: &str = "http://127.0.0.1:2379/v3/watch";
+/// Folders of the registries.
+const REGISTRIES: [&str; 2] = ["registry", "private-registry"];
 /// Keys of Secrets for what everybody may know.
 const PUBLIC: [&str; 6] = [
     "ca.crt",
@@ -54,6 +56,7 @@ const COARSE: Duration = Duration::from_secs(2);
 pub struct Sweep {
     cluster: Cluster,
     since: SystemTime,
+    blobs: BTreeSet<OsString>,
     kept: TempDir,
     kept_of_pods: TempDir,
     keepers: JoinSet<()>,
@@ -63,6 +66,8 @@ pub struct Sweep {
 pub struct Swept {
     cluster: Cluster,
     since: SystemTime,
+    /// Digests of what the registries had at the beginning, such as layers of base images: no copy of that has a secret.
+    blobs: BTreeSet<OsString>,
     kept: TempDir,
     kept_of_pods: TempDir,
 }
@@ -98,6 +103,11 @@ impl Sweep {
         let sweep = Self {
             cluster: cluster.clone(),
             since: SystemTime::now() - COARSE,
+            blobs: REGISTRIES
+                .iter()
+                .flat_map(|it| files_below(&folder.join(it)))
+                .filter_map(|file| digest(&file))
+                .collect(),
             keepers,
             kept,
             kept_of_pods,
@@ -116,6 +126,7 @@ impl Sweep {
         Swept {
             cluster: self.cluster,
             since: self.since,
+            blobs: self.blobs,
             kept: self.kept,
             kept_of_pods: self.kept_of_pods,
         }
@@ -186,11 +197,12 @@ impl Swept {
         add("metrics".to_owned(), metrics.as_bytes());
         let folder = &self.cluster.folder;
         let mut files = 0;
-        for part in ["log", "registry", "private-registry", "kubelet/pods"] {
+        for part in ["log", "kubelet/pods"].iter().chain(&REGISTRIES) {
             for file in files_below(&folder.join(part)) {
                 // Nothing that was last written before can hold one. What a pod gets from a Secret
                 // is in its memory alone.
-                if !changed_after(&file, self.since) || is_projected(&file) {
+                let known = digest(&file).is_some_and(|it| self.blobs.contains(&it));
+                if known || !changed_after(&file, self.since) || is_projected(&file) {
                     continue;
                 }
                 let Ok(bytes) = std::fs::read(&file) else {
@@ -511,6 +523,13 @@ fn is_input(file: &Path) -> bool {
 fn shown(folder: &Path, file: &Path) -> String {
     let file = file.strip_prefix(folder).unwrap_or(file);
     file.display().to_string()
+}
+
+/// The digest of a blob of a registry, whose file is `blobs/sha256/FIRST_TWO/DIGEST/data`.
+fn digest(file: &Path) -> Option<OsString> {
+    let folder = file.parent()?;
+    let kind = folder.parent()?.parent()?.file_name()?;
+    (kind == "sha256").then(|| folder.file_name().map(OsString::from))?
 }
 
 fn changed_after(file: &Path, since: SystemTime) -> bool {
