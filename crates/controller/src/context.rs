@@ -127,6 +127,12 @@ impl Answers {
     }
 }
 
+/// The wait after `count` failures in a row: `first`, doubled with each, at most `longest`.
+fn doubled(first: Duration, count: u32, longest: Duration) -> Duration {
+    let wait = first.saturating_mul(1 << count.saturating_sub(1).min(16));
+    wait.min(longest)
+}
+
 /// What one process remembers of a resource between two looks; losing it costs a few calls.
 #[derive(Default)]
 pub(crate) struct Memory {
@@ -142,6 +148,8 @@ struct Remembered {
     /// Tag of the image that was planned last.
     planned: Option<String>,
     failures: u32,
+    /// Conflicts in a row.
+    conflicts: u32,
     /// The last Job that was not admitted, and why.
     refused: Option<(String, Waiting)>,
     /// Whether the Secret with the outputs could not be created, since there is one of somebody else.
@@ -226,9 +234,20 @@ impl Memory {
             memory.failures = memory.failures.saturating_add(1);
             memory.failures
         });
-        let wait =
-            Duration::from_millis(500).saturating_mul(1 << failures.saturating_sub(1).min(16));
-        wait.min(Duration::from_mins(5))
+        doubled(Duration::from_millis(500), failures, Duration::from_mins(5))
+    }
+
+    /// The wait after one more pass that ended with a conflict: doubles from 50 milliseconds to ten seconds. An event of the watch comes before it.
+    pub(crate) fn conflicted(&self, who: &Ref) -> Duration {
+        let conflicts = self.with(who, |memory| {
+            memory.conflicts = memory.conflicts.saturating_add(1);
+            memory.conflicts
+        });
+        doubled(
+            Duration::from_millis(50),
+            conflicts,
+            Duration::from_secs(10),
+        )
     }
 
     /// The namespace of `who` did not admit `job`.
@@ -263,7 +282,7 @@ impl Memory {
 
     /// A pass went well.
     pub(crate) fn succeeded(&self, who: &Ref) {
-        self.with(who, |memory| memory.failures = 0);
+        self.with(who, |memory| (memory.failures, memory.conflicts) = (0, 0));
     }
 
     /// `who` waits for a build; several resources may wait for one.

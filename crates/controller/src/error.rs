@@ -27,6 +27,9 @@ pub(crate) enum Error {
     /// The resource or its run record has changed since it was observed.
     #[error("the resource or its run record changed meanwhile")]
     Conflict,
+    /// The resource does not exist any more.
+    #[error("the resource does not exist any more")]
+    Gone,
     /// A Job of this name belongs to something else.
     #[error(
         "Job {0} exists and is another one; waiting for it to go; if it was not made for this \
@@ -151,6 +154,7 @@ impl Error {
                 _ => "ApiUnavailable",
             },
             Self::Conflict => "Conflict",
+            Self::Gone => "Gone",
             Self::JobInTheWay(_) => "JobInTheWay",
             Self::ClaimInTheWay(_) => "ClaimInTheWay",
             Self::RecordInTheWay(_) => "RecordInTheWay",
@@ -237,6 +241,7 @@ impl Error {
         match self {
             Self::Call { what, source } => format!("{what}: {}", cause(source)),
             Self::Conflict
+            | Self::Gone
             | Self::JobInTheWay(_)
             | Self::ClaimInTheWay(_)
             | Self::RecordInTheWay(_)

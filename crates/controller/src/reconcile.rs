@@ -87,9 +87,17 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
     let who = ObjectRef::from_obj(object);
     let (began, _looking) = (Instant::now(), cx.health.look(&who));
     let span = info_span!("look", run = Empty, trace_id = Empty);
-    let result = Box::pin(unmeasured(object, who.clone(), cx))
+    let result = match Box::pin(unmeasured(object, who.clone(), cx))
         .instrument(span)
-        .await;
+        .await
+    {
+        // The watch has not reported the deletion yet.
+        Err(Error::Gone) => {
+            forget(cx, &who);
+            Ok(Looked::UNTIL_CHANGED)
+        }
+        result => result,
+    };
     if result.as_ref().is_err_and(|error| !error.is_conflict()) {
         cx.dispatcher.unknown(&key(&who), Timestamp::now());
     }
@@ -125,7 +133,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
     }
     let seen = match Box::pin(session.observe()).await {
         Ok(seen) => seen,
-        Err(error) if error.is_conflict() => return Err(error),
+        Err(error @ (Error::Conflict | Error::Gone)) => return Err(error),
         Err(error) => {
             let status = tf.status.clone().unwrap_or_default();
             report(&session, trouble(&tf, &cx.settings, status, &error)).await?;
@@ -338,8 +346,9 @@ fn trouble(
 pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Action {
     let who = ObjectRef::from_obj(&*object);
     if error.is_conflict() {
-        debug!(resource = %who, "the record changed meanwhile; looking again");
-        return Action::requeue(Duration::from_millis(50));
+        let wait = cx.memory.conflicted(&who);
+        debug!(resource = %who, ?wait, "the resource or its run record changed meanwhile; looking again");
+        return Action::requeue(wait);
     }
     if error.is_not_leading() && !cx.leader.leads() {
         info!(resource = %who, "left to the replica that leads next");

@@ -146,16 +146,18 @@ struct Found {
     pin: Option<Arc<Secret>>,
 }
 
-/// Fails with [`Error::Conflict`] if `tf` is not the latest version of the resource. The status of an earlier version may not say that
-/// everything is destroyed.
+/// Fails with [`Error::Conflict`] if `tf` is not the latest version of the resource, with [`Error::Gone`] if there is none. The status of an
+/// earlier version may not say that everything is destroyed.
 async fn check_is_latest(cx: &Context, tf: &Terraform) -> Result<(), Error> {
     let api: Api<Terraform> =
         Api::namespaced(cx.client.clone(), &tf.namespace().unwrap_or_default());
     let found = call("read the resource", api.get_metadata_opt(&tf.name_any())).await?;
-    found
-        .filter(|latest| latest.metadata.resource_version == tf.metadata.resource_version)
-        .map(drop)
-        .ok_or(Error::Conflict)
+    let latest = found.ok_or(Error::Gone)?;
+    if latest.metadata.resource_version == tf.metadata.resource_version {
+        Ok(())
+    } else {
+        Err(Error::Conflict)
+    }
 }
 
 async fn nothing_left(cx: &Context, namespace: &str) -> Result<NothingLeft, Error> {

@@ -1,15 +1,17 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_core::schedule::Places;
 use clap::Parser as _;
 use kube::core::DeserializeGuard;
+use kube::runtime::controller::Action;
 use kube::runtime::reflector;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::look;
+use super::{look, retry};
 use crate::Ref;
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
@@ -141,6 +143,39 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     assert_eq!(look_at("7").await, (true, 0));
     let (_, written) = look_at("9").await;
     assert_eq!(written, 1, "status PinLost of the latest version");
+}
+
+#[tokio::test]
+async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
+    let exists = Arc::new(AtomicBool::new(true));
+    let stored = exists.clone();
+    let (client, _) = fake_api::serve(move |asked| match (&*asked.method, &*asked.uri) {
+        ("GET", uri) if uri.ends_with("/terraforms/web") && stored.load(Ordering::Relaxed) => {
+            (200, destroyed("9", &json!(null)))
+        }
+        _ => fake_api::not_found(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+    let object = Arc::new(DeserializeGuard(Ok(tf)));
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let error = look(&object, &cx).await.err().unwrap();
+        assert!(error.is_conflict(), "{error}");
+        waits.push(retry(object.clone(), &error, cx.clone()));
+    }
+    let expected = [
+        50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000, 10_000,
+    ];
+    let expected = expected.map(|wait| Action::requeue(Duration::from_millis(wait)));
+    assert_eq!(waits, expected);
+    exists.store(false, Ordering::Relaxed);
+    let looked = look(&object, &cx).await.unwrap();
+    assert_eq!(looked.action(), Action::await_change());
+    let who = reflector::ObjectRef::from_obj(&*object);
+    assert_eq!(cx.memory.conflicted(&who), Duration::from_millis(50));
 }
 
 #[tokio::test]
