@@ -65,6 +65,9 @@ async fn a_script_is_inline_or_from_a_config_map() {
     )
     .await;
     refuses(&space, field, message, &[json!({"inline": null})]).await;
+    let inline = |bytes: usize| [json!({"inline": "x".repeat(bytes)})];
+    accepts(&space, field, &inline(64 << 10)).await;
+    refuses(&space, field, "Too long", &inline((64 << 10) + 1)).await;
 }
 
 #[tokio::test]

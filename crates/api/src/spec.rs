@@ -394,8 +394,10 @@ pub struct Scripts {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.inline) != has(self.configMapRef)").message("exactly one of inline and configMapRef must be given"))]
 pub struct Script {
-    /// The script's text.
+    /// The script's text, at most 64 KiB: the run record, which is a Secret, has the text of all scripts. A larger one
+    /// is `InputTooLarge`; put it in the module, and call it from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65_536))]
     pub inline: Option<String>,
     /// Where the script's text is, at most 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -300,25 +300,33 @@ impl Reader<'_> {
             return Ok(Ok(None));
         };
         let Some(KeyRef { name, key }) = &script.config_map_ref else {
-            return Ok(Ok(script.inline.clone()));
+            let place = format!("{field}.inline");
+            let inline = script.inline.clone();
+            return Ok(inline.map(|text| check_script(&place, text)).transpose());
         };
         let field = format!("{field}.configMapRef");
         let map = found!(self.config_map(&field, name).await?);
         let Some(text) = map.data.as_ref().and_then(|data| data.get(key)) else {
             return Ok(Err(self.missing_key(&field, "ConfigMap", name, key)));
         };
-        if text.len() > LARGEST_SCRIPT {
-            let message = format!(
-                "{field}: key {key} of ConfigMap {name} has {} bytes; a script has at most {LARGEST_SCRIPT}",
-                text.len()
-            );
-            return Ok(Err(Failure {
-                class: FailureClass::User,
-                ..waits("InputTooLarge", message)
-            }));
-        }
-        Ok(Ok(Some(text.clone())))
+        let place = format!("{field}: key {key} of ConfigMap {name}");
+        Ok(check_script(&place, text.clone()).map(Some))
     }
+}
+
+/// Returns `text` unless it has more than [`LARGEST_SCRIPT`] bytes. The schema of the CRD counts characters.
+fn check_script(place: &str, text: String) -> Result<String, Failure> {
+    if text.len() <= LARGEST_SCRIPT {
+        return Ok(text);
+    }
+    let message = format!(
+        "{place} has {} bytes; a script has at most {LARGEST_SCRIPT}",
+        text.len()
+    );
+    Err(Failure {
+        class: FailureClass::User,
+        ..waits("InputTooLarge", message)
+    })
 }
 
 /// What is not there yet is waited for; it costs no retry.

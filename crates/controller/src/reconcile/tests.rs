@@ -179,7 +179,7 @@ async fn conflicts_back_off_and_a_missing_resource_is_forgotten() {
 }
 
 #[tokio::test]
-async fn values_and_scripts_from_a_config_map_have_a_bound() {
+async fn values_and_scripts_have_a_bound() {
     let seen = async |bytes: usize, spec: Value| {
         let (client, _) = fake_api::serve(move |asked| {
             if asked.uri.ends_with("/configmaps/big") {
@@ -228,4 +228,12 @@ async fn values_and_scripts_from_a_config_map_have_a_bound() {
     assert_eq!(Box::pin(seen(256 << 10, values)).await, too_large);
     assert_eq!(Box::pin(seen(64 << 10, script.clone())).await, None);
     assert_eq!(Box::pin(seen((64 << 10) + 1, script)).await, too_large);
+    // The schema of the CRD counts characters.
+    let inline = |text: &str| json!({"scripts": {"apply": {"inline": text}}});
+    let longest = "é".repeat(32 << 10);
+    assert_eq!(Box::pin(seen(0, inline(&longest))).await, None);
+    assert_eq!(
+        Box::pin(seen(0, inline(&format!("{longest}x")))).await,
+        too_large
+    );
 }
