@@ -629,7 +629,7 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub plan: Option<String>,
-    /// User name of whoever approves `plan`, as `kubectl auth whoami` prints it. The API server refuses the name of another user
+    /// Name of the user who approves `plan`, as `kubectl auth whoami` prints it. The API server refuses the name of another user
     /// (policy `alustan-approvals`), so that `status.plan.approvedBy` is the user of the API server. Absent: no user is recorded
     /// in status. `kubectl alustan approve` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -806,7 +806,7 @@ impl Default for Timeouts {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.tokens) || self.tokens.all(one, self.tokens.exists_one(other, other.name == one.name))").message("tokens must have different names"))]
 pub struct RunnerSpec {
-    /// The ServiceAccount of this resource's runs, in its namespace: whoever has an identity in a cloud
+    /// The ServiceAccount of this resource's runs, in its namespace: one with an identity in a cloud
     /// by its annotations (`eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`,
     /// `azure.workload.identity/client-id`), or rights in the cluster. Only one whose owner says so: it
     /// has the annotation `alustan.io/allow-runs: "true"`, or, where the operator's list

@@ -133,7 +133,7 @@ pub struct PlanStatus {
     /// Whether it waits for a person.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pending_approval: bool,
-    /// User of the API server who approved the plan that was applied last, from `spec.approval.by`. Absent: whoever approved did
+    /// User of the API server who approved the plan that was applied last, from `spec.approval.by`. Absent: the user who approved did
     /// not set that field; the API server's audit log has the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
