@@ -301,6 +301,45 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
     .await;
 }
 
+/// Server-side apply does not remove `by` of another field manager.
+#[tokio::test]
+async fn applied_plan_beside_the_name_of_another_approver_names_the_remedy() {
+    let space = Space::new().await;
+    let [alice, bob] = approvers(&space).await;
+    space.apply(&resource("web")).await.unwrap();
+    let apply = PatchParams::apply("gitops").force();
+    let approve = async |approval: Value| {
+        let tf = with(resource("web"), "/approval", Some(approval));
+        bob.patch("web", &apply, &Patch::Apply(&tf)).await
+    };
+    let change = async |approval: Value| {
+        let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
+        alice.patch("web", &PatchParams::default(), &patch).await
+    };
+    until("the approver's rights", async || {
+        let changed = change(json!({"plan": "01", "by": "alice"})).await;
+        changed.map_err(|refused| refused.to_string())
+    })
+    .await;
+    let refused = refusal(async || approve(json!({"plan": "02"})).await).await;
+    let removal = json!({"by": null});
+    let remedy = format!(
+        "it is alice, as in an earlier approval. Set it to that user in the same request, or remove it first: kubectl patch \
+         terraforms.alustan.io web -n {} --type merge -p '{{\"spec\":{{\"approval\":{removal}}}}}'",
+        space.namespace
+    );
+    assert!(refused.contains(&remedy), "{refused}");
+
+    let approver = |tf: Terraform| (tf.spec.approval.plan, tf.spec.approval.by);
+    let approved = |plan: &str, by: Option<&str>| (Some(plan.to_owned()), by.map(str::to_owned));
+    let named = approve(json!({"plan": "02", "by": "bob"})).await.unwrap();
+    assert_eq!(approver(named), approved("02", Some("bob")));
+    change(json!({"plan": "03", "by": "alice"})).await.unwrap();
+    change(removal).await.unwrap();
+    let anonymous = approve(json!({"plan": "04"})).await.unwrap();
+    assert_eq!(approver(anonymous), approved("04", None));
+}
+
 #[tokio::test]
 async fn the_operator_mends_the_approval_of_a_deleted_resource_alone() {
     let space = Space::new().await;
