@@ -51,24 +51,10 @@ impl Outside {
             &["init", "--quiet", "--initial-branch=main"][..],
             &["config", "uploadpack.allowAnySHA1InWant", "true"],
             &["config", "uploadpack.allowFilter", "true"],
-            &["add", "."],
-            &[
-                "-c",
-                "user.name=a",
-                "-c",
-                "user.email=a@b.test",
-                "commit",
-                "--quiet",
-                "-m",
-                "a",
-            ],
         ] {
-            let git = Command::new("git")
-                .args(arguments)
-                .current_dir(&repository)
-                .status();
-            assert!(git.await.unwrap().success(), "git {arguments:?}");
+            run_git(&repository, arguments).await;
         }
+        commit_all(&repository).await;
         let served = Served {
             repository,
             stored: Mutex::default(),
@@ -85,6 +71,13 @@ impl Outside {
             served,
             task,
         }
+    }
+
+    /// Commits a module with this text, and returns the id of the commit.
+    pub(crate) async fn commit(&self, module: &str) -> String {
+        let repository = &self.served.repository;
+        std::fs::write(repository.join("main.tf"), module).unwrap();
+        commit_all(repository).await
     }
 
     /// From now on `present` has only what is pushed to it.
@@ -109,6 +102,28 @@ impl Outside {
             .map(|(repository, _)| repository.to_owned())
             .collect()
     }
+}
+
+/// Commits all files of a repository, and returns the id of the commit.
+async fn commit_all(repository: &Path) -> String {
+    run_git(repository, &["add", "."]).await;
+    let author = ["-c", "user.name=a", "-c", "user.email=a@b.test"];
+    let commit = ["commit", "--quiet", "-m", "a"];
+    run_git(repository, &[&author[..], &commit].concat()).await;
+    run_git(repository, &["rev-parse", "HEAD"]).await
+}
+
+async fn run_git(repository: &Path, arguments: &[&str]) -> String {
+    let mut git = Command::new("git");
+    git.args(arguments).current_dir(repository);
+    let output = git.output().await.unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
+    assert!(
+        output.status.success(),
+        "git {arguments:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
 }
 
 impl Drop for Outside {

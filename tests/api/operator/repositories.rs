@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use alustan_api::Terraform;
+use alustan_api::run::{RunRecord, key};
+use alustan_api::{Terraform, names};
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Operator, condition, wait};
+use super::{Operator, condition, reason, wait};
 use crate::outside::Outside;
 use crate::server::until;
 use crate::space::{resource, with};
@@ -298,4 +300,46 @@ async fn suspended_resource_asks_neither_repository_nor_registry() {
     })
     .await;
     assert_eq!((git.asked(), registry.asked()), before);
+}
+
+#[tokio::test]
+async fn first_run_after_a_suspension_has_the_commit_pushed_meanwhile() {
+    let operator = Operator::shared().await;
+    let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
+    let outside = Outside::start(folder.path()).await;
+    let address = &outside.address;
+    let url = json!(format!("http://{address}/team/infra"));
+    let web = with(resource("web"), "/gitRepo/url", Some(url));
+    let web = with(web, "/gitRepo/interval", Some(json!("1s")));
+    let images = json!({
+        "imageName": format!("{address}/present"), "baseImage": format!("{address}/base:1"), "insecure": true,
+    });
+    let web = with(web, "/containerRegistry", Some(images));
+    let api: Api<Terraform> = space.api();
+    let revision = |tf: &Terraform| Some(tf.status.as_ref()?.source.as_ref()?.revision.clone());
+
+    // Nothing runs before the suspension: the dependency does not exist.
+    let blocked = with(web.clone(), "/dependsOn", Some(json!([{"name": "gone"}])));
+    space.apply(&blocked).await.unwrap();
+    let tf = wait(&api, "web", "a commit", |tf| revision(tf).is_some()).await;
+    let before = revision(&tf);
+    space
+        .apply(&with(blocked, "/suspend", Some(json!(true))))
+        .await
+        .unwrap();
+    wait(&api, "web", "Suspended", reason("Ready", "Suspended")).await;
+    let pushed = outside.commit("output \"a\" { value = 2 }\n").await;
+    assert_ne!(before.as_ref(), Some(&pushed));
+
+    space.apply(&web).await.unwrap();
+    let secrets: Api<Secret> = space.api();
+    let run = until("a run", async || {
+        let secret = secrets.get_opt(&names::record("web")).await.unwrap();
+        let data = secret.and_then(|secret| secret.data).unwrap_or_default();
+        let record = data.get(key::RECORD).ok_or("no run record")?;
+        let record: RunRecord = serde_json::from_slice(&record.0).unwrap();
+        record.run.ok_or_else(|| "no run".to_owned())
+    })
+    .await;
+    assert_eq!(run.revision, Some(pushed));
 }
