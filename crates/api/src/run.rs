@@ -475,6 +475,10 @@ pub struct ApprovalInputs {
     /// Whether a plan asks that removes every managed object of the state.
     #[serde(default)]
     pub emptying: bool,
+    /// Time of the restore of the resource, [`Restored::at`]. A restore uses run numbers again, so the time is part of a plan's id: no earlier
+    /// approval is for a later plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Timestamp>,
 }
 
 /// A plan that a person approved.

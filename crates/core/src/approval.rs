@@ -23,6 +23,7 @@ pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
         rules: rules(tf, destroys),
         approved: None,
         emptying: tf.spec.approval.emptying == EmptyingPolicy::Ask && !destroys,
+        restored: None,
     }
 }
 

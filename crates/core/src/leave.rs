@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::decide::Case;
 use crate::inputs::{managed_state, slots};
+use crate::restore;
 use crate::status::{Situation, patch};
 
 fn may_switch(tf: &Terraform) -> bool {
@@ -65,6 +66,7 @@ impl Case<'_> {
     pub(crate) fn give_leave(&self, inputs: &mut RunInputs) -> Result<(), Situation> {
         let before = self.history.engine.clone();
         inputs.engine_before = before.filter(|_| !may_switch(self.tf));
+        inputs.approval.restored = restore::at(&self.history);
         let Some(from) = self.backend_of_what_exists() else {
             return Ok(());
         };

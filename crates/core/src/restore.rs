@@ -37,6 +37,7 @@ pub fn rebound(own: &RunRecord, told: &Told) -> Rebound {
     let run = open_run(&found).filter(|run| run.kind.changes());
     let applies = run.is_some_and(|run| run.kind == RunKind::Apply);
     let attempted = if applies { number } else { found.attempted };
+    let begun = run.map_or(found.begun, |_| number);
     Rebound {
         open_run: run
             .filter(|_| found.phase < RunPhase::Reported)
@@ -46,8 +47,7 @@ pub fn rebound(own: &RunRecord, told: &Told) -> Rebound {
             phase: RunPhase::Recorded,
             slots_wanted: found.slots_wanted,
             attempted: attempted.clamp(0, number),
-            // Part of a plan's id: no plan from before the restore is approved.
-            begun: number,
+            begun: begun.clamp(0, number),
             state_made: found.state_made,
             lineage: found.lineage,
             state_address: found.state_address,
@@ -70,6 +70,11 @@ pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
         tf.spec.approval.mode = ApprovalMode::Manual;
         tf
     })
+}
+
+/// Returns the time of the restore of the resource with this `history`.
+pub(crate) fn at(history: &History) -> Option<Timestamp> {
+    history.restored.as_ref().map(|restored| restored.at)
 }
 
 /// Returns why the first plan after a restore asks for approval.
@@ -241,29 +246,26 @@ mod tests {
     }
 
     #[rstest]
-    #[case::ended("apply", "Recorded", Told::Absent, 5, None)]
-    #[case::reported("apply", "Starting", told(7, RunPhase::Reported), 7, None)]
-    #[case::planning("apply", "Starting", told(7, RunPhase::Planning), 7, Some(7))]
-    #[case::applying("apply", "Starting", told(7, RunPhase::Applying), 7, Some(7))]
-    #[case::without_report("apply", "Starting", Told::Absent, 7, Some(7))]
-    #[case::older_report("apply", "Starting", told(6, RunPhase::Reported), 7, Some(7))]
-    #[case::destroying("destroy", "Starting", told(7, RunPhase::Planning), 5, Some(7))]
-    #[case::plan("plan", "Starting", told(7, RunPhase::Planning), 5, None)]
-    #[case::drift("drift", "Starting", told(7, RunPhase::Planning), 5, None)]
+    #[case::ended("apply", "Recorded", Told::Absent, (5, 5), None)]
+    #[case::reported("apply", "Starting", told(7, RunPhase::Reported), (7, 7), None)]
+    #[case::planning("apply", "Starting", told(7, RunPhase::Planning), (7, 7), Some(7))]
+    #[case::applying("apply", "Starting", told(7, RunPhase::Applying), (7, 7), Some(7))]
+    #[case::without_report("apply", "Starting", Told::Absent, (7, 7), Some(7))]
+    #[case::older_report("apply", "Starting", told(6, RunPhase::Reported), (7, 7), Some(7))]
+    #[case::destroying("destroy", "Starting", told(7, RunPhase::Planning), (5, 7), Some(7))]
+    #[case::plan("plan", "Starting", told(7, RunPhase::Planning), (5, 5), None)]
+    #[case::drift("drift", "Starting", told(7, RunPhase::Planning), (5, 5), None)]
     fn open_run_counts_as_applying(
         #[case] kind: &str,
         #[case] phase: &str,
         #[case] told: Told,
-        #[case] attempted: i64,
+        #[case] attempted_and_begun: (i64, i64),
         #[case] open_run: Option<i64>,
     ) {
         let rebound = rebound(&record(kind, phase), &told);
         assert_eq!(rebound.open_run, open_run);
-        assert_eq!(rebound.record.attempted, attempted);
-        assert_eq!(
-            rebound.record.begun, 7,
-            "a plan from before is not approved"
-        );
+        let record = rebound.record;
+        assert_eq!((record.attempted, record.begun), attempted_and_begun);
     }
 
     #[test]
@@ -275,7 +277,6 @@ mod tests {
             claimed_by: None,
             earlier_pods: Vec::new(),
             attempted_before: 0,
-            begun: 7,
             begun_before: 0,
             ..own
         };

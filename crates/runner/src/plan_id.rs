@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use alustan_api::run::ScriptTexts;
+use k8s_openapi::jiff::Timestamp;
 use ring::hmac;
 use serde_json::{Value, json};
 
@@ -26,22 +27,26 @@ pub struct Plan<'a> {
     pub state: &'a StateHead,
     /// The last run that began to change things.
     pub begun: i64,
+    /// When the resource was restored from a backup, after which the number in `begun` is used again.
+    pub restored: Option<Timestamp>,
 }
 
 /// The id of `plan`, keyed with the resource's `key`: nobody can guess values from it.
 pub fn plan_id(plan: Plan<'_>, key: &[u8]) -> String {
-    let text = json!([
-        "plan",
-        plan.digest,
-        plan.context,
-        plan.variables,
-        plan.scripts,
-        plan.state.lineage,
-        plan.state.serial,
-        plan.begun
-    ]);
+    let mut parts = vec![
+        json!("plan"),
+        json!(plan.digest),
+        json!(plan.context),
+        json!(plan.variables),
+        json!(plan.scripts),
+        json!(plan.state.lineage),
+        json!(plan.state.serial),
+        json!(plan.begun),
+    ];
+    parts.extend(plan.restored.map(|at| json!(at)));
+    let text = Value::Array(parts).to_string();
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
-    let mut id = hex::encode(hmac::sign(&key, text.to_string().as_bytes()).as_ref());
+    let mut id = hex::encode(hmac::sign(&key, text.as_bytes()).as_ref());
     id.truncate(LENGTH);
     id
 }
@@ -77,6 +82,7 @@ mod tests {
             scripts: &built_in,
             state: &first,
             begun: 1,
+            restored: None,
         };
         let plans = [
             plan,
@@ -109,6 +115,14 @@ mod tests {
                 ..plan
             },
             Plan { begun: 2, ..plan },
+            Plan {
+                restored: Some(Timestamp::UNIX_EPOCH),
+                ..plan
+            },
+            Plan {
+                restored: Some(Timestamp::MAX),
+                ..plan
+            },
         ];
         let mut ids: BTreeSet<String> = plans.map(|it| plan_id(it, b"key")).into();
         ids.insert(plan_id(plan, b"another"));

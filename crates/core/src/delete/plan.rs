@@ -13,6 +13,7 @@ use crate::build::image_by_digest;
 use crate::decide::{Case, Wanted};
 use crate::image::{self, ImagePlan};
 use crate::inputs::{self, Config};
+use crate::restore;
 use crate::seen::{Answer, InputsSeen, SourceSeen};
 use crate::start::{self, Plan};
 
@@ -139,6 +140,7 @@ fn live(case: &Case<'_>, pin: &Pin) -> RunInputs {
 /// Who has a say in a destroy is not who has one in an apply.
 fn judged(case: &Case<'_>, inputs: &mut RunInputs) {
     inputs.approval = approval::inputs(case.tf, true);
+    inputs.approval.restored = restore::at(&case.history);
     inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
     inputs.adopt = false;
     inputs.migrate = None;

@@ -158,6 +158,7 @@ impl Session {
             scripts: &self.inputs.scripts,
             state: &head,
             begun: self.last_begun(),
+            restored: self.inputs.approval.restored,
         };
         let id = plan_id(plan, &self.key);
         Ok((summary, id))

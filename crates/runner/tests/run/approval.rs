@@ -3,6 +3,7 @@
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_api::{ApprovalRule, RuleAction};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use crate::world::{Ran, World, text, until};
@@ -131,6 +132,18 @@ fn an_approval_is_good_once() {
     world.approve(&ran.report.unwrap());
     world.run(RunKind::Apply).expect(RunResult::Done);
     assert_eq!(world.read("count"), "applied\n");
+}
+
+#[test]
+fn approval_from_before_a_restore_applies_nothing() {
+    let mut world = manual();
+    let before = approved(&mut world).asks.unwrap();
+    world.inputs.approval.restored = Some(Timestamp::now());
+    let ran = world.run(RunKind::Apply);
+    assert_ne!(waits(&ran), before.id);
+    assert!(ran.stderr.contains("nothing is applied"), "{}", ran.logs());
+    world.approve(&ran.report.unwrap());
+    world.run(RunKind::Apply).expect(RunResult::Done);
 }
 
 #[test]

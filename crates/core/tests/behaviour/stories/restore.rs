@@ -150,6 +150,27 @@ fn approval_and_inputs_of_a_backup_are_not_restored() {
 }
 
 #[test]
+fn approval_given_after_the_backup_approves_no_plan_after_the_restore() {
+    let mut made = World::applied();
+    let backup = made.clone();
+    made.edit(|tf| tf.with("/approval/mode", "Manual").with_variable("size", 1));
+    made.settle();
+    assert!(made.approve());
+    let mut world = restored(backup);
+    world.edit(|mut tf| {
+        tf.spec = made.tf().spec.clone();
+        tf
+    });
+    restore(&mut world);
+    world.settle();
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    assert!(message(&world).contains("which is not this plan, so it approves nothing"));
+    assert!(world.approve());
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
 fn record_of_a_living_resource_is_refused() {
     let mut world = restored(World::applied());
     restore(&mut world);

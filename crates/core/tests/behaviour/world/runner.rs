@@ -233,9 +233,10 @@ impl World {
     /// The id of a plan of run `number`: of what is there, what is wanted, and the last apply.
     pub(super) fn plan_id(&self, number: i64) -> String {
         let begun = self.record.as_ref().unwrap().record.begun;
+        let restored = self.inputs_of_run().approval.restored;
         let destroys = self.ledger.destroys(number);
         let wanted = self.ledger.decided(number).filter(|_| !destroys);
-        digest::plain(&format!("{:?} {wanted:?} {begun}", self.real))
+        digest::plain(&format!("{:?} {wanted:?} {begun} {restored:?}", self.real))
     }
 
     fn apply(&mut self, pod: &Pod, fail: Option<FailureClass>) -> Stage {
