@@ -3,7 +3,7 @@
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
-use alustan_core::delete::restored;
+use alustan_core::delete::parse_leniently;
 use alustan_core::events::Event;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
@@ -46,11 +46,11 @@ pub(crate) async fn read(
     invalid: &InvalidObject,
 ) -> Result<Option<Terraform>, Error> {
     let (metadata, stored) = stored(cx, &invalid.metadata).await?;
-    let Some(bare) = restored(metadata.clone(), &stored, None) else {
+    let Some(bare) = parse_leniently(metadata.clone(), &stored, None) else {
         return Ok(None);
     };
     let pin = pin(cx, &bare).await?;
-    Ok(restored(metadata, &stored, pin.as_ref()))
+    Ok(parse_leniently(metadata, &stored, pin.as_ref()))
 }
 
 /// The resources of `namespace` as they are stored.

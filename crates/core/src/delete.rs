@@ -2,8 +2,8 @@
 
 mod gaps;
 pub(crate) mod kept;
+mod lenient;
 mod plan;
-mod restore;
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase, RunSpec};
@@ -26,7 +26,7 @@ use crate::step::{Decision, Step, Swap};
 pub use gaps::docker_config;
 pub use kept::leaves_everything;
 use kept::{Kept, how_to_abandon, is_abandoned, unknown};
-pub use restore::restored;
+pub use lenient::parse_leniently;
 
 /// Before anything is removed, the record is swapped for itself: somebody who looks at an old
 /// one, in which nothing was applied yet, gets no further than that.

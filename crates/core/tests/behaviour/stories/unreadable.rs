@@ -1,7 +1,7 @@
 //! Rule 13: a deleted resource that cannot be read is destroyed by its metadata and its pin.
 
 use alustan_api::{Script, Terraform};
-use alustan_core::delete::restored;
+use alustan_core::delete::parse_leniently;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn unreadable(world: &World, pointer: &str) -> Value {
 /// What is made of `stored`, with the pin of `world`.
 fn read(world: &World, stored: &Value) -> Terraform {
     let metadata = world.tf().metadata.clone();
-    restored(metadata, stored, world.pin.as_ref()).unwrap()
+    parse_leniently(metadata, stored, world.pin.as_ref()).unwrap()
 }
 
 fn applied() -> World {

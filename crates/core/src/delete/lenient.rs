@@ -16,7 +16,11 @@ const KEEPS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
 /// The resource with this `metadata`, of which `stored` is what the API server has. Each field of
 /// the spec is the live one where that can be read, else the pin's; so is the status, if it can be
 /// read at all. `None` where not even a bare spec makes sense.
-pub fn restored(metadata: ObjectMeta, stored: &Value, pin: Option<&Pin>) -> Option<Terraform> {
+pub fn parse_leniently(
+    metadata: ObjectMeta,
+    stored: &Value,
+    pin: Option<&Pin>,
+) -> Option<Terraform> {
     let pinned = pin.and_then(|pin| pin.spec.as_object()).cloned();
     let mut spec = pinned.filter(is_readable).unwrap_or_else(bare);
     let live = stored.get("spec").and_then(Value::as_object);
