@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alustan_api::{Terraform, TerraformStatus, names};
+use alustan_core::orphans;
 use alustan_core::seen::{SourceSeen, Waiting};
 use alustan_core::settings::Settings;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::Store;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 
 use crate::allowed::Lists;
 use crate::config::Driver;
@@ -60,6 +61,15 @@ pub(crate) struct Context {
     pub(crate) fail_point: FailPoint,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Context {
+    /// Returns the name of the resource with this uid for a message about `tf`, if the resource exists in a watched namespace.
+    pub(crate) fn living_owner(&self, tf: &Terraform, uid: &str) -> Option<String> {
+        let is_owner = |other: &Guarded| other.meta().uid.as_deref() == Some(uid);
+        let owner = self.resources.find(is_owner)?;
+        Some(orphans::owner_name(tf, owner.meta()))
+    }
 }
 
 /// What the watches brought.

@@ -32,7 +32,6 @@ use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::objects::outputs;
-use alustan_core::orphans;
 use alustan_core::seen::{
     Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen, Waiting,
     Whose,
@@ -57,13 +56,6 @@ use inputs::Inputs;
 use record::Kept;
 
 pub(crate) use record::pin;
-
-/// Returns the name of the resource with this uid for a message about `tf`, if the resource exists.
-pub(crate) fn living_owner(cx: &Context, tf: &Terraform, uid: &str) -> Option<String> {
-    let is_owner = |other: &Guarded| other.meta().uid.as_deref() == Some(uid);
-    let owner = cx.resources.find(is_owner)?;
-    Some(orphans::owner_name(tf, owner.meta()))
-}
 
 /// One look at one resource. It knows the questions that the resource still has, and how its
 /// context would be pushed.

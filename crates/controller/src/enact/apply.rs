@@ -19,7 +19,6 @@ use super::{Pass, call};
 use crate::error::Error;
 use crate::is_made_for;
 use crate::mirror::Mirror;
-use crate::observe::living_owner;
 use crate::run::is_mirrored;
 
 /// A resource version that no object has. An apply with it creates an object; if there is one, the API
@@ -183,7 +182,7 @@ impl Pass<'_> {
         let name = found.name_any();
         let is_orphaned = orphans::is_orphaned(self.tf, found.labels());
         let uid = found.labels().get(labels::UID).filter(|_| is_orphaned);
-        if let Some(owner) = uid.and_then(|uid| living_owner(self.cx, self.tf, uid)) {
+        if let Some(owner) = uid.and_then(|uid| self.cx.living_owner(self.tf, uid)) {
             return Err(Error::StateInUse { kind, name, owner });
         }
         match (is_orphaned, orphans::adopts(self.tf)) {

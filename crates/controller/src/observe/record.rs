@@ -16,7 +16,7 @@ use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
-use super::{jobs, living_owner};
+use super::jobs;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
@@ -133,7 +133,7 @@ fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> 
         record: record.filter(|_| data(&secret, key::KEY).is_some()),
         told: told(report.as_deref()),
         restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
-        owner: living_owner(cx, tf, &uid),
+        owner: cx.living_owner(tf, &uid),
         pods: jobs::living_pods(cx, tf, &uid),
         uid,
     })
