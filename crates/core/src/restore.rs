@@ -8,7 +8,6 @@ use kube::ResourceExt;
 
 use crate::absorb::open_run;
 use crate::decide::CONFLICT;
-use crate::delete::kept::how_to_abandon;
 use crate::objects::namespace;
 use crate::progress::{self, Told};
 use crate::seen::{LeftBehind, Seen};
@@ -96,6 +95,31 @@ fn is_first_plan(history: &History) -> bool {
     history.restored.is_some() && history.applied.is_none()
 }
 
+/// Whether the restore of the record `left` to `tf` is requested.
+fn is_requested(tf: &Terraform, left: &LeftBehind) -> bool {
+    left.restore_to.is_some() && left.restore_to == tf.metadata.uid
+}
+
+/// Whether the record `left` is to be bound to `tf`, now or once pods of earlier runs have ended.
+fn is_under_way(tf: &Terraform, left: &LeftBehind) -> bool {
+    is_requested(tf, left) && left.owner.is_none() && left.record.is_some()
+}
+
+/// Returns the writes and the situation of `tf`, which is deleted while it waits for a restore: it owns nothing, so nothing is destroyed, and
+/// the Secrets of the earlier resource are not deleted. `None` if its restore is under way: then it is destroyed afterwards.
+pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Situation)> {
+    let message = format!(
+        "the resource was deleted before its restore: Secret {} and what it manages are left as they are. To destroy that, create the \
+         resource again, then {}, then delete it",
+        names::record(&tf.name_any()),
+        how_to_restore(tf),
+    );
+    (!is_under_way(tf, left)).then(|| {
+        let situation = Situation::busy(State::Destroying, "Orphaned", message);
+        (vec![Step::RemoveFinalizer], situation)
+    })
+}
+
 /// Returns the writes and the situation of `tf`, which has no record, while the record of an earlier resource of its name exists.
 pub(crate) fn take_over(
     tf: &Terraform,
@@ -110,23 +134,23 @@ pub(crate) fn take_over(
              objects. To move the state, delete that resource with spec.deletionPolicy: Orphan first. Otherwise keep the Secrets, and give \
              this resource another name"
         );
-        return (Vec::new(), waits(tf, "StateConflict", why, now));
+        return (Vec::new(), Obstacle::Conflict.situation(why, now));
     }
     let Some(own) = &left.record else {
         let why = format!(
             "Secret {secret} is the run record of an earlier resource of this name and cannot be read by this version of the operator. \
              Restore the Secret from the backup again with kubectl apply, or run the version that wrote it"
         );
-        return (Vec::new(), waits(tf, "RecordUnreadable", why, now));
+        return (Vec::new(), Obstacle::Unreadable.situation(why, now));
     };
-    if left.restore_to.is_none() || left.restore_to != tf.metadata.uid {
+    if !is_requested(tf, left) {
         let why = format!(
             "Secret {secret} is the run record of an earlier resource of this name, as after a restore from a backup. Nothing runs, since \
              everything would be created a second time. To continue with its state: {}. To start without it: keep the Secrets, and give \
              the resource another name",
             how_to_restore(tf)
         );
-        return (Vec::new(), waits(tf, "RestoreRequired", why, now));
+        return (Vec::new(), Obstacle::NotRequested.situation(why, now));
     }
     if let Some(pod) = left.pods.first() {
         let message = format!(
@@ -192,22 +216,37 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
             names::state(&name),
             how_to_restore(tf),
         );
-        waits(tf, "RestoreRequired", why, now)
+        Obstacle::NotRequested.situation(why, now)
     })
 }
 
-/// Returns the situation of `tf` until a user acts. `StateConflict` is checked periodically, since the deletion of a resource in another
-/// namespace does not requeue `tf`.
-fn waits(tf: &Terraform, reason: &str, why: String, now: Timestamp) -> Situation {
-    let deleting = tf.metadata.deletion_timestamp.is_some();
-    let message = if deleting {
-        format!("{why}{}", how_to_abandon(tf))
-    } else {
-        why
-    };
-    Situation {
-        look_at: (reason == "StateConflict").then(|| now + CONFLICT),
-        ..Situation::stalled(reason, message)
+/// Why nothing is restored until a user acts.
+#[derive(Clone, Copy)]
+enum Obstacle {
+    /// Nobody has requested the restore, or there is no record.
+    NotRequested,
+    /// The owner of the record still exists.
+    Conflict,
+    /// This version of the operator cannot read the record.
+    Unreadable,
+}
+
+impl Obstacle {
+    fn situation(self, why: String, now: Timestamp) -> Situation {
+        let reason = match self {
+            Self::NotRequested => "RestoreRequired",
+            Self::Conflict => "StateConflict",
+            Self::Unreadable => "RecordUnreadable",
+        };
+        // The deletion of the owner, which may be in another namespace, does not requeue the resource.
+        let look_at = match self {
+            Self::Conflict => Some(now + CONFLICT),
+            Self::NotRequested | Self::Unreadable => None,
+        };
+        Situation {
+            look_at,
+            ..Situation::stalled(reason, why)
+        }
     }
 }
 

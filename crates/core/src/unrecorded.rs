@@ -29,6 +29,12 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
     }
     let is_given_up = deleting && leaves_everything(tf);
     if let Some(left) = seen.left_behind.as_ref().filter(|_| !is_given_up) {
+        if deleting && Kept::of(tf) == Some(Kept::Protected) {
+            return decision(tf, seen, Vec::new(), &kept::protected(tf), now);
+        }
+        if let Some((steps, situation)) = restore::let_go(tf, left).filter(|_| deleting) {
+            return decision(tf, seen, steps, &situation, now);
+        }
         let (steps, situation) = restore::take_over(tf, left, settings, now);
         return decision(tf, seen, steps, &situation, now);
     }

@@ -241,14 +241,65 @@ fn deletion_without_secrets_destroys_by_the_spec() {
     assert_eq!(world.reason(), "NothingKnown");
 }
 
+/// With the finalizer, as Velero restores it.
+fn with_finalizer(world: &mut World) {
+    world.edit(|mut tf| {
+        tf.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+        tf
+    });
+}
+
+#[rstest]
+#[case::not_requested(|_: &mut World| {})]
+#[case::of_a_living_resource(|world: &mut World| {
+    restore(world);
+    world.left_behind.as_mut().unwrap().owner = Some("Terraform db".to_owned());
+})]
+#[case::unreadable(|world: &mut World| {
+    restore(world);
+    world.left_behind.as_mut().unwrap().record = None;
+})]
+fn deletion_before_the_restore_leaves_everything(#[case] because: fn(&mut World)) {
+    for finalizer in [true, false] {
+        let mut world = restored(World::applied());
+        let real = world.real.clone();
+        if finalizer {
+            with_finalizer(&mut world);
+        }
+        because(&mut world);
+        world.look_once();
+        assert!(world.is_stalled());
+        world.delete();
+        if finalizer {
+            let looked = world.look_once();
+            assert_eq!(words(&looked.decision.steps), ["RemoveFinalizer"]);
+            let status = looked.decision.status;
+            let told = &status.message;
+            assert!(
+                told.contains("kubectl alustan restore web -n team"),
+                "{told}"
+            );
+        }
+        assert!(world.tf.is_none() && world.left_behind.is_some());
+        assert_eq!(world.real, real);
+    }
+}
+
 #[test]
-fn deleted_resource_is_destroyed_after_its_restore() {
+fn protected_resource_waits_for_its_restore_even_if_deleted() {
     let mut world = restored(World::applied());
-    world.look_once();
-    world.delete().settle();
-    assert_eq!(world.reason(), "RestoreRequired");
-    assert!(message(&world).contains("alustan.io/abandon=true"));
+    with_finalizer(&mut world);
+    world.protect(true).delete();
+    assert!(world.look_once().decision.steps.is_empty());
+    assert_eq!(world.reason(), "DeletionProtected");
+}
+
+#[test]
+fn resource_that_is_deleted_during_its_restore_is_destroyed_after_it() {
+    let mut world = restored(World::applied());
+    with_finalizer(&mut world);
     restore(&mut world);
+    world.delete();
     let looked = world.look_once();
     assert!(matches!(looked.decision.steps[..], [_, Step::TakeOver(_)]));
     world.settle();
@@ -258,8 +309,10 @@ fn deleted_resource_is_destroyed_after_its_restore() {
 #[test]
 fn deleted_resource_that_is_given_up_leaves_the_secrets() {
     let mut world = restored(World::applied());
-    world.delete().look_once();
-    world.edit(|tf| tf.annotated(ABANDON, "true")).look_once();
+    with_finalizer(&mut world);
+    restore(&mut world);
+    world.edit(|tf| tf.annotated(ABANDON, "true")).delete();
+    world.look_once();
     assert!(world.tf.is_none() && world.left_behind.is_some());
 }
 
