@@ -1,6 +1,5 @@
 //! Validates run reports (rule 12). Module code has the runner's token, so a report may hold any bytes.
 
-use alustan_api::reasons;
 use alustan_api::report::{
     ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, RunReport, StepTimes, Undeclared,
 };
@@ -8,6 +7,7 @@ use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
     StateLock,
 };
+use alustan_api::{Engine, reasons};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::absorb::open_run;
@@ -218,10 +218,7 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         failure: told.failure.map(failure),
         state_address: told.state_address.as_deref().map(address),
         moved_from: told.moved_from.as_deref().map(address),
-        engine: told.engine.map(|mut engine| {
-            engine.version = cut(&engine.version, MAX_WORD);
-            engine
-        }),
+        engine: told.engine.map(engine),
         undeclared: told
             .undeclared
             .iter()
@@ -235,6 +232,14 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         },
         started_at,
         finished_at: told.finished_at.clamp(started_at, end),
+        ..told
+    }
+}
+
+/// Validates an engine: truncates its version.
+pub(crate) fn engine(told: Engine) -> Engine {
+    Engine {
+        version: cut(&told.version, MAX_WORD),
         ..told
     }
 }

@@ -1,5 +1,5 @@
-//! Restore from a backup: the run record of an earlier resource of the same name is bound to a new uid. Run numbers and what is known of the
-//! state are kept. Runs, approvals, inputs, images and accounts are derived again.
+//! Restore from a backup: the run record of an earlier resource of the same name is bound to a new uid. Run numbers, the engine and what is known
+//! of the state are kept. Runs, approvals, inputs, images and accounts are derived again.
 
 use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord};
 use alustan_api::{ApprovalMode, KEPT, State, Terraform, names};
@@ -167,6 +167,8 @@ pub(crate) fn take_over(
     let history = History {
         reconcile_at: start::requested(tf),
         restored: Some(Restored { at: now, open_run }),
+        engine: left.history.engine.clone().map(progress::engine),
+        architecture: left.history.architecture,
         ..History::default()
     };
     let ask = because(&history).unwrap_or_default();

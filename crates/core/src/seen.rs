@@ -176,8 +176,10 @@ pub struct LeftBehind {
     pub uid: String,
     /// `resourceVersion` of the Secret with the record.
     pub version: String,
-    /// The record; `None` if this version cannot read it.
+    /// The record; `None` if this version cannot read the record or its history.
     pub record: Option<RunRecord>,
+    /// The history of that resource.
+    pub history: History,
     /// The progress of its last run.
     pub told: Told,
     /// The value of [`labels::RESTORE_TO`](alustan_api::labels::RESTORE_TO).

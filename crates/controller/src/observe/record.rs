@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
-use alustan_api::run::{Outputs, Pin, RunRecord, RunSpec, key};
+use alustan_api::run::{History, Outputs, Pin, RunRecord, RunSpec, key};
 use alustan_api::{Terraform, names};
 use alustan_core::delete::leaves_everything;
 use alustan_core::objects::secrets;
@@ -127,10 +127,15 @@ fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> 
         .get(labels::UID)
         .cloned()
         .unwrap_or_default();
-    let record = required(&secret, key::RECORD).ok();
+    let read = || -> Result<(RunRecord, History), Error> {
+        required_bytes(&secret, key::KEY)?;
+        Ok((required(&secret, key::RECORD)?, history(&secret)?))
+    };
+    let (record, history) = read().ok().unzip();
     Some(LeftBehind {
         version: secret.resource_version().unwrap_or_default(),
-        record: record.filter(|_| data(&secret, key::KEY).is_some()),
+        record,
+        history: history.unwrap_or_default(),
         told: told(report.as_deref()),
         restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
         owner: cx.living_owner(tf, &uid),
@@ -177,11 +182,7 @@ fn decode(
     report: Option<&Secret>,
     has_job: impl Fn(&RunSpec) -> bool,
 ) -> Result<RecordSeen, Error> {
-    let unreadable = |key: &'static str| Error::Unreadable {
-        secret: secret.name_any(),
-        key,
-    };
-    let key = data(secret, key::KEY).ok_or_else(|| unreadable(key::KEY))?;
+    let key = required_bytes(secret, key::KEY)?;
     let own: RunRecord = required(secret, key::RECORD)?;
     let run = own.run.as_ref();
     let reported = match report {
@@ -198,11 +199,15 @@ fn decode(
         inputs: decoded(secret, key::INPUTS)?,
         report: reported.report,
         outputs: reported.outputs,
-        history: match decoded(secret, key::UNSIGNED_HISTORY)? {
-            Some(unsigned) if data(secret, key::HISTORY).is_none() => unsigned,
-            _ => required(secret, key::HISTORY)?,
-        },
+        history: history(secret)?,
     })
+}
+
+fn history(secret: &Secret) -> Result<History, Error> {
+    match decoded(secret, key::UNSIGNED_HISTORY)? {
+        Some(unsigned) if data(secret, key::HISTORY).is_none() => Ok(unsigned),
+        _ => required(secret, key::HISTORY),
+    }
 }
 
 /// What a run says of itself.
@@ -239,6 +244,13 @@ impl Reported {
 fn data<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
     let bytes = secret.data.as_ref()?.get(key)?;
     Some(&bytes.0)
+}
+
+fn required_bytes<'a>(secret: &'a Secret, key: &'static str) -> Result<&'a [u8], Error> {
+    data(secret, key).ok_or_else(|| Error::Unreadable {
+        secret: secret.name_any(),
+        key,
+    })
 }
 
 fn required<T: DeserializeOwned>(secret: &Secret, key: &'static str) -> Result<T, Error> {

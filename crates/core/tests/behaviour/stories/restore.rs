@@ -2,8 +2,9 @@
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_api::{ABANDON, FINALIZER, KEPT, State};
+use alustan_api::{ABANDON, Architecture, Engine, EngineName, FINALIZER, KEPT, State};
 use alustan_core::seen::LeftBehind;
+use alustan_core::settings::EngineImage;
 use alustan_core::step::Step;
 use alustan_core::{progress, progress::Told};
 use rstest::rstest;
@@ -21,7 +22,7 @@ fn restored(mut made: World) -> World {
         .progress
         .take()
         .map_or(Told::Absent, |progress| Told::Progress(Box::new(progress)));
-    made.record = None;
+    let history = made.record.take().unwrap().history;
     let mut world = World::with(made.tf.clone().unwrap());
     world.real = made.real;
     world.images = made.images;
@@ -30,6 +31,7 @@ fn restored(mut made: World) -> World {
         uid: "uid-of-web".to_owned(),
         version: "1".to_owned(),
         record: Some(made.own),
+        history,
         told,
         restore_to: None,
         owner: None,
@@ -168,6 +170,44 @@ fn approval_given_after_the_backup_approves_no_plan_after_the_restore() {
     assert!(world.approve());
     world.settle();
     assert!(world.is_ready());
+}
+
+#[test]
+fn engine_and_architecture_of_a_backup_are_kept() {
+    let mut world = restored(World::applied());
+    let engine = |version: &str| Engine {
+        name: EngineName::Terraform,
+        version: version.to_owned(),
+    };
+    let left = world.left_behind.as_mut().unwrap();
+    left.history.engine = Some(engine("99.0.0"));
+    left.history.architecture = Some(Architecture::Arm64);
+    world.settings.engines = vec![EngineImage {
+        engine: engine("1.9.8"),
+        image: "registry.test/terraform:1.9.8".to_owned(),
+    }];
+    world.edit(|tf| tf.with("/engine", json!({"version": "1.9.8"})));
+    restore(&mut world);
+    world.look_once();
+    let history = &world.record.as_ref().unwrap().history;
+    assert_eq!(history.engine, Some(engine("99.0.0")));
+    assert_eq!(history.architecture, Some(Architecture::Arm64));
+    world.settle();
+    assert_eq!(world.reason(), "EngineSwitch");
+    assert!(world.ledger.kinds.is_empty());
+}
+
+#[test]
+fn engine_version_of_a_backup_is_bounded() {
+    let mut world = restored(World::applied());
+    world.left_behind.as_mut().unwrap().history.engine = Some(Engine {
+        name: EngineName::Terraform,
+        version: "9".repeat(1 << 20),
+    });
+    restore(&mut world);
+    world.look_once();
+    let history = &world.record.as_ref().unwrap().history;
+    assert!(history.engine.as_ref().unwrap().version.len() <= 256);
 }
 
 #[test]
