@@ -32,6 +32,7 @@ use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
 use alustan_core::objects::outputs;
+use alustan_core::restore;
 use alustan_core::seen::{
     Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen, Waiting,
     Whose,
@@ -100,6 +101,12 @@ impl<'a> Session<'a> {
                 .artifacts
                 .get(&push.question, self.who, None, push.ask);
         }
+    }
+
+    /// Whether annotation [`KEPT`](alustan_api::KEPT) names another resource that exists.
+    fn is_copy(&self) -> bool {
+        let uid = restore::other_uid(self.tf);
+        uid.is_some_and(|uid| self.cx.living_owner(self.tf, uid).is_some())
     }
 
     /// Why the state of the resource may not be used.
@@ -173,6 +180,7 @@ impl<'a> Session<'a> {
         let notices = cx.notifier.notices(self.who, left);
         let seen = Seen {
             left_behind,
+            is_copy: record.is_none() && self.is_copy(),
             nothing_left,
             namespace_uid: namespace_uid.unwrap_or_default(),
             invalid: self

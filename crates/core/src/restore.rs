@@ -198,19 +198,20 @@ pub(crate) fn take_over(
     (steps, Situation::busy(state, "Restored", message))
 }
 
-/// Whether annotation [`KEPT`] of `tf` has the uid of another resource, as after a restore from a backup.
-pub(crate) fn is_of_another(tf: &Terraform) -> bool {
-    let kept = tf.annotations().get(KEPT);
-    kept.is_some_and(|uid| Some(uid) != tf.metadata.uid.as_ref())
+/// Returns the uid in annotation [`KEPT`] of `tf` if it is that of another resource, as after a restore from a backup.
+pub fn other_uid(tf: &Terraform) -> Option<&str> {
+    let kept = tf.annotations().get(KEPT)?;
+    (Some(kept) != tf.metadata.uid.as_ref()).then_some(kept)
 }
 
-/// Returns the situation of `tf` if it comes from a backup and its Secrets are missing.
+/// Returns the situation of `tf` if it comes from a backup and its Secrets are missing. A copy of a resource that exists owns no Secrets.
 pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Situation> {
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
-    (is_of_another(tf) && !is_known).then(|| {
+    let waits = other_uid(tf).is_some() && !seen.is_copy && !is_known;
+    waits.then(|| {
         let why = format!(
-            "this resource comes from a backup or a copy (its annotation {KEPT} is that of an earlier resource), and there is no run \
+            "this resource comes from a backup (its annotation {KEPT} is the uid of a resource that does not exist), and there is no run \
              record. Nothing runs, since everything would be created a second time. To continue with its state: restore the Secrets {}, {} \
              and, of a managed state, {}*, then {}. To start without a state: kubectl annotate tf {name} -n {namespace} {KEPT}-",
             names::record(&name),

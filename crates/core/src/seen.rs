@@ -56,6 +56,8 @@ pub struct Seen {
     pub pin: Option<Pin>,
     /// Run record of an earlier resource of the same name, if this resource has none.
     pub left_behind: Option<LeftBehind>,
+    /// Whether the resource without a record is a copy of another one that exists: [`KEPT`](alustan_api::KEPT) names that.
+    pub is_copy: bool,
     /// Of a deleted resource: the API server itself was asked, and has neither record nor pin.
     pub nothing_left: Option<NothingLeft>,
     /// The uid of the resource's namespace.

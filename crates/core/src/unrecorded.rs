@@ -53,14 +53,16 @@ fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     decision(tf, seen, Vec::new(), &gone, now)
 }
 
-/// A resource nobody has looked at yet: first of all it is kept from vanishing.
+/// A resource without a record: first the finalizer and annotation [`KEPT`](alustan_api::KEPT), which a copy or a backup may have from another
+/// resource.
 pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let history = History {
         reconcile_at: start::requested(tf),
         ..History::default()
     };
     let mut steps = Vec::new();
-    if !has_finalizer(tf) && tf.metadata.deletion_timestamp.is_none() {
+    let is_kept = has_finalizer(tf) && has_own_uid(tf);
+    if !is_kept && tf.metadata.deletion_timestamp.is_none() {
         steps.push(Step::AddFinalizer);
     }
     if seen.record.is_none() {
@@ -96,11 +98,15 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
 /// was not kept by us from the beginning, since the finalizer was added to an earlier resource.
 fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    let kept = tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref();
     // With the annotation of an earlier resource, the status may only say that a restore is required.
-    let has_status = tf.status.is_some() && !restore::is_of_another(tf);
+    let has_status = tf.status.is_some() && restore::other_uid(tf).is_none();
     let told = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
-    deleting && !kept && !told
+    deleting && !has_own_uid(tf) && !seen.is_copy && !told
+}
+
+/// Whether annotation [`KEPT`](alustan_api::KEPT) of `tf` is its own uid.
+fn has_own_uid(tf: &Terraform) -> bool {
+    tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref()
 }
 
 /// Whether the state of a resource that had runs may be in Secrets: the pin knows.

@@ -135,6 +135,8 @@ pub(crate) struct World {
     pub(crate) pin: Option<Pin>,
     /// The record of an earlier resource of the same name.
     pub(crate) left_behind: Option<LeftBehind>,
+    /// Whether annotation `alustan.io/uid` names another resource that exists.
+    pub(crate) is_copy: bool,
     pub(crate) jobs: BTreeMap<String, Job>,
     pub(crate) pods: Vec<Pod>,
     pub(crate) builds: BTreeMap<String, Build>,
@@ -221,6 +223,7 @@ impl World {
             earlier: Vec::new(),
             pin: None,
             left_behind: None,
+            is_copy: false,
             jobs: BTreeMap::new(),
             pods: Vec::new(),
             builds: BTreeMap::new(),

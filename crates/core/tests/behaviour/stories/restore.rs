@@ -270,6 +270,40 @@ fn restored_resource_waits_for_its_secrets() {
     assert!(world.is_ready());
 }
 
+/// A copy of the manifest of a resource that exists.
+fn copy() -> World {
+    let mut tf = terraform().annotated(KEPT, "uid-of-the-original");
+    tf.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    let mut world = World::with(tf);
+    world.is_copy = true;
+    world
+}
+
+#[test]
+fn copy_of_a_living_resource_starts_anew() {
+    let mut world = copy();
+    let looked = world.look_once();
+    let steps = ["AddFinalizer", "CreateRecord"];
+    assert_eq!(words(&looked.decision.steps), steps);
+    let tf = world.tf();
+    let kept = &tf.metadata.annotations.as_ref().unwrap()[KEPT];
+    assert_eq!(Some(kept), tf.metadata.uid.as_ref());
+    world.settle();
+    assert!(world.is_ready() && world.run_number() == 1);
+    // Once the original is gone, the record tells that this is no backup.
+    world.is_copy = false;
+    world.settle();
+    assert!(world.is_ready());
+}
+
+#[test]
+fn deleted_copy_of_a_living_resource_destroys_nothing() {
+    let mut world = copy();
+    world.delete();
+    world.look_once();
+    assert!(world.tf.is_none() && world.ledger.kinds.is_empty());
+}
+
 #[test]
 fn deletion_without_secrets_destroys_by_the_spec() {
     let mut tf = terraform().annotated(KEPT, "uid-of-the-one-before");
@@ -279,14 +313,6 @@ fn deletion_without_secrets_destroys_by_the_spec() {
     assert_eq!(world.reason(), "RestoreRequired");
     world.delete().look_once();
     assert_eq!(world.reason(), "NothingKnown");
-}
-
-/// With the finalizer, as Velero restores it.
-fn with_finalizer(world: &mut World) {
-    world.edit(|mut tf| {
-        tf.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        tf
-    });
 }
 
 #[rstest]
@@ -303,8 +329,9 @@ fn deletion_before_the_restore_leaves_everything(#[case] because: fn(&mut World)
     for finalizer in [true, false] {
         let mut world = restored(World::applied());
         let real = world.real.clone();
-        if finalizer {
-            with_finalizer(&mut world);
+        // Velero restores the finalizer, the documented kubectl command does not.
+        if !finalizer {
+            world.tf.as_mut().unwrap().metadata.finalizers = None;
         }
         because(&mut world);
         world.look_once();
@@ -328,7 +355,6 @@ fn deletion_before_the_restore_leaves_everything(#[case] because: fn(&mut World)
 #[test]
 fn protected_resource_waits_for_its_restore_even_if_deleted() {
     let mut world = restored(World::applied());
-    with_finalizer(&mut world);
     world.protect(true).delete();
     assert!(world.look_once().decision.steps.is_empty());
     assert_eq!(world.reason(), "DeletionProtected");
@@ -337,7 +363,6 @@ fn protected_resource_waits_for_its_restore_even_if_deleted() {
 #[test]
 fn resource_that_is_deleted_during_its_restore_is_destroyed_after_it() {
     let mut world = restored(World::applied());
-    with_finalizer(&mut world);
     restore(&mut world);
     world.delete();
     let looked = world.look_once();
@@ -349,7 +374,6 @@ fn resource_that_is_deleted_during_its_restore_is_destroyed_after_it() {
 #[test]
 fn deleted_resource_that_is_given_up_leaves_the_secrets() {
     let mut world = restored(World::applied());
-    with_finalizer(&mut world);
     restore(&mut world);
     world.edit(|tf| tf.annotated(ABANDON, "true")).delete();
     world.look_once();

@@ -184,7 +184,10 @@ impl World {
             }
             Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
-                Ledger::released(&self.real, self.tf());
+                // What an earlier resource made is not of this one before the restore.
+                if self.left_behind.is_none() {
+                    Ledger::released(&self.real, self.tf());
+                }
                 let finalizers = &mut self.tf.as_mut().unwrap().metadata.finalizers;
                 let others = finalizers.take().unwrap_or_default().into_iter();
                 *finalizers = Some(

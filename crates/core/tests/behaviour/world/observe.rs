@@ -81,6 +81,7 @@ impl World {
         });
         Seen {
             left_behind: self.left_behind.clone(),
+            is_copy: self.is_copy && self.record.is_none(),
             nothing_left,
             namespace_uid: NAMESPACE.to_owned(),
             inputs: self.inputs(),
