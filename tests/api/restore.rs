@@ -143,6 +143,10 @@ fn data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
     data.map(|(key, ByteString(value))| (key, value)).collect()
 }
 
+async fn data_of(secrets: &Api<Secret>, name: String) -> BTreeMap<String, Vec<u8>> {
+    data(&secrets.get(&name).await.unwrap())
+}
+
 /// The uid in the labels of an object.
 fn of(object: &impl ResourceExt) -> String {
     object.labels()[labels::UID].clone()
@@ -220,6 +224,27 @@ async fn restore_binds_records_and_state_to_a_new_uid() {
     reason(&space, "RepositoryUnreachable").await;
     let said = run(&space, "restore web").await.done();
     assert!(said.contains("there is nothing to restore"), "{said}");
+}
+
+#[tokio::test]
+async fn restore_continues_after_a_crash_that_left_the_report_bound() {
+    let space = Space::of(server().await, json!({})).await;
+    restore_backup(&space, BEFORE).await;
+    space.apply(&resource("web")).await.unwrap();
+    reason(&space, "RestoreRequired").await;
+    let uid = space.api::<Terraform>().get("web").await.unwrap().uid();
+    let progress = json!({"number": 7, "traceId": "abc", "phase": "Reported", "began": true});
+    let data = json!({key::PROGRESS: progress.to_string(), key::LEFTOVER: "an unsaved state"});
+    let name = names::report("web");
+    secret(&space, &uid.unwrap(), &name, Component::Report, data).await;
+    run(&space, "restore web").await.done();
+    let secrets = space.api::<Secret>();
+    let record = data_of(&secrets, names::record("web")).await;
+    let history: History = serde_json::from_slice(&record[key::HISTORY]).unwrap();
+    let open_run = history.restored.unwrap().open_run;
+    assert_eq!(open_run, None, "run 7 has reported");
+    let report = data_of(&secrets, name).await;
+    assert_eq!(report[key::LEFTOVER], b"an unsaved state");
 }
 
 #[tokio::test]

@@ -17,7 +17,8 @@ use crate::error::Error;
 use crate::signing::Data;
 
 impl Pass<'_> {
-    /// Binds the objects of an earlier resource to this one. The run record comes last: until then, the next reconcile repeats the step.
+    /// Binds the objects of an earlier resource to this one. The report, which tells about the last run, comes last but one,
+    /// and the run record last: until then, the next reconcile repeats the step.
     pub(super) async fn take_over(&mut self, left: &TakeOver) -> Result<(), Error> {
         let theirs = |component: Component| {
             format!(
@@ -41,12 +42,14 @@ impl Pass<'_> {
         for derived in [Component::Pin, Component::Plan, Component::Registry] {
             self.delete_all::<Secret>(&theirs(derived)).await?;
         }
-        for kept in [Component::State, Component::Outputs, Component::Report] {
+        for kept in [Component::State, Component::Outputs] {
             self.rebind_all::<Secret>(&theirs(kept)).await?;
         }
         self.rebind_all::<ConfigMap>(&theirs(Component::Outputs))
             .await?;
         self.rebind_all::<PersistentVolumeClaim>(&theirs(Component::Cache))
+            .await?;
+        self.rebind_all::<Secret>(&theirs(Component::Report))
             .await?;
         self.rebind_record(left).await
     }

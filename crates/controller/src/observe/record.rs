@@ -114,29 +114,34 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
-/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`.
+/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`. Its report may belong to `tf` already,
+/// if an earlier reconcile did not complete the restore.
 fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
-    let left = |secret: &'_ Option<Arc<Secret>>, component| {
-        let secret = secret.as_ref()?;
-        orphans::is_left_behind(tf, secret.labels(), component).then(|| secret.clone())
-    };
-    let secret = left(&all.record, Component::Record)?;
-    let report = left(&all.report, Component::Report);
+    let is_left =
+        |secret: &Secret, component| orphans::is_left_behind(tf, secret.labels(), component);
+    let secret = all.record.as_deref()?;
+    if !is_left(secret, Component::Record) {
+        return None;
+    }
+    let report = all
+        .report
+        .as_deref()
+        .filter(|report| is_made_for(tf, *report) || is_left(report, Component::Report));
     let uid = secret
         .labels()
         .get(labels::UID)
         .cloned()
         .unwrap_or_default();
     let read = || -> Result<(RunRecord, History), Error> {
-        required_bytes(&secret, key::KEY)?;
-        Ok((required(&secret, key::RECORD)?, history(&secret)?))
+        required_bytes(secret, key::KEY)?;
+        Ok((required(secret, key::RECORD)?, history(secret)?))
     };
     let (record, history) = read().ok().unzip();
     Some(LeftBehind {
         version: secret.resource_version().unwrap_or_default(),
         record,
         history: history.unwrap_or_default(),
-        told: told(report.as_deref()),
+        told: told(report),
         restore_to: secret.annotations().get(labels::RESTORE_TO).cloned(),
         owner: cx.living_owner(tf, &uid),
         pods: jobs::living_pods(cx, tf, &uid),

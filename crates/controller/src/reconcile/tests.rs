@@ -3,7 +3,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use alustan_api::Terraform;
+use alustan_api::run::{History, RunRecord};
 use alustan_core::schedule::Places;
+use alustan_core::step::{Step, TakeOver};
 use clap::Parser as _;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
@@ -16,6 +18,7 @@ use crate::Ref;
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
+use crate::enact::Pass;
 use crate::fake_api::{self, Log};
 use crate::http::Health;
 use crate::leader::Leader;
@@ -143,6 +146,50 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     assert_eq!(look_at("7").await, (true, 0));
     let (_, written) = look_at("9").await;
     assert_eq!(written, 1, "status PinLost of the latest version");
+}
+
+/// Until the record is bound, a reconcile reads the report of the earlier resource again.
+#[tokio::test]
+async fn restore_binds_the_report_before_the_record_and_after_all_else() {
+    let (client, asked) = fake_api::serve(|asked| {
+        let name = if asked.uri.contains("component%3Dreport") {
+            "web-report"
+        } else {
+            "web-other"
+        };
+        match &*asked.method {
+            "GET" if asked.uri.contains("labelSelector=") => {
+                fake_api::list(&[json!({"metadata": {"name": name}})])
+            }
+            "GET" => fake_api::not_found(),
+            _ => (200, json!({"metadata": {"name": name}})),
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+    tf.metadata.deletion_timestamp = None;
+    let who = Ref::new("web").within("team");
+    let session = Session::new(&cx, &tf, &who, None);
+    let seen = Box::pin(session.observe()).await.unwrap();
+    let left = TakeOver {
+        uid: "u1".to_owned(),
+        version: "1".to_owned(),
+        record: RunRecord::default(),
+        history: History::default(),
+    };
+    let steps = [Step::TakeOver(Box::new(left))];
+    let mut pass = Pass::new(&cx, &tf, &session, &seen);
+    Box::pin(pass.enact(&steps)).await.unwrap();
+    let asked = asked.lock().unwrap();
+    let bound: Vec<_> = asked
+        .iter()
+        .filter(|asked| asked.method == "PATCH")
+        .map(|asked| asked.uri.split(['/', '?']).nth(6).unwrap_or_default())
+        .collect();
+    assert!(bound.len() >= 5, "{bound:?}");
+    assert_eq!(bound[bound.len() - 2..], ["web-report", "web-run"]);
 }
 
 #[tokio::test]
