@@ -46,12 +46,12 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
+use crate::Ref;
 use crate::context::Context;
 use crate::enact::call;
 use crate::error::Error;
 use crate::mirror::Mirror;
 use crate::questions::{self, Push, Repository};
-use crate::{Guarded, Ref};
 use crate::{is_made_for, readable};
 use inputs::Inputs;
 use record::Kept;

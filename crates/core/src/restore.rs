@@ -226,7 +226,7 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
 /// Why nothing is restored until a user acts.
 #[derive(Clone, Copy)]
 enum Obstacle {
-    /// Nobody has requested the restore, or there is no record.
+    /// The restore is not requested, or the record does not exist.
     NotRequested,
     /// The owner of the record still exists.
     Conflict,
