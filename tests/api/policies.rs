@@ -330,14 +330,14 @@ async fn applied_plan_beside_the_name_of_another_approver_names_the_remedy() {
     );
     assert!(refused.contains(&remedy), "{refused}");
 
-    let approver = |tf: Terraform| (tf.spec.approval.plan, tf.spec.approval.by);
+    let approval_of = |tf: Terraform| (tf.spec.approval.plan, tf.spec.approval.by);
     let approved = |plan: &str, by: Option<&str>| (Some(plan.to_owned()), by.map(str::to_owned));
     let named = approve(json!({"plan": "02", "by": "bob"})).await.unwrap();
-    assert_eq!(approver(named), approved("02", Some("bob")));
+    assert_eq!(approval_of(named), approved("02", Some("bob")));
     change(json!({"plan": "03", "by": "alice"})).await.unwrap();
     change(removal).await.unwrap();
     let anonymous = approve(json!({"plan": "04"})).await.unwrap();
-    assert_eq!(approver(anonymous), approved("04", None));
+    assert_eq!(approval_of(anonymous), approved("04", None));
 }
 
 #[tokio::test]

@@ -218,7 +218,7 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         failure: told.failure.map(failure),
         state_address: told.state_address.as_deref().map(address),
         moved_from: told.moved_from.as_deref().map(address),
-        engine: told.engine.map(engine),
+        engine: told.engine.as_ref().map(engine),
         undeclared: told
             .undeclared
             .iter()
@@ -237,10 +237,10 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
 }
 
 /// Validates an engine: truncates its version.
-pub(crate) fn engine(told: Engine) -> Engine {
+pub(crate) fn engine(told: &Engine) -> Engine {
     Engine {
         version: cut(&told.version, MAX_WORD),
-        ..told
+        ..*told
     }
 }
 

@@ -167,7 +167,7 @@ pub(crate) fn take_over(
     let history = History {
         reconcile_at: start::requested(tf),
         restored: Some(Restored { at: now, open_run }),
-        engine: left.history.engine.clone().map(progress::engine),
+        engine: left.history.engine.as_ref().map(progress::engine),
         architecture: left.history.architecture,
         ..History::default()
     };

@@ -100,13 +100,13 @@ async fn start_run() -> Done {
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
     let layout = Layout::from_vars(&vars);
-    Ok(run(Context {
+    Ok(Box::pin(run(Context {
         identity,
         layout,
         vars,
         secrets,
         commands,
-    })
+    }))
     .await)
 }
 
