@@ -76,6 +76,26 @@ fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
 }
 
 #[test]
+fn budget_outlasts_restarts_and_an_edit_of_the_backoff() {
+    let mut world = World::new();
+    for failures in 1..=2 {
+        world.fail_at(Stage::Applying, FailureClass::Module);
+        world.restart().look_once();
+        assert_eq!(world.status().retry.unwrap().failures, failures);
+        assert_eq!(world.is_stalled(), failures == 2);
+        world.pass(600);
+    }
+    assert!(
+        world.status().message.contains("failed 2 times in a row"),
+        "{}",
+        world.status().message
+    );
+    world.edit(|tf| tf.with("/retry/maxBackoff", "6s")).settle();
+    assert!(world.is_stalled());
+    assert_eq!(world.run_number(), 2);
+}
+
+#[test]
 fn faults_of_the_world_cost_no_budget_and_wait_longer_and_longer() {
     let mut world = World::new();
     let mut waits = Vec::new();
