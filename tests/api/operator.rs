@@ -2,6 +2,7 @@
 //! stories share one server and one operator; a resource that nobody can read is there from the
 //! beginning.
 
+mod bad_input;
 mod outputs;
 mod repositories;
 
@@ -525,7 +526,7 @@ async fn settle(operator: &Operator, namespace: &str) {
     }
 }
 
-/// Without its flag the operator refuses this: see the end-to-end tests.
+/// Without its flag the operator refuses this: `inputs_of_every_kind_are_waited_for_keep_their_types_and_cause_one_run`.
 #[tokio::test]
 async fn another_namespace_is_looked_into_where_the_operator_may_and_changes_there_are_heard() {
     let operator = Operator::shared().await;

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command};
 
-use alustan_api::Terraform;
+use alustan_api::{Terraform, names};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, ResourceQuota, Secret};
 use k8s_openapi::jiff::Timestamp;
@@ -184,6 +184,36 @@ async fn tenancy_a_pod_that_is_refused_is_told_in_the_words_of_whoever_refuses_i
     assert!(!message.contains("x7k2p"), "{message}");
     // It gives its place to others, and is tried again under another number.
     job(&space, "web-destroy-3").await;
+}
+
+/// Objects are named after their resource: `web-2-run` is not an object of `web`.
+#[tokio::test]
+async fn deletion_leaves_a_resource_whose_name_begins_alike() {
+    let mut operator = Operator::none().await;
+    let space = operator.space().await;
+    for name in ["web", "web-2"] {
+        space.applied(name).await;
+    }
+    operator.start(2);
+    let api = space.api::<Terraform>();
+    let secrets = space.api::<Secret>();
+    for name in ["web", "web-2"] {
+        for kept in [names::record(name), names::pin(name)] {
+            let found = secrets.get_opt(&kept).await.unwrap();
+            assert!(found.is_some(), "no {kept}");
+        }
+        api.delete(name, &DeleteParams::default()).await.unwrap();
+        job(&space, &format!("{name}-destroy-2")).await;
+        reports(&secrets, name, 2).await.unwrap();
+        until(&format!("{name} to go"), async || {
+            let left = api.get_opt(name).await.unwrap();
+            left.map_or(Ok(()), |left| Err(format!("{:?}", left.status)))
+        })
+        .await;
+    }
+    let left = secrets.list(&ListParams::default()).await.unwrap();
+    let left: Vec<_> = left.iter().map(ResourceExt::name_any).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[tokio::test]

@@ -1,0 +1,309 @@
+//! Input that is wrong: each has its own reason, names its field, and leaves other resources alone.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::*;
+use crate::outside::Outside;
+
+/// A bad resource: its name, the changed fields, and what is reported.
+type Case = (
+    &'static str,
+    Vec<(&'static str, Value)>,
+    &'static str,
+    Vec<&'static str>,
+);
+
+/// The text of a Secret that no status and no event may repeat.
+const PASSWORD: &str = "user:the-password-of-nobody";
+
+fn write_modules(repository: &Path) {
+    let write = |path: &str, text: &str| {
+        let file = repository.join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    };
+    write("good/main.tf", "output \"a\" { value = 1 }\n");
+    write(
+        "climbs/main.tf",
+        "module \"m\" { source = \"../../elsewhere\" }\n",
+    );
+    write("linked/main.tf", "");
+    symlink("/etc/passwd", repository.join("linked/secrets.txt")).unwrap();
+}
+
+fn sources() -> Vec<Case> {
+    let key = |name: &str, key: &str| {
+        vec![
+            ("/gitRepo/url", json!("git@127.0.0.1:team/web.git")),
+            ("/gitRepo/sshKeySecret", json!({"name": name, "key": key})),
+        ]
+    };
+    let url = |url: &str| vec![("/gitRepo/url", json!(url))];
+    let path = |path: &str| vec![("/gitRepo/path", json!(path))];
+    let script = json!({"name": "nope", "key": "x"});
+    vec![
+        (
+            "branch",
+            vec![("/gitRepo/branch", json!("nope"))],
+            "BranchNotFound",
+            vec!["spec.gitRepo", "nope"],
+        ),
+        (
+            "closed",
+            url("https://127.0.0.1:1/a/b"),
+            "RepositoryUnreachable",
+            vec!["spec.gitRepo", "127.0.0.1:1"],
+        ),
+        (
+            "scheme",
+            url("file:///etc"),
+            "InvalidGitUrl",
+            vec!["spec.gitRepo.url"],
+        ),
+        (
+            "leaves",
+            path("../../etc"),
+            "InvalidPath",
+            vec!["spec.gitRepo"],
+        ),
+        (
+            "nowhere",
+            path("no/folder"),
+            "PathNotFound",
+            vec!["spec.gitRepo", "no/folder"],
+        ),
+        (
+            "climbs",
+            path("climbs"),
+            "PathLeavesRepository",
+            vec!["climbs/main.tf:1", "../../elsewhere"],
+        ),
+        (
+            "linked",
+            path("linked"),
+            "SymlinkLeavesContext",
+            vec!["linked/secrets.txt", "/etc/passwd"],
+        ),
+        (
+            "no-secret",
+            key("nope", "key"),
+            "SecretNotFound",
+            vec!["spec.gitRepo.sshKeySecret", "nope"],
+        ),
+        (
+            "no-entry",
+            key("text", "nope"),
+            "SecretKeyNotFound",
+            vec!["spec.gitRepo.sshKeySecret", "nope"],
+        ),
+        (
+            "text-key",
+            key("text", "key"),
+            "SshKeyInvalid",
+            vec!["spec.gitRepo"],
+        ),
+        (
+            "no-map",
+            vec![("/scripts/apply/configMapRef", script)],
+            "ConfigMapNotFound",
+            vec!["spec.scripts.apply.configMapRef", "nope"],
+        ),
+    ]
+}
+
+fn registries() -> Vec<Case> {
+    let seed = "docker.io/alustan/terrform (image name to be built and push by the controller)";
+    let name = "spec.containerRegistry.imageName";
+    let secret = "spec.containerRegistry.secretRef";
+    let base = "spec.containerRegistry.baseImage";
+    let image = |name: &str| vec![("/containerRegistry/imageName", json!(name))];
+    let with_secret = |name: &str, key: &str| {
+        let named = json!({"name": name, "key": key});
+        vec![("/containerRegistry/secretRef", named)]
+    };
+    let with_base = |name: &str| vec![("/containerRegistry/baseImage", json!(name))];
+    vec![
+        (
+            "seed",
+            image(seed),
+            "InvalidImageName",
+            vec![name, "(image name"],
+        ),
+        (
+            "tagged",
+            image("docker.io/alustan/x:1"),
+            "InvalidImageName",
+            vec![name, "tag"],
+        ),
+        (
+            "no-registry",
+            [image("127.0.0.1:1/a/b"), with_base("127.0.0.1:1/base:1")].concat(),
+            "RegistryUnreachable",
+            vec!["spec.containerRegistry", "127.0.0.1:1"],
+        ),
+        (
+            "no-login",
+            with_secret("nope", "x"),
+            "SecretNotFound",
+            vec![secret, "nope"],
+        ),
+        (
+            "no-login-key",
+            with_secret("text", "x"),
+            "SecretKeyNotFound",
+            vec![secret, "x"],
+        ),
+        (
+            "no-json",
+            with_secret("text", "key"),
+            "InvalidRegistryCredentials",
+            vec![secret, "key"],
+        ),
+        (
+            "odd-base",
+            with_base("127.0.0.1:1/No Such"),
+            "InvalidImageName",
+            vec![base],
+        ),
+    ]
+}
+
+fn inputs() -> Vec<Case> {
+    let from = |from: Value| vec![("/variablesFrom", json!([from]))];
+    let object = |cel: &str| {
+        from(json!({"objectRef": {
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "there", "values": {"v": cel},
+        }}))
+    };
+    let selector = json!({"terraformRef": {
+        "selector": {"matchLabels": {"role": "none"}}, "outputs": {"v": "id"},
+    }});
+    let kind = json!({"objectRef": {
+        "apiVersion": "example.com/v1", "kind": "Nothing", "name": "x", "values": {"v": "object.x"},
+    }});
+    vec![
+        (
+            "selector",
+            from(selector),
+            "DependencyNotFound",
+            vec!["spec.variablesFrom[0].terraformRef.selector"],
+        ),
+        (
+            "syntax",
+            object("object.data."),
+            "InvalidExpression",
+            vec!["spec.variablesFrom[0].objectRef.values.v: it is no expression in CEL"],
+        ),
+        (
+            "kind",
+            from(kind),
+            "KindNotFound",
+            vec![
+                "spec.variablesFrom[0].objectRef: the cluster has no kind Nothing of example.com/v1",
+            ],
+        ),
+        (
+            "field",
+            object("object.data.gone"),
+            "FieldNotFound",
+            vec!["spec.variablesFrom[0].objectRef.values.v: ConfigMap there has no such field yet"],
+        ),
+        (
+            "large",
+            from(json!({"configMapRef": {"name": "large"}})),
+            "InputTooLarge",
+            vec!["spec.variablesFrom[0]: with ConfigMap large the values have 400002 bytes"],
+        ),
+        (
+            "missing",
+            from(json!({"secretRef": {"name": "gone"}})),
+            "SecretNotFound",
+            vec!["spec.variablesFrom[0].secretRef: Secret gone does not exist"],
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn each_bad_input_has_its_reason_and_names_its_field() {
+    let operator = Operator::shared().await;
+    let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
+    let outside = Outside::with_files(folder.path(), write_modules).await;
+    let text = json!({"metadata": {"name": "text"}, "stringData": {"key": PASSWORD}});
+    let text: Secret = serde_json::from_value(text).unwrap();
+    let create = PostParams::default();
+    space.api().create(&create, &text).await.unwrap();
+    let maps: Api<ConfigMap> = space.api();
+    for (name, value) in [
+        ("there", "value".to_owned()),
+        ("large", "x".repeat(400_000)),
+    ] {
+        let map = json!({"metadata": {"name": name}, "data": {"key": value}});
+        let map: ConfigMap = serde_json::from_value(map).unwrap();
+        maps.create(&create, &map).await.unwrap();
+    }
+    let address = &outside.address;
+    let good = |name: &str| {
+        let url = json!(format!("http://{address}/team/web"));
+        let good = with(resource(name), "/gitRepo/url", Some(url));
+        let good = with(good, "/gitRepo/path", Some(json!("good")));
+        let registry = json!({
+            "imageName": format!("{address}/present/{name}"),
+            "baseImage": format!("{address}/base:1"),
+            "insecure": true,
+        });
+        with(good, "/containerRegistry", Some(registry))
+    };
+
+    let mut cases = [sources(), registries(), inputs()].concat();
+    let no_base = json!(format!("{address}/no/such-base:1"));
+    cases.push((
+        "no-base",
+        vec![("/containerRegistry/baseImage", no_base)],
+        "BaseImageNotFound",
+        vec!["spec.containerRegistry.baseImage", "no/such-base:1"],
+    ));
+    for (name, changes, ..) in &cases {
+        let mut bad = good(name);
+        for (field, value) in changes {
+            bad = with(bad, field, Some(value.clone()));
+        }
+        space.apply(&bad).await.unwrap();
+    }
+    let optional = json!([{"secretRef": {"name": "gone", "optional": true}}]);
+    let optional = with(good("optional"), "/variablesFrom", Some(optional));
+    space.apply(&optional).await.unwrap();
+    space.apply(&good("web")).await.unwrap();
+
+    let api = space.api::<Terraform>();
+    let mut told = Vec::new();
+    for (name, _, reason, parts) in &cases {
+        let tf = wait(&api, name, reason, |tf| condition(tf, "Ready").1 == *reason).await;
+        let message = condition(&tf, "Ready").2;
+        for part in parts {
+            assert!(message.contains(part), "{name}: no {part:?} in {message:?}");
+        }
+        let events = until(&format!("an event about {name}"), async || {
+            let events = events(&space, name).await;
+            let found = events.iter().any(|(event, _)| event == reason);
+            let shown = format!("{events:?}");
+            found.then_some(events).ok_or(shown)
+        })
+        .await;
+        told.push(format!("{:?} {events:?}", tf.status));
+    }
+    assert!(
+        !told.concat().contains(PASSWORD),
+        "the text of a Secret is repeated"
+    );
+    for name in ["web", "optional"] {
+        let job = names::run_job(name, RunKind::Apply, 1);
+        until(&job, async || {
+            let found = space.api::<Job>().get_opt(&job).await.unwrap();
+            found.map(drop).ok_or_else(|| "there is none".to_owned())
+        })
+        .await;
+    }
+}
