@@ -1,14 +1,11 @@
 //! Plans that wait for a person.
 
 use alustan_api::{State, Terraform};
-use alustan_tests::{Counter, Scene, condition, scene};
+use alustan_tests::{Counter, Scene, scene};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
-
-use crate::drift;
+use serde_json::json;
 
 /// The plan of `name` that waits, once another than `last` does.
 pub(crate) async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (String, Terraform) {
@@ -45,12 +42,6 @@ pub(crate) async fn approve(scene: &Scene, name: &str, id: &str) {
         .unwrap();
 }
 
-fn manual(scene: &Scene, name: &str) -> Value {
-    let mut resource = scene.resource(name);
-    resource["spec"]["approval"] = json!({"mode": "Manual"});
-    resource
-}
-
 #[tokio::test]
 async fn approval_by_a_person_is_waited_for_and_told_and_good_once() {
     scene("approval", |scene| async move {
@@ -62,7 +53,9 @@ async fn approval_by_a_person_is_waited_for_and_told_and_good_once() {
             )
         };
         scene.commit("web", &[("main.tf", &module("one"))]).await;
-        scene.apply(&manual(&scene, "web")).await;
+        let mut web = scene.resource("web");
+        web["spec"]["approval"] = json!({"mode": "Manual", "destroy": "Manual"});
+        scene.apply(&web).await;
         let (first, tf) = pending(&scene, "web", None).await;
         let status = tf.status.clone().unwrap();
         assert_eq!(status.state, State::AwaitingApproval);
@@ -113,130 +106,20 @@ async fn approval_by_a_person_is_waited_for_and_told_and_good_once() {
         assert_eq!(status.runs[0].trigger, format!("approval {second}"));
         assert_eq!(scene.data("web-outputs").await["o"], "1");
 
-        scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
-        scene.nothing_left().await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn approval_is_not_used_again_for_the_same_object_deleted_twice() {
-    scene("twice", |scene| async move {
-        scene.provider_credentials("credentials").await;
-        scene
-            .commit("greeting", &[("main.tf", drift::MODULE)])
-            .await;
-        let mut greeting = drift::resource(&scene, "greeting", "Correct");
-        greeting["spec"]["approval"] = json!({"mode": "Manual"});
-        scene.apply(&greeting).await;
-        let (mut last, _) = pending(&scene, "greeting", None).await;
-        approve(&scene, "greeting", &last).await;
-        scene.ready("greeting").await;
-        for _ in 0..2 {
-            scene.kubectl(&["delete", "configmap", "greeting"]).await;
-            let (next, tf) = pending(&scene, "greeting", Some(&last)).await;
-            assert_eq!(condition(&tf, "Ready").unwrap().status, "True");
-            assert!(tf.status.unwrap().message.contains("it was good once"));
-            assert_eq!(drift::text(&scene, "greeting").await, None);
-            approve(&scene, "greeting", &next).await;
-            scene
-                .until("the ConfigMap to be back", async || {
-                    (drift::text(&scene, "greeting").await? == "hello").then_some(())
-                })
-                .await;
-            last = next;
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn approval_rules_ask_or_deny_and_a_lost_plan_is_made_again() {
-    scene("rules", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
-            .await;
-        let mut web = scene.resource("web");
-        let deny = "plan.resources.exists(r, r.type == 'terraform_data' && r.action == 'create')";
-        web["spec"]["approval"] = json!({"rules": [{"when": deny, "then": "Deny"}]});
-        scene.apply(&web).await;
-        let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "PlanDenied", "{message}");
-        assert!(message.contains("spec.approval.rules[0]"), "{message}");
-        assert!(message.contains("terraform_data.a"), "{message}");
-
-        // Other rules are worth a try of their own; this one asks.
-        web["spec"]["approval"] = json!({"rules": [{"when": "plan.add > 0", "then": "Ask"}]});
-        scene.apply(&web).await;
-        let (id, tf) = pending(&scene, "web", None).await;
-        assert!(tf.status.unwrap().message.contains("plan.add > 0"));
-        assert_eq!(counter.lives(), (0, 0));
-        // The volume that the plan is on is gone: the same plan is made again, and applied.
-        scene
-            .kubectl(&["delete", "pvc", "web-cache", "--wait=false"])
-            .await;
-        scene.kubectl(&["delete", "jobs", "--all"]).await;
-        let claims = scene.api::<k8s_openapi::api::core::v1::PersistentVolumeClaim>();
-        scene
-            .until("the volume to be gone", async || {
-                claims
-                    .get_opt("web-cache")
-                    .await
-                    .unwrap()
-                    .is_none()
-                    .then_some(())
-            })
-            .await;
-        approve(&scene, "web", &id).await;
-        scene.ready("web").await;
-        assert_eq!(counter.lives(), (1, 0));
-        let plan = scene.api::<Secret>().get("web-plan").await;
-        assert!(plan.is_ok());
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn approval_is_asked_for_before_a_destroy() {
-    scene("destroy", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
-            .await;
-        let mut web = scene.resource("web");
-        web["spec"]["approval"] = json!({"destroy": "Manual"});
-        scene.apply(&web).await;
-        scene.ready("web").await;
         let uid = scene
             .begin_to_delete("web", &DeleteParams::foreground())
             .await;
-        let (id, tf) = pending(&scene, "web", None).await;
+        let (third, tf) = pending(&scene, "web", Some(&second)).await;
         let message = tf.status.unwrap().message;
         assert!(
             message.contains("1 object is destroyed, +0 ~0 -1: delete terraform_data.a"),
             "{message}"
         );
         assert_eq!(counter.lives(), (1, 0));
-        approve(&scene, "web", &id).await;
+        approve(&scene, "web", &third).await;
         scene.deleted("web", &uid).await;
         assert_eq!(counter.lives(), (1, 1));
         scene.nothing_left().await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn approval_rules_that_are_no_expressions_are_told_by_their_place() {
-    scene("badrule", |scene| async move {
-        scene.commit("web", &[("main.tf", "")]).await;
-        let mut web = scene.resource("web");
-        web["spec"]["approval"] = json!({"rules": [{"when": "plan.add >", "then": "Ask"}]});
-        scene.apply(&web).await;
-        let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "InvalidRule", "{message}");
-        assert!(message.contains("spec.approval.rules[0].when"), "{message}");
     })
     .await;
 }

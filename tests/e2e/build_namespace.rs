@@ -1,6 +1,6 @@
 //! Namespaces that enforce PodSecurity *restricted*: their images are built in another.
 
-use alustan_tests::{Operators, Scene, scene_alone};
+use alustan_tests::{Operators, Scene, scene_with_own_operators};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
@@ -31,21 +31,20 @@ async fn all_taken_back(scene: &Scene, namespace: &str) {
         .await;
 }
 
-/// While no other test runs: see `scene_alone`.
-mod alone {
+/// While the installed operator is stopped: see `scene_with_own_operators`.
+mod own_operators {
     use super::*;
 
     /// With a registry that wants a password, an operator that dies before it has lent
     /// anything, and one that dies before it takes it back.
     #[tokio::test]
     async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_apply() {
-        scene_alone("elsewhere", |scene| async move {
-        scene.cluster.scale_operator(0).await;
+        scene_with_own_operators("elsewhere", |scene| async move {
         let builds = format!("{}-builds", scene.namespace);
         scene.create_namespace(&builds, "baseline").await;
         let namespaces: Api<Namespace> = Api::all(scene.cluster.client.clone());
         scene.enforce(&scene.namespace, "restricted").await;
-        let operators = Operators::of(&scene).await.everywhere();
+        let operators = Operators::of(&scene).await;
         let operators = operators.with("ALUSTAN_BUILD_NAMESPACE", &builds);
 
         scene

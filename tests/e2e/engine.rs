@@ -29,44 +29,7 @@ async fn engine(scene: &Scene, name: &str) -> Engine {
 }
 
 #[tokio::test]
-async fn engine_of_the_catalogue_runs_and_an_unknown_version_is_refused() {
-    scene("engine", |scene| async move {
-        let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &module(&counter))]).await;
-        let tofu = json!({"name": "opentofu", "version": "1"});
-        scene.apply(&on(&scene, "web", &tofu)).await;
-        let found = engine(&scene, "web").await;
-        assert_eq!(found.name, EngineName::Opentofu);
-        assert!(found.version.starts_with("1."), "{found}");
-        let log = scene.log("web-apply-1", "Apply complete").await;
-        assert!(log.contains("OpenTofu"), "{log}");
-        let status = scene.ready("web").await.status.unwrap();
-        let base = status.image.unwrap().base;
-        assert!(base.contains("/opentofu@sha256:"), "{base}");
-
-        // The whole version is another wish, and the same image: nothing is built or applied anew.
-        let whole = json!({"name": "opentofu", "version": found.version});
-        scene.apply(&on(&scene, "web", &whole)).await;
-        assert_eq!(engine(&scene, "web").await, found);
-        assert_eq!(scene.run_number("web").await, 1);
-        assert_eq!(scene.jobs("build").await.len(), 1);
-
-        let nobodys = json!({"name": "opentofu", "version": "0.1.0"});
-        scene.apply(&on(&scene, "web", &nobodys)).await;
-        let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "EngineUnknown", "{message}");
-        assert!(message.contains(&found.to_string()), "{message}");
-        assert_eq!(counter.lives(), (1, 0));
-        // Which does not keep it from being destroyed.
-        scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
-        scene.nothing_left().await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn engine_switch_is_refused_and_then_allowed_with_the_state_intact() {
+async fn engine_switch_needs_permission_and_keeps_the_state() {
     scene("switch", |scene| async move {
         let counter = Counter::start().await;
         scene.commit("web", &[("main.tf", &module(&counter))]).await;
@@ -88,42 +51,31 @@ async fn engine_switch_is_refused_and_then_allowed_with_the_state_intact() {
         allowed["allowSwitch"] = json!(true);
         scene.apply(&on(&scene, "web", &allowed)).await;
         scene.ready_after_run("web", 2).await;
-        assert_eq!(engine(&scene, "web").await.name, EngineName::Opentofu);
-        assert_eq!(lineage(&scene, "web").await, made);
-        assert_eq!(counter.lives(), (1, 0));
-        scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
-    })
-    .await;
-}
-
-/// What the catalogue does not know the runner tells, and refuses.
-#[tokio::test]
-async fn engine_of_an_image_of_ones_own_is_found_by_the_runner() {
-    scene("own", |scene| async move {
-        let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &module(&counter))]).await;
-        let with = |base: &str| {
-            let mut resource = scene.resource("web");
-            let base = format!("registry.alustan.test:5000/alustan/{base}:dev");
-            resource["spec"]["containerRegistry"]["baseImage"] = json!(base);
-            resource
-        };
-        scene.apply(&with("opentofu")).await;
         let found = engine(&scene, "web").await;
         assert_eq!(found.name, EngineName::Opentofu);
-        scene
-            .apply(&on(&scene, "web", &json!({"name": "terraform"})))
-            .await;
+        assert!(found.version.starts_with("1."), "{found}");
+        scene.log("web-apply-2", "OpenTofu").await;
+        let status = scene.ready("web").await.status.unwrap();
+        let base = status.image.unwrap().base;
+        assert!(base.contains("/opentofu@sha256:"), "{base}");
+        assert_eq!(lineage(&scene, "web").await, made);
+
+        // The complete version selects the same image.
+        let whole = json!({"name": "opentofu", "version": found.version});
+        scene.apply(&on(&scene, "web", &whole)).await;
+        assert_eq!(engine(&scene, "web").await, found);
+        assert_eq!(scene.run_number("web").await, 2);
+        assert_eq!(scene.jobs("build").await.len(), 2);
+
+        let unknown = json!({"name": "opentofu", "version": "0.1.0"});
+        scene.apply(&on(&scene, "web", &unknown)).await;
         let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "EngineSwitch", "{message}");
-        assert!(
-            message.contains(&format!("was applied with {found}")),
-            "{message}"
-        );
+        assert_eq!(reason, "EngineUnknown", "{message}");
+        assert!(message.contains(&found.to_string()), "{message}");
         assert_eq!(counter.lives(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.lives(), (1, 1));
+        scene.nothing_left().await;
     })
     .await;
 }

@@ -79,10 +79,8 @@ mod alone {
     #[tokio::test]
     async fn kustomize_overlays_install_operators_that_work_and_refuse_what_they_say() {
         scene_without_operator("kustomize", async |scene| {
-            for name in ["web", "asks"] {
-                let module = format!("resource \"terraform_data\" \"{name}\" {{}}\n");
-                scene.commit(name, &[("main.tf", &module)]).await;
-            }
+            let module = "resource \"terraform_data\" \"a\" {}\n";
+            scene.commit("web", &[("main.tf", module)]).await;
 
             install(&scene, "staging").await;
             let controller = "deployment/alustan-controller";
@@ -121,7 +119,7 @@ mod alone {
             );
             let image = installed(&scene, controller, "{..containers[0].image}").await;
             assert!(image.contains("/controller@sha256:"), "{image}");
-            let mut asks = scene.resource("asks");
+            let mut asks = scene.resource_of("asks", "web");
             asks["spec"]["approval"] = json!({"destroy": "Manual"});
             let said = refused(scene.try_apply(&asks).await);
             assert!(said.contains("spec.approval.mode must be Manual"), "{said}");

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use alustan_tests::{Cluster, Inbox, Message, Scene, scene};
 use kube::api::DeleteParams;
 use serde_json::json;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// In base64: "what both sides know".
 const SECRET: &str = "whsec_d2hhdCBib3RoIHNpZGVzIGtub3c=";
@@ -47,8 +47,24 @@ async fn heard(scene: &Scene, inbox: &Inbox, expected: &[&str]) {
         .await;
 }
 
+/// Starts the relay of `deploy/notifications/slack`, and returns its address.
+fn relay_to(slack: &Inbox) -> (Child, String) {
+    let port = "18474";
+    let relay = Command::new("python3")
+        .arg(Cluster::root().join("deploy/notifications/slack/relay.py"))
+        .env("SLACK_URL", format!("http://{}/", slack.address))
+        .env("SECRET", SECRET)
+        .env("PORT", port)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let (host, _) = slack.address.split_once(':').unwrap();
+    (relay, format!("http://{host}:{port}/"))
+}
+
 #[tokio::test]
-async fn notify_tells_each_event_at_least_once_signed_and_the_last_word_too() {
+async fn notifications_are_signed_and_repeated_until_accepted() {
     scene("notify", |scene| async move {
         // The first two tries of the first message are refused.
         let inbox = Inbox::start(2).await;
@@ -62,104 +78,8 @@ async fn notify_tells_each_event_at_least_once_signed_and_the_last_word_too() {
                 ],
             )
             .await;
-        scene
-            .commit(
-                "web",
-                &[(
-                    "main.tf",
-                    "variable \"v\" {}\noutput \"v\" { value = var.v }\n",
-                )],
-            )
-            .await;
-        let mut web = scene.resource("web");
-        web["spec"]["variables"] = json!({"v": "a"});
-        web["spec"]["notifications"] = json!([{"secretRef": {"name": "inbox"}}]);
-        web["spec"]["retry"] = json!({"limit": 1});
-        scene.apply(&web).await;
-        heard(&scene, &inbox, &["Succeeded"]).await;
-        assert_eq!(inbox.messages().len(), 3, "two tries were refused");
-        scene.event("web", "NotificationFailed").await;
-
-        web["spec"]["approval"] = json!({"mode": "Manual"});
-        web["spec"]["variables"]["v"] = json!("b");
-        scene.apply(&web).await;
-        heard(&scene, &inbox, &["Succeeded", "ApprovalNeeded"]).await;
-        web["spec"]["approval"] = json!({"mode": "Auto"});
-        scene.apply(&web).await;
-        heard(
-            &scene,
-            &inbox,
-            &["Succeeded", "ApprovalNeeded", "Succeeded"],
-        )
-        .await;
-
-        scene.delete("web", &DeleteParams::foreground()).await;
-        heard(
-            &scene,
-            &inbox,
-            &["Succeeded", "ApprovalNeeded", "Succeeded", "Destroyed"],
-        )
-        .await;
-        for message in inbox.messages() {
-            is_signed(&scene, &message).await;
-            assert_eq!(
-                message.header("content-type"),
-                "application/cloudevents+json"
-            );
-            assert_eq!(message.header("webhook-id"), message.json()["id"]);
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn notify_tells_what_the_api_server_refuses_and_goes_where_the_mended_address_is() {
-    scene("refused", |scene| async move {
-        let inbox = Inbox::start(0).await;
-        let quota = ["create", "quota", "none", "--hard=count/jobs.batch=0"];
-        scene.kubectl(&quota).await;
-        scene
-            .commit("web", &[("main.tf", "output \"a\" { value = 1 }\n")])
-            .await;
-        let mut web = scene.resource("web");
-        // Nobody listens there.
-        web["spec"]["notifications"] =
-            json!([{"url": "http://10.99.1.1:1/", "events": ["Failed"]}]);
-        scene.apply(&web).await;
-        scene.event("web", "NotificationFailed").await;
-        let url = format!("http://{}/", inbox.address);
-        web["spec"]["notifications"][0]["url"] = json!(url);
-        scene.apply(&web).await;
-        // The message that waited, and the one about the edited resource, which fails the same way.
-        heard(&scene, &inbox, &["Failed", "Failed"]).await;
-        for message in inbox.messages() {
-            assert_eq!(
-                message.json()["data"]["reason"],
-                "QuotaRefused",
-                "{message:?}"
-            );
-        }
-        scene.kubectl(&["delete", "quota", "none"]).await;
-        scene.ready("web").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn notify_reaches_slack_by_the_relay_of_the_docs() {
-    scene("slack", |scene| async move {
         let slack = Inbox::start(0).await;
-        let port = "18474";
-        let _relay = Command::new("python3")
-            .arg(Cluster::root().join("deploy/notifications/slack/relay.py"))
-            .env("SLACK_URL", format!("http://{}/", slack.address))
-            .env("SECRET", SECRET)
-            .env("PORT", port)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("python3");
-        let host = slack.address.split(':').next().unwrap();
+        let (_relay, url) = relay_to(&slack);
         scene
             .secret("slack-relay", "Opaque", &[("secret", SECRET)])
             .await;
@@ -170,26 +90,41 @@ async fn notify_reaches_slack_by_the_relay_of_the_docs() {
             .commit("web", &[("main.tf", "output \"a\" { value = 1 }\n")])
             .await;
         let mut web = scene.resource("web");
-        let url = format!("http://{host}:{port}/");
         web["spec"]["notifications"] = json!([
+            {"secretRef": {"name": "inbox"}},
             {"url": url, "secretRef": {"name": "slack-relay"}},
             {"url": url, "secretRef": {"name": "wrong"}},
         ]);
         scene.apply(&web).await;
+        heard(&scene, &inbox, &["Succeeded"]).await;
+        assert_eq!(inbox.messages().len(), 3, "two tries were refused");
+        scene.event("web", "NotificationFailed").await;
         scene
             .until("a message in Slack", async || {
                 (slack.messages().len() == 1).then_some(())
             })
             .await;
-        let text = slack.messages()[0].json()["text"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let message = slack.messages()[0].json();
+        let text = message["text"].as_str().unwrap();
         assert!(
             text.contains("Succeeded") && text.contains("/web"),
             "{text}"
         );
-        scene.event("web", "NotificationFailed").await;
+
+        // The relay refused the message with the wrong signature.
+        web["spec"]["notifications"] = json!([{"secretRef": {"name": "inbox"}}]);
+        scene.apply(&web).await;
+        scene.delete("web", &DeleteParams::foreground()).await;
+        heard(&scene, &inbox, &["Succeeded", "Destroyed"]).await;
+        assert_eq!(slack.messages().len(), 1);
+        for message in inbox.messages() {
+            is_signed(&scene, &message).await;
+            assert_eq!(
+                message.header("content-type"),
+                "application/cloudevents+json"
+            );
+            assert_eq!(message.header("webhook-id"), message.json()["id"]);
+        }
     })
     .await;
 }

@@ -1,13 +1,13 @@
 //! Git, the registry and the API server go away for a while, with work in flight, and come back.
 
 use alustan_api::Terraform;
-use alustan_tests::{Counter, Operators, Scene, condition, scene_alone, scene_with_own_operators};
+use alustan_tests::{Counter, Scene, condition, scene_alone};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 /// A resource that has one try only for what is its own fault.
-fn resource(scene: &Scene, name: &str) -> Value {
-    let mut resource = scene.resource(name);
+fn resource(scene: &Scene, name: &str, repository: &str) -> Value {
+    let mut resource = scene.resource_of(name, repository);
     resource["spec"]["variables"] = json!({"v": name});
     resource["spec"]["retry"]["limit"] = json!(1);
     resource
@@ -32,19 +32,19 @@ mod alone {
             for name in ["rests", "runs", "comes"] {
                 scene.commit(name, &[("main.tf", &counter.module())]).await;
             }
-            scene.apply(&resource(&scene, "rests")).await;
+            scene.apply(&resource(&scene, "rests", "rests")).await;
             scene.ready("rests").await;
             counter.hold("/made");
-            scene.apply(&resource(&scene, "runs")).await;
+            scene.apply(&resource(&scene, "runs", "runs")).await;
             counter.reached_times("/made", 2).await;
 
             scene.cluster.stop(&["fcgiwrap", "registry"]).await;
-            let mut comes = resource(&scene, "comes");
+            let mut comes = resource(&scene, "comes", "comes");
             comes["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
             scene.apply(&comes).await;
             scene.reason("comes", "RepositoryUnreachable").await;
             // What is known goes on: a variable needs nobody's answer, nor does what runs or rests.
-            let mut rests = resource(&scene, "rests");
+            let mut rests = resource(&scene, "rests", "rests");
             rests["spec"]["variables"]["v"] = json!("changed");
             scene.apply(&rests).await;
             counter.release("/made");
@@ -88,14 +88,12 @@ mod alone {
     async fn retry_outlasts_the_api_server_and_nothing_is_lost_or_done_twice() {
         scene_alone("api", |scene| async move {
             let counter = Counter::start().await;
-            for name in ["makes", "goes"] {
-                scene.commit(name, &[("main.tf", &counter.module())]).await;
-            }
-            scene.apply(&resource(&scene, "goes")).await;
+            scene.commit("web", &[("main.tf", &counter.module())]).await;
+            scene.apply(&resource(&scene, "goes", "web")).await;
             scene.ready("goes").await;
             counter.hold("/made");
             counter.hold("/destroyed");
-            scene.apply(&resource(&scene, "makes")).await;
+            scene.apply(&resource(&scene, "makes", "web")).await;
             let uid = scene
                 .begin_to_delete("goes", &DeleteParams::foreground())
                 .await;
@@ -117,54 +115,6 @@ mod alone {
             scene.delete("makes", &DeleteParams::foreground()).await;
             assert_eq!(counter.lives(), (2, 2));
             scene.nothing_left().await;
-        })
-        .await;
-    }
-}
-
-/// While the installed operator is stopped: see `scene_with_own_operators`.
-mod own_operators {
-    use super::*;
-
-    #[tokio::test]
-    async fn retry_keeps_count_of_failures_when_the_operator_is_killed_after_each() {
-        scene_with_own_operators("budget", |scene| async move {
-            let operators = Operators::of(&scene).await;
-            let broken = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    \
-                      command = \"echo the shelf is empty >&2; exit 3\"\n  }\n}\n";
-            scene.commit("web", &[("main.tf", broken)]).await;
-            let mut web = scene.resource("web");
-            web["spec"]["retry"]["limit"] = json!(3);
-            scene.apply(&web).await;
-            for failures in 1..3 {
-                let operator = operators.start(None);
-                scene.said("web", &format!("failure {failures} of 3")).await;
-                operator.kill().await;
-            }
-            let operator = operators.start(None);
-            let (reason, message) = scene.stalled("web").await;
-            assert_eq!(reason, "ApplyFailed");
-            for part in [
-                "the shelf is empty",
-                "exit status 3",
-                "failed 3 times in a row",
-            ] {
-                assert!(message.contains(part), "no {part:?} in {message}");
-            }
-            assert_eq!(scene.run_number("web").await, 3);
-            operator.kill().await;
-            // And the one that comes next does not begin again.
-            web["spec"]["retry"]["maxBackoff"] = json!("6s");
-            scene.apply(&web).await;
-            let operator = operators.start(None);
-            scene
-                .wait("web", "the same verdict once more", |tf| {
-                    let status = tf.status.as_ref().unwrap();
-                    status.observed_generation == Some(2) && is(tf, "Stalled").0 == "True"
-                })
-                .await;
-            operator.kill().await;
-            assert_eq!(scene.jobs("run").await.len(), 3);
         })
         .await;
     }

@@ -32,13 +32,9 @@ async fn rbac_a_run_has_the_identity_of_an_account_that_its_owner_lends() {
         web["spec"]["runner"] = json!({
             "serviceAccountName": "cloud", "tokens": [{"name": "cloud", "audience": "sts.test"}],
         });
-        scene.apply(&web).await;
-        let message = scene.reason("web", "ServiceAccountNotAllowed").await;
         let lend = ["annotate", "serviceaccount", "cloud", "alustan.io/allow-runs=true"];
-        let command = lend.join(" ").replacen("cloud ", &format!("cloud -n {} ", scene.namespace), 1);
-        assert!(message.contains(&command), "no {command} in {message}");
-        assert!(scene.jobs("build").await.is_empty(), "nothing is built");
         scene.kubectl(&lend).await;
+        scene.apply(&web).await;
         scene.ready("web").await;
         let data = scene.data("web-outputs").await;
         assert_eq!(data["audience"], "sts.test");
@@ -53,7 +49,9 @@ async fn rbac_a_run_has_the_identity_of_an_account_that_its_owner_lends() {
             .await;
         web["spec"]["variables"] = json!({"more": "x"});
         scene.apply(&web).await;
-        scene.reason("web", "ServiceAccountNotAllowed").await;
+        let message = scene.reason("web", "ServiceAccountNotAllowed").await;
+        let command = lend.join(" ").replacen("cloud ", &format!("cloud -n {} ", scene.namespace), 1);
+        assert!(message.contains(&command), "no {command} in {message}");
         scene.delete("web", &DeleteParams::default()).await;
         scene.nothing_left().await;
     })

@@ -70,8 +70,19 @@ async fn apply(scene: &Scene, objects: &[Value]) {
 }
 
 #[tokio::test]
-async fn the_sample_with_inline_scripts_keeps_its_state_in_s3() {
-    scene("inline", |scene| async move {
+async fn samples_apply_unchanged_and_keep_their_state_in_s3() {
+    scene("samples", |scene| async move {
+        let objects = example(&scene, "basic-configmap").await;
+        apply(&scene, &objects).await;
+        scene.ready(NAME).await;
+        scene
+            .log(&format!("{NAME}-apply-1"), "This is the apply script")
+            .await;
+        let pod = scene.pod_of(&format!("{NAME}-apply-1")).await;
+        let pulls = pod.spec.unwrap().image_pull_secrets.unwrap();
+        assert_eq!(pulls[0].name, format!("{NAME}-registry"));
+
+        // The other sample has the same name, repository and image.
         let objects = example(&scene, "basic-inline").await;
         apply(&scene, &objects).await;
         let status = scene.ready(NAME).await.status.unwrap();
@@ -81,7 +92,7 @@ async fn the_sample_with_inline_scripts_keeps_its_state_in_s3() {
             scene.data(&format!("{NAME}-outputs")).await["both"],
             "value1, value2"
         );
-        // The lock request of the first run may have been repeated by the SDK, which then meets its own lock.
+        // The lock request of a run may have been repeated by the SDK, which then meets its own lock.
         let run = scene.run_number(NAME).await;
         scene
             .log(&format!("{NAME}-apply-{run}"), "Apply complete!")
@@ -93,21 +104,6 @@ async fn the_sample_with_inline_scripts_keeps_its_state_in_s3() {
         scene.delete(NAME, &DeleteParams::foreground()).await;
         let state = scene.s3("s3-store", &key).await;
         assert!(state.contains("\"resources\": []"), "{state}");
-        scene.nothing_left().await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn the_sample_with_scripts_from_a_config_map_runs_them() {
-    scene("sample", |scene| async move {
-        let objects = example(&scene, "basic-configmap").await;
-        apply(&scene, &objects).await;
-        scene.ready(NAME).await;
-        scene
-            .log(&format!("{NAME}-apply-1"), "This is the apply script")
-            .await;
-        scene.delete(NAME, &DeleteParams::foreground()).await;
         scene.nothing_left().await;
     })
     .await;

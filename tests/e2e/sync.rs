@@ -50,78 +50,17 @@ async fn commit(scene: &Scene, counter: &Counter) {
     scene.commit("web", &[("main.tf", &module)]).await;
 }
 
+/// Asserts that the operator answered each call of a hook in time.
+fn are_answered(metacontroller: &StandIn) {
+    for call in metacontroller.calls() {
+        assert!(matches!(call.status, 200 | 304 | 429), "{call:?}");
+        assert!(call.took < Duration::from_secs(8), "{:?}", call.took);
+    }
+}
+
 /// While the installed operator is stopped: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
-
-    #[tokio::test]
-    async fn sync_makes_changes_and_destroys_as_the_native_driver_does() {
-        scene_with_own_operators("sync", async |scene: Arc<Scene>| {
-            let counter = Counter::start().await;
-            commit(&scene, &counter).await;
-            let asked = Asked::of(&scene).await;
-            let (operator, metacontroller) = asked.start(&scene, Hooks::V2);
-            let mut web = scene.resource("web");
-            web["spec"]["variables"] = json!({"v": "1"});
-            scene.apply(&web).await;
-            let tf = scene.ready("web").await;
-            assert_eq!(counter.lives(), (1, 0));
-            let status = serde_json::to_value(tf.status.unwrap()).unwrap();
-            assert_eq!(status["observedGeneration"], 1);
-
-            web["spec"]["variables"] = json!({"v": "2"});
-            scene.apply(&web).await;
-            scene.ready_after_run("web", 2).await;
-            let uid = scene
-                .begin_to_delete("web", &DeleteParams::foreground())
-                .await;
-            scene.deleted("web", &uid).await;
-            assert_eq!(counter.lives(), (1, 1));
-            for call in metacontroller.calls() {
-                assert!(matches!(call.status, 200 | 304 | 429), "{call:?}");
-                assert!(call.took < Duration::from_secs(8), "{:?}", call.took);
-            }
-            operator.kill().await;
-        })
-        .await;
-    }
-
-    #[tokio::test]
-    async fn sync_asks_for_an_approval_and_applies_what_was_approved() {
-        scene_with_own_operators("sync-approval", async |scene: Arc<Scene>| {
-            let counter = Counter::start().await;
-            commit(&scene, &counter).await;
-            let asked = Asked::of(&scene).await;
-            let finalize = Hooks {
-                version: "v1",
-                finalize: true,
-            };
-            let (operator, _metacontroller) = asked.start(&scene, finalize);
-            let mut web = scene.resource("web");
-            web["spec"]["variables"] = json!({"v": "1"});
-            web["spec"]["approval"] = json!({"mode": "Manual"});
-            scene.apply(&web).await;
-            let waiting = scene
-                .wait("web", "a plan to approve", |tf| {
-                    let plan = tf.status.as_ref().and_then(|it| it.plan.as_ref());
-                    plan.is_some_and(|plan| plan.pending_approval)
-                })
-                .await;
-            assert_eq!(counter.lives(), (0, 0));
-            let plan = waiting.status.unwrap().plan.unwrap().id.unwrap();
-            web["spec"]["approval"]["plan"] = json!(plan);
-            scene.apply(&web).await;
-            scene.ready("web").await;
-            assert_eq!(counter.lives(), (1, 0));
-            let uid = scene
-                .begin_to_delete("web", &DeleteParams::background())
-                .await;
-            scene.deleted("web", &uid).await;
-            assert_eq!(counter.lives(), (1, 1));
-            operator.kill().await;
-        })
-        .await;
-    }
 
     #[tokio::test]
     async fn sync_drivers_change_while_a_run_goes_on_and_nothing_is_done_twice() {
@@ -131,32 +70,36 @@ mod own_operators {
             counter.hold("/made");
             let mut web = scene.resource("web");
             web["spec"]["variables"] = json!({"v": "1"});
-            let native = Operators::of(&scene).await;
-            let first = native.start(None);
+            let asked = Asked::of(&scene).await;
+            let (first, metacontroller) = asked.start(&scene, Hooks::V2);
             scene.apply(&web).await;
             counter.reached("/made").await;
+            are_answered(&metacontroller);
+            drop(metacontroller);
             first.kill().await;
 
-            let asked = Asked::of(&scene).await;
-            let (second, metacontroller) = asked.start(&scene, Hooks::V2);
+            let native = Operators::of(&scene).await;
+            let second = native.start(None);
             counter.release("/made");
             scene.ready("web").await;
             assert_eq!(counter.lives(), (1, 0));
-            web["spec"]["variables"] = json!({"v": "2"});
-            scene.apply(&web).await;
-            scene.ready_after_run("web", 2).await;
-            drop(metacontroller);
             second.kill().await;
 
-            let third = native.start(None);
-            web["spec"]["variables"] = json!({"v": "3"});
+            let finalize = Hooks {
+                version: "v1",
+                finalize: true,
+            };
+            let (third, metacontroller) = asked.start(&scene, finalize);
+            web["spec"]["variables"] = json!({"v": "2"});
             scene.apply(&web).await;
-            scene.ready_after_run("web", 3).await;
+            let tf = scene.ready_after_run("web", 2).await;
+            assert_eq!(tf.status.unwrap().observed_generation, Some(2));
             let uid = scene
                 .begin_to_delete("web", &DeleteParams::background())
                 .await;
             scene.deleted("web", &uid).await;
             assert_eq!(counter.lives(), (1, 1));
+            are_answered(&metacontroller);
             third.kill().await;
             let api: Api<k8s_openapi::api::batch::v1::Job> = scene.api();
             let left = api.list(&kube::api::ListParams::default()).await.unwrap();

@@ -15,13 +15,20 @@ fn on_config_map(name: &str, cel: &str) -> Value {
     json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "cel": cel, "timeout": "2s"}])
 }
 
+/// Waits for a gate before the run, and has a health check; another controller's finalizer then keeps an Ingress.
 #[tokio::test]
-async fn waitfor_holds_a_run_back_until_a_test_passes_and_says_when_it_takes_too_long() {
+async fn objects_of_any_kind_hold_back_run_ready_and_destroy() {
     scene("waits", |scene| async move {
         let counter = Counter::start().await;
+        grant(&scene, "networking.k8s.io/ingresses").await;
         scene.commit("web", &[("main.tf", &module(&counter))]).await;
+        scene.config_map("health", &[("up", "no")]).await;
         let mut web = scene.resource("web");
         web["spec"]["waitFor"] = on_config_map("gate", "object.data.open == 'yes'");
+        web["spec"]["healthChecks"] = on_config_map("health", "object.data.up == 'yes'");
+        web["spec"]["destroyWaitFor"] = json!([
+            {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress"},
+        ]);
         scene.apply(&web).await;
         let (reason, message) = scene.stalled("web").await;
         assert_eq!(reason, "WaitTimedOut");
@@ -38,20 +45,26 @@ async fn waitfor_holds_a_run_back_until_a_test_passes_and_says_when_it_takes_too
             .await;
         assert_eq!(counter.lives(), (0, 0));
         scene.config_map("gate", &[("open", "yes")]).await;
-        scene.ready("web").await;
-        // What is applied waits for nothing.
+        let message = scene.reason("web", "HealthCheckFailed").await;
+        assert!(
+            message.contains("spec.healthChecks[0].cel: ConfigMap health does not pass"),
+            "{message}"
+        );
+        assert_eq!(counter.lives(), (1, 0));
+        scene.config_map("health", &[("up", "yes")]).await;
+        scene.ready_after_run("web", 1).await;
+
+        // An applied resource stays Ready while the test before a run fails, and not while a health check fails.
         scene.config_map("gate", &[("open", "no")]).await;
         scene
             .wait("web", "the test to fail again", |tf| {
                 condition(tf, "DependenciesReady").is_some_and(|it| it.status == "False")
             })
             .await;
-        assert_eq!(
-            condition(&scene.ready("web").await, "Ready")
-                .unwrap()
-                .reason,
-            "Applied"
-        );
+        let tf = scene.ready("web").await;
+        assert_eq!(condition(&tf, "Ready").unwrap().reason, "Applied");
+        scene.config_map("health", &[("up", "no")]).await;
+        scene.reason("web", "HealthCheckFailed").await;
 
         let mut bad = scene.resource_of("bad", "web");
         bad["spec"]["waitFor"] = on_config_map("gate", "object.data.open");
@@ -62,49 +75,7 @@ async fn waitfor_holds_a_run_back_until_a_test_passes_and_says_when_it_takes_too
             message.contains("spec.waitFor[0].cel: it gives neither true nor false"),
             "{message}"
         );
-    })
-    .await;
-}
 
-#[tokio::test]
-async fn waitfor_health_checks_decide_ready_after_an_apply() {
-    scene("health", |scene| async move {
-        let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &module(&counter))]).await;
-        let mut web = scene.resource("web");
-        web["spec"]["healthChecks"] = on_config_map("health", "object.data.up == 'yes'");
-        scene.config_map("health", &[("up", "no")]).await;
-        scene.apply(&web).await;
-        scene.reason("web", "HealthCheckFailed").await;
-        assert_eq!(counter.lives(), (1, 0));
-        scene.config_map("health", &[("up", "yes")]).await;
-        scene.ready_after_run("web", 1).await;
-        scene.config_map("health", &[("up", "no")]).await;
-        let message = scene.reason("web", "HealthCheckFailed").await;
-        assert!(
-            message.contains("spec.healthChecks[0].cel: ConfigMap health does not pass"),
-            "{message}"
-        );
-        scene.config_map("health", &[("up", "yes")]).await;
-        scene.ready_after_run("web", 1).await;
-    })
-    .await;
-}
-
-/// Another controller's finalizer keeps an Ingress: what is beneath it stays until it is gone.
-#[tokio::test]
-async fn waitfor_of_a_destroy_names_what_is_still_there_and_its_finalizers() {
-    scene("beneath", |scene| async move {
-        let counter = Counter::start().await;
-        grant(&scene, "networking.k8s.io/ingresses").await;
-        scene
-            .commit("cluster", &[("main.tf", &module(&counter))])
-            .await;
-        let mut cluster = scene.resource("cluster");
-        cluster["spec"]["destroyWaitFor"] = json!([
-            {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress"},
-        ]);
-        scene.apply(&cluster).await;
         scene
             .create(&json!({
                 "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
@@ -115,13 +86,13 @@ async fn waitfor_of_a_destroy_names_what_is_still_there_and_its_finalizers() {
                 "spec": {"defaultBackend": {"service": {"name": "shop", "port": {"number": 80}}}},
             }))
             .await;
-        scene.ready("cluster").await;
+        scene.config_map("gate", &[("open", "yes")]).await;
         let uid = scene
-            .begin_to_delete("cluster", &DeleteParams::foreground())
+            .begin_to_delete("web", &DeleteParams::foreground())
             .await;
         scene
             .said(
-                "cluster",
+                "web",
                 "spec.destroyWaitFor[0]: must be gone first: Ingress shop (not deleted yet)",
             )
             .await;
@@ -129,7 +100,7 @@ async fn waitfor_of_a_destroy_names_what_is_still_there_and_its_finalizers() {
         api.delete("shop", &DeleteParams::default()).await.unwrap();
         scene
             .said(
-                "cluster",
+                "web",
                 "Ingress shop (being deleted; its finalizers: ingress.example.com/resources)",
             )
             .await;
@@ -138,7 +109,7 @@ async fn waitfor_of_a_destroy_names_what_is_still_there_and_its_finalizers() {
         api.patch("shop", &PatchParams::default(), &Patch::Merge(&done))
             .await
             .unwrap();
-        scene.deleted("cluster", &uid).await;
+        scene.deleted("web", &uid).await;
         assert_eq!(counter.lives(), (1, 1));
     })
     .await;

@@ -70,17 +70,12 @@ impl Operators {
     /// Starts one; `die_at` is the step that it does not survive. It is the successor of the one
     /// before, as a pod that is started again.
     pub fn start(&self, die_at: Option<&str>) -> Operator {
-        self.replica("one", die_at)
-    }
-
-    /// Starts one of several replicas, under a name of its own.
-    pub fn replica(&self, name: &str, die_at: Option<&str>) -> Operator {
         println!(
             "{}: an operator starts; the end of it: {die_at:?}",
             self.namespace
         );
         let folder = &self.cluster.folder;
-        let log = folder.join(format!("log/operator-{}-{name}.log", self.namespace));
+        let log = folder.join(format!("log/operator-{}.log", self.namespace));
         let file = File::options().create(true).append(true).open(&log);
         let file = file.expect("a log");
         // Each program on the way hands its process on to the next.
@@ -98,9 +93,9 @@ impl Operators {
                     .into_iter()
                     .flatten(),
             )
-            .env("ALUSTAN_POD_NAME", format!("{}-{name}", self.namespace))
+            .env("ALUSTAN_POD_NAME", format!("{}-one", self.namespace))
             .env("ALUSTAN_CA_FILE", folder.join("pki/ca.crt"))
-            .env("ALUSTAN_CACHE_DIR", self.cache.path().join(name))
+            .env("ALUSTAN_CACHE_DIR", self.cache.path().join("cache"))
             .env("KUBECONFIG", folder.join("kubeconfig"))
             .envs(die_at.map(|point| ("ALUSTAN_DIE_AT", point)))
             .stdin(Stdio::null())
@@ -138,11 +133,6 @@ impl Operator {
         });
         let signal = ended.expect("an exit code").signal();
         assert_eq!(signal, Some(SIGKILL), "see {}", self.log.display());
-    }
-
-    /// What it has logged so far.
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Ends it without warning.

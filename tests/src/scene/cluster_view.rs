@@ -1,7 +1,6 @@
-//! What the scene's user sees: Jobs, Secrets, events, logs, and who wrote how often.
+//! What the scene's user sees: Jobs, Secrets, events, logs.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use alustan_api::run::key;
 use k8s_openapi::ByteString;
@@ -154,39 +153,6 @@ impl Scene {
         self.cluster
             .output("kubectl", &arguments, Some(&text))
             .await
-    }
-
-    /// How often the operator wrote in the scene's namespace during `window`, by resource and
-    /// name. Events are writes, too.
-    pub async fn writes_during(&self, window: Duration) -> BTreeMap<String, usize> {
-        let before = self.audit().len();
-        // Nothing is waited for: what must not happen has this long to happen.
-        tokio::time::sleep(window).await;
-        let mut counts = BTreeMap::new();
-        for line in self.audit().split_off(before) {
-            *counts.entry(line).or_default() += 1;
-        }
-        counts
-    }
-
-    /// The operator's writes in the scene's namespace, from the API server's audit log.
-    fn audit(&self) -> Vec<String> {
-        let file = self.cluster.folder.join("log/audit.jsonl");
-        let text = std::fs::read_to_string(file).expect("the audit log");
-        let namespace = format!("\"namespace\":\"{}\"", self.namespace);
-        text.lines()
-            .filter(|line| line.contains(&namespace) && line.contains(":alustan-controller\""))
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|entry| {
-                let verb = entry["verb"].as_str().unwrap_or_default();
-                !matches!(verb, "get" | "list" | "watch")
-            })
-            .map(|entry| {
-                let object = &entry["objectRef"];
-                let part = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
-                format!("{} {}", part("resource"), part("name"))
-            })
-            .collect()
     }
 }
 

@@ -106,14 +106,9 @@ impl GitServer<'_> {
 
     /// What the operator answers to `push`.
     pub async fn tells(&self, push: &Value) -> Value {
-        self.signs(&self.secret, push).await
-    }
-
-    /// The same, signed with another secret.
-    pub async fn signs(&self, secret: &str, push: &Value) -> Value {
         let arguments = [
             format!("HOST={}", self.host),
-            format!("SECRET={secret}"),
+            format!("SECRET={}", self.secret),
             format!("BODY={push}"),
         ];
         let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

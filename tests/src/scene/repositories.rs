@@ -14,19 +14,6 @@ impl Scene {
 
     /// Commits what `write` puts into a folder to `repository` (owner and name).
     pub async fn commit_with(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
-        let commit = self.commit_unreported(repository, write).await;
-        self.report_push(repository).await;
-        commit
-    }
-
-    /// As [`Self::commit`], unnoticed by the operator until it polls the repository.
-    pub async fn commit_unnoticed(&self, name: &str, files: &[(&str, &str)]) -> String {
-        let repository = format!("{}/{name}", self.namespace);
-        self.commit_unreported(&repository, |folder| write(folder, files))
-            .await
-    }
-
-    async fn commit_unreported(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         write(folder.path());
         let path = folder.path().to_str().expect("a path");
@@ -34,6 +21,7 @@ impl Scene {
             .cluster
             .run("hack/git/new-repo", &[repository, path])
             .await;
+        self.report_push(repository).await;
         commit.trim().to_owned()
     }
 
