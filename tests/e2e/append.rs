@@ -1,12 +1,15 @@
-//! Builder kind Append makes the same image as kaniko.
+//! Builder kind Append, against registries with different mount and upload behaviour.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use alustan_api::labels;
-use alustan_tests::{Scene, scene};
+use alustan_tests::{Fault, RegistryFront, Scene, scene};
 use serde_json::{Value, json};
 
 const REGISTRY: &str = "10.99.1.2:5000";
+const PRIVATE: &str = "private-registry.alustan.test";
 const MODULE: &str = r#"
 terraform {
   required_providers {
@@ -73,6 +76,31 @@ async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
     json!({ "architecture": image["architecture"], "os": image["os"], "config": config })
 }
 
+/// The resource `web`, with base image and runner image in the registry `front`.
+fn through(scene: &Scene, front: &RegistryFront) -> Value {
+    let mut web = scene.resource("web");
+    web["spec"]["containerRegistry"] = json!({
+        "imageName": format!("{}/{}/web", front.address, scene.namespace),
+        "baseImage": format!("{}/alustan/terraform:dev", front.address),
+        "insecure": true,
+        "builder": {"kind": "Append"},
+    });
+    web
+}
+
+async fn builds_and_applies_through(scene: &Scene, fault: Fault) {
+    let front = RegistryFront::start(&scene.cluster, fault).await;
+    scene
+        .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
+        .await;
+    scene.apply(&through(scene, &front)).await;
+    let image = scene.ready("web").await.status.unwrap().image.unwrap();
+    let image = format!("{}/web:{}", scene.namespace, image.tag);
+    let base = layers(scene, "alustan/terraform:dev").await;
+    assert!(layers(scene, &image).await.starts_with(&base));
+    assert!(front.injected() > 0, "no request of the kind to be changed");
+}
+
 #[tokio::test]
 async fn append_makes_kanikos_files_in_a_restricted_namespace() {
     scene("same", |scene| async move {
@@ -108,6 +136,77 @@ async fn append_makes_kanikos_files_in_a_restricted_namespace() {
             scene.data("append-outputs").await,
             scene.data("kaniko-outputs").await
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_copies_base_layers_that_cannot_be_mounted() {
+    scene("mount", |scene| async move {
+        builds_and_applies_through(&scene, Fault::MountsNothing).await;
+    })
+    .await;
+    scene("nomount", |scene| async move {
+        builds_and_applies_through(&scene, Fault::RefusesMounts).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_finishes_after_uploads_were_cut_off() {
+    scene("cut", |scene| async move {
+        // More than one build tries: the operator starts another.
+        let left = Arc::new(AtomicUsize::new(12));
+        builds_and_applies_through(&scene, Fault::CutsUploads(left.clone())).await;
+        assert_eq!(left.load(Ordering::SeqCst), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_pushes_to_a_private_registry_with_credentials() {
+    scene("private", |scene| async move {
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
+            .await;
+        let kind = "kubernetes.io/dockerconfigjson";
+        let secret = async |password: &str| {
+            let config = scene.docker_config(PRIVATE, "alustan", password);
+            scene
+                .secret("regcred", kind, &[(".dockerconfigjson", &config)])
+                .await;
+        };
+        secret("wrong-password").await;
+        let mut web = scene.resource("web");
+        web["spec"]["containerRegistry"] = json!({
+            "imageName": format!("{PRIVATE}/{}/web", scene.namespace),
+            "secretRef": {"name": "regcred", "key": ".dockerconfigjson"},
+            "builder": {"kind": "Append"},
+        });
+        scene.apply(&web).await;
+        let message = scene.reason("web", "RegistryUnauthorized").await;
+        assert!(!message.contains("wrong-password"), "{message}");
+        secret("alustan-test").await;
+        scene.ready("web").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn append_refuses_whiteouts_until_they_are_renamed() {
+    scene("whiteout", |scene| async move {
+        let module = ("main.tf", "output \"v\" { value = 1 }");
+        scene
+            .commit("web", &[module, ("data/.wh.config", "")])
+            .await;
+        let mut web = scene.resource("web");
+        web["spec"]["retry"]["limit"] = json!(1);
+        scene.apply(&web).await;
+        let (reason, message) = scene.stalled("web").await;
+        assert_eq!(reason, "FileUnsupported");
+        assert!(message.contains("data/.wh.config"), "{message}");
+        scene.commit("web", &[module, ("data/config", "")]).await;
+        scene.ready("web").await;
     })
     .await;
 }

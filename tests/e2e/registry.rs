@@ -1,6 +1,6 @@
 //! Registries: what they want before they let anybody in, what they refuse, and what is removed from them.
 
-use alustan_tests::{Operators, RegistryFront, scene, scene_with_own_operators};
+use alustan_tests::{Fault, Operators, RegistryFront, scene, scene_with_own_operators};
 use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
@@ -95,9 +95,9 @@ async fn a_registry_on_docker_hub_is_opened_by_the_oldest_kind_of_secret() {
 }
 
 #[tokio::test]
-async fn a_registry_without_tls_is_used_by_explicit_choice() {
+async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_are_for_ever_too() {
     scene("plain", |scene| async move {
-        let registry = RegistryFront::start(&scene.cluster).await;
+        let registry = RegistryFront::start(&scene.cluster, Fault::Immutable("context-")).await;
         scene
             .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
             .await;
@@ -111,7 +111,19 @@ async fn a_registry_without_tls_is_used_by_explicit_choice() {
         web["spec"]["containerRegistry"]["insecure"] = json!(true);
         web["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
         scene.apply(&web).await;
-        scene.ready("web").await;
+        let first = scene.ready("web").await.status.unwrap().image.unwrap();
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 2 }")])
+            .await;
+        scene.ready_after_run("web", 2).await;
+        // What was there before is used as it is: its tag could not be pushed again.
+        let builds = scene.jobs("build").await.len();
+        scene
+            .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
+            .await;
+        let again = scene.ready_after_run("web", 3).await.status.unwrap();
+        assert_eq!(again.image.unwrap(), first);
+        assert_eq!(scene.jobs("build").await.len(), builds);
         assert_eq!(scene.data("web-outputs").await["v"], "1");
     })
     .await;

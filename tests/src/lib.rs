@@ -31,7 +31,7 @@ pub use gate::Gate;
 pub use inbox::{Inbox, Message};
 pub use injector::Injector;
 pub use operator::{Operator, Operators};
-pub use registry_front::RegistryFront;
+pub use registry_front::{Fault, RegistryFront};
 pub use scene::{
     AWS, Disk, GCS, GitServer, PG, Scene, around, condition, scene, scene_alone,
     scene_with_own_operators, scene_without_operator,

@@ -1,8 +1,10 @@
-//! A proxy of the dev cluster's registry without TLS, at an address that the operator does not know.
+//! A proxy of the dev cluster's registry that injects faults.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::Cluster;
@@ -10,11 +12,27 @@ use crate::counter::HOST;
 
 /// The dev cluster's registry.
 const REGISTRY: &str = "10.99.1.2:5000";
+/// Size of a layer of the base image, in bytes; the operator's own uploads are smaller.
+const LARGE: usize = 1 << 20;
+
+/// What the proxy does instead of passing a request on.
+pub enum Fault {
+    /// No tag moves, and every tag that begins with this one is taken.
+    Immutable(&'static str),
+    /// Answers a cross-repository mount with an upload (202), as the specification allows.
+    MountsNothing,
+    /// Refuses cross-repository mounts (405).
+    RefusesMounts,
+    /// Refuses cross-repository mounts, and breaks the connection in the middle of the first uploads of
+    /// [`LARGE`], this many.
+    CutsUploads(Arc<AtomicUsize>),
+}
 
 /// Speaks plain http; the node pulls from it, too. It ends with this.
 pub struct RegistryFront {
     /// `host:port` as pods and the operator reach it.
     pub address: String,
+    injected: Arc<AtomicUsize>,
     node: PathBuf,
     server: tokio::task::JoinHandle<()>,
 }
@@ -24,14 +42,19 @@ impl RegistryFront {
     ///
     /// # Panics
     /// Without the dev cluster.
-    pub async fn start(cluster: &Cluster) -> Self {
+    pub async fn start(cluster: &Cluster, fault: Fault) -> Self {
         let listener = TcpListener::bind((HOST, 0))
             .await
             .expect("an address of the dev cluster's link");
         let address = listener.local_addr().expect("an address").to_string();
+        let injected = Arc::new(AtomicUsize::new(0));
+        let counter = injected.clone();
+        let fault = Arc::new(fault);
         let server = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(pass(stream));
+                let fault = fault.clone();
+                let counter = counter.clone();
+                tokio::spawn(async move { pass(stream, &fault, &counter).await });
             }
         });
         let node = cluster.folder.join("containerd/certs.d").join(&address);
@@ -40,9 +63,17 @@ impl RegistryFront {
         std::fs::write(node.join("hosts.toml"), hosts).expect("a file");
         Self {
             address,
+            injected,
             node,
             server,
         }
+    }
+}
+
+impl RegistryFront {
+    /// Returns the number of requests that the fault has changed so far.
+    pub fn injected(&self) -> usize {
+        self.injected.load(Ordering::SeqCst)
     }
 }
 
@@ -54,9 +85,141 @@ impl Drop for RegistryFront {
     }
 }
 
-/// Handles one connection.
-async fn pass(mut stream: TcpStream) -> std::io::Result<()> {
-    let mut server = TcpStream::connect(REGISTRY).await?;
-    copy_bidirectional(&mut stream, &mut server).await?;
-    Ok(())
+/// The head of a request.
+struct Head {
+    method: String,
+    path: String,
+    /// Header lines.
+    lines: Vec<String>,
+}
+
+impl Head {
+    async fn read(stream: &mut TcpStream) -> Option<Self> {
+        let mut head = vec![stream.read_u8().await.ok()?];
+        if !head.is_ascii() || !head[0].is_ascii_alphabetic() {
+            // As any server does that is spoken to in TLS and knows none.
+            let refusal = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+            stream.write_all(refusal).await.ok()?;
+            return None;
+        }
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.ok()?);
+        }
+        let head = String::from_utf8(head).ok()?;
+        let mut lines = head.lines().filter(|line| !line.is_empty());
+        let mut words = lines.next()?.split(' ');
+        Some(Self {
+            method: words.next()?.to_owned(),
+            path: words.next()?.to_owned(),
+            lines: lines.map(str::to_owned).collect(),
+        })
+    }
+
+    fn header(&self, wanted: &str) -> Option<&str> {
+        self.lines.iter().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case(wanted).then(|| value.trim())
+        })
+    }
+
+    /// Bytes of the body.
+    fn length(&self) -> usize {
+        let length = self.header("content-length");
+        length.and_then(|length| length.parse().ok()).unwrap_or(0)
+    }
+
+    fn is_mount(&self) -> bool {
+        self.method == "POST" && self.path.contains("mount=")
+    }
+
+    fn is_upload(&self) -> bool {
+        matches!(self.method.as_str(), "PUT" | "PATCH") && self.path.contains("/blobs/uploads/")
+    }
+
+    /// The tag of a manifest that is pushed.
+    fn pushed_tag(&self) -> Option<&str> {
+        let (_, tag) = self.path.rsplit_once("/manifests/")?;
+        (self.method == "PUT" && !tag.contains(':')).then_some(tag)
+    }
+
+    /// Reads the body: unread bytes would be answered with a reset.
+    async fn skip_body(&self, stream: &mut TcpStream) -> Option<()> {
+        let mut body = vec![0; self.length()];
+        stream.read_exact(&mut body).await.ok().map(drop)
+    }
+}
+
+/// Handles one connection with one request.
+async fn pass(mut stream: TcpStream, fault: &Fault, injected: &AtomicUsize) -> Option<()> {
+    let inject = || injected.fetch_add(1, Ordering::SeqCst);
+    let mut head = Head::read(&mut stream).await?;
+    match fault {
+        Fault::Immutable(taken) => {
+            if let Some(tag) = head.pushed_tag()
+                && (tag.starts_with(taken) || exists(&head.path).await?)
+            {
+                inject();
+                head.skip_body(&mut stream).await?;
+                let why = "the tag exists and is immutable";
+                return refuse(&mut stream, "400 Bad Request", "TAG_INVALID", why).await;
+            }
+        }
+        Fault::MountsNothing if head.is_mount() => {
+            inject();
+            let upload = head.path.split('?').next().unwrap_or_default();
+            head.path = upload.to_owned();
+        }
+        Fault::RefusesMounts | Fault::CutsUploads(_) if head.is_mount() => {
+            inject();
+            let why = "mounts are switched off";
+            return refuse(&mut stream, "405 Method Not Allowed", "UNSUPPORTED", why).await;
+        }
+        Fault::CutsUploads(left) if head.is_upload() && head.length() >= LARGE => {
+            let spare = |left: usize| left.checked_sub(1);
+            if left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, spare)
+                .is_ok()
+            {
+                inject();
+                let mut part = vec![0; LARGE / 2];
+                return stream.read_exact(&mut part).await.ok().map(drop);
+            }
+        }
+        Fault::MountsNothing | Fault::RefusesMounts | Fault::CutsUploads(_) => {}
+    }
+    let mut server = TcpStream::connect(REGISTRY).await.ok()?;
+    let kept = head.lines.iter().filter(|line| {
+        let name = line.split(':').next().unwrap_or_default();
+        !name.eq_ignore_ascii_case("connection")
+    });
+    let kept: Vec<&str> = kept.map(String::as_str).collect();
+    let request = format!(
+        "{} {} HTTP/1.1\r\n{}\r\nConnection: close\r\n\r\n",
+        head.method,
+        head.path,
+        kept.join("\r\n")
+    );
+    server.write_all(request.as_bytes()).await.ok()?;
+    copy_bidirectional(&mut stream, &mut server).await.ok()?;
+    Some(())
+}
+
+async fn refuse(stream: &mut TcpStream, status: &str, code: &str, why: &str) -> Option<()> {
+    let body = format!(r#"{{"errors":[{{"code":"{code}","message":"{why}"}}]}}"#);
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(answer.as_bytes()).await.ok()
+}
+
+async fn exists(path: &str) -> Option<bool> {
+    let mut server = TcpStream::connect(REGISTRY).await.ok()?;
+    let question = format!(
+        "HEAD {path} HTTP/1.1\r\nHost: {REGISTRY}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    server.write_all(question.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    server.read_to_string(&mut answer).await.ok()?;
+    Some(answer.starts_with("HTTP/1.1 200"))
 }

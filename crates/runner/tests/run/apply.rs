@@ -201,6 +201,21 @@ fn a_module_with_a_syntax_error_is_the_users_to_mend() {
 }
 
 #[test]
+fn a_module_with_an_undeclared_variable_is_the_users_to_mend() {
+    let module = "locals { a = 1 }\n\noutput \"a\" { value = var.nowhere }\n";
+    let mut world = World::new(module);
+    let message = world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::User, "ModuleInvalid")
+        .to_owned();
+    for part in ["main.tf line 3", "nowhere"] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    world.write_module("main.tf", &module.replace("var.nowhere", "local.a"));
+    world.run(RunKind::Apply).expect(RunResult::Done);
+}
+
+#[test]
 fn values_of_every_type_reach_the_module_over_its_own_tfvars() {
     let mut world = World::new(
         r#"
