@@ -17,30 +17,6 @@ async fn state(scene: &Scene, name: &str) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn a_deleted_resource_is_destroyed_whichever_way_it_is_deleted() {
-    scene("delete", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
-            .await;
-        scene.apply(&scene.resource("web")).await;
-        scene.ready("web").await;
-        scene.delete("web", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 1));
-        scene.nothing_left().await;
-
-        // The same content again: its image is in the registry, so no build comes before the run.
-        scene.apply(&scene.resource("web")).await;
-        scene.ready("web").await;
-        assert!(scene.jobs("build").await.is_empty(), "nothing was built");
-        scene.delete("web", &DeleteParams::background()).await;
-        assert_eq!(counter.lives(), (2, 2));
-        scene.nothing_left().await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn what_was_never_applied_goes_at_once() {
     scene("never", |scene| async move {
         scene.commit("web", &[("main.tf", "")]).await;
@@ -88,7 +64,7 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
 }
 
 #[tokio::test]
-async fn a_run_that_plans_is_cancelled_by_deletion() {
+async fn a_run_that_plans_is_cancelled_by_deletion_and_one_that_applies_is_waited_for() {
     scene("cancel", |scene| async move {
         let counter = Counter::start().await;
         counter.hold("/planning");
@@ -108,22 +84,14 @@ async fn a_run_that_plans_is_cancelled_by_deletion() {
         assert_eq!(counter.count("/made"), 0);
         scene.nothing_left().await;
         counter.release("/planning");
-    })
-    .await;
-}
 
-#[tokio::test]
-async fn a_run_that_applies_is_waited_for_and_then_destroyed() {
-    scene("waits", |scene| async move {
-        let counter = Counter::start().await;
+        // The same content without the script: its image is in the registry, so it is not built again.
         counter.hold("/made");
-        scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
-            .await;
         scene.apply(&scene.resource("web")).await;
         counter.reached("/made").await;
+        assert!(scene.jobs("build").await.is_empty(), "nothing was built");
         let uid = scene
-            .begin_to_delete("web", &DeleteParams::foreground())
+            .begin_to_delete("web", &DeleteParams::background())
             .await;
         scene.said("web", "is applying and is not cut short").await;
         counter.release("/made");
@@ -140,20 +108,21 @@ const LOCKED: &str = "echo 'the gate is locked' >&2\nexit 3\n";
 const OPEN: &str = "terraform destroy -auto-approve\n";
 
 #[tokio::test]
-async fn a_destroy_script_that_fails_is_tried_again_until_it_is_mended() {
+async fn a_destroy_script_that_fails_is_tried_again_until_its_budget_is_used_up_or_it_is_mended() {
     scene("mended", |scene| async move {
         let counter = Counter::start().await;
         scene
             .commit("web", &[("main.tf", &counter.life("a"))])
             .await;
         let mut web = scene.resource("web");
+        web["spec"]["retry"]["limit"] = json!(2);
         web["spec"]["scripts"] = json!({"destroy": {"inline": LOCKED}});
         scene.apply(&web).await;
         scene.ready("web").await;
         let uid = scene
             .begin_to_delete("web", &DeleteParams::foreground())
             .await;
-        let tf = scene.said("web", "failure 2 of 5").await;
+        let tf = scene.said("web", "failure 1 of 2").await;
         let ready = condition(&tf, "Ready").unwrap();
         assert_eq!(
             (ready.status.as_str(), ready.reason.as_str()),
@@ -164,47 +133,25 @@ async fn a_destroy_script_that_fails_is_tried_again_until_it_is_mended() {
             "scripts.destroy ended with exit code 3",
             "the gate is locked",
             "tried again at",
-            "job/web-destroy-3",
+            "job/web-destroy-2",
         ] {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
         scene.event("web", "ScriptFailed").await;
-        assert_eq!(counter.lives(), (1, 0));
-        web["spec"]["scripts"]["destroy"]["inline"] = json!(OPEN);
-        scene.apply(&web).await;
-        scene.deleted("web", &uid).await;
-        assert_eq!(counter.lives(), (1, 1));
-        scene.nothing_left().await;
-    })
-    .await;
-}
 
-#[tokio::test]
-async fn a_destroy_script_whose_budget_is_used_up_is_tried_again_once_it_is_mended() {
-    scene("budget", |scene| async move {
-        let counter = Counter::start().await;
-        scene
-            .commit("web", &[("main.tf", &counter.life("a"))])
-            .await;
-        let mut web = scene.resource("web");
-        web["spec"]["retry"]["limit"] = json!(1);
-        web["spec"]["scripts"] = json!({"destroy": {"inline": LOCKED}});
-        scene.apply(&web).await;
-        scene.ready("web").await;
-        let uid = scene
-            .begin_to_delete("web", &DeleteParams::foreground())
-            .await;
         let (reason, message) = scene.stalled("web").await;
         assert_eq!(reason, "ScriptFailed", "{message}");
         for part in [
             "the gate is locked",
-            "failed 1 times in a row",
+            "failed 2 times in a row",
             "change the module or the resource",
             "alustan.io/abandon=true",
         ] {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
-        assert_eq!(scene.jobs("run").await, ["web-apply-1", "web-destroy-2"]);
+        let runs = ["web-apply-1", "web-destroy-2", "web-destroy-3"];
+        assert_eq!(scene.jobs("run").await, runs);
+        assert_eq!(counter.lives(), (1, 0));
         web["spec"]["scripts"]["destroy"]["inline"] = json!(OPEN);
         scene.apply(&web).await;
         scene.deleted("web", &uid).await;

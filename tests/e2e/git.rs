@@ -224,41 +224,6 @@ async fn git_submodules_come_where_they_are_asked_for() {
 }
 
 #[tokio::test]
-async fn git_monorepos_bring_what_a_module_uses_and_includes() {
-    scene("git-mono", |scene| async move {
-        let main = "module \"x\" { source = \"../../modules/x\" }\n\
-                    output \"a\" { value = \"${module.x.value} ${trimspace(file(\"${path.module}/../../shared/policy\"))}\" }\n";
-        let mut files = vec![
-            ("stacks/web/main.tf", main),
-            ("modules/x/main.tf", "module \"y\" { source = \"../y\" }\noutput \"value\" { value = module.y.value }"),
-            ("modules/y/main.tf", "output \"value\" { value = 1 }"),
-            ("shared/policy", "strict"),
-            ("stacks/other/main.tf", "this is no module"),
-        ];
-        scene.commit("mono", &files).await;
-        let url = format!("{}//stacks", scene.https("mono"));
-        let git = json!({"url": url, "path": "web", "include": ["shared/policy"]});
-        scene.apply(&resource(&scene, "web", "mono", &git)).await;
-        scene.ready("web").await;
-        assert_eq!(scene.data("web-outputs").await["a"], "1 strict");
-        files[4] = ("stacks/other/main.tf", "nor is this");
-        let outside = scene.commit("mono", &files).await;
-        let tf = scene
-            .wait("web", "the new commit", |tf| {
-                let source = tf.status.as_ref().and_then(|status| status.source.as_ref());
-                source.is_some_and(|source| source.revision == outside)
-            })
-            .await;
-        assert_eq!(tf.status.unwrap().run, Some(1));
-        files[3] = ("shared/policy", "lax");
-        scene.commit("mono", &files).await;
-        scene.ready_after_run("web", 2).await;
-        assert_eq!(scene.data("web-outputs").await["a"], "1 lax");
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn git_rewritten_and_deleted_branches_and_empty_repositories() {
     scene("git-branches", |scene| async move {
         // Empty at first.

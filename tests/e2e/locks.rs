@@ -4,8 +4,6 @@ use alustan_tests::{Counter, Scene, condition, scene};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::approval;
-
 const TABLE: &str = "locks";
 
 /// A bucket of the scene's own, and credentials.
@@ -73,59 +71,6 @@ async fn lock_of_somebody_else_is_waited_for_and_that_of_a_dead_pod_released() {
         assert_eq!(counter.lives(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.lives(), (1, 1));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn lock_or_not_a_state_belongs_to_one_resource_until_another_is_to_adopt_it() {
-    scene("own", |scene| async move {
-        let counter = Counter::start().await;
-        bucket(&scene).await;
-        let module = counter.module();
-        scene.commit("web", &[("main.tf", &module)]).await;
-        let of = |name: &str, key: &str, v: &str| {
-            let mut resource = in_bucket(&scene, name, "web", key);
-            resource["spec"]["variables"] = json!({"v": v});
-            resource
-        };
-        scene.apply(&of("web", "state", "one")).await;
-        // The module has a backend of another type.
-        let own = "terraform {\n  backend \"local\" {}\n}\n";
-        scene.commit("local", &[("main.tf", own)]).await;
-        scene
-            .apply(&in_bucket(&scene, "local", "local", "local"))
-            .await;
-        let (reason, message) = scene.stalled("local").await;
-        assert_eq!(reason, "BackendConflict", "{message}");
-        scene.ready("web").await;
-
-        scene.apply(&of("twin", "state", "two")).await;
-        let (reason, message) = scene.stalled("twin").await;
-        assert_eq!(reason, "StateConflict", "{message}");
-        let place = format!("the state s3://{}/state belongs to tf web", scene.namespace);
-        assert!(message.contains(&place), "{message}");
-        scene.delete("twin", &DeleteParams::foreground()).await;
-        assert_eq!(counter.lives(), (1, 0));
-
-        // As somebody may who moves a state by hand.
-        let state = scene.s3(&scene.namespace, "state").await;
-        scene.put_s3(&scene.namespace, "moved", &state).await;
-        assert_eq!(scene.s3(&scene.namespace, "moved").await, state);
-        let mut heir = of("heir", "moved", "two");
-        scene.apply(&heir).await;
-        let (reason, message) = scene.stalled("heir").await;
-        assert_eq!(reason, "StateNotOurs", "{message}");
-        assert!(message.contains("spec.backend.adopt: true"), "{message}");
-        assert_eq!(scene.s3(&scene.namespace, "moved").await, state);
-        heir["spec"]["backend"]["adopt"] = json!(true);
-        scene.apply(&heir).await;
-        let (plan, _) = approval::pending(&scene, "heir", None).await;
-        approval::approve(&scene, "heir", &plan).await;
-        scene.ready("heir").await;
-        assert_eq!(scene.data("heir-outputs").await["v"], "two");
-        // What was there already is not made again.
-        assert_eq!(counter.lives(), (1, 0));
     })
     .await;
 }

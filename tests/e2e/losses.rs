@@ -1,7 +1,5 @@
 //! Things that somebody removed from under a resource.
 
-use alustan_api::Terraform;
-use alustan_api::run::RunKind;
 use alustan_tests::{Counter, condition, scene};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
@@ -48,51 +46,6 @@ async fn an_image_that_is_gone_is_told_and_what_changes_does_not_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_state_that_is_gone_is_not_taken_for_an_empty_one() {
-    scene("state", |scene| async move {
-        let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &counter.module())]).await;
-        let mut web = scene.resource("web");
-        web["spec"]["variables"] = json!({"v": "one"});
-        scene.apply(&web).await;
-        scene.ready("web").await;
-        let state = scene.remove_secret("web-state").await;
-        web["spec"]["variables"]["v"] = json!("two");
-        scene.apply(&web).await;
-        let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "StateLost", "{message}");
-        for part in ["web-state", "Nothing was changed", "backup"] {
-            assert!(message.contains(part), "no {part:?} in {message}");
-        }
-        scene.event("web", "StateLost").await;
-        assert_eq!(counter.lives(), (1, 0));
-
-        let uid = scene
-            .begin_to_delete("web", &DeleteParams::foreground())
-            .await;
-        scene
-            .wait("web", "a destroy that refuses", |tf| {
-                let last = &tf.status.as_ref().unwrap().runs[0];
-                let stalled = condition(tf, "Stalled").unwrap();
-                last.kind == RunKind::Destroy
-                    && last.reason.as_deref() == Some("StateLost")
-                    && (stalled.status.as_str(), stalled.reason.as_str()) == ("True", "StateLost")
-            })
-            .await;
-        assert_eq!(counter.lives(), (1, 0));
-
-        scene.restore_secret(state).await;
-        scene
-            .annotate("web", alustan_api::RECONCILE_AT, "restored")
-            .await;
-        scene.deleted("web", &uid).await;
-        assert_eq!(counter.lives(), (1, 1));
-        scene.nothing_left().await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn no_run_begins_beside_one_whose_record_is_gone() {
     scene("record", |scene| async move {
         let counter = Counter::start().await;
@@ -128,43 +81,6 @@ async fn no_run_begins_beside_one_whose_record_is_gone() {
         assert_eq!(scene.jobs("run").await, ["web-apply-1", "web-apply-2"]);
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.lives(), (1, 1));
-        scene.nothing_left().await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn outputs_that_were_removed_or_renamed_are_written_while_ready_stays() {
-    scene("outputs", |scene| async move {
-        let counter = Counter::start().await;
-        scene.commit("web", &[("main.tf", &counter.module())]).await;
-        let mut web = scene.resource("web");
-        web["spec"]["variables"] = json!({"v": "one"});
-        scene.apply(&web).await;
-        let first = scene.ready("web").await;
-        scene.remove_secret("web-outputs").await;
-        let done = |tf: &Terraform, run| tf.status.as_ref().unwrap().runs[0].number == run;
-        scene
-            .wait("web", "run 2 to be done", |tf| done(tf, 2))
-            .await;
-        assert_eq!(scene.data("web-outputs").await["v"], "one");
-
-        web["spec"]["outputs"] = json!({"secretName": "elsewhere"});
-        scene.apply(&web).await;
-        let last = scene
-            .wait("web", "run 3 to be done", |tf| done(tf, 3))
-            .await;
-        assert_eq!(scene.data("elsewhere").await["v"], "one");
-        let status = last.status.as_ref().unwrap();
-        let outputs = status.outputs.as_ref().unwrap();
-        assert_eq!(outputs.secret_name, "elsewhere");
-        let triggers: Vec<_> = status.runs.iter().map(|run| run.trigger.as_str()).collect();
-        assert_eq!(triggers, ["outputs", "outputs", "created"]);
-        // It would be another moment if it had not been Ready in between.
-        let since = |tf| condition(tf, "Ready").unwrap().last_transition_time.clone();
-        assert_eq!(since(&first), since(&last));
-        assert_eq!(counter.lives(), (1, 0));
-        scene.delete("web", &DeleteParams::foreground()).await;
         scene.nothing_left().await;
     })
     .await;

@@ -75,30 +75,3 @@ async fn a_script_from_a_config_map_is_run_again_when_its_text_changes() {
     })
     .await;
 }
-
-#[tokio::test]
-async fn a_script_that_fails_is_quoted_and_the_next_text_is_tried_at_once() {
-    scene("exit", |scene| async move {
-        scene.commit("web", &[("main.tf", "")]).await;
-        let mut web = scene.resource("web");
-        web["spec"]["retry"]["limit"] = json!(1);
-        web["spec"]["scripts"]["apply"]["inline"] =
-            json!("echo 'the door is locked' >&2\nfalse\necho never\n");
-        scene.apply(&web).await;
-        let (reason, message) = scene.stalled("web").await;
-        assert_eq!(reason, "ScriptFailed");
-        for part in [
-            "scripts.apply",
-            "exit code 1",
-            "the door is locked",
-            "alustan.io/reconcile-at",
-        ] {
-            assert!(message.contains(part), "no {part:?} in {message}");
-        }
-        scene.event("web", "ScriptFailed").await;
-        web["spec"]["scripts"]["apply"]["inline"] = json!("echo 'open'\n");
-        scene.apply(&web).await;
-        scene.ready_after_run("web", 2).await;
-    })
-    .await;
-}

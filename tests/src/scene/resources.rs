@@ -3,8 +3,7 @@
 use alustan_api::Terraform;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::Scene;
@@ -89,26 +88,6 @@ impl Scene {
             .await
             .expect("delete the Secret");
         secret
-    }
-
-    /// Makes a Secret again, as a backup would.
-    pub async fn restore_secret(&self, mut secret: Secret) {
-        let ObjectMeta {
-            name,
-            labels,
-            annotations,
-            ..
-        } = secret.metadata;
-        secret.metadata = ObjectMeta {
-            name,
-            labels,
-            annotations,
-            ..ObjectMeta::default()
-        };
-        let api = self.api::<Secret>();
-        api.create(&PostParams::default(), &secret)
-            .await
-            .expect("restore the Secret");
     }
 
     /// A Secret with the environment that lets the kubectl provider manage ConfigMaps here, for

@@ -179,7 +179,9 @@ fn a_lost_state_is_not_an_empty_one() {
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.secrets.remove("web-state");
     let message = fails_as_lost(&mut world);
-    assert!(message.contains(WAY_OUT), "{message}");
+    for part in ["web-state", "backup", WAY_OUT] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
     // As the controller does for a resource that is new.
     world.secrets.put("web-state", []);
     let report = world.run(RunKind::Apply);

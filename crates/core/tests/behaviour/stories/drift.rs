@@ -266,6 +266,9 @@ fn a_diff_that_never_ends_is_corrected_twice_and_then_told() {
             .message
             .contains("2 corrections in a row did not last")
     );
+    assert!(world.status().message.contains("update null_resource.a"));
+    let applied = world.status().last_applied.unwrap().time;
+    let since = world.status().drift.unwrap().since;
     let condition = world.status().conditions;
     let in_sync = condition.iter().find(|it| it.type_ == "InSync").unwrap();
     assert_eq!(
@@ -288,6 +291,8 @@ fn a_diff_that_never_ends_is_corrected_twice_and_then_told() {
             .count(),
         0
     );
+    assert_eq!(world.status().last_applied.unwrap().time, applied);
+    assert_eq!(world.status().drift.unwrap().since, since);
 }
 
 #[test]

@@ -55,6 +55,21 @@ fn drift_is_told_once_and_so_is_its_correction() {
 }
 
 #[test]
+fn a_diff_that_never_ends_is_told_once() {
+    let mut world = World::applied();
+    world.unsteady = true;
+    world.real.drifted = true;
+    let mut all = Vec::new();
+    for _ in 0..8 {
+        let next = world.look_once().decision.requeue_at;
+        world.now = next.unwrap_or(world.now).max(world.now);
+        all.extend(told(&mut world));
+    }
+    let endless = all.iter().filter(|line| line.ends_with(" NotConverging"));
+    assert_eq!(endless.count(), 1, "{all:?}");
+}
+
+#[test]
 fn a_failure_is_a_warning_and_repeats_are_not_told_again() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
