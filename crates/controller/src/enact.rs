@@ -525,7 +525,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A Job that is there already with the same inputs is the same Job.
+    /// A Job that exists with the same inputs is the same Job, if it was made for the resource. Resources share builds.
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
         let namespace = job.namespace().unwrap_or_default();
@@ -546,11 +546,15 @@ impl<'a> Pass<'a> {
                 let Some(old) = call(&what, api.get_opt(&name)).await? else {
                     return Ok(());
                 };
-                if old.annotations().get(labels::INPUTS) == job.annotations().get(labels::INPUTS) {
+                let is_ours = is_made_for(self.tf, &old);
+                let component = old.labels().get(labels::COMPONENT);
+                let is_build = component.is_some_and(|it| it == Component::Build.as_str());
+                let inputs = |job: &Job| job.annotations().get(labels::INPUTS).cloned();
+                if inputs(&old) == inputs(job) && (is_ours || is_build) {
                     self.cx.mirrors.jobs.wrote(old);
                     return Ok(());
                 }
-                if is_made_for(self.tf, &old) {
+                if is_ours {
                     let uid = old.uid().unwrap_or_default();
                     deletions::delete_job(self.cx, &namespace, &name, &uid).await?;
                 }

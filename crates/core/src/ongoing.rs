@@ -140,9 +140,12 @@ impl Case<'_> {
             RunKind::Plan | RunKind::Apply | RunKind::Drift => limits.apply,
         };
         let limits = i64::try_from(limits.plan.saturating_add(change)).unwrap_or(i64::MAX);
+        // A report may name any time.
         let claim = self.current.claimed_by.as_ref();
         claim
-            .map_or(run.started_at, |claim| claim.at)
+            .map(|claim| claim.at)
+            .filter(|at| *at <= self.now)
+            .unwrap_or(run.started_at)
             .checked_add(SignedDuration::from_secs(limits))
             .and_then(|at| at.checked_add(OVERDUE))
             .ok()

@@ -46,8 +46,8 @@ const EVENTS: u32 = 100;
 /// The label with the name of a pod's Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
-/// The Job `name` of the current run. `claimed`: a pod has claimed it, so a Job and pods that the
-/// mirrors do not have are looked up once more before anybody believes that they are gone.
+/// The Job `name` of the current run, if it was made for `tf`. `claimed`: a pod has claimed the run, so a Job and pods that the
+/// mirrors do not have are read from the API server before the run counts as lost.
 pub(super) async fn run(
     cx: &Context,
     tf: &Terraform,
@@ -55,7 +55,7 @@ pub(super) async fn run(
     claimed: bool,
 ) -> Result<Option<JobSeen>, Error> {
     let namespace = tf.namespace().unwrap_or_default();
-    let pods = pods(cx, &namespace, name);
+    let pods = own_pods(cx, tf, name);
     let pods_alive = pods.iter().any(|pod| alive(pod));
     let mut job = cx.mirrors.jobs.get(&namespace, name);
     if job.is_none() && claimed {
@@ -64,9 +64,10 @@ pub(super) async fn run(
             .await?
             .map(Arc::new);
     }
+    let job = job.filter(|job| is_made_for(tf, &**job));
     let ended_engine = !pods_alive && pods.iter().any(|pod| engine_ended(pod));
     let Some(job) = job else {
-        let pods_alive = pods_alive || (claimed && lives(&cx.client, &namespace, name).await?);
+        let pods_alive = pods_alive || (claimed && lives(&cx.client, tf, name).await?);
         return Ok(pods_alive.then(|| JobSeen {
             uid: String::new(),
             finished: true,
@@ -92,10 +93,12 @@ pub(super) async fn run(
     }))
 }
 
-/// Whether the mirrors have the Job `name`, or a living pod of it.
-pub(super) fn is_there(cx: &Context, namespace: &str, name: &str) -> bool {
-    let job = cx.mirrors.jobs.get(namespace, name);
-    job.is_some() || pods(cx, namespace, name).iter().any(|pod| alive(pod))
+/// Whether the mirrors have the Job `name` of `tf`, or a living pod of it.
+pub(super) fn is_there(cx: &Context, tf: &Terraform, name: &str) -> bool {
+    let namespace = tf.namespace().unwrap_or_default();
+    let job = cx.mirrors.jobs.get(&namespace, name);
+    job.is_some_and(|job| is_made_for(tf, &*job))
+        || own_pods(cx, tf, name).iter().any(|pod| alive(pod))
 }
 
 /// Whether the Job controller should have made a pod by now.
@@ -118,12 +121,15 @@ async fn no_pod(cx: &Context, namespace: &str, uid: &str) -> Option<Waiting> {
     Some(admission::no_pod(&latest?.note?))
 }
 
-/// Whether a pod of the Job `job` is left, which may hold the lock of the state.
-async fn lives(client: &Client, namespace: &str, job: &str) -> Result<bool, Error> {
-    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+/// Whether a pod of the Job `job` of `tf` is left, which may hold the lock of the state.
+async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &tf.namespace().unwrap_or_default());
     let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
     let pods = call(&format!("list the pods of job {job}"), api.list(&list)).await?;
-    Ok(pods.items.iter().any(alive))
+    Ok(pods
+        .items
+        .iter()
+        .any(|pod| is_made_for(tf, pod) && alive(pod)))
 }
 
 /// Runner Jobs of `tf` by run number, and those of which only a living pod is left.
@@ -404,6 +410,13 @@ pub(crate) fn finished(job: &Job) -> bool {
     over(job).is_some()
 }
 
+/// The pods of the Job `job` that were made for `tf`.
+fn own_pods(cx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<Pod>> {
+    let mut pods = pods(cx, &tf.namespace().unwrap_or_default(), job);
+    pods.retain(|pod| is_made_for(tf, &**pod));
+    pods
+}
+
 fn pods(cx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
     cx.mirrors.pods.filter(|pod| {
         pod.metadata.namespace.as_deref() == Some(namespace)
@@ -588,25 +601,41 @@ mod tests {
         }
     }
 
-    async fn lives_with(phases: &'static [&'static str]) -> (bool, String) {
+    async fn lives_with(pods: &'static [(&'static str, &'static str)]) -> (bool, String) {
         let (client, asked) = fake_api::serve(move |_| {
-            let pod = |phase| json!({"metadata": {"name": phase}, "status": {"phase": phase}});
-            let pods: Vec<_> = phases.iter().map(pod).collect();
+            let pod = |(uid, phase): &(&str, &str)| {
+                json!({
+                    "metadata": {"name": phase, "namespace": "team", "labels": {labels::UID: uid}},
+                    "status": {"phase": phase},
+                })
+            };
+            let pods: Vec<_> = pods.iter().map(pod).collect();
             fake_api::list(&pods)
         })
         .await;
-        let lives = lives(&client, "team", "web-apply-1").await.unwrap();
+        let tf = json!({
+            "apiVersion": "alustan.io/v1alpha1",
+            "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "uid": "uid-of-web"},
+            "spec": {"gitRepo": {"url": "https://git.test/web"}, "containerRegistry": {"imageName": "registry.test/web"}},
+        });
+        let tf: Terraform = serde_json::from_value(tf).unwrap();
+        let lives = lives(&client, &tf, "web-apply-1").await.unwrap();
         let uri = asked.lock().unwrap()[0].uri.clone();
         (lives, uri)
     }
 
     #[tokio::test]
     async fn the_pod_of_a_job_that_is_gone_is_asked_for_before_its_run_is_lost() {
-        let (lives, uri) = lives_with(&["Failed", "Running"]).await;
+        let living = &[("uid-of-web", "Failed"), ("uid-of-web", "Running")];
+        let (lives, uri) = lives_with(living).await;
         assert!(lives);
         assert!(uri.starts_with("/api/v1/namespaces/team/pods?"), "{uri}");
         assert!(uri.contains("job-name%3Dweb-apply-1"), "{uri}");
-        assert!(!lives_with(&["Failed", "Succeeded"]).await.0);
+        let ended = &[("uid-of-web", "Failed"), ("uid-of-web", "Succeeded")];
+        assert!(!lives_with(ended).await.0);
+        let of_another = &[("uid-of-another", "Running")];
+        assert!(!lives_with(of_another).await.0);
         assert!(!lives_with(&[]).await.0);
     }
 }

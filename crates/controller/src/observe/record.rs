@@ -77,7 +77,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         report: all.report.filter(is_ours),
         pin: all.pin.filter(is_ours),
     };
-    let has_job = |run: &RunSpec| jobs::is_there(cx, &namespace, &run.job);
+    let has_job = |run: &RunSpec| jobs::is_there(cx, tf, &run.job);
     let uid = tf.uid().unwrap_or_default();
     let read_record = found
         .record
@@ -275,4 +275,39 @@ fn decoded<T: DeserializeOwned>(secret: &Secret, key: &'static str) -> Result<Op
             secret: secret.name_any(),
             key,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A Secret whose value of `key` is JSON that is filled up with white space to `size` bytes.
+    fn of_size(key: &str, json: &serde_json::Value, size: usize) -> Secret {
+        let mut bytes = json.to_string().into_bytes();
+        bytes.resize(size, b' ');
+        Secret {
+            data: Some([(key.to_owned(), ByteString(bytes))].into()),
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn larger_reports_and_progress_are_not_read() {
+        let progress = |size| told(Some(&of_size(key::PROGRESS, &json!({"number": 1}), size)));
+        assert!(matches!(progress(LARGEST_PROGRESS), Told::Progress(_)));
+        assert!(matches!(progress(LARGEST_PROGRESS + 1), Told::Unreadable));
+        let json = json!({
+            "number": 1,
+            "kind": "apply",
+            "result": "Done",
+            "startedAt": "2026-01-01T00:00:00Z",
+            "finishedAt": "2026-01-01T00:00:01Z",
+        });
+        let report = |size| Reported::read(&of_size(key::REPORT, &json, size)).report;
+        assert!(report(LARGEST_REPORT).is_some());
+        assert!(report(LARGEST_REPORT + 1).is_none());
+    }
 }

@@ -5,7 +5,7 @@ use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;
 use alustan_core::seen::CacheSeen;
 use alustan_core::step::Step;
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::words;
@@ -185,6 +185,24 @@ fn a_run_that_outlasts_all_its_deadlines_is_told() {
         status.state,
         world.reason(),
         status.message
+    );
+}
+
+/// A module writes the time of its claim.
+#[test]
+fn claim_in_the_future_delays_no_deadline() {
+    let mut world = World::new();
+    world.run_to(Stage::Applying);
+    let claim = world.progress.as_mut().unwrap().claimed_by.as_mut();
+    claim.unwrap().at = Timestamp::MAX;
+    let due = world.look_once().decision.requeue_at.unwrap();
+    world.now = due;
+    world.look_once();
+    assert!(
+        world
+            .status()
+            .message
+            .contains("its time limits have passed")
     );
 }
 
