@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use alustan_api::labels::HOLDS_STATE;
+use alustan_api::labels::{self, Component, HOLDS_STATE};
 use alustan_api::run::{History, RunProgress, RunRecord, key};
 use alustan_api::{Terraform, names};
 use alustan_core::objects::{rbac, secrets};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -546,6 +547,14 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
     for secret in [
         secrets::record(&tf, &RunRecord::default(), &History::default()),
         secrets::report(&tf, &RunProgress::default()),
+        Secret {
+            metadata: ObjectMeta {
+                name: Some(names::state("web")),
+                labels: Some(labels::of("web", &tf.uid().unwrap(), Component::State)),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        },
     ] {
         space.api().create(&make, &secret).await.unwrap();
     }
@@ -594,8 +603,11 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
         .is_refused(&report, json!({"immutable": true}), "not its metadata")
         .await;
 
+    let state = names::state("web");
+    module.patch(&state, data.clone()).await.unwrap();
     // The account is the same, as where resources share one.
     let neighbour = Module::of(&space, "another-apply-1-abcde").await;
     let why = "pod another-apply-1-abcde runs nothing of Terraform web";
-    neighbour.is_refused(&report, data, why).await;
+    neighbour.is_refused(&report, data.clone(), why).await;
+    neighbour.is_refused(&state, data, why).await;
 }

@@ -341,16 +341,25 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
         }
         Step::DeleteOutputs(object) => assert!(object.name().starts_with(&tf.name_any())),
         Step::SwapReport(progress) => assert!(progress.slots_wanted <= MAX_SLOTS),
-        Step::AddFinalizer
-        | Step::CreateRecord(_)
+        Step::CleanUp { .. } | Step::RemoveFinalizer => {
+            assert!(tf.metadata.deletion_timestamp.is_some(), "lets it go");
+        }
+        Step::AddFinalizer | Step::PushContext => {}
+        Step::CreateRecord(_)
         | Step::TakeOver(_)
-        | Step::PushContext
         | Step::Lend(_)
         | Step::TakeBack(_)
-        | Step::DeleteClaim
-        | Step::CleanUp { .. }
-        | Step::RemoveFinalizer => {}
+        | Step::DeleteClaim => panic!("no world here needs {:?}", step.kind()),
     }
+}
+
+/// Whether an object of resource `web` has this name: other resources, such as `web-2`, have objects that begin alike.
+fn is_own(name: &str) -> bool {
+    const OWN: [&str; 9] = [
+        "run", "report", "state", "plan", "pin", "outputs", "registry", "cache", "runner",
+    ];
+    let rest = name.strip_prefix("web-");
+    rest.is_some_and(|rest| OWN.contains(&rest) || rest.starts_with("state-"))
 }
 
 fn check_object(world: &World, object: &Object) {
@@ -369,16 +378,13 @@ fn check_object(world: &World, object: &Object) {
     let labels = meta.labels.as_ref().unwrap();
     assert_eq!(labels[labels::NAME], tf.name_any());
     let name = meta.name.as_ref().unwrap();
-    assert!(name.starts_with("web-"), "{name}");
+    assert!(is_own(name), "{name}");
     if let Object::Role(role) = object {
         let rules = role.rules.iter().flatten();
         let names: BTreeSet<_> = rules
             .flat_map(|it| it.resource_names.iter().flatten())
             .collect();
-        assert!(
-            names.iter().all(|name| name.starts_with("web-")),
-            "{names:?}"
-        );
+        assert!(names.iter().all(|name| is_own(name)), "{names:?}");
     }
     if let Object::Binding(binding) = object {
         let subjects = binding.subjects.as_ref().unwrap();
@@ -397,10 +403,12 @@ fn check_job(world: &World, job: &Job) {
     let image = pod.containers[0].image.as_ref().unwrap();
     match run {
         Some(run) => assert_eq!(*image, run.image),
-        None => assert!(
-            world.images.values().any(|digest| image.ends_with(digest)),
-            "{image}"
-        ),
+        None => {
+            let is_known = world.images.values().any(|digest| image.ends_with(digest));
+            assert!(is_known, "{image}");
+            let alive = world.pods.iter().filter(|pod| pod.stage.is_alive());
+            assert_eq!(alive.count(), 0, "a run beside the pod of another");
+        }
     }
 }
 
