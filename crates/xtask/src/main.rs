@@ -343,7 +343,7 @@ mod tests {
             "holds the state",
             "only copy of a state",
         ];
-        const WARNINGS: [&str; 5] = ["not ", "only if", "keep", "unless", "once "];
+        const WARNINGS: [&str; 6] = ["do not ", "never ", "only if", "keep", "unless", "once "];
         let sentence = sentence.to_lowercase().replace("holds-state", "");
         let has = |words: &[&str]| words.iter().any(|word| sentence.contains(word));
         has(&["delete ", "remove "]) && has(&OBJECTS) && !has(&WARNINGS)
@@ -353,6 +353,7 @@ mod tests {
     fn dangerous_advice_is_recognised() {
         for sentence in [
             "Secret web-state exists: remove it",
+            "Secret shop-state exists and is not this resource's; remove it",
             "delete Secret `NAME-run` and the claim",
         ] {
             assert!(is_dangerous_advice(sentence), "{sentence}");
@@ -393,7 +394,7 @@ mod tests {
         let texts: Vec<String> = documents.chain([messages]).collect();
         let advice: Vec<&str> = texts
             .iter()
-            .flat_map(|text| text.split(['.', ';', '|', '"']))
+            .flat_map(|text| text.split(['.', '|', '"']))
             .filter(|sentence| is_dangerous_advice(sentence))
             .collect();
         assert_eq!(advice, Vec::<&str>::new());

@@ -137,6 +137,15 @@ fn read_flags(source: &str) -> Vec<Flag> {
     flags
 }
 
+/// A default that is no text: a number, a variant of an enum, or kaniko's capabilities.
+fn expression(value: &str) -> String {
+    match value.rsplit_once("::") {
+        _ if value.starts_with("KANIKO") => "kaniko's".to_owned(),
+        Some((_, variant)) => format!("`{}`", variant.to_lowercase()),
+        None => format!("`{value}`"),
+    }
+}
+
 fn flag(argument: &str, field: &str, kind: &str, help: &str) -> Option<Flag> {
     let word = |key: &str| {
         let (_, rest) = argument.split_once(key)?;
@@ -144,19 +153,16 @@ fn flag(argument: &str, field: &str, kind: &str, help: &str) -> Option<Flag> {
     };
     let default = argument.split_once("default_value").map(|(_, rest)| {
         let (_, value) = rest.split_once('=').unwrap_or_default();
-        let value = value.split([',', ')']).next().unwrap_or_default();
-        value.trim().trim_matches('"')
+        match value.trim().strip_prefix('"') {
+            Some(text) => format!("`{}`", text.split('"').next().unwrap_or_default()),
+            None => expression(value.split([',', ')']).next().unwrap_or_default().trim()),
+        }
     });
-    let default = match default {
-        Some(value) if value.starts_with("KANIKO") => "kaniko's".to_owned(),
-        Some(value) => match value.rsplit_once("::") {
-            Some((_, variant)) => format!("`{}`", variant.to_lowercase()),
-            None => format!("`{value}`"),
-        },
-        None if kind.starts_with("bool") => "`false`".to_owned(),
-        None if kind.starts_with("String") => "required".to_owned(),
-        None => String::new(),
-    };
+    let default = default.unwrap_or_else(|| match kind {
+        _ if kind.starts_with("bool") => "`false`".to_owned(),
+        _ if kind.starts_with("String") => "required".to_owned(),
+        _ => String::new(),
+    });
     let name = if argument.contains("long = ") {
         word("long = ")?.to_owned()
     } else {
@@ -205,7 +211,8 @@ mod tests {
         let source = "\
             /// Of pods,\n/// all of them.\n#[arg(\n    long = \"pod-x\",\n    env = \"A_X\",\n    default_value = \"1\"\n)]\npub(crate) pods: Vec<String>,\n\
             /// No flag.\npub(crate) other: String,\n\
-            /// How.\n#[arg(long, env = \"A_Y\", value_enum, default_value_t = Driver::Native)]\npub(crate) how_so: Driver,\n";
+            /// How.\n#[arg(long, env = \"A_Y\", value_enum, default_value_t = Driver::Native)]\npub(crate) how_so: Driver,\n\
+            /// Where.\n#[arg(long, env = \"A_Z\", default_value = \"[::]:80\")]\npub(crate) listen: SocketAddr,\n";
         let flag = |name: &str, variable: &str, default: &str, help: &str| Flag {
             name: name.to_owned(),
             variable: variable.to_owned(),
@@ -215,6 +222,7 @@ mod tests {
         let expected = [
             flag("pod-x", "A_X", "`1`", "Of pods, all of them."),
             flag("how-so", "A_Y", "`native`", "How."),
+            flag("listen", "A_Z", "`[::]:80`", "Where."),
         ];
         assert_eq!(read_flags(source), expected);
     }
