@@ -19,6 +19,7 @@ mod commits;
 mod crashes;
 mod deletion;
 mod drift;
+mod empty;
 mod engine;
 mod examples;
 mod git;
