@@ -108,14 +108,14 @@ const LOCKED: &str = "echo 'the gate is locked' >&2\nexit 3\n";
 const OPEN: &str = "terraform destroy -auto-approve\n";
 
 #[tokio::test]
-async fn a_destroy_script_that_fails_is_tried_again_until_its_budget_is_used_up_or_it_is_mended() {
+async fn a_destroy_script_that_fails_is_tried_again_and_once_more_when_it_is_mended() {
     scene("mended", |scene| async move {
         let counter = Counter::start().await;
         scene
             .commit("web", &[("main.tf", &counter.life("a"))])
             .await;
         let mut web = scene.resource("web");
-        web["spec"]["retry"]["limit"] = json!(2);
+        web["spec"]["retry"] = json!({"limit": 2, "minBackoff": "3s", "maxBackoff": "5s"});
         web["spec"]["scripts"] = json!({"destroy": {"inline": LOCKED}});
         scene.apply(&web).await;
         scene.ready("web").await;

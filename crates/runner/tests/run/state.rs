@@ -179,7 +179,7 @@ fn a_lost_state_is_not_an_empty_one() {
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.secrets.remove("web-state");
     let message = fails_as_lost(&mut world);
-    for part in ["web-state", "backup", WAY_OUT] {
+    for part in ["web-state", "Nothing was changed", "backup", WAY_OUT] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     // As the controller does for a resource that is new.
@@ -187,6 +187,23 @@ fn a_lost_state_is_not_an_empty_one() {
     let report = world.run(RunKind::Apply);
     let changes = report.expect(RunResult::Done).changes.clone();
     assert_eq!(changes.unwrap().add, 1);
+}
+
+#[test]
+fn a_lost_state_that_is_put_back_is_that_of_the_resource() {
+    let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    let state = world.secrets.get("web-state").unwrap().data;
+    world.secrets.remove("web-state");
+    fails_as_lost(&mut world);
+    let keys = ["pointer", "data"];
+    world
+        .secrets
+        .put("web-state", keys.map(|key| (key, state[key].clone())));
+    world.run(RunKind::Apply).expect(RunResult::NoChanges);
+    let ran = world.run(RunKind::Destroy);
+    ran.expect(RunResult::Done);
+    assert!(ran.stdout.contains("1 destroyed"), "{}", ran.logs());
 }
 
 #[test]
