@@ -580,6 +580,15 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
         written.map(drop).map_err(|error| error.to_string())
     })
     .await;
+    let state = names::state("web");
+    module.patch(&state, data.clone()).await.unwrap();
+    // The account is the same, as where resources share one. What an API server that does not have the policy yet lets through changes
+    // nothing that the rest depends on.
+    let neighbour = Module::of(&space, "another-apply-1-abcde").await;
+    let why = "pod another-apply-1-abcde runs nothing of Terraform web";
+    neighbour.is_refused(&report, data.clone(), why).await;
+    neighbour.is_refused(&state, data, why).await;
+
     module.secrets.get(&record).await.unwrap();
     let why = "cannot patch resource";
     module
@@ -602,12 +611,4 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
     module
         .is_refused(&report, json!({"immutable": true}), "not its metadata")
         .await;
-
-    let state = names::state("web");
-    module.patch(&state, data.clone()).await.unwrap();
-    // The account is the same, as where resources share one.
-    let neighbour = Module::of(&space, "another-apply-1-abcde").await;
-    let why = "pod another-apply-1-abcde runs nothing of Terraform web";
-    neighbour.is_refused(&report, data.clone(), why).await;
-    neighbour.is_refused(&state, data, why).await;
 }
