@@ -401,14 +401,13 @@ fn check_job(world: &World, job: &Job) {
     let account = names::runner("web");
     assert_eq!(pod.service_account_name.as_ref(), Some(&account));
     let image = pod.containers[0].image.as_ref().unwrap();
-    match run {
-        Some(run) => assert_eq!(*image, run.image),
-        None => {
-            let is_known = world.images.values().any(|digest| image.ends_with(digest));
-            assert!(is_known, "{image}");
-            let alive = world.pods.iter().filter(|pod| pod.stage.is_alive());
-            assert_eq!(alive.count(), 0, "a run beside the pod of another");
-        }
+    if let Some(run) = run {
+        assert_eq!(*image, run.image);
+    } else {
+        let is_known = world.images.values().any(|digest| image.ends_with(digest));
+        assert!(is_known, "{image}");
+        let alive = world.pods.iter().filter(|pod| pod.stage.is_alive());
+        assert_eq!(alive.count(), 0, "a run beside the pod of another");
     }
 }
 
