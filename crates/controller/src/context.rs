@@ -15,6 +15,7 @@ use kube::runtime::reflector::Store;
 use kube::{Client, Resource, ResourceExt};
 
 use crate::allowed::Lists;
+use crate::backoff::doubled;
 use crate::config::Driver;
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
@@ -135,12 +136,6 @@ impl Answers {
         self.logs.keep(who, used);
         self.pruned.keep(who, used);
     }
-}
-
-/// The wait after `count` failures in a row: `first`, doubled with each, at most `longest`.
-fn doubled(first: Duration, count: u32, longest: Duration) -> Duration {
-    let wait = first.saturating_mul(1 << count.saturating_sub(1).min(16));
-    wait.min(longest)
 }
 
 /// What one process remembers of a resource between two looks; losing it costs a few calls.

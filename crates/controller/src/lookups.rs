@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::Ref;
+use crate::backoff::doubled;
 use crate::metrics::{Asked, Metrics, Unanswered};
 
 /// Asks once; called again for each further try.
@@ -400,9 +401,7 @@ impl<A: PartialEq> Due<A> {
 
 fn pause(failures: u32, class: FailureClass, next: Option<Duration>) -> Duration {
     match class {
-        FailureClass::World => FIRST
-            .saturating_mul(1 << failures.saturating_sub(1).min(16))
-            .min(LONGEST),
+        FailureClass::World => doubled(FIRST, failures, LONGEST),
         FailureClass::Module | FailureClass::User => next.unwrap_or(LONGEST),
     }
 }

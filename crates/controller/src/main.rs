@@ -1,6 +1,7 @@
 //! The operator: watches `Terraform` resources and does what [`alustan_core`] decides.
 
 mod allowed;
+mod backoff;
 mod config;
 mod context;
 mod contexts;
