@@ -372,20 +372,7 @@ mod tests {
         let mut paths = Vec::new();
         documents(&root(), &mut paths);
         let mut messages = String::new();
-        // The samples of this test are in xtask. The descriptions of the CRD come from `api`.
-        for name in [
-            "api",
-            "approval",
-            "backends",
-            "cli",
-            "controller",
-            "core",
-            "expressions",
-            "registry",
-            "runner",
-            "source",
-            "state",
-        ] {
+        for name in SAID_BY.into_iter().chain(["cli"]) {
             code(&root().join("crates").join(name).join("src"), &mut messages);
         }
         let documents = paths
