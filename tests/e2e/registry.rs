@@ -79,7 +79,8 @@ async fn a_registry_on_docker_hub_is_opened_by_the_oldest_kind_of_secret() {
 
         // The Secret is rotated: the one that kubelet pulls with follows.
         let before = scene.data("web-registry").await;
-        config["elsewhere.example.com"] = config["https://index.docker.io/v1/"].clone();
+        let login = config.as_object().unwrap().values().next().cloned();
+        config["elsewhere.example.com"] = login.unwrap();
         scene
             .secret("old", kind, &[(".dockercfg", &config.to_string())])
             .await;
