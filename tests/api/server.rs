@@ -229,14 +229,24 @@ pub(crate) fn root() -> PathBuf {
 /// Path of a program of the workspace, after cargo has built it if necessary.
 pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // The features of hack/lib/common.sh. `hack/lib/profile` sets RUSTC_BOOTSTRAP for the test
-    // program; with it, build scripts of dependencies would run again.
-    let built = Command::new(cargo)
+    // The features of hack/lib/common.sh.
+    let mut build = Command::new(cargo);
+    build
         .args(["build", "--quiet", "--locked", "--workspace", "--examples"])
         .args(["--bin", program])
-        .env_remove("RUSTC_BOOTSTRAP")
-        .current_dir(root())
-        .status();
+        .current_dir(root());
+    // With what `hack/lib/profile` and cargo set for the test program, build scripts of dependencies would run again, and
+    // replace libraries that another cargo uses.
+    let is_set = |name: &str| {
+        let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "RUSTC_BOOTSTRAP"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix))
+    };
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_set) {
+            build.env_remove(name);
+        }
+    }
+    let built = build.status();
     if !built.is_ok_and(|status| status.success()) {
         return Err(format!(
             "{program} does not build: cargo build --workspace --bin {program}"
