@@ -10,7 +10,7 @@ use alustan_core::objects::{outputs, secrets};
 use alustan_core::progress::{self, Told};
 use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
 use alustan_core::status::troubled;
-use alustan_core::step::{Keep, Object, Step, Swap, TakeOver};
+use alustan_core::step::{Decision, Keep, Object, Step, Swap, TakeOver};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
 use kube::ResourceExt;
@@ -51,6 +51,11 @@ impl World {
         if look.stale.is_none() {
             self.check(&decision, &seen);
         }
+        self.act(look, &seen, decision)
+    }
+
+    /// The controller acts on what it has seen.
+    pub(crate) fn act(&mut self, look: Look, seen: &Seen, decision: Decision) -> Looked {
         if self.tf().spec.suspend {
             self.ledger.class(Class::Suspended);
         }
@@ -65,14 +70,14 @@ impl World {
                 .and_then(|record| record.report_version.clone()),
             left: look.crash,
             wrote: false,
-            wanted: self.wanted(&seen),
+            wanted: self.wanted(seen),
         };
         let mut started = false;
-        let mut done = self.enact_all(&decision.steps, &seen, &mut pass);
+        let mut done = self.enact_all(&decision.steps, seen, &mut pass);
         if let (Ok(()), Some(start)) = (&done, &decision.start) {
             if self.room {
                 started = true;
-                done = self.enact_all(&start.steps, &seen, &mut pass);
+                done = self.enact_all(&start.steps, seen, &mut pass);
             } else {
                 self.ledger.class(Class::NoRoom);
             }
