@@ -1,11 +1,12 @@
 //! Backup, restore, and the move to another cluster, as in docs/backup.md.
 
 use alustan_api::{State, Terraform};
-use alustan_tests::{Counter, Scene, scene};
+use alustan_tests::{Counter, Operators, Scene, scene, scene_with_own_operators};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ServiceAccount};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::approval;
 
@@ -53,13 +54,11 @@ async fn create(scene: &Scene, mut list: Value) {
     assert!(good, "{said}");
 }
 
-/// Deletes everything of the operator in the namespace, except claims, without a destroy.
+/// Deletes everything of the operator in the namespace, except claims, without a destroy. The resources are suspended.
 async fn lose_everything(scene: &Scene, names: &[&str]) {
     let api = scene.api::<Terraform>();
     let edit = PatchParams::default();
     for name in names {
-        let suspended = Patch::Merge(json!({"spec": {"suspend": true}}));
-        api.patch(name, &edit, &suspended).await.unwrap();
         scene.reason(name, "Suspended").await;
         let uid = scene
             .begin_to_delete(name, &DeleteParams::background())
@@ -71,6 +70,58 @@ async fn lose_everything(scene: &Scene, names: &[&str]) {
     // kubectl waits until the pods have ended: the command refuses a restore before.
     let kinds = "job,pod,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
     scene.kubectl(&["delete", kinds, "-l", OURS]).await;
+}
+
+/// Commands of docs/backup.md, and the files that they write.
+struct Page {
+    folder: TempDir,
+}
+
+impl Page {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder }
+    }
+
+    /// Runs the block with `part` in it, of section `heading`, in the scene's namespace. `values` are placeholders with what they
+    /// stand for. Returns what the commands print.
+    async fn run(
+        &self,
+        scene: &Scene,
+        heading: &str,
+        part: &str,
+        values: &[(&str, &str)],
+    ) -> String {
+        let page = include_str!("../../docs/backup.md");
+        let sections = page.split("\n## ").map(|it| it.split_once('\n').unwrap());
+        let found = sections.filter(|section| section.0 == heading);
+        let blocks = found.flat_map(|section| section.1.split("```sh\n").skip(1));
+        let mut blocks = blocks.map(|block| block.split("```").next().unwrap());
+        let block = blocks.find(|block| block.contains(part));
+        let block = block.unwrap_or_else(|| panic!("no {part:?} in section {heading:?}"));
+        let block = block.replace("NAMESPACE", &scene.namespace);
+        let commands = values.iter().fold(block, |text, (placeholder, value)| {
+            text.replace(placeholder, value)
+        });
+        let programs = Scene::programs();
+        let script = format!(
+            "PATH={}:$PATH; cd {}; set -euxo pipefail; {commands}",
+            programs.display(),
+            self.folder.path().display()
+        );
+        scene.cluster.run("bash", &["-c", &script]).await
+    }
+
+    /// Runs the block that suspends, until it lists no pod.
+    async fn suspend(&self, scene: &Scene, heading: &str, values: &[(&str, &str)]) {
+        scene
+            .until("the end of all pods", async || {
+                let part = "alustan suspend";
+                let listed = self.run(scene, heading, part, values).await;
+                (!listed.contains("STATUS")).then_some(())
+            })
+            .await;
+    }
 }
 
 async fn results(scene: &Scene, name: &str) -> Vec<(i64, String)> {
@@ -102,14 +153,13 @@ async fn restore_in_the_same_namespace_after_loss_makes_nothing_twice() {
         scene.ready("web").await;
         scene.ready("volume").await;
         let before = head(&scene, "web").await;
-        let Backup { secrets, .. } = back_up(&scene).await;
+        let page = Page::new();
+        page.suspend(&scene, "Back up", &[]).await;
+        page.run(&scene, "Back up", "secrets.json", &[]).await;
 
         // The volume of the local state is not lost.
         lose_everything(&scene, &["web", "volume"]).await;
-        create(&scene, secrets).await;
-        // As from a repository of manifests.
-        scene.apply(&web).await;
-        scene.apply(&volume).await;
+        page.run(&scene, "Restore", "kubectl create", &[]).await;
         for name in ["web", "volume"] {
             let told = scene.reason(name, "RestoreRequired").await;
             let how = format!("kubectl alustan restore {name} -n {}", scene.namespace);
@@ -121,7 +171,13 @@ async fn restore_in_the_same_namespace_after_loss_makes_nothing_twice() {
         }
         assert!(scene.jobs("run").await.is_empty());
         for name in ["web", "volume"] {
-            scene.alustan(&["restore", name]).await;
+            let values = [("NAME", name)];
+            let listed = page.run(&scene, "Restore", "alustan restore", &values);
+            let listed = listed.await;
+            assert!(listed.contains("RestoreRequired"), "{listed}");
+        }
+        page.run(&scene, "Back up", "alustan resume", &[]).await;
+        for name in ["web", "volume"] {
             assert_eq!(results(&scene, name).await, [(2, "NoChanges".to_owned())]);
         }
         assert_eq!(head(&scene, "web").await, before);
@@ -160,6 +216,7 @@ async fn restore_with_new_uids_asks_before_changes() {
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
         let backup = back_up(&scene).await;
+        scene.alustan(&["suspend", "web"]).await;
         lose_everything(&scene, &["web"]).await;
         let claims = scene.api::<PersistentVolumeClaim>();
         let how = DeleteParams::background();
@@ -212,51 +269,61 @@ async fn restore_with_new_uids_asks_before_changes() {
     .await;
 }
 
-#[tokio::test]
-async fn restore_in_another_namespace_keeps_state_and_lineage() {
-    scene("restore-from", |old| async move {
-        let counter = Counter::start().await;
-        old.commit("web", &[("main.tf", &counter.life("a"))]).await;
-        old.apply(&old.resource("web")).await;
-        old.ready("web").await;
-        old.alustan(&["suspend", "web"]).await;
-        old.reason("web", "Suspended").await;
-        let before = head(&old, "web").await;
-        let Backup {
-            resources, secrets, ..
-        } = back_up(&old).await;
+mod own_operators {
+    use super::*;
 
-        let lives = counter.clone();
-        let from = old.clone();
-        old.beside("restore-to".to_owned(), async move |new| {
-            create(&new, secrets).await;
-            create(&new, resources).await;
-            // Both in one cluster: the state still belongs to the old one.
-            let told = new.reason("web", "StateConflict").await;
-            assert!(
-                told.contains("in another namespace, which still exists"),
-                "{told}"
-            );
-            let orphan = Patch::Merge(json!({"spec": {"deletionPolicy": "Orphan"}}));
-            let api = from.api::<Terraform>();
-            api.patch("web", &PatchParams::default(), &orphan)
-                .await
-                .unwrap();
-            from.delete("web", &DeleteParams::foreground()).await;
+    /// Operators of two clusters: each has its own signing key, and sees its own namespace alone.
+    #[tokio::test]
+    async fn restore_in_another_cluster_by_the_commands_of_the_page() {
+        scene_with_own_operators("restore-from", |old| async move {
+            let _operator = Operators::of(&old).await.start(None);
+            let counter = Counter::start().await;
+            old.commit("web", &[("main.tf", &counter.life("a"))]).await;
+            old.aws_with_secret(&old.namespace, "locks").await;
+            let mut web = old.resource("web");
+            web["spec"]["approval"] = json!({"mode": "Manual"});
+            let mut bucket = old.resource_of("bucket", "web");
+            bucket["spec"]["backend"] = old.s3_backend(&old.namespace, "locks", "web");
+            old.apply(&web).await;
+            old.apply(&bucket).await;
+            let (id, _) = approval::pending(&old, "web", None).await;
+            let page = Page::new();
+            let values = [("PLAN-ID", id.as_str()), ("NAME", "web")];
+            page.run(&old, "Restore", "alustan approve", &values).await;
+            old.ready("web").await;
+            old.ready("bucket").await;
+            let before = head(&old, "web").await;
 
-            // The condition is refreshed every minute.
-            new.reason("web", "RestoreRequired").await;
-            new.alustan(&["restore", "web"]).await;
-            new.reason("web", "Suspended").await;
-            assert_eq!(head(&new, "web").await, before);
-            new.alustan(&["resume", "web"]).await;
-            assert_eq!(results(&new, "web").await, [(2, "NoChanges".to_owned())]);
-            assert_eq!((head(&new, "web").await, lives.lives()), (before, (1, 0)));
-            new.delete("web", &DeleteParams::foreground()).await;
-            assert_eq!(lives.lives(), (1, 1));
-            new.nothing_left().await;
+            let from = old.clone();
+            old.beside("restore-to".to_owned(), async move |new| {
+                new.aws_with_secret(&from.namespace, "locks").await;
+                let _operator = Operators::of(&new).await.start(None);
+                for name in ["web", "bucket"] {
+                    let (old, values) = (&from, [("NAME", name)]);
+                    let section = "Move to another cluster";
+                    page.suspend(old, section, &values).await;
+                    page.run(&new, "Restore", "kubectl create", &values).await;
+                    new.reason(name, "RestoreRequired").await;
+                    page.run(&new, "Restore", "alustan restore", &values).await;
+                    new.reason(name, "Suspended").await;
+                    page.run(old, section, "Orphan", &values).await;
+                    page.run(&new, section, "alustan resume", &values).await;
+                    let results = results(&new, name).await;
+                    assert!(
+                        matches!(&*results, [(2 | 3, result)] if result == "NoChanges"),
+                        "{results:?}"
+                    );
+                }
+                assert_eq!(head(&new, "web").await, before);
+                assert_eq!(counter.lives(), (2, 0));
+                for name in ["web", "bucket"] {
+                    new.delete(name, &DeleteParams::foreground()).await;
+                }
+                assert_eq!(counter.lives(), (2, 2));
+                new.nothing_left().await;
+            })
+            .await;
         })
         .await;
-    })
-    .await;
+    }
 }

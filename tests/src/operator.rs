@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -93,9 +93,9 @@ impl Operators {
                     .into_iter()
                     .flatten(),
             )
-            .env("ALUSTAN_POD_NAME", format!("{}-one", self.namespace))
+            .env("ALUSTAN_POD_NAME", &self.namespace)
             .env("ALUSTAN_CA_FILE", folder.join("pki/ca.crt"))
-            .env("ALUSTAN_CACHE_DIR", self.cache.path().join("cache"))
+            .env("ALUSTAN_CACHE_DIR", self.cache.path())
             .env("KUBECONFIG", folder.join("kubeconfig"))
             .envs(die_at.map(|point| ("ALUSTAN_DIE_AT", point)))
             .stdin(Stdio::null())
@@ -110,9 +110,7 @@ impl Operators {
 
 /// The operator that cargo built with this test.
 fn program() -> PathBuf {
-    let here = std::env::current_exe().expect("a path");
-    let folder = here.parent().and_then(Path::parent).expect("a folder");
-    let program = folder.join("alustan-controller");
+    let program = Scene::programs().join("alustan-controller");
     assert!(
         program.is_file(),
         "no {}: run `make e2e`",

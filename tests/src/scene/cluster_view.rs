@@ -1,6 +1,7 @@
 //! What the scene's user sees: Jobs, Secrets, events, logs.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use alustan_api::run::key;
 use k8s_openapi::ByteString;
@@ -128,12 +129,17 @@ impl Scene {
 
     /// Runs `kubectl alustan` in the scene's namespace. Returns its standard output.
     pub async fn alustan(&self, arguments: &[&str]) -> String {
-        let test = std::env::current_exe().expect("the path of this program");
-        let programs = test.ancestors().nth(2).expect("the folder of programs");
-        let program = programs.join("kubectl-alustan");
+        let program = Self::programs().join("kubectl-alustan");
         let mut all = vec!["-n", &self.namespace];
         all.extend(arguments);
         self.cluster.run(&program.to_string_lossy(), &all).await
+    }
+
+    /// The folder of the programs that cargo built with this test.
+    pub fn programs() -> PathBuf {
+        let test = std::env::current_exe().expect("the path of this program");
+        let programs = test.ancestors().nth(2).expect("the folder of programs");
+        programs.to_owned()
     }
 
     /// `kubectl create -f -` of `object` in `namespace`, which only asks whether it would be
