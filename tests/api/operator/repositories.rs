@@ -107,14 +107,10 @@ async fn answer(mut stream: TcpStream, counter: Arc<AtomicUsize>) {
     let _gone = stream.write_all(format!("{head}{body}").as_bytes()).await;
 }
 
-/// A module of each kind that is expensive to read: 100,000 names of one file, 200,000 calls of modules, and values that are deep and wide.
-fn write_hostile_modules(repository: &Path) {
-    let folder = |name: &str| {
-        let folder = repository.join(name);
-        std::fs::create_dir(&folder).unwrap();
-        folder
-    };
-    let names = folder("names");
+/// A module with 100,000 names of one file.
+fn write_names(repository: &Path) {
+    let names = repository.join("names");
+    std::fs::create_dir(&names).unwrap();
     std::fs::write(
         names.join("main.tf"),
         "module \"a\" { source = \"./b\" }\n".repeat(150),
@@ -131,6 +127,15 @@ fn write_hostile_modules(repository: &Path) {
             std::fs::hard_link(&linked, name).unwrap();
         }
     }
+}
+
+/// Modules with large files: 200,000 calls of modules that do not exist, and values that are deep and wide.
+fn write_large_files(repository: &Path) {
+    let folder = |name: &str| {
+        let folder = repository.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    };
     let calls =
         (0..200_000).map(|number| format!("module \"m{number}\" {{ source = \"./{number}\" }}\n"));
     std::fs::write(folder("calls").join("main.tf"), calls.collect::<String>()).unwrap();
@@ -153,12 +158,19 @@ async fn hostile_repositories_delay_no_other() {
     const PATIENCE: Duration = Duration::from_secs(20);
     let operator = Operator::shared().await;
     let (space, folder) = (operator.space().await, tempfile::tempdir().unwrap());
-    let hostile = Outside::with_files(&folder.path().join("hostile"), write_hostile_modules).await;
+    let names = Outside::with_files(&folder.path().join("names"), write_names).await;
+    let large = Outside::with_files(&folder.path().join("large"), write_large_files).await;
     let honest = Outside::start(folder.path()).await;
-    let modules = ["names", "calls", "deep", "wide"];
+    // What is expected of each: it is refused for its size, refused for its content, or included.
+    let modules = [
+        ("names", &names, ("False", "ContextTooLarge")),
+        ("calls", &large, ("False", "ModuleNotFound")),
+        ("deep", &large, ("True", "Fetched")),
+        ("wide", &large, ("True", "Fetched")),
+    ];
     for number in 0..COPIES {
-        for module in modules {
-            let url = json!(format!("http://{}/team/{module}-{number}", hostile.address));
+        for (module, server, _) in modules {
+            let url = json!(format!("http://{}/team/{module}-{number}", server.address));
             let one = with(resource("x"), "/gitRepo/url", Some(url));
             let mut one = with(one, "/gitRepo/path", Some(json!(module)));
             one["metadata"]["name"] = format!("{module}-{number}").into();
@@ -184,21 +196,19 @@ async fn hostile_repositories_delay_no_other() {
     }
     let took = since.elapsed();
     assert!(took < PATIENCE, "{took:?}");
-    until("an answer for each hostile module", async || {
-        let all = api.list(&ListParams::default()).await.unwrap();
-        let open: Vec<_> = all
-            .iter()
-            .filter(|tf| condition(tf, "SourceReady").0 == "Unknown")
-            .collect();
-        let names = || {
-            open.iter()
-                .map(|tf| tf.name_any())
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        open.is_empty().then_some(()).ok_or_else(names)
-    })
-    .await;
+    for (module, _, wanted) in modules {
+        for number in 0..COPIES {
+            let name = format!("{module}-{number}");
+            until(&format!("{wanted:?} for {name}"), async || {
+                let tf = api.get(&name).await.unwrap();
+                let (status, reason, message) = condition(&tf, "SourceReady");
+                ((&*status, &*reason) == wanted)
+                    .then_some(())
+                    .ok_or_else(|| format!("{status} {reason}: {message}"))
+            })
+            .await;
+        }
+    }
     println!(
         "5 resources were read in {took:?} beside {} hostile ones",
         COPIES * modules.len()
