@@ -103,3 +103,23 @@ where
         .await
         .context("serve http")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node without IPv6 is imitated by a listener that has the port for IPv6: on it, too, `[::]` cannot be bound.
+    #[tokio::test]
+    async fn without_ipv6_all_addresses_of_ipv4_are_bound() {
+        let taken = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await;
+        let port = taken
+            .as_ref()
+            .map_or(0, |it| it.local_addr().unwrap().port());
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let listener = bound("--listen", any).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(address.ip(), Ipv4Addr::UNSPECIFIED);
+        let again = bound("--listen", address).await.unwrap_err().to_string();
+        assert!(again.contains("--listen 0.0.0.0"), "{again}");
+    }
+}
