@@ -113,7 +113,7 @@ pub(crate) struct Config {
     /// to what it depends on and waits for.
     #[arg(long, env = "ALUSTAN_ALLOW_CROSS_NAMESPACE_REFS")]
     pub(crate) allow_cross_namespace_refs: bool,
-    /// How many runs may go on at once, over all resources. A build for a run counts as one.
+    /// Maximum number of concurrent runs of all resources. A build for a run counts as one. Drift checks take at most half of them.
     #[arg(long, env = "ALUSTAN_MAX_CONCURRENT_RUNS", default_value_t = 50)]
     pub(crate) max_concurrent_runs: usize,
     /// Maximum number of concurrent runs and builds in one namespace. 0 means half of --max-concurrent-runs. A tenth of

@@ -70,10 +70,14 @@ impl Dispatcher {
     }
 
     /// Counts the runs that went on before this process, once: nobody else may take their places.
+    /// None counts as a drift check before [`running`](Self::running).
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
-            state.running.extend(running());
+            let running = running().into_iter();
+            state
+                .running
+                .extend(running.map(|key| (key, Class::Change)));
         }
     }
 
@@ -96,7 +100,7 @@ impl Dispatcher {
         });
         let admitted = self.next(&state, now);
         if admitted.contains(key) {
-            state.serve(key);
+            state.serve(key, class);
             return Ok(Some(now.duration_since(since)));
         }
         // A changed class may have let others pass.
@@ -155,11 +159,14 @@ impl Dispatcher {
         }
     }
 
-    /// A run of `key` goes on.
-    pub(crate) fn running(&self, key: &Key) {
+    /// A run of `key` goes on, or a build: that has no class of its own, and keeps the one that it was admitted with.
+    pub(crate) fn running(&self, key: &Key, class: Option<Class>) {
         let mut state = self.state();
         state.leave(key);
-        state.running.insert(key.clone());
+        let class = class.or_else(|| state.running.class(key));
+        state
+            .running
+            .insert(key.clone(), class.unwrap_or(Class::Change));
     }
 
     /// Whether `key` is admitted.
@@ -204,9 +211,9 @@ impl Dispatcher {
 }
 
 impl State {
-    fn serve(&mut self, key: &Key) {
+    fn serve(&mut self, key: &Key, class: Class) {
         self.leave(key);
-        self.running.insert(key.clone());
+        self.running.insert(key.clone(), class);
         self.places += 1;
         self.served.insert(key.namespace.clone(), self.places);
         let places = self.places;
@@ -289,7 +296,7 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"));
+        dispatcher.running(&key("a"), None);
         for name in ["b", "c"] {
             let queued = dispatcher.admit(&key(name), Class::Change, now);
             assert_eq!(queued, Err(Queued));
@@ -316,11 +323,24 @@ mod tests {
     }
 
     #[test]
+    fn build_for_a_drift_check_counts_as_one() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(2, 2), wake);
+        dispatcher.begin(|| vec![key("a")]);
+        dispatcher.running(&key("a"), Some(Class::Drift));
+        dispatcher.running(&key("a"), None);
+        let admitted = |name, class| dispatcher.admit(&key(name), class, now).is_ok();
+        assert!(!admitted("b", Class::Drift), "half of the slots");
+        assert!(admitted("c", Class::Plan));
+    }
+
+    #[test]
     fn who_no_longer_wants_to_run_leaves_the_queue() {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, _woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"));
+        dispatcher.running(&key("a"), None);
         let position = |name| {
             assert_eq!(
                 dispatcher.admit(&key(name), Class::Change, now),
@@ -339,7 +359,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"));
+        dispatcher.running(&key("a"), None);
         let name = |number| format!("n{number:04}");
         for number in 0..250 {
             let key = key(&name(number));
@@ -410,7 +430,7 @@ mod tests {
         let now = Timestamp::from_second(1_000).unwrap();
         let (wake, mut woken) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
-        dispatcher.running(&key("a"));
+        dispatcher.running(&key("a"), None);
         assert!(dispatcher.admit(&key("b"), Class::Change, now).is_err());
         dispatcher.idle(&key("a"), now);
         assert_eq!(woken.try_recv().unwrap().name, "b");

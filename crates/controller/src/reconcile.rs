@@ -13,7 +13,7 @@ use alustan_core::references::Key;
 use alustan_core::schedule::Class;
 use alustan_core::seen::{BuildState, Seen};
 use alustan_core::settings::Settings;
-use alustan_core::start::occupied;
+use alustan_core::start::{class, occupied};
 use alustan_core::status::troubled;
 use alustan_core::step::{Decision, Start, Step};
 use alustan_core::upstream::Look;
@@ -219,7 +219,7 @@ async fn act(
         .any(|step| matches!(step, Step::RemoveFinalizer));
     let mut pass = Pass::new(cx, tf, session, seen);
     let mut done = pass.enact(&steps).await;
-    let running = is_running(seen) || builds(cx, who, tf, seen);
+    let run = running_class(seen);
     match start {
         Some(Start {
             class,
@@ -250,7 +250,7 @@ async fn act(
             }
         },
         Some(_) => {}
-        None if running => cx.dispatcher.running(&key),
+        None if run.is_some() || builds(cx, who, tf, seen) => cx.dispatcher.running(&key, run),
         None => cx.dispatcher.idle(&key, Timestamp::now()),
     }
     if leaving && done.is_ok() {
@@ -293,13 +293,13 @@ fn running(cx: &Context) -> Vec<Key> {
     owners.map(|who| key(&who)).collect()
 }
 
-/// A run goes on, or its pod still lives.
-fn is_running(seen: &Seen) -> bool {
-    let open = seen
-        .record
-        .as_ref()
-        .is_some_and(|record| open_run(&record.record).is_some());
-    open || occupied(seen.job.as_ref())
+/// Class of the run that goes on, or whose pod still lives.
+fn running_class(seen: &Seen) -> Option<Class> {
+    let record = seen.record.as_ref().map(|seen| &seen.record);
+    let open = record.is_some_and(|record| open_run(record).is_some());
+    let run = record.and_then(|record| record.run.as_ref());
+    let class = run.map_or(Class::Change, |run| class(run.kind));
+    (open || occupied(seen.job.as_ref())).then_some(class)
 }
 
 /// A build that `who` began goes on. Who waits for the build of another has no place.

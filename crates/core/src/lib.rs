@@ -1,5 +1,5 @@
 //! The pure behaviour of the operator: [`decide::decide`] turns a resource and what was seen of
-//! the world into steps and a status, [`schedule::schedule`] says which runs may start, and
+//! the world into steps and a status, [`schedule::Places`] says which runs may start, and
 //! [`lease::Elector`] which replica decides at all. No client, no clock, no async.
 
 pub mod absorb;

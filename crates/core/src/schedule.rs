@@ -15,7 +15,7 @@ pub enum Class {
     Change,
     /// Plans that somebody waits for.
     Plan,
-    /// Looks for drift.
+    /// Drift checks.
     Drift,
 }
 
@@ -42,27 +42,31 @@ pub struct Places {
     pub per_namespace: usize,
     /// Slots reserved for namespaces without a run.
     pub reserved: usize,
+    /// Maximum number of concurrent drift checks.
+    pub drift: usize,
 }
 
 impl Places {
     /// `all` slots, at most `per_namespace` of them for one namespace (0: half of them). A tenth is reserved for namespaces
-    /// without a run.
+    /// without a run. Drift checks take at most half of them: if clouds answer slowly, changes still start.
     pub fn new(all: usize, per_namespace: usize) -> Self {
+        let half = all.div_ceil(2);
         let per_namespace = match per_namespace {
-            0 => all.div_ceil(2),
+            0 => half,
             limit => limit,
         };
         Self {
             all,
             per_namespace,
             reserved: all / 10,
+            drift: half,
         }
     }
 
     /// The runs of `queue` that start now, beside those that are `running`, in their order.
     ///
-    /// A namespace that is refused a slot is refused for the rest of the call, since free slots only decrease. The cost depends on the
-    /// number of namespaces and admitted runs, not on the length of the queue.
+    /// A namespace or class that is refused a slot is refused for the rest of the call, since free slots only decrease. The cost depends
+    /// on the number of namespaces and admitted runs, not on the length of the queue.
     pub fn admit(
         self,
         queue: &Queue,
@@ -75,13 +79,23 @@ impl Places {
         if free == 0 {
             return admitted;
         }
+        let mut drift = self.drift.saturating_sub(running.drift);
         let mut order = queue.order(running, served, now);
-        while let Some((key, load)) = order.take_first() {
+        if drift == 0 {
+            order.exclude(Class::Drift);
+        }
+        while let Some(First { key, class, load }) = order.take_first() {
             let kept = if load == 0 { 0 } else { self.reserved };
             if free > kept && load < self.per_namespace {
                 free -= 1;
                 order.push_first(&key.namespace);
                 admitted.push(key);
+                if class == Class::Drift {
+                    drift -= 1;
+                    if drift == 0 {
+                        order.exclude(Class::Drift);
+                    }
+                }
             }
             if free == 0 {
                 break;
@@ -97,51 +111,62 @@ pub type Served = BTreeMap<String, u64>;
 /// Running runs.
 #[derive(Clone, Debug, Default)]
 pub struct Running {
-    keys: BTreeSet<Key>,
+    classes: BTreeMap<Key, Class>,
+    /// Number of drift checks.
+    drift: usize,
     /// Number of runs by namespace.
     load: BTreeMap<String, usize>,
 }
 
 impl Running {
-    /// Adds a run.
-    pub fn insert(&mut self, key: Key) {
-        let namespace = key.namespace.clone();
-        if self.keys.insert(key) {
-            *self.load.entry(namespace).or_default() += 1;
-        }
+    /// Adds a run, or changes its class.
+    pub fn insert(&mut self, key: Key, class: Class) {
+        self.remove(&key);
+        self.drift += usize::from(class == Class::Drift);
+        *self.load.entry(key.namespace.clone()).or_default() += 1;
+        self.classes.insert(key, class);
     }
 
     /// Removes a run. False if there is none.
     pub fn remove(&mut self, key: &Key) -> bool {
-        let removed = self.keys.remove(key);
-        if removed && let Some(load) = self.load.get_mut(&key.namespace) {
+        let Some(class) = self.classes.remove(key) else {
+            return false;
+        };
+        self.drift -= usize::from(class == Class::Drift);
+        if let Some(load) = self.load.get_mut(&key.namespace) {
             *load -= 1;
             if *load == 0 {
                 self.load.remove(&key.namespace);
             }
         }
-        removed
+        true
+    }
+
+    /// The class of the run of `key`, if it has one.
+    pub fn class(&self, key: &Key) -> Option<Class> {
+        self.classes.get(key).copied()
     }
 
     /// Whether `key` has a run.
     pub fn contains(&self, key: &Key) -> bool {
-        self.keys.contains(key)
+        self.classes.contains_key(key)
     }
 
     /// Number of runs.
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.classes.len()
     }
 
     /// Whether there is no run.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.classes.is_empty()
     }
 }
 
-impl Extend<Key> for Running {
-    fn extend<I: IntoIterator<Item = Key>>(&mut self, keys: I) {
-        keys.into_iter().for_each(|key| self.insert(key));
+impl Extend<(Key, Class)> for Running {
+    fn extend<I: IntoIterator<Item = (Key, Class)>>(&mut self, runs: I) {
+        runs.into_iter()
+            .for_each(|(key, class)| self.insert(key, class));
     }
 }
 
@@ -248,31 +273,63 @@ struct Ahead<'a> {
 /// Runs of one class, oldest first; an older run never has a higher rank.
 type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
 
-/// Rank, time and name.
-type First<'a> = (i64, &'a (Timestamp, String));
+/// A run that may be the first, in the order of the fields.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate<'a> {
+    rank: i64,
+    since: Timestamp,
+    name: &'a str,
+    class: Class,
+}
 
 impl<'a> Ahead<'a> {
     /// The first run, and the runs of its class.
-    fn first(&mut self, now: Timestamp) -> Option<(First<'a>, &mut Names<'a>)> {
+    fn first(&mut self, now: Timestamp) -> Option<(Candidate<'a>, &mut Names<'a>)> {
         let firsts = self.classes.iter_mut().filter_map(|(class, names)| {
-            let first = *names.peek()?;
-            Some(((rank(*class, first.0, now), first), names))
+            let (since, name) = *names.peek()?;
+            let candidate = Candidate {
+                rank: rank(*class, *since, now),
+                since: *since,
+                name,
+                class: *class,
+            };
+            Some((candidate, names))
         });
-        firsts.min_by_key(|(first, _)| *first)
+        firsts.min_by_key(|(candidate, _)| *candidate)
     }
 }
 
+/// The run that starts first.
+struct First {
+    key: Key,
+    class: Class,
+    /// Number of runs of its namespace that are running or earlier in the order.
+    load: usize,
+}
+
 impl Order<'_> {
-    /// Removes the first run and returns it with the load of its namespace. [`Self::push_first`] adds the next run of that namespace.
-    fn take_first(&mut self) -> Option<(Key, usize)> {
+    /// Removes and returns the first run. [`Self::push_first`] adds the next run of its namespace.
+    fn take_first(&mut self) -> Option<First> {
         let Reverse((_, namespace)) = self.firsts.pop()?;
         let line = self.lines.get_mut(namespace)?;
-        let ((_, (_, name)), names) = line.first(self.now)?;
+        let (Candidate { name, class, .. }, names) = line.first(self.now)?;
         names.next();
         let load = line.load;
         self.places += 1;
         (line.load, line.served) = (load + 1, self.places);
-        Some((Key::new(namespace, name), load))
+        let key = Key::new(namespace, name);
+        Some(First { key, class, load })
+    }
+
+    /// Removes the remaining runs of a class.
+    fn exclude(&mut self, class: Class) {
+        for line in self.lines.values_mut() {
+            line.classes.retain(|(it, _)| *it != class);
+        }
+        let firsts: Vec<_> = self.firsts.drain().collect();
+        for Reverse((_, namespace)) in firsts {
+            self.push_first(namespace);
+        }
     }
 
     /// Adds the next run of `namespace` to the firsts.
@@ -284,8 +341,8 @@ impl Order<'_> {
             return;
         };
         let (load, served) = (line.load, line.served);
-        if let Some(((rank, (since, _)), _)) = line.first(self.now) {
-            let turn = (rank, load, served, *since);
+        if let Some((Candidate { rank, since, .. }, _)) = line.first(self.now) {
+            let turn = (rank, load, served, since);
             self.firsts.push(Reverse((turn, namespace)));
         }
     }
@@ -295,7 +352,7 @@ impl Iterator for Order<'_> {
     type Item = Key;
 
     fn next(&mut self) -> Option<Key> {
-        let (key, _) = self.take_first()?;
+        let First { key, .. } = self.take_first()?;
         self.push_first(&key.namespace);
         Some(key)
     }
@@ -349,9 +406,10 @@ mod tests {
         queue
     }
 
+    /// Runs that change something.
     fn running_of(keys: &[Key]) -> Running {
         let mut running = Running::default();
-        running.extend(keys.iter().cloned());
+        running.extend(keys.iter().cloned().map(|key| (key, Class::Change)));
         running
     }
 
@@ -360,22 +418,34 @@ mod tests {
         queue.order(&running, served, now).collect()
     }
 
-    /// Reference implementation of [`Places::admit`] for runs in this `order`.
-    fn admitted_one_by_one<'a>(places: Places, order: &'a [Key], running: &[Key]) -> Vec<&'a Key> {
-        let mut load: BTreeMap<&str, usize> = BTreeMap::new();
-        for key in running {
-            *load.entry(key.namespace.as_str()).or_default() += 1;
-        }
-        let mut free = places.all.saturating_sub(running.len());
+    /// Reference implementation of [`Places::admit`]: a linear search for each next run. `drift` of the runs are drift checks.
+    fn admitted_one_by_one(
+        places: Places,
+        queue: &[Waiting],
+        (running, drift): (&[Key], usize),
+        served: &Served,
+        now: Timestamp,
+    ) -> Vec<Key> {
+        let mut left = queue.to_vec();
+        let (mut going, mut drift, mut served) = (running.to_vec(), drift, served.clone());
         let mut admitted = Vec::new();
-        for key in order {
-            let load = load.entry(key.namespace.as_str()).or_default();
-            let kept = if *load == 0 { 0 } else { places.reserved };
-            if free > kept && *load < places.per_namespace {
-                *load += 1;
-                free -= 1;
-                admitted.push(key);
+        while going.len() < places.all {
+            left.retain(|waiting| waiting.class != Class::Drift || drift < places.drift);
+            let Some(next) = first_of(&left, &going, &served, now) else {
+                break;
+            };
+            let load = load_of(&going, &next.key.namespace);
+            let kept = if load == 0 { 0 } else { places.reserved };
+            if places.all - going.len() <= kept || load >= places.per_namespace {
+                left.retain(|waiting| waiting.key.namespace != next.key.namespace);
+                continue;
             }
+            left.retain(|waiting| waiting.key != next.key);
+            let last = served.values().max().copied().unwrap_or_default();
+            served.insert(next.key.namespace.clone(), last + 1);
+            drift += usize::from(next.class == Class::Drift);
+            going.push(next.key.clone());
+            admitted.push(next.key);
         }
         admitted
     }
@@ -445,31 +515,33 @@ mod tests {
         })
     }
 
-    /// Reference implementation of [`Queue::order`]: a linear search for each next run.
-    fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
-        let (mut left, mut going, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
-        let mut order = Vec::new();
-        let turn = |waiting: &Waiting, going: &[Key], served: &Served| {
+    /// The run that starts first, by linear search.
+    fn first_of(
+        queue: &[Waiting],
+        going: &[Key],
+        served: &Served,
+        now: Timestamp,
+    ) -> Option<Waiting> {
+        let turn = |waiting: &&Waiting| {
             let Key { namespace, name } = waiting.key.clone();
-            let load = going
-                .iter()
-                .filter(|key| key.namespace == namespace)
-                .count();
             let served = served.get(&namespace).copied().unwrap_or_default();
             (
                 rank(waiting.class, waiting.since, now),
-                load,
+                load_of(going, &namespace),
                 served,
                 waiting.since,
                 namespace,
                 name,
             )
         };
-        while let Some(next) = left
-            .iter()
-            .min_by_key(|it| turn(it, &going, &served))
-            .cloned()
-        {
+        queue.iter().min_by_key(turn).cloned()
+    }
+
+    /// Reference implementation of [`Queue::order`].
+    fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+        let (mut left, mut going, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
+        let mut order = Vec::new();
+        while let Some(next) = first_of(&left, &going, &served, now) {
             left.retain(|waiting| waiting.key != next.key);
             let last = served.values().max().copied().unwrap_or_default();
             served.insert(next.key.namespace.clone(), last + 1);
@@ -520,21 +592,53 @@ mod tests {
         assert_eq!(admitted, [key("b", "first")]);
     }
 
+    #[test]
+    fn drift_checks_take_half_of_the_slots_at_most() {
+        let places = Places::new(4, 4);
+        let mut queue: Vec<_> = (0..4)
+            .map(|n| waiting(&n.to_string(), "drift", Class::Drift, 0))
+            .collect();
+        let admit = |queue: &[Waiting], running: &Running| {
+            let now = at(2_000);
+            places.admit(&queue_of(queue), running, &Served::new(), now)
+        };
+        let first = [key("0", "drift"), key("1", "drift")];
+        assert_eq!(admit(&queue, &Running::default()), first);
+        let mut running = Running::default();
+        running.extend(first.clone().map(|key| (key, Class::Drift)));
+        assert_eq!(admit(&queue[2..], &running), []);
+        queue.push(waiting("2", "plan", Class::Plan, 1_999));
+        assert_eq!(admit(&queue[2..], &running), [key("2", "plan")]);
+        running.remove(&first[0]);
+        running.insert(first[1].clone(), Class::Change);
+        let after = [key("2", "drift"), key("3", "drift"), key("2", "plan")];
+        assert_eq!(admit(&queue[2..], &running), after);
+    }
+
     proptest! {
         #[test]
         fn admitted_runs_keep_to_the_limits_and_leave_no_slot_unused(
-            (queue, running, served) in crowd(), all in 0..20_usize, per_namespace in 0..8_usize,
+            (queue, running, served) in crowd(),
+            all in 0..20_usize,
+            per_namespace in 0..8_usize,
+            looks in 0..12_usize,
         ) {
             let places = Places::new(all, per_namespace);
-            let order = schedule(&queue, &running, &served, at(5_000));
-            let (of_queue, of_running) = (queue_of(&queue), running_of(&running));
-            let admitted = places.admit(&of_queue, &of_running, &served, at(5_000));
-            let one_by_one = admitted_one_by_one(places, &order, &running);
-            prop_assert_eq!(admitted.iter().collect::<Vec<_>>(), one_by_one);
+            let now = at(5_000);
+            let looks = looks.min(running.len());
+            let mut of_running = running_of(&running);
+            of_running.extend(running[..looks].iter().cloned().map(|key| (key, Class::Drift)));
+            let admitted = places.admit(&queue_of(&queue), &of_running, &served, now);
+            let one_by_one = admitted_one_by_one(places, &queue, (&running, looks), &served, now);
+            prop_assert_eq!(&admitted, &one_by_one);
             let mut then = running.clone();
             then.extend(admitted.iter().cloned());
             prop_assert!(admitted.is_empty() || then.len() <= places.all);
-            for waiting in &order {
+            let drift = |it: &&Waiting| it.class == Class::Drift;
+            let new = queue.iter().filter(|it| admitted.contains(&it.key)).filter(drift).count();
+            let share = looks + new;
+            prop_assert!(new == 0 || share <= places.drift);
+            for Waiting { key: waiting, class, .. } in &queue {
                 let namespace = &waiting.namespace;
                 let load = load_of(&then, namespace);
                 let grew = load > load_of(&running, namespace);
@@ -542,7 +646,8 @@ mod tests {
                 let free = places.all.saturating_sub(then.len());
                 let idle = load == 0 && free > 0;
                 let room = free > places.reserved && load < places.per_namespace;
-                prop_assert!(admitted.contains(waiting) || !(idle || room));
+                let has_share = *class != Class::Drift || share < places.drift;
+                prop_assert!(admitted.contains(waiting) || !has_share || !(idle || room));
             }
         }
 
@@ -575,6 +680,7 @@ mod tests {
             let classes = [Class::Change, Class::Plan, Class::Drift];
             let (mut queue, mut running) = (Queue::default(), Running::default());
             let (mut waits, mut goes) = (Vec::<Waiting>::new(), Vec::<Key>::new());
+            let mut looks = BTreeSet::new();
             let mut served = Served::new();
             for (number, (event, namespace, name, class, since)) in (1..).zip(events) {
                 let it = waiting(
@@ -592,22 +698,28 @@ mod tests {
                     1 => drop(queue.remove(&it.key)),
                     2 => {
                         queue.remove(&it.key);
-                        running.insert(it.key.clone());
+                        running.insert(it.key.clone(), it.class);
                         served.insert(it.key.namespace.clone(), number);
                         goes.retain(|key| *key != it.key);
+                        looks.remove(&it.key);
+                        if it.class == Class::Drift {
+                            looks.insert(it.key.clone());
+                        }
                         goes.push(it.key);
                     }
                     _ => {
                         prop_assert_eq!(running.remove(&it.key), goes.contains(&it.key));
                         goes.retain(|key| *key != it.key);
+                        looks.remove(&it.key);
                     }
                 }
                 let now = at(4_000);
                 let order: Vec<Key> = queue.order(&running, &served, now).collect();
                 prop_assert_eq!(&order, &one_by_one(&waits, &goes, &served, now));
                 let admitted = places.admit(&queue, &running, &served, now);
-                let one_by_one = admitted_one_by_one(places, &order, &goes);
-                prop_assert_eq!(admitted.iter().collect::<Vec<_>>(), one_by_one);
+                let going = (&*goes, looks.len());
+                let one_by_one = admitted_one_by_one(places, &waits, going, &served, now);
+                prop_assert_eq!(admitted, one_by_one);
             }
         }
 
