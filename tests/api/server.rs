@@ -230,8 +230,8 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // The features of hack/lib/common.sh.
-    let mut build = Command::new(cargo);
-    build
+    let mut command = Command::new(cargo);
+    command
         .args(["build", "--quiet", "--locked", "--workspace", "--examples"])
         .args(["--bin", program])
         .current_dir(root());
@@ -243,10 +243,10 @@ pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
     };
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(is_set) {
-            build.env_remove(name);
+            command.env_remove(name);
         }
     }
-    let built = build.status();
+    let built = command.status();
     if !built.is_ok_and(|status| status.success()) {
         return Err(format!(
             "{program} does not build: cargo build --workspace --bin {program}"
