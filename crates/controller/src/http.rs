@@ -1,5 +1,6 @@
 //! The operator's HTTP server.
 
+mod connections;
 mod hooks;
 mod metrics;
 mod probes;
@@ -12,12 +13,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use axum::Router;
-use axum::serve::Listener;
 use tokio::net::TcpListener;
 
 use crate::config::Config;
 use crate::sync::Syncs;
+use connections::listen;
 pub(crate) use hooks::{Hooks, Push, Pushed};
 pub(crate) use metrics::Measured;
 pub(crate) use probes::Health;
@@ -57,12 +57,7 @@ impl Listeners {
     }
 
     /// Answers until `stop` ends.
-    pub(crate) async fn serve<S>(
-        self,
-        config: &Config,
-        parts: Parts,
-        stop: impl Fn() -> S,
-    ) -> Result<()>
+    pub(crate) async fn serve<S>(self, config: &Config, parts: Parts, stop: impl Fn() -> S)
     where
         S: Future<Output = ()> + Send + 'static,
     {
@@ -74,7 +69,7 @@ impl Listeners {
             return listen(self.all, router.merge(sync::router(door)), stop()).await;
         };
         let sync = listen(by_tls, sync::router(door), stop());
-        tokio::try_join!(listen(self.all, router, stop()), sync).map(drop)
+        tokio::join!(listen(self.all, router, stop()), sync);
     }
 }
 
@@ -87,21 +82,6 @@ async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {
         (listener, _) => listener,
     };
     listener.with_context(|| format!("{flag} {address}: the address is taken or not ours"))
-}
-
-async fn listen<L>(
-    listener: L,
-    router: Router,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> Result<()>
-where
-    L: Listener,
-    L::Addr: std::fmt::Debug,
-{
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop)
-        .await
-        .context("serve http")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use reqwest::{Client, ClientBuilder};
 use tempfile::TempDir;
 
 use super::*;
+use crate::http::connections::listen;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -49,7 +50,7 @@ async fn served(flags: &SyncFlags) -> String {
     let listener = TlsListener::new(listener, Identity::of(flags).unwrap()).unwrap();
     let url = format!("https://localhost:{}/", listener.address.port());
     let router = Router::new().route("/", get(|| async { "hello" }));
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    tokio::spawn(listen(listener, router, std::future::pending()));
     url
 }
 
