@@ -4,8 +4,8 @@ use alustan_source::{Reference, RepositoryUrl};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Addresses with more bytes are nobody's.
-const LONGEST_ADDRESS: usize = 2048;
+/// Maximum size of an address and of the name of a reference, in bytes.
+const LONGEST: usize = 2048;
 
 /// Who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,11 +149,17 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     let repositories: Vec<RepositoryUrl> = addresses
         .iter()
         .flatten()
-        .filter(|address| address.len() <= LONGEST_ADDRESS)
+        .filter(|address| address.len() <= LONGEST)
         .filter_map(|address| RepositoryUrl::parse(address).ok())
         .collect();
     if repositories.is_empty() {
         return Err("it names no repository that git could fetch by https or ssh".to_owned());
+    }
+    let mut names = [&reference, &default].into_iter().flatten();
+    if names.any(|name| name.len() > LONGEST) {
+        return Err(format!(
+            "ref or default_branch is longer than {LONGEST} bytes"
+        ));
     }
     Ok(Push {
         repositories,
@@ -280,6 +286,9 @@ mod tests {
             let url = format!("{url}{}", "c".repeat(bytes - url.len()));
             json!({"repository": url}).to_string()
         };
+        let moved = |bytes: usize| {
+            json!({"repository": "https://a.test/b", "ref": "r".repeat(bytes)}).to_string()
+        };
         for (body, said) in [
             ("", "no JSON"),
             ("[]", "not of the form"),
@@ -289,13 +298,21 @@ mod tests {
                 "branch",
             ),
             (r#"{"repository": "file:///etc"}"#, "names no repository"),
-            (&named(LONGEST_ADDRESS + 1), "names no repository"),
+            (&named(LONGEST + 1), "names no repository"),
+            (&moved(LONGEST + 1), "longer than 2048 bytes"),
         ] {
             let error = read(Sender::Generic, body.as_bytes()).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
-        let longest = read(Sender::Generic, named(LONGEST_ADDRESS).as_bytes());
-        assert_eq!(longest.map(|push| push.repositories.len()), Ok(1));
+        for longest in [named(LONGEST), moved(LONGEST)] {
+            let longest = read(Sender::Generic, longest.as_bytes());
+            assert_eq!(longest.map(|push| push.repositories.len()), Ok(1));
+        }
+        let branch = json!({"ref": "main", "repository": {
+            "clone_url": "https://a.test/b", "default_branch": "b".repeat(LONGEST + 1),
+        }});
+        let error = read(Sender::Github, branch.to_string().as_bytes()).unwrap_err();
+        assert!(error.contains("default_branch is longer"), "{error}");
         assert!(read(Sender::Github, br#"{"zen": "x"}"#).is_err());
     }
 }
