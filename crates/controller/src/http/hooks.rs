@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use k8s_openapi::jiff::Timestamp;
-use reqwest::Client;
+use reqwest::{Client, redirect};
 use ring::digest::{self, digest};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -41,6 +41,9 @@ const MEMORY: usize = 10_000;
 
 /// How long an answer waits for the controller, which may still be starting.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Maximum size of the answer of the replica that leads, in bytes.
+const LONGEST_ANSWER: usize = 64 << 10;
 
 /// A push, and whom to tell how many resources it concerns.
 pub(crate) type Pushed = (Push, oneshot::Sender<usize>);
@@ -84,7 +87,11 @@ impl Hooks {
         pushes: mpsc::Sender<Pushed>,
         leader: Leader,
     ) -> anyhow::Result<Self> {
-        let http = Client::builder().no_proxy().timeout(PATIENCE).build();
+        let http = Client::builder()
+            .no_proxy()
+            .timeout(PATIENCE)
+            .redirect(redirect::Policy::none())
+            .build();
         Ok(Self {
             secrets,
             pushes,
@@ -245,9 +252,15 @@ async fn hand_on(
         let why = with_causes(&error);
         nobody(&format!("the replica that leads cannot be reached: {why}"))
     };
-    let answered = asked.await.map_err(unreachable)?;
+    let mut answered = asked.await.map_err(unreachable)?;
     let status = answered.status();
-    let told = answered.bytes().await.map_err(unreachable)?;
+    let mut told = Vec::new();
+    while let Some(chunk) = answered.chunk().await.map_err(unreachable)? {
+        if told.len() + chunk.len() > LONGEST_ANSWER {
+            return Err(nobody("the replica that leads says more than 64 KiB"));
+        }
+        told.extend_from_slice(&chunk);
+    }
     Ok((status, [(CONTENT_TYPE, "application/json")], told).into_response())
 }
 

@@ -1,8 +1,10 @@
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
+use axum::http::header::LOCATION;
 use tower::ServiceExt as _;
 
 use super::*;
+use crate::fake_api;
 
 const SECRET: &[u8] = b"a secret";
 const PUSH: &str =
@@ -260,12 +262,16 @@ async fn before_the_controller_is_up_a_push_is_sent_again() {
 /// An endpoint that answers on loopback, and one that stands by for it.
 async fn two_replicas() -> (Endpoint, Endpoint) {
     let leads = Endpoint::new();
+    let stands_by = stands_by_for(leads.router.clone()).await;
+    (leads, stands_by)
+}
+
+/// An endpoint that stands by for one that answers as `leader` does.
+async fn stands_by_for(leader: Router) -> Endpoint {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = leads.router.clone();
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    let stands_by = Endpoint::of(Leader::following(Some(address)));
-    (leads, stands_by)
+    tokio::spawn(async move { axum::serve(listener, leader).await });
+    Endpoint::of(Leader::following(Some(address)))
 }
 
 #[tokio::test]
@@ -297,6 +303,32 @@ async fn a_push_that_reaches_nobody_who_leads_is_told_so() {
         assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
         assert!(told["message"].as_str().unwrap().contains(why), "{told}");
     }
+}
+
+#[tokio::test]
+async fn a_push_that_is_handed_on_follows_no_redirect() {
+    let (elsewhere, asked) = fake_api::address(|_| (202, json!({}))).await;
+    let redirect = move || {
+        let to = [(LOCATION, elsewhere.clone())];
+        async move { (StatusCode::TEMPORARY_REDIRECT, to, "{}") }
+    };
+    let stands_by = stands_by_for(Router::new().fallback(redirect)).await;
+    let (status, _) = stands_by.github(SECRET, "push", PUSH).await;
+    assert_eq!(status, 307);
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_of_the_leader_without_end_is_not_read() {
+    let endless = || async {
+        let chunk = || Ok::<_, std::io::Error>(vec![b' '; 4096]);
+        Body::from_stream(futures::stream::repeat_with(chunk))
+    };
+    let stands_by = stands_by_for(Router::new().fallback(endless)).await;
+    let (status, told) = stands_by.github(SECRET, "push", PUSH).await;
+    assert_eq!((status, &told["reason"]), (503, &json!(NOT_LEADER)));
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains("64 KiB"), "{told}");
 }
 
 #[tokio::test]

@@ -240,3 +240,19 @@ async fn a_lease_that_cannot_be_read_is_told() {
     let role = Role::None("could not read Lease alustan: no answer".to_owned());
     assert_eq!(only.leader.role(), role);
 }
+
+#[test]
+fn an_address_in_the_lease_is_an_ip_address_and_a_port() {
+    let lease = |at: &str| Lease {
+        metadata: ObjectMeta {
+            annotations: Some([(ADDRESS.to_owned(), at.to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        spec: None,
+    };
+    let right = Some("10.0.0.1:8080".parse().unwrap());
+    assert_eq!(address(&lease("10.0.0.1:8080")), right);
+    for wrong in ["evil.test:80", "http://10.0.0.1", "http://10.0.0.1:80", ""] {
+        assert_eq!(address(&lease(wrong)), None, "{wrong}");
+    }
+}
