@@ -176,7 +176,7 @@ impl Election {
                     Some(now.clone())
                 },
                 renew_time: Some(now),
-                lease_transitions: Some(changes + i32::from(!renews && !first)),
+                lease_transitions: Some(changes.saturating_add(i32::from(!renews && !first))),
                 ..LeaseSpec::default()
             }),
         }

@@ -232,6 +232,21 @@ async fn what_others_wrote_on_the_lease_stays() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_with_the_largest_number_of_transitions_is_taken() {
+    let api = Api::default();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "alustan", "resourceVersion": "7"},
+        "spec": {"leaseTransitions": i32::MAX},
+    });
+    api.0.lock().unwrap().lease = Some(lease);
+    let replica = api.replica("a", None);
+    let led = timeout(Duration::from_mins(1), replica.leads()).await;
+    assert!(led.is_ok());
+    assert_eq!(api.lease()["spec"]["leaseTransitions"], i32::MAX);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_cannot_be_read_is_told() {
     let api = Api::default();
     api.is_down(true);
