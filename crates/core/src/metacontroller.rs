@@ -161,6 +161,11 @@ pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
         let message = "parent.metadata has no name, no namespace or no uid";
         return Err(Refusal::new(400, "InvalidRequest", message));
     }
+    if !is_label(&namespace) || !is_subdomain(&name) {
+        let message = "parent.metadata.namespace is no DNS label, or parent.metadata.name is no DNS \
+                       subdomain (RFC 1123)";
+        return Err(Refusal::new(400, "InvalidRequest", message));
+    }
     Ok(Asked {
         namespace,
         name,
@@ -168,6 +173,27 @@ pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
         status: parent.status,
         finalizing,
     })
+}
+
+/// Whether it is a DNS label, as the name of a namespace is: both names become part of the path of a
+/// request to the API server
+/// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#names>).
+fn is_label(name: &str) -> bool {
+    name.len() <= 63 && is_part(name)
+}
+
+/// Whether it is a DNS subdomain, as the name of a resource is.
+fn is_subdomain(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_part)
+}
+
+/// Whether it begins and ends with a small letter or a digit, with only those and `-` between.
+fn is_part(name: &str) -> bool {
+    let end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    let ends = [bytes.first(), bytes.last()];
+    ends.into_iter().all(|byte| byte.copied().is_some_and(end))
+        && bytes.iter().all(|byte| end(*byte) || *byte == b'-')
 }
 
 /// The API server leaves out `kind` where a program reads the controller into a type of its own.

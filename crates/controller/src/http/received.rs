@@ -93,6 +93,16 @@ mod tests {
         assert!(matches!(long, Err(Unreceived::TooLarge)));
     }
 
+    #[tokio::test]
+    async fn no_more_than_64_mib_are_held_by_default() {
+        let budget = Budget::default();
+        let all = budget
+            .receive(Body::from(vec![0_u8; 64 << 20]), usize::MAX)
+            .await;
+        let more = budget.receive(Body::from("1"), 1).await;
+        assert!(all.is_ok() && matches!(more, Err(Unreceived::Busy)));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_sends_slowly_holds_what_arrived_and_not_for_long() {
         let budget = Budget::of(10);

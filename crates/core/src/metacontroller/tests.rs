@@ -164,6 +164,42 @@ fn what_cannot_be_answered_is_refused_with_a_reason() {
 }
 
 #[test]
+fn what_is_no_name_of_a_resource_or_namespace_is_refused() {
+    let long = "a".repeat(254);
+    let named = |field: &str, name: &str| {
+        let pointer = format!("/parent/metadata/{field}");
+        asked(&with(&pointer, Some(json!(name))))
+    };
+    for (field, name) in [
+        ("namespace", "../x"),
+        ("namespace", "a.b"),
+        ("namespace", "Team"),
+        ("namespace", "-a"),
+        ("namespace", &long[..64]),
+        ("name", "../x"),
+        ("name", "a/b"),
+        ("name", "a%2fb"),
+        ("name", "a..b"),
+        ("name", "a-"),
+        ("name", &long),
+    ] {
+        let refusal = named(field, name).unwrap_err();
+        assert_eq!(
+            (refusal.status, refusal.reason),
+            (400, "InvalidRequest"),
+            "{field}: {name}"
+        );
+    }
+    for (field, name) in [
+        ("namespace", &long[..63]),
+        ("name", &long[..253]),
+        ("name", "0.a-b"),
+    ] {
+        assert!(named(field, name).is_ok(), "{field}: {name}");
+    }
+}
+
+#[test]
 fn the_version_is_that_of_the_hook_that_is_called() {
     let mut request = with("/finalizing", Some(json!(true)));
     request["controller"]["spec"]["hooks"]["sync"]["version"] = json!("v3");
