@@ -189,7 +189,7 @@ async fn other_events_are_no_pushes_and_odd_bodies_are_told() {
             "{body}"
         );
     }
-    let long = " ".repeat(LONGEST + 1);
+    let long = " ".repeat((5 << 20) + 1);
     let (status, told) = endpoint.github(SECRET, "push", &long).await;
     assert_eq!((status, &told["reason"]), (413, &json!("TooLarge")));
 }
@@ -237,6 +237,18 @@ async fn what_is_remembered_has_a_bound() {
     }
     assert!(hooks.is_seen(&MEMORY.to_be_bytes()));
     assert_eq!(hooks.seen.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_is_forgotten_after_ten_minutes() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let hooks = Hooks::new(None, mpsc::channel(1).0, Leader::leading()).unwrap();
+    hooks.remember(b"a".to_vec());
+    tokio::time::advance(Duration::from_secs(599)).await;
+    assert!(hooks.is_seen(b"a"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!hooks.is_seen(b"a"));
+    assert!(hooks.seen.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
