@@ -102,6 +102,18 @@ impl Scene {
         let events = asked.iter().filter(|it| it.uri.contains("/events"));
         events.count()
     }
+
+    /// Waits for so many warnings, and returns all that the API server was told.
+    async fn warned(&self, warnings: usize) -> String {
+        let wait = async {
+            while self.warnings() < warnings {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), wait).await.unwrap();
+        let asked = self.api.lock().unwrap();
+        asked.iter().map(|it| it.body.to_string()).collect()
+    }
 }
 
 async fn place(status: u16) -> (Value, Log) {
@@ -200,21 +212,24 @@ async fn an_address_leads_to_no_other_and_what_it_answers_is_told_to_nobody() {
     let places = sends_on(elsewhere[0]["url"].as_str().unwrap()).await;
     let tf = scene.with(&places);
     scene.notifier.tell(&who(), &tf, &failed("a"));
-    let wait = async {
-        while scene.warnings() == 0 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(10), wait).await.unwrap();
+    let said = scene.warned(1).await;
     assert!(log.lock().unwrap().is_empty(), "redirects are not followed");
-    let said: String = scene
-        .api
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|it| it.body.to_string())
-        .collect();
     assert!(said.contains("307") && !said.contains("inside!"), "{said}");
+}
+
+#[tokio::test]
+async fn path_and_query_of_an_address_are_not_told() {
+    let mut scene = scene().await;
+    let (refuses, _log) = fake_api::address(|_| (503, json!({}))).await;
+    let origins = [&*refuses, "http://127.0.0.1:1"];
+    let places = origins.map(|origin| json!({"url": format!("{origin}/s3cret?token=s3cret")}));
+    let tf = scene.with(&json!(places));
+    scene.notifier.tell(&who(), &tf, &failed("a"));
+    let said = scene.warned(origins.len()).await;
+    for origin in origins {
+        assert!(said.contains(origin), "{said}");
+    }
+    assert!(!said.contains("s3cret"), "{said}");
 }
 
 #[tokio::test]
