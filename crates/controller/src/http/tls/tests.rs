@@ -3,6 +3,7 @@ use axum::routing::get;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use reqwest::{Client, ClientBuilder};
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt as _;
 
 use super::*;
 use crate::http::connections::listen;
@@ -102,6 +103,18 @@ async fn a_caller_that_says_nothing_holds_up_nobody() {
     let address = format!("127.0.0.1:{port}");
     let _silent = TcpStream::connect(&address).await.unwrap();
     assert_eq!(hello(client(&server), &url).await.as_deref(), Some("hello"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_shake_hands_is_let_go() {
+    let (_folder, flags) = folder(&authority(), None);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TlsListener::new(listener, Identity::of(&flags).unwrap()).unwrap();
+    let mut silent = TcpStream::connect(listener.address).await.unwrap();
+    let began = tokio::time::Instant::now();
+    let read = tokio::time::timeout(PATIENCE * 2, silent.read(&mut [0; 1])).await;
+    assert_eq!(read.unwrap().unwrap(), 0);
+    assert!(began.elapsed() >= PATIENCE);
 }
 
 #[test]
