@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use alustan_api::{FINALIZER, State, Terraform, TerraformStatus};
+use alustan_api::{FINALIZER, State, Terraform, TerraformStatus, labels};
 use alustan_core::absorb::open_run;
 use alustan_core::admission::{LIMITS, QUOTA, limits_of};
 use alustan_core::decide::decide;
@@ -286,11 +286,20 @@ fn key(who: &Ref) -> Key {
     Key::new(who.namespace.clone().unwrap_or_default(), &who.name)
 }
 
-/// Who has a run or a build that goes on, as after a restart of the operator.
+/// Resources with an unfinished run or build, as after a restart of the operator.
 fn running(cx: &Context) -> Vec<Key> {
     let jobs = cx.mirrors.jobs.filter(|job| jobs::is_running(cx, job));
-    let owners = jobs.iter().filter_map(|job| owner(&cx.settings, &**job));
+    let owners = jobs.iter().filter_map(|job| existing_owner(cx, &**job));
     owners.map(|who| key(&who)).collect()
+}
+
+/// Returns the resource that `object` was made for, if it exists. Tenants create Jobs with any labels: the slot of a resource that does not
+/// exist would never be released.
+fn existing_owner(cx: &Context, object: &impl Resource) -> Option<Ref> {
+    let who = owner(&cx.settings, object)?;
+    let resource = cx.resources.get(&who)?;
+    let is_made_for = object.labels().get(labels::UID) == resource.meta().uid.as_ref();
+    is_made_for.then_some(who)
 }
 
 /// Class of the run that goes on, or whose pod still lives.

@@ -3,18 +3,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use alustan_api::Terraform;
+use alustan_api::labels::{self, Component};
 use alustan_api::run::{History, RunRecord};
+use alustan_core::references::Key;
 use alustan_core::schedule::Places;
 use alustan_core::step::{Step, TakeOver};
 use clap::Parser as _;
+use k8s_openapi::api::batch::v1::Job;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::{look, retry};
-use crate::Ref;
+use super::{look, retry, running};
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
@@ -27,9 +30,20 @@ use crate::mirror::Mirror;
 use crate::observe::Session;
 use crate::run::{LISTS, Made, context};
 use crate::signing::Signer;
+use crate::{Guarded, Ref};
 
 /// The operator with `client`, which has seen an empty cluster.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
+    operator_with(client, cache, reflector::store().0, reflector::store().0)
+}
+
+/// The operator with `client`, which has seen `jobs` and `resources`.
+fn operator_with(
+    client: kube::Client,
+    cache: &std::path::Path,
+    jobs: Store<Job>,
+    resources: Store<Guarded>,
+) -> Arc<Context> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let flags = [
         "alustan",
@@ -52,11 +66,11 @@ fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
         secrets: Mirror::new(reflector::store().0),
         config_maps: Mirror::new(reflector::store().0),
         claims: Mirror::new(reflector::store().0),
-        jobs: Mirror::new(reflector::store().0),
+        jobs: Mirror::new(jobs),
         pods: Mirror::new(reflector::store().0),
         listed: watch::channel(LISTS).1,
     };
-    Arc::new(context(made, &config, mirrors, reflector::store().0).unwrap())
+    Arc::new(context(made, &config, mirrors, resources).unwrap())
 }
 
 async fn told(place: &Log) -> Value {
@@ -283,4 +297,32 @@ async fn values_and_scripts_have_a_bound() {
         Box::pin(seen(0, inline(&format!("{longest}x")))).await,
         too_large
     );
+}
+
+/// An unfinished Job with the labels of a run of the resource `name` with this uid.
+fn unfinished_job(job: &str, name: &str, uid: &str) -> Job {
+    let labels = labels::of(name, uid, Component::Run);
+    let job = json!({"metadata": {"name": job, "namespace": "team", "labels": labels}});
+    serde_json::from_value(job).unwrap()
+}
+
+#[tokio::test]
+async fn forged_jobs_hold_no_slots_after_a_restart() {
+    let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (jobs, mut job_writer) = reflector::store();
+    let (resources, mut resource_writer) = reflector::store();
+    let tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+    resource_writer.apply_watcher_event(&Event::Apply(DeserializeGuard(Ok(tf))));
+    for job in [
+        unfinished_job("web-apply-1", "web", "u"),
+        unfinished_job("of-an-earlier-resource", "web", "u1"),
+        unfinished_job("of-no-resource", "x1", "u"),
+    ] {
+        job_writer.apply_watcher_event(&Event::Apply(job));
+    }
+    let cx = operator_with(client, folder.path(), jobs, resources);
+    assert_eq!(running(&cx), [Key::new("team", "web")]);
+    job_writer.apply_watcher_event(&Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
+    assert_eq!(running(&cx), []);
 }
