@@ -11,7 +11,7 @@ use alustan_core::decide::decide;
 use alustan_core::metacontroller::{Pace, pace};
 use alustan_core::references::Key;
 use alustan_core::schedule::Class;
-use alustan_core::seen::{BuildState, Seen};
+use alustan_core::seen::{BuildState, JobSeen, RecordSeen, Seen};
 use alustan_core::settings::Settings;
 use alustan_core::start::{class, occupied};
 use alustan_core::status::troubled;
@@ -219,7 +219,7 @@ async fn act(
         .any(|step| matches!(step, Step::RemoveFinalizer));
     let mut pass = Pass::new(cx, tf, session, seen);
     let mut done = pass.enact(&steps).await;
-    let run = running_class(seen);
+    let run = running_class(seen.record.as_ref(), seen.job.as_ref());
     match start {
         Some(Start {
             class,
@@ -302,13 +302,16 @@ fn existing_owner(cx: &Context, object: &impl Resource) -> Option<Ref> {
     is_made_for.then_some(who)
 }
 
-/// Class of the run that goes on, or whose pod still lives.
-fn running_class(seen: &Seen) -> Option<Class> {
-    let record = seen.record.as_ref().map(|seen| &seen.record);
-    let open = record.is_some_and(|record| open_run(record).is_some());
-    let run = record.and_then(|record| record.run.as_ref());
+/// Class of the run that goes on, or whose pod still lives. A run that has reported needs no slot, even if its report cannot be recorded
+/// yet, for example while a quota refuses the Secret with its outputs.
+fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
+    let is_unreported = record.is_some_and(|seen| {
+        let reported = seen.report.as_ref().map(|report| report.number);
+        open_run(&seen.record).is_some() && reported != Some(seen.record.number)
+    });
+    let run = record.and_then(|seen| seen.record.run.as_ref());
     let class = run.map_or(Class::Change, |run| class(run.kind));
-    (open || occupied(seen.job.as_ref())).then_some(class)
+    (is_unreported || occupied(job)).then_some(class)
 }
 
 /// A build that `who` began goes on. Who waits for the build of another has no place.

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
+use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_core::references::Key;
-use alustan_core::schedule::Places;
+use alustan_core::schedule::{Class, Places};
+use alustan_core::seen::{JobSeen, RecordSeen};
 use alustan_core::step::{Step, TakeOver};
 use clap::Parser as _;
 use k8s_openapi::api::batch::v1::Job;
@@ -17,7 +19,7 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::{look, retry, running};
+use super::{look, retry, running, running_class};
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
@@ -325,4 +327,53 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
     assert_eq!(running(&cx), [Key::new("team", "web")]);
     job_writer.apply_watcher_event(&Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
     assert_eq!(running(&cx), []);
+}
+
+/// The record of an open apply with number 2.
+fn open_record() -> RecordSeen {
+    let run = json!({
+        "kind": "apply", "trigger": "created", "job": "web-apply-2", "image": "i@sha256:1", "tag": "t",
+        "configHash": "h", "startedAt": "2026-01-01T00:00:00Z",
+    });
+    RecordSeen {
+        version: "1".to_owned(),
+        report_version: Some("1".to_owned()),
+        key: Vec::new(),
+        record: RunRecord {
+            number: 2,
+            run: Some(serde_json::from_value(run).unwrap()),
+            ..RunRecord::default()
+        },
+        inputs: None,
+        report: None,
+        outputs: None,
+        history: History::default(),
+    }
+}
+
+/// The Secret with its outputs cannot be written while a quota is used up.
+#[test]
+fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
+    let mut record = open_record();
+    let pod = JobSeen {
+        uid: "j".to_owned(),
+        finished: true,
+        has_pod: true,
+        pods_alive: true,
+        waiting: None,
+        ended: None,
+    };
+    let with_report = |number: i64| -> Option<RunReport> {
+        let report = json!({
+            "number": number, "kind": "apply", "result": "Done",
+            "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z",
+        });
+        Some(serde_json::from_value(report).unwrap())
+    };
+    assert_eq!(running_class(Some(&record), None), Some(Class::Change));
+    record.report = with_report(1);
+    assert_eq!(running_class(Some(&record), None), Some(Class::Change));
+    record.report = with_report(2);
+    assert_eq!(running_class(Some(&record), Some(&pod)), Some(Class::Change));
+    assert_eq!(running_class(Some(&record), None), None);
 }
