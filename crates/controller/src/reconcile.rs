@@ -310,7 +310,7 @@ fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<C
         open_run(&seen.record).is_some() && reported != Some(seen.record.number)
     });
     let run = record.and_then(|seen| seen.record.run.as_ref());
-    let class = run.map_or(Class::Change, |run| class(run.kind));
+    let class = run.map_or(Class::Change, |run| class(run.kind, &run.trigger));
     (is_unreported || occupied(job)).then_some(class)
 }
 

@@ -608,11 +608,11 @@ impl Case<'_> {
     fn waiting_for_image(&self, next: &Next) -> Waits {
         match next {
             Next::Run(wanted, kind, trigger) => Waits {
-                class: start::class(*kind),
+                class: start::class(*kind, trigger),
                 quietly: self.is_quiet(*kind, trigger, &wanted.config.hash),
             },
             Next::Image(_) | Next::Rest(..) => Waits {
-                class: start::class(RunKind::Plan),
+                class: Class::Plan,
                 quietly: false,
             },
         }
@@ -771,7 +771,7 @@ impl Case<'_> {
         Decision {
             steps: self.steps,
             start: Some(Start {
-                class: start::class(run.kind),
+                class: start::class(run.kind, &run.trigger),
                 steps,
                 status: running,
             }),

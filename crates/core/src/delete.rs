@@ -18,6 +18,7 @@ use crate::decide::{CONFLICT, Case, Waits};
 use crate::image::ImagePlan;
 use crate::notices::{DESTROYED, LAST_WORD, is_wanted};
 use crate::retry;
+use crate::schedule::Class;
 use crate::seen::Answer;
 use crate::start::{self, Plan};
 use crate::state_volume;
@@ -192,7 +193,7 @@ fn destroy_by_the_spec(mut case: Case<'_>) -> Decision {
                 ..*missing
             };
             let waits = Waits {
-                class: start::class(RunKind::Destroy),
+                class: Class::Change,
                 quietly: false,
             };
             case.without_image(&image, missing, waits)

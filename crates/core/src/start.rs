@@ -326,11 +326,12 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
     }
 }
 
-/// The place of a run, and of a build for one, in the queue.
-pub(crate) fn class(kind: RunKind) -> Class {
+/// Returns the class in the queue of a run, and of a build for it. A person waits for a drift check that was requested.
+pub fn class(kind: RunKind, trigger: &Trigger) -> Class {
     match kind {
         RunKind::Apply | RunKind::Destroy => Class::Change,
         RunKind::Plan => Class::Plan,
+        RunKind::Drift if *trigger == Trigger::Requested => Class::Plan,
         RunKind::Drift => Class::Drift,
     }
 }

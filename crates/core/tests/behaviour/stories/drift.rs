@@ -3,6 +3,7 @@
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_api::{APPLY_AT, State};
+use alustan_core::schedule::Class;
 use rstest::rstest;
 
 use super::is_quiet;
@@ -374,4 +375,14 @@ fn who_asks_for_a_run_has_a_change_applied_whatever_the_mode() {
     world.fail_at(Stage::Planning, FailureClass::User);
     world.ask().settle();
     assert_eq!(world.last_run().0, RunKind::Apply);
+}
+
+#[test]
+fn requested_drift_check_is_queued_as_a_plan() {
+    let mut world = World::with_mode("Report");
+    world.room = false;
+    let due = world.next_look().decision.start.unwrap();
+    assert_eq!(due.class, Class::Drift);
+    let requested = world.ask().look_once().decision.start.unwrap();
+    assert_eq!(requested.class, Class::Plan);
 }
