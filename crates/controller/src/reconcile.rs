@@ -135,6 +135,9 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
         Ok(seen) => seen,
         Err(error @ (Error::Conflict | Error::Gone)) => return Err(error),
         Err(error) => {
+            if !is_at_work(cx, &who) {
+                cx.dispatcher.idle(&key(&who), Timestamp::now());
+            }
             let status = tf.status.clone().unwrap_or_default();
             report(&session, trouble(&tf, &cx.settings, status, &error)).await?;
             return Err(error);
@@ -249,6 +252,10 @@ async fn act(
                 status.queue = Some(alustan_api::QueueStatus { position });
             }
         },
+        // The steps before the run failed.
+        Some(_) if done.as_ref().is_err_and(|error| !error.is_conflict()) => {
+            cx.dispatcher.idle(&key, Timestamp::now());
+        }
         Some(_) => {}
         None if run.is_some() || builds(cx, who, tf, seen) => cx.dispatcher.running(&key, run),
         None => cx.dispatcher.idle(&key, Timestamp::now()),
@@ -284,6 +291,17 @@ pub(crate) fn forget(cx: &Context, who: &Ref) {
 
 fn key(who: &Ref) -> Key {
     Key::new(who.namespace.clone().unwrap_or_default(), &who.name)
+}
+
+/// Whether the mirrors have an unfinished Job of `who`, or a pod of a run that has not ended.
+fn is_at_work(cx: &Context, who: &Ref) -> bool {
+    let jobs = cx.mirrors.jobs.filter(|job| {
+        existing_owner(cx, job).as_ref() == Some(who) && jobs::is_running(cx, job)
+    });
+    let pods = cx.mirrors.pods.filter(|pod| {
+        existing_owner(cx, pod).as_ref() == Some(who) && jobs::is_living_run(pod)
+    });
+    !(jobs.is_empty() && pods.is_empty())
 }
 
 /// Resources with an unfinished run or build, as after a restart of the operator.

@@ -197,6 +197,11 @@ pub(crate) fn is_running(cx: &Context, job: &Job) -> bool {
     is_ours && !finished(job) && !has_lingering_pod(cx, job)
 }
 
+/// Whether `pod` is the pod of a run, and its engine container may still run.
+pub(crate) fn is_living_run(pod: &Pod) -> bool {
+    is(pod.labels(), Component::Run) && alive(pod)
+}
+
 fn has_lingering_pod(cx: &Context, job: &Job) -> bool {
     let pods = pods(cx, &job.namespace().unwrap_or_default(), &job.name_any());
     pods.iter().any(|pod| lingers(pod))

@@ -2,16 +2,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
+use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::references::Key;
 use alustan_core::schedule::{Class, Places};
 use alustan_core::seen::{JobSeen, RecordSeen};
-use alustan_core::step::{Step, TakeOver};
+use alustan_core::step::{Decision, Start, Step, TakeOver};
 use clap::Parser as _;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{self, Store};
@@ -19,7 +20,7 @@ use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::{look, retry, running, running_class};
+use super::{act, look, retry, running, running_class};
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
 use crate::dispatch::Dispatcher;
@@ -36,15 +37,29 @@ use crate::{Guarded, Ref};
 
 /// The operator with `client`, which has seen an empty cluster.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
-    operator_with(client, cache, reflector::store().0, reflector::store().0)
+    let stores = Stores {
+        jobs: reflector::store().0,
+        pods: reflector::store().0,
+        resources: reflector::store().0,
+    };
+    operator_with(client, cache, stores)
 }
 
-/// The operator with `client`, which has seen `jobs` and `resources`.
+/// What the operator has seen of the cluster.
+struct Stores {
+    jobs: Store<Job>,
+    pods: Store<Pod>,
+    resources: Store<Guarded>,
+}
+
 fn operator_with(
     client: kube::Client,
     cache: &std::path::Path,
-    jobs: Store<Job>,
-    resources: Store<Guarded>,
+    Stores {
+        jobs,
+        pods,
+        resources,
+    }: Stores,
 ) -> Arc<Context> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let flags = [
@@ -69,7 +84,7 @@ fn operator_with(
         config_maps: Mirror::new(reflector::store().0),
         claims: Mirror::new(reflector::store().0),
         jobs: Mirror::new(jobs),
-        pods: Mirror::new(reflector::store().0),
+        pods: Mirror::new(pods),
         listed: watch::channel(LISTS).1,
     };
     Arc::new(context(made, &config, mirrors, resources).unwrap())
@@ -323,7 +338,12 @@ async fn forged_jobs_hold_no_slots_after_a_restart() {
     ] {
         job_writer.apply_watcher_event(&Event::Apply(job));
     }
-    let cx = operator_with(client, folder.path(), jobs, resources);
+    let stores = Stores {
+        jobs,
+        pods: reflector::store().0,
+        resources,
+    };
+    let cx = operator_with(client, folder.path(), stores);
     assert_eq!(running(&cx), [Key::new("team", "web")]);
     job_writer.apply_watcher_event(&Event::Apply(unfinished_job("web-apply-1", "web", "u1")));
     assert_eq!(running(&cx), []);
@@ -376,4 +396,79 @@ fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
     record.report = with_report(2);
     assert_eq!(running_class(Some(&record), Some(&pod)), Some(Class::Change));
     assert_eq!(running_class(Some(&record), None), None);
+}
+
+#[tokio::test]
+async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
+    let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (jobs, mut job_writer) = reflector::store();
+    let (pods, mut pod_writer) = reflector::store();
+    let (resources, mut resource_writer) = reflector::store();
+    let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+    tf.metadata.deletion_timestamp = None;
+    let object = DeserializeGuard(Ok(tf));
+    resource_writer.apply_watcher_event(&Event::Apply(object.clone()));
+    let stores = Stores {
+        jobs,
+        pods,
+        resources,
+    };
+    let cx = operator_with(client, folder.path(), stores);
+    let labels = |component| labels::of("web", "u", component);
+    let record = json!({
+        "metadata": {"name": "web-run", "namespace": "team", "labels": labels(Component::Record)},
+    });
+    let record: Secret = serde_json::from_value(record).unwrap();
+    cx.mirrors.secrets.wrote(record);
+    let key = Key::new("team", "web");
+    let holds_after_look = async || {
+        cx.dispatcher.running(&key, None);
+        assert!(look(&object, &cx).await.is_err());
+        cx.dispatcher.holds(&key)
+    };
+    assert!(!holds_after_look().await);
+    let job = unfinished_job("web-apply-1", "web", "u");
+    job_writer.apply_watcher_event(&Event::Apply(job.clone()));
+    assert!(holds_after_look().await, "its Job is unfinished");
+    job_writer.apply_watcher_event(&Event::Delete(job));
+    assert!(!holds_after_look().await);
+    let pod = json!({
+        "metadata": {"name": "web-apply-1-x", "namespace": "team", "labels": labels(Component::Run)},
+        "status": {"phase": "Running"},
+    });
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    pod_writer.apply_watcher_event(&Event::Apply(pod));
+    assert!(holds_after_look().await, "its pod lives");
+}
+
+#[tokio::test]
+async fn slot_is_released_if_the_steps_before_a_run_fail() {
+    let (client, _) = fake_api::serve(|asked| match &*asked.method {
+        "GET" => fake_api::not_found(),
+        _ => fake_api::forbidden(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+    tf.metadata.deletion_timestamp = None;
+    let who = Ref::new("web").within("team");
+    let session = Session::new(&cx, &tf, &who, None);
+    let seen = Box::pin(session.observe()).await.unwrap();
+    let key = Key::new("team", "web");
+    cx.dispatcher.running(&key, Some(Class::Change));
+    let decision = Decision {
+        steps: vec![Step::AddFinalizer],
+        start: Some(Start {
+            class: Class::Change,
+            steps: Vec::new(),
+            status: TerraformStatus::default(),
+        }),
+        status: TerraformStatus::default(),
+        requeue_at: None,
+    };
+    let acted = Box::pin(act(&cx, &who, &tf, &session, &seen, decision)).await;
+    assert!(acted.is_err());
+    assert!(!cx.dispatcher.holds(&key));
 }
