@@ -155,7 +155,7 @@ struct Remembered {
     failures: u32,
     /// Conflicts in a row.
     conflicts: u32,
-    /// The last Job that was not admitted, and why.
+    /// The last Job that was denied, and why.
     refused: Option<(String, Waiting)>,
     /// Whether the Secret with the outputs could not be created, since there is one of somebody else.
     outputs_taken: bool,
@@ -255,12 +255,12 @@ impl Memory {
         )
     }
 
-    /// The namespace of `who` did not admit `job`.
+    /// `job` of `who` was denied.
     pub(crate) fn set_refused(&self, who: &Ref, job: String, why: Waiting) {
         self.with(who, |memory| memory.refused = Some((job, why)));
     }
 
-    /// Why `job` of `who` was not admitted, if that was the last one.
+    /// Why `job` of `who` was denied, if that was the last one.
     pub(crate) fn refused(&self, who: &Ref, job: &str) -> Option<Waiting> {
         self.with(who, |memory| {
             let (last, why) = memory.refused.as_ref()?;

@@ -554,18 +554,26 @@ impl<'a> Pass<'a> {
                     self.cx.mirrors.jobs.wrote(old);
                     return Ok(());
                 }
+                let error = Error::JobInTheWay(name.clone());
                 if is_ours {
                     let uid = old.uid().unwrap_or_default();
                     deletions::delete_job(self.cx, &namespace, &name, &uid).await?;
-                }
-                Err(Error::JobInTheWay(name))
-            }
-            Err(error) => {
-                if let Some(why) = error.refusal() {
-                    self.cx.memory.set_refused(self.session.who, name, why);
+                } else {
+                    self.remember_denial(name, &error);
                 }
                 Err(error)
             }
+            Err(error) => {
+                self.remember_denial(name, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Remembers why Job `name` cannot be created: the next reconcile gives up its run, which releases its slot.
+    fn remember_denial(&self, name: String, error: &Error) {
+        if let Some(why) = error.denial() {
+            self.cx.memory.set_refused(self.session.who, name, why);
         }
     }
 }

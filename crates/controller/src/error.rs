@@ -193,6 +193,16 @@ impl Error {
         }
     }
 
+    /// Why an object is not created under its name: a quota, limits or a policy refuses it, or the name belongs to another Job.
+    pub(crate) fn denial(&self) -> Option<Waiting> {
+        let is_denied = self.is_rejected_write() || matches!(self, Self::JobInTheWay(_));
+        let denial = is_denied.then(|| Waiting {
+            reason: self.reason().to_owned(),
+            message: self.chain(),
+        });
+        self.refusal().or(denial)
+    }
+
     /// Whether the API server finds that what was written is not what the schema wants.
     pub(crate) fn is_invalid(&self) -> bool {
         let Self::Call { source, .. } = self else {

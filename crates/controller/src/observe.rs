@@ -497,7 +497,7 @@ impl<'a> Session<'a> {
         .await
     }
 
-    /// Why the Job of the current run was not admitted when this process tried to make it.
+    /// Why the Job of the current run was denied when this process tried to create it.
     fn refused(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
         let run = record?.record.run.as_ref()?;
         self.cx.memory.refused(self.who, &run.job)

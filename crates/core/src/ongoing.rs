@@ -32,18 +32,20 @@ const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 impl Case<'_> {
     /// `run` goes on: it is helped along, and a changed spec waits for it.
     pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Situation>) -> Decision {
-        if self.is_overruled(run) {
-            self.cancel(&run.job, None);
-        } else {
-            self.steps
-                .extend(start::help(self.tf, self.seen, self.settings));
-        }
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
         let hash = wanted.and_then(|it| Some(&it.as_ref().ok()?.config.hash));
         let (same, changed) = match hash {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
+        // A Job that cannot be created would be in the way of the steps that cancel its run.
+        let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
+        if is_replaced || self.is_overruled(run) {
+            self.cancel(&run.job, None);
+        } else {
+            self.steps
+                .extend(start::help(self.tf, self.seen, self.settings));
+        }
         let quiet = self.is_quiet(run.kind, &run.trigger, &run.config_hash);
         let stuck = self.stuck(changed);
         let situation = match &target {

@@ -87,7 +87,7 @@ pub struct Seen {
     pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
-    /// Why its namespace did not admit that Job, where this operator has tried to make it.
+    /// Why that Job was denied, where this operator has tried to create it: by a quota or a policy, or because another Job has its name.
     pub refused: Option<Waiting>,
     /// Runner Jobs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,

@@ -472,3 +472,41 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     assert!(acted.is_err());
     assert!(!cx.dispatcher.holds(&key));
 }
+
+/// The next reconcile gives up a run whose Job was denied.
+#[tokio::test]
+async fn denied_job_is_remembered_with_its_reason() {
+    let cases = [
+        (422, "Invalid", Some("Rejected")),
+        (403, "Forbidden", Some("Forbidden")),
+        (409, "AlreadyExists", Some("JobInTheWay")),
+        (404, "NotFound", None),
+    ];
+    for (code, reason, remembered) in cases {
+        let (client, _) = fake_api::serve(move |asked| match (&*asked.method, &*asked.uri) {
+            ("POST", uri) if uri.contains("/jobs") => {
+                let status = json!({
+                    "kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": "no",
+                });
+                (code, status)
+            }
+            ("GET", uri) if uri.ends_with("/jobs/web-apply-2") => {
+                (200, json!({"metadata": {"name": "web-apply-2", "namespace": "team"}}))
+            }
+            _ => fake_api::not_found(),
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let cx = operator(client, folder.path());
+        let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+        tf.metadata.deletion_timestamp = None;
+        let who = Ref::new("web").within("team");
+        let session = Session::new(&cx, &tf, &who, None);
+        let seen = Box::pin(session.observe()).await.unwrap();
+        let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
+        let mut pass = Pass::new(&cx, &tf, &session, &seen);
+        assert!(Box::pin(pass.enact(&[create])).await.is_err());
+        let why = cx.memory.refused(&who, "web-apply-2");
+        assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
+    }
+}

@@ -6,6 +6,7 @@ use alustan_api::run::RunKind;
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::words;
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Look, Stage, World};
 
@@ -150,4 +151,22 @@ fn a_destroy_that_waits_for_a_person_comes_to_its_end_wherever_the_controller_di
             );
         }
     }
+}
+
+#[test]
+fn changed_spec_replaces_a_run_whose_job_cannot_be_created() {
+    let mut world = World::applied();
+    world.refuses_jobs = Some("ApiError");
+    world.edit(|tf| tf.with_variable("size", 1));
+    assert!(world.look_once().started);
+    world.edit(|tf| tf.with_variable("size", 2));
+    let looked = world.look_once();
+    assert_eq!(
+        words(&looked.decision.steps),
+        ["SwapRecord Starting", "SwapReport cancel"]
+    );
+    world.refuses_jobs = None;
+    world.settle();
+    assert_eq!(world.run_number(), 3);
+    assert_eq!(world.real.config, Some(world.wanted_now()));
 }
