@@ -12,7 +12,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::api::PartialObjectMeta;
 use kube::runtime::reflector::Store;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, Resource};
 
 use crate::allowed::Lists;
 use crate::backoff::doubled;
@@ -147,8 +147,10 @@ pub(crate) struct Memory {
 
 #[derive(Default)]
 struct Remembered {
-    /// The status that was written last, with the uid of the resource.
-    status: Option<(String, TerraformStatus)>,
+    /// Uid of the resource.
+    uid: Option<String>,
+    /// The status that was written last.
+    status: Option<TerraformStatus>,
     source: Option<(String, SourceSeen)>,
     /// Tag of the image that was planned last.
     planned: Option<String>,
@@ -171,19 +173,26 @@ impl Memory {
         f(resources.entry(who.clone()).or_default())
     }
 
-    /// The status of `tf` that was written last.
-    pub(crate) fn status(&self, who: &Ref, tf: &Terraform) -> Option<TerraformStatus> {
-        let uid = tf.uid();
+    /// Begins a reconcile of the resource `who` with this uid. Forgets an earlier resource of the same name.
+    pub(crate) fn begin(&self, who: &Ref, uid: Option<String>) {
         self.with(who, |memory| {
-            let (of, status) = memory.status.as_ref()?;
-            (Some(of) == uid.as_ref()).then(|| status.clone())
-        })
+            if memory.uid != uid {
+                *memory = Remembered {
+                    uid,
+                    ..Remembered::default()
+                };
+            }
+        });
     }
 
-    /// Remembers the status of `tf` that was written.
-    pub(crate) fn set_status(&self, who: &Ref, tf: &Terraform, status: TerraformStatus) {
-        let uid = tf.uid().unwrap_or_default();
-        self.with(who, |memory| memory.status = Some((uid, status)));
+    /// The status of `who` that was written last.
+    pub(crate) fn status(&self, who: &Ref) -> Option<TerraformStatus> {
+        self.with(who, |memory| memory.status.clone())
+    }
+
+    /// Remembers the status of `who` that was written.
+    pub(crate) fn set_status(&self, who: &Ref, status: TerraformStatus) {
+        self.with(who, |memory| memory.status = Some(status));
     }
 
     /// The source that was known last for `question`; while a new commit is being fetched the

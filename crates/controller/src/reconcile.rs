@@ -85,6 +85,7 @@ pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, 
         .wait_for(|lists| *lists >= LISTS)
         .await;
     let who = ObjectRef::from_obj(object);
+    cx.memory.begin(&who, object.uid());
     let (began, _looking) = (Instant::now(), cx.health.look(&who));
     let span = info_span!("look", run = Empty, trace_id = Empty);
     let result = match Box::pin(unmeasured(object, who.clone(), cx))
@@ -122,7 +123,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             (tf, Some(unreadable::failure(&invalid.error)))
         }
     };
-    if let Some(written) = cx.memory.status(&who, &tf) {
+    if let Some(written) = cx.memory.status(&who) {
         tf.status = Some(written);
     }
     cx.dispatcher.begin(|| running(cx));

@@ -42,7 +42,7 @@ pub(crate) async fn report(session: &Session<'_>, status: TerraformStatus) -> Re
         }
         tell(cx, tf, &status).await;
     }
-    cx.memory.set_status(who, tf, status);
+    cx.memory.set_status(who, status);
     Ok(())
 }
 

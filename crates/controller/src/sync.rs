@@ -155,7 +155,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     };
     // The API server takes no other status for one that nobody can read.
     Ok(match object.0 {
-        Ok(tf) => saying(answer, cx.memory.status(who, &tf).or(tf.status)),
+        Ok(tf) => saying(answer, cx.memory.status(who).or(tf.status)),
         Err(_) => answer,
     })
 }

@@ -6,6 +6,7 @@ use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{Terraform, TerraformStatus};
+use alustan_core::admission::no_pod;
 use alustan_core::references::Key;
 use alustan_core::schedule::{Class, Places};
 use alustan_core::seen::{JobSeen, RecordSeen};
@@ -509,4 +510,36 @@ async fn denied_job_is_remembered_with_its_reason() {
         let why = cx.memory.refused(&who, "web-apply-2");
         assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
     }
+}
+
+#[tokio::test]
+async fn resource_created_again_inherits_no_memory() {
+    let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let look_at = async |uid: &str| {
+        let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+        tf.metadata.deletion_timestamp = None;
+        tf.metadata.uid = Some(uid.to_owned());
+        assert!(look(&DeserializeGuard(Ok(tf)), &cx).await.is_err());
+    };
+    let who = Ref::new("web").within("team");
+    look_at("u").await;
+    let memory = &cx.memory;
+    memory.set_status(&who, TerraformStatus::default());
+    memory.set_outputs_taken(&who, true);
+    memory.set_refused(&who, "web-apply-1".to_owned(), no_pod("no"));
+    assert!(memory.is_news(&who, "Pruned", "images"));
+    let first = memory.failed(&who);
+    assert!(memory.failed(&who) > first);
+    look_at("u").await;
+    assert!(memory.status(&who).is_some());
+    assert!(memory.outputs_taken(&who));
+    assert_eq!(memory.refused(&who, "web-apply-1"), Some(no_pod("no")));
+    look_at("u1").await;
+    assert!(memory.status(&who).is_none());
+    assert!(!memory.outputs_taken(&who));
+    assert_eq!(memory.refused(&who, "web-apply-1"), None);
+    assert!(memory.is_news(&who, "Pruned", "images"));
+    assert_eq!(memory.failed(&who), first);
 }
