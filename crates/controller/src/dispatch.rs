@@ -123,6 +123,15 @@ impl Dispatcher {
         position
     }
 
+    /// Whether a run of `key` is queued, but neither admitted nor among the next runs, as many as there are slots.
+    pub(crate) fn is_far(&self, key: &Key, now: Timestamp) -> bool {
+        let state = self.state();
+        let admitted = self.next(&state, now);
+        let mut next = state.waiting(&admitted, now).take(self.places.all);
+        let is_queued = state.queue.since(key).is_some();
+        is_queued && !admitted.contains(key) && next.all(|next| next != *key)
+    }
+
     /// Wakes resources that are admitted, and those whose position differs from the one in their status.
     pub(crate) fn refresh(&self, now: Timestamp) {
         let mut state = self.state();
@@ -308,6 +317,22 @@ mod tests {
         assert_eq!(woken.try_recv().unwrap().name, "c");
         dispatcher.refresh(now);
         assert_eq!(woken.try_recv().unwrap().name, "c", "without a position");
+    }
+
+    #[test]
+    fn as_many_queued_runs_as_there_are_slots_are_near() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"), None);
+        for name in ["b", "c", "d"] {
+            let queued = dispatcher.admit(&key(name), Class::Change, now);
+            assert_eq!(queued, Err(Queued));
+        }
+        let far = || ["a", "b", "c", "d", "e"].map(|name| dispatcher.is_far(&key(name), now));
+        assert_eq!(far(), [false, false, true, true, false]);
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(far(), [false, false, false, true, false]);
     }
 
     #[test]

@@ -342,11 +342,18 @@ impl Pace {
     }
 }
 
-/// How to ask about one that is looked at again after `wait` where all that happens wakes.
-pub fn pace(tf: &Terraform, seen: &Seen, decision: &Decision, wait: SignedDuration) -> Pace {
-    if is_at_work(tf, seen, decision) {
+/// How to ask about one that is looked at again after `wait` where all that happens wakes. `is_far`: its run is far back in the queue.
+pub fn pace(
+    tf: &Terraform,
+    seen: &Seen,
+    decision: &Decision,
+    wait: SignedDuration,
+    is_far: bool,
+) -> Pace {
+    let starts = decision.start.is_some();
+    if is_at_work(tf, seen, decision) || (starts && !is_far) {
         Pace::AtWork
-    } else if is_waiting(decision) {
+    } else if is_waiting(decision) && !starts {
         Pace::AtRest(wait.min(SignedDuration::from_secs(SOON.into())))
     } else {
         Pace::AtRest(wait)
@@ -360,10 +367,7 @@ fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     let runs = record.is_some_and(|it| open_run(&it.record).is_some());
     let is_pending = seen.source == Found::Pending || seen.base == Found::Pending;
     let asks = is_pending && !tf.spec.suspend;
-    runs || asks
-        || occupied(seen.job.as_ref())
-        || decision.start.is_some()
-        || !decision.steps.is_empty()
+    runs || asks || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
 }
 
 /// Whether it waits for something else, which may take days: neither for a person nor for a moment

@@ -15,7 +15,7 @@ impl World {
     fn pace(&mut self) -> Pace {
         let seen = self.observe(0);
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
-        pace(self.tf(), &seen, &decision, AN_HOUR)
+        pace(self.tf(), &seen, &decision, AN_HOUR, false)
     }
 
     fn is_asked_about_soon(&mut self) -> bool {
@@ -91,4 +91,17 @@ fn who_waits_for_a_person_or_for_a_moment_is_at_rest() {
     unreachable.git_up = false;
     unreachable.polled();
     assert!(!unreachable.is_ready());
+}
+
+#[test]
+fn resource_far_back_in_the_queue_is_asked_about_as_at_rest() {
+    let mut world = World::new();
+    world.room = false;
+    world.settle();
+    assert_eq!(world.reason(), "Queued");
+    let seen = world.observe(0);
+    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    let pace = |is_far| pace(world.tf(), &seen, &decision, AN_HOUR, is_far);
+    assert_eq!(pace(true), Pace::AtRest(AN_HOUR));
+    assert_eq!(pace(false), Pace::AtWork, "it may be the next");
 }
