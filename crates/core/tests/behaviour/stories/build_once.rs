@@ -225,11 +225,20 @@ fn an_image_in_use_needs_no_registry() {
 fn a_build_waits_for_a_place() {
     let mut world = World::new();
     world.room = false;
-    world.settle();
+    assert_eq!(world.settle(), None, "a queued build has no requeue interval");
     assert!(world.reason() == "Queued" && world.builds.is_empty());
     world.room = true;
     world.settle();
     assert!(world.is_ready());
+}
+
+#[test]
+fn queued_run_has_no_requeue_interval() {
+    let mut world = World::until(|world| !world.images.is_empty());
+    world.room = false;
+    assert_eq!(world.settle(), None);
+    assert_eq!(world.reason(), "Queued");
+    assert!(world.jobs.is_empty());
 }
 
 /// Starts an operator with another base image.
