@@ -56,7 +56,8 @@ use crate::{is_made_for, readable};
 use inputs::Inputs;
 use record::Kept;
 
-pub(crate) use record::pin;
+pub(crate) use record::{LARGEST_PROGRESS, LARGEST_REPORT, pin};
+pub(crate) use stack::LARGEST as LARGEST_VALUES;
 
 /// One look at one resource. It knows the questions that the resource still has, and how its
 /// context would be pushed.

@@ -43,6 +43,7 @@ use crate::mirror::Mirror;
 use crate::notifier::{self, Notifier};
 use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
+use crate::observe::{LARGEST_PROGRESS, LARGEST_REPORT, LARGEST_VALUES};
 use crate::pushes::follow;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
@@ -512,22 +513,39 @@ pub(crate) fn context(
     })
 }
 
-/// Logs of failed runs are for people, what is lent is for builds, and a module can write anything into a report: they would
-/// be kept for nothing.
+/// Removes what no reconcile reads: logs of failed runs, what is lent to builds, and what a module or a tenant adds. A value that is too
+/// large for a variable is cut, but stays too large.
 fn lean(secret: &mut Secret) {
     if is_lent(secret) || !has_own_name(secret) {
         secret.data = None;
     }
     let component = secret.labels().get(labels::COMPONENT).map(String::as_str);
     let is_report = component == Some(Component::Report.as_str());
+    let is_outputs = component == Some(Component::Outputs.as_str());
     if let Some(data) = &mut secret.data {
-        data.retain(|name, _| {
+        data.retain(|name, content| {
             if is_report {
-                [key::PROGRESS, key::REPORT, key::OUTPUTS].contains(&name.as_str())
+                is_read(name, content.0.len())
             } else {
                 key::log_of(name).is_none()
             }
         });
+        if is_outputs {
+            for content in data.values_mut() {
+                content.0.truncate(LARGEST_VALUES + 1);
+                content.0.shrink_to_fit();
+            }
+        }
+    }
+}
+
+/// Whether an entry of a report with this size, in bytes, is read.
+fn is_read(name: &str, size: usize) -> bool {
+    match name {
+        key::PROGRESS => size <= LARGEST_PROGRESS,
+        key::REPORT => size <= LARGEST_REPORT,
+        key::OUTPUTS => true,
+        _ => false,
     }
 }
 
@@ -648,4 +666,62 @@ fn names_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
     .flatten()
     .filter_map(|script| script.config_map_ref.as_ref())
     .any(|reference| reference.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    use super::*;
+
+    /// Sizes of the entries that the mirror has of a Secret of the resource `web`, with entries of these sizes.
+    fn mirrored(component: Component, name: &str, sizes: &[(&str, usize)]) -> Vec<(String, usize)> {
+        let data = sizes
+            .iter()
+            .map(|(entry, size)| ((*entry).to_owned(), ByteString(vec![b'x'; *size])));
+        let mut secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(labels::of("web", "u", component)),
+                ..ObjectMeta::default()
+            },
+            data: Some(data.collect()),
+            ..Secret::default()
+        };
+        lean(&mut secret);
+        let data = secret.data.unwrap_or_default();
+        data.into_iter()
+            .map(|(entry, content)| (entry, content.0.len()))
+            .collect()
+    }
+
+    #[test]
+    fn mirror_has_no_entries_of_a_report_that_are_not_read() {
+        let report = |sizes: &[(&str, usize)]| mirrored(Component::Report, "web-report", sizes);
+        let read = [
+            (key::PROGRESS, LARGEST_PROGRESS),
+            (key::REPORT, LARGEST_REPORT),
+        ];
+        let kept = read.map(|(entry, size)| (entry.to_owned(), size));
+        assert_eq!(report(&read), kept);
+        let too_large = read.map(|(entry, size)| (entry, size + 1));
+        assert!(report(&too_large).is_empty());
+        assert!(report(&[("of-a-module", 1 << 20)]).is_empty());
+    }
+
+    #[test]
+    fn mirror_cuts_outputs_that_are_too_large_for_a_variable() {
+        let sizes = [("large", 1 << 20), ("small", LARGEST_VALUES)];
+        let kept = [("large", LARGEST_VALUES + 1), ("small", LARGEST_VALUES)];
+        let kept = kept.map(|(entry, size)| (entry.to_owned(), size));
+        assert_eq!(mirrored(Component::Outputs, "shared", &sizes), kept);
+    }
+
+    #[test]
+    fn mirror_has_no_data_of_a_record_with_a_foreign_name() {
+        let record = |name| mirrored(Component::Record, name, &[(key::RECORD, 1 << 20)]);
+        assert_eq!(record("web-run").len(), 1);
+        assert!(record("anything").is_empty());
+    }
 }

@@ -23,9 +23,9 @@ use crate::error::Error;
 use crate::is_made_for;
 
 /// Largest report of a run that is read, in bytes of JSON. Runners cut theirs to a fraction.
-const LARGEST_REPORT: usize = 256 << 10;
+pub(crate) const LARGEST_REPORT: usize = 256 << 10;
 /// Largest progress that is read, in bytes of JSON.
-const LARGEST_PROGRESS: usize = 128 << 10;
+pub(crate) const LARGEST_PROGRESS: usize = 128 << 10;
 
 /// What is kept of a resource in Secrets.
 pub(super) struct Kept {

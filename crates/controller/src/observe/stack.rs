@@ -23,6 +23,7 @@ use super::inputs::waits;
 use crate::error::{Error, Found};
 use crate::objects::Which;
 use crate::{is_made_for, readable};
+pub(crate) use variables::LARGEST;
 
 /// One look at a stack.
 struct Stack<'a> {

@@ -20,7 +20,7 @@ use crate::observe::inputs::{Reader, waits};
 
 /// More than this of values that are found elsewhere does not fit into a run record, in bytes of
 /// JSON: it holds them twice, and a Secret holds 1 MiB.
-const LARGEST: usize = 256 * 1024;
+pub(crate) const LARGEST: usize = 256 * 1024;
 
 impl Stack<'_> {
     pub(super) async fn variables(&mut self) -> Result<VariablesSeen, Error> {
