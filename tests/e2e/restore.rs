@@ -98,8 +98,8 @@ impl Page {
         let blocks = found.flat_map(|section| section.1.split("```sh\n").skip(1));
         let mut blocks = blocks.map(|block| block.split("```").next().unwrap());
         let block = blocks.find(|block| block.contains(part));
-        let block = block.unwrap_or_else(|| panic!("no {part:?} in section {heading:?}"));
-        let block = block.replace("NAMESPACE", &scene.namespace);
+        assert!(block.is_some(), "no {part:?} in section {heading:?}");
+        let block = block.unwrap().replace("NAMESPACE", &scene.namespace);
         let commands = values.iter().fold(block, |text, (placeholder, value)| {
             text.replace(placeholder, value)
         });

@@ -298,12 +298,14 @@ fn key(who: &Ref) -> Key {
 
 /// Whether the mirrors have an unfinished Job of `who`, or a pod of a run that has not ended.
 fn is_at_work(cx: &Context, who: &Ref) -> bool {
-    let jobs = cx.mirrors.jobs.filter(|job| {
-        existing_owner(cx, job).as_ref() == Some(who) && jobs::is_running(cx, job)
-    });
-    let pods = cx.mirrors.pods.filter(|pod| {
-        existing_owner(cx, pod).as_ref() == Some(who) && jobs::is_living_run(pod)
-    });
+    let jobs = cx
+        .mirrors
+        .jobs
+        .filter(|job| existing_owner(cx, job).as_ref() == Some(who) && jobs::is_running(cx, job));
+    let pods = cx
+        .mirrors
+        .pods
+        .filter(|pod| existing_owner(cx, pod).as_ref() == Some(who) && jobs::is_living_run(pod));
     !(jobs.is_empty() && pods.is_empty())
 }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use alustan_api::run::{RunRecord, key};
 use alustan_api::{Terraform, names};
 use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -395,7 +395,10 @@ fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
     record.report = with_report(1);
     assert_eq!(running_class(Some(&record), None), Some(Class::Change));
     record.report = with_report(2);
-    assert_eq!(running_class(Some(&record), Some(&pod)), Some(Class::Change));
+    assert_eq!(
+        running_class(Some(&record), Some(&pod)),
+        Some(Class::Change)
+    );
     assert_eq!(running_class(Some(&record), None), None);
 }
 

@@ -437,7 +437,7 @@ fn nothing_that_a_report_says_reaches_beyond_its_resource() {
             let seen = forge(&mut world, &forged);
             let decision = decide(world.tf(), &seen, &world.settings, world.now);
             check(&world, &seen, &decision);
-            world.act(Look::default(), &seen, decision);
+            world.carry_out(Look::default(), &seen, decision);
         }
     });
 }

@@ -155,8 +155,8 @@ pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     if repositories.is_empty() {
         return Err("it names no repository that git could fetch by https or ssh".to_owned());
     }
-    let mut names = [&reference, &default].into_iter().flatten();
-    if names.any(|name| name.len() > LONGEST) {
+    let is_too_long = |name: &Option<String>| name.as_ref().is_some_and(|it| it.len() > LONGEST);
+    if is_too_long(&reference) || is_too_long(&default) {
         return Err(format!(
             "ref or default_branch is longer than {LONGEST} bytes"
         ));

@@ -225,7 +225,11 @@ fn an_image_in_use_needs_no_registry() {
 fn a_build_waits_for_a_place() {
     let mut world = World::new();
     world.room = false;
-    assert_eq!(world.settle(), None, "a queued build has no requeue interval");
+    assert_eq!(
+        world.settle(),
+        None,
+        "a queued build has no requeue interval"
+    );
     assert!(world.reason() == "Queued" && world.builds.is_empty());
     world.room = true;
     world.settle();

@@ -51,11 +51,11 @@ impl World {
         if look.stale.is_none() {
             self.check(&decision, &seen);
         }
-        self.act(look, &seen, decision)
+        self.carry_out(look, &seen, decision)
     }
 
     /// The controller acts on what it has seen.
-    pub(crate) fn act(&mut self, look: Look, seen: &Seen, decision: Decision) -> Looked {
+    pub(crate) fn carry_out(&mut self, look: Look, seen: &Seen, decision: Decision) -> Looked {
         if self.tf().spec.suspend {
             self.ledger.class(Class::Suspended);
         }
