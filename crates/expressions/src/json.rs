@@ -16,9 +16,7 @@ fn convert(value: &Cel, left: &mut usize) -> Result<Value, String> {
         Cel::String(text) => text.len() + 1,
         _ => 1,
     };
-    *left = left
-        .checked_sub(size)
-        .ok_or_else(|| format!("it gives more than {MOST} bytes"))?;
+    spend(left, size)?;
     match value {
         Cel::List(items) => {
             let items = items.iter().map(|item| convert(item, left));
@@ -27,7 +25,9 @@ fn convert(value: &Cel, left: &mut usize) -> Result<Value, String> {
         Cel::Map(map) => {
             let mut object = Map::new();
             for (key, value) in map.map.iter() {
-                object.insert(key.to_string(), convert(value, left)?);
+                let key = key.to_string();
+                spend(left, key.len())?;
+                object.insert(key, convert(value, left)?);
             }
             Ok(Value::Object(object))
         }
@@ -36,6 +36,13 @@ fn convert(value: &Cel, left: &mut usize) -> Result<Value, String> {
         }
         _ => Err(no_json(value)),
     }
+}
+
+fn spend(left: &mut usize, size: usize) -> Result<(), String> {
+    *left = left
+        .checked_sub(size)
+        .ok_or_else(|| format!("it gives more than {MOST} bytes"))?;
+    Ok(())
 }
 
 fn no_json(value: &Cel) -> String {

@@ -76,8 +76,12 @@ fn neither_an_expression_nor_what_it_gives_is_without_an_end() {
     assert_eq!(wrong.to_string(), "it is longer than 1000 characters");
     // Little work for much output: the time limit does not come first on a busy machine.
     let many = json!({"items": (0..30).collect::<Vec<_>>(), "text": "x".repeat(10_000)});
-    let wrong = evaluate("object.items.map(i, object)", OBJECT, &many).unwrap_err();
-    assert_eq!(wrong.to_string(), "it gives more than 262144 bytes");
+    let texts = "object.items.map(i, object)";
+    let keys = "object.items.map(i, {object.text: i})";
+    for expression in [texts, keys] {
+        let wrong = evaluate(expression, OBJECT, &many).unwrap_err();
+        assert_eq!(wrong.to_string(), "it gives more than 262144 bytes");
+    }
 }
 
 #[test]
