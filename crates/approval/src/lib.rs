@@ -14,7 +14,7 @@ pub use check::{BadRule, check};
 const PLAN: Subject = Subject {
     name: "plan",
     fields: &["add", "change", "destroy", "resources"],
-    loops: usize::MAX,
+    loops: 2,
     example: "plan.destroy > 0",
 };
 

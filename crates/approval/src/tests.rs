@@ -77,6 +77,10 @@ fn matches(when: &str) -> bool {
 #[case("size(plan.resources) > 100 || plan.destroy == 1", true)]
 #[case("plan.resources.map(r, r.type).exists(t, t.contains('_iam_'))", false)]
 #[case("plan.resources.exists(plan, plan.type == 'aws_s3_bucket')", true)]
+#[case(
+    "plan.resources.all(r, plan.resources.exists(s, s.module == r.module))",
+    true
+)]
 #[case("has(plan.destroy) && type(plan.add) == int", true)]
 #[case("{'a': plan.destroy}.a == [1, 2][0]", true)]
 #[case("true", true)]
@@ -106,6 +110,10 @@ fn a_rule_sees_the_numbers_and_every_resource(#[case] when: &str, #[case] wanted
 #[case("'yes'", "it must be true or false")]
 #[case("plan", "it must be true or false")]
 #[case("[plan.destroy > 0]", "it must be true or false")]
+#[case(
+    "plan.resources.all(a, plan.resources.all(b, plan.resources.all(c, true)))",
+    "loops are nested more than 2 deep"
+)]
 fn a_rule_that_judges_no_plan_is_told_with_its_place(#[case] when: &str, #[case] wanted: &str) {
     let bad = check(&[ask("true"), ask(when)]).unwrap_err();
     assert_eq!(bad.index, 1);
@@ -171,6 +179,14 @@ fn without_rules_nothing_matches() {
     assert!(judge(&[], &plan()).is_empty());
 }
 
+#[test]
+fn rule_has_1000_bytes_at_most() {
+    let rule_of = |bytes: usize| [ask(&format!("{:>bytes$}", "true"))];
+    assert_eq!(check(&rule_of(1_000)), Ok(()));
+    let bad = check(&rule_of(1_001)).unwrap_err();
+    assert_eq!(bad.what, "it is longer than 1000 characters");
+}
+
 /// As deep and as long as the API takes them: at most 1000 characters.
 #[rstest]
 #[case("(".repeat(1_000))]
@@ -187,6 +203,7 @@ fn without_rules_nothing_matches() {
 #[case(format!("0{}>0", "+1".repeat(498)))]
 #[case("plan.resources.exists(r, ".repeat(40))]
 #[case(format!("{}true{}", "[1].all(r,".repeat(80), ")".repeat(80)))]
+#[case(format!("{}true{}", "[1,1].all(r,".repeat(70), ")".repeat(70)))]
 fn no_rule_is_too_deep(#[case] when: String) {
     let rules = [ask(&when)];
     let good = check(&rules).is_ok();
