@@ -31,6 +31,7 @@ mod report;
 mod run;
 mod signing;
 mod sync;
+mod turns;
 mod unreadable;
 mod version;
 mod watches;

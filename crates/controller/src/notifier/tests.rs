@@ -259,23 +259,6 @@ async fn it_is_signed_when_its_turn_comes() {
     assert!(secret.has_signed(header(webhook::SIGNATURE), id, at, body.as_bytes()));
 }
 
-#[tokio::test]
-async fn those_who_wait_for_a_slow_place_keep_nobody_else_waiting() {
-    let turns = Turns::default();
-    let taken = join_all((0..AT_ONCE).map(|_| turns.take("team"))).await;
-    let soon = Duration::from_millis(50);
-    assert!(timeout(soon, turns.take("team")).await.is_err());
-    for other in ["other", "https://events.test/"] {
-        assert!(timeout(soon, turns.take(other)).await.is_ok(), "{other}");
-    }
-    drop(taken);
-    assert!(timeout(soon, turns.take("team")).await.is_ok());
-    assert!(
-        turns.0.lock().unwrap().len() <= 3,
-        "who is done is forgotten"
-    );
-}
-
 #[test]
 fn nothing_is_sent_unsigned_that_was_meant_to_be_signed() {
     let secret = json!({"name": "key"});
