@@ -19,6 +19,7 @@ use crate::backoff::doubled;
 use crate::config::Driver;
 use crate::contexts::Contexts;
 use crate::dispatch::Dispatcher;
+use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::http::Health;
 use crate::leader::Leader;
@@ -57,6 +58,7 @@ pub(crate) struct Context {
     pub(crate) allowed: Arc<Lists>,
     /// Objects of any kind that resources name.
     pub(crate) objects: Objects,
+    pub(crate) evaluator: Evaluator,
     pub(crate) looks: Looks,
     pub(crate) memory: Arc<Memory>,
     pub(crate) fail_point: FailPoint,

@@ -8,6 +8,7 @@ mod contexts;
 mod dispatch;
 mod enact;
 mod error;
+mod evaluator;
 mod fail_point;
 #[cfg(test)]
 mod fake_api;
@@ -63,8 +64,19 @@ pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
         && object.namespace() == tf.namespace()
 }
 
+fn main() -> Result<()> {
+    // A child process has neither flags nor environment.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == evaluator::ARGUMENT)
+    {
+        return evaluator::evaluate_request();
+    }
+    operate()
+}
+
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn operate() -> Result<()> {
     let config = config::Config::parse();
     let level = logging::start(&config)?;
     tokio::spawn(level.follow());

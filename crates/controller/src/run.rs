@@ -33,6 +33,7 @@ use crate::contexts::Contexts;
 use crate::dispatch::{Dispatcher, REFRESH};
 use crate::enact::lending::{is_lent, sweep_after};
 use crate::error::with_causes;
+use crate::evaluator::Evaluator;
 use crate::fail_point::FailPoint;
 use crate::http::{self, Health, Hooks, Listeners, Measured, Pushed};
 use crate::leader::{Election, Fence, Leader};
@@ -473,6 +474,7 @@ pub(crate) fn context(
         resources: resources.clone(),
         wake: wake.clone(),
     })?;
+    let program = std::env::current_exe().context("find the program of the operator")?;
     let registry = alustan_registry::Registry::new(alustan_registry::Options {
         insecure_hosts: settings.insecure_registries.clone(),
         ca_pem: settings.ca_bundle.iter().cloned().collect(),
@@ -505,6 +507,7 @@ pub(crate) fn context(
         notifier,
         allowed: Arc::new(Lists::open(config.allowed.clone())?),
         objects: Objects::new(client, wake.clone()),
+        evaluator: Evaluator::new(program),
         looks: Looks::new(wake),
         memory: Arc::default(),
         fail_point: FailPoint::from_environment()?,

@@ -11,7 +11,7 @@ use cel::common::types::CelNull;
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
 use cel::{Context, ExecutionError, Program};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use check::check;
@@ -48,7 +48,7 @@ pub const OBJECT: Subject = Subject {
 };
 
 /// Why an expression gives nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Nothing {
     /// It will never give anything.
     #[error("{0}")]

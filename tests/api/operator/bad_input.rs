@@ -206,6 +206,14 @@ fn inputs() -> Vec<Case> {
             ],
         ),
         (
+            "memory",
+            object(&format!("['xxxxxxxx']{}", ".map(x,x+x)".repeat(30))),
+            "InvalidExpression",
+            vec![
+                "spec.variablesFrom[0].objectRef.values.v: it needs more than 128 MiB of memory",
+            ],
+        ),
+        (
             "field",
             object("object.data.gone"),
             "FieldNotFound",

@@ -5,6 +5,7 @@ mod variables;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
@@ -12,11 +13,12 @@ use alustan_core::objects::outputs;
 use alustan_core::references::{self, Key};
 use alustan_core::seen::StackSeen;
 use alustan_core::upstream;
-use alustan_expressions::{Nothing, OBJECT, evaluate};
+use alustan_expressions::Nothing;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use super::Session;
 use super::inputs::waits;
@@ -25,12 +27,17 @@ use crate::objects::Which;
 use crate::{is_made_for, readable};
 pub(crate) use variables::LARGEST;
 
+/// Maximum time for all expressions of one look, with the wait for child processes: less than after which
+/// a look counts as hung.
+const EXPRESSIONS: Duration = Duration::from_mins(3);
+
 /// One look at a stack.
 struct Stack<'a> {
     session: &'a Session<'a>,
     /// All resources that can be read.
     all: Vec<&'a Terraform>,
     used: HashSet<Which>,
+    evaluates_until: Instant,
 }
 
 /// What `tf` of the `session` has to do with other objects. Where its references are refused,
@@ -46,6 +53,7 @@ pub(super) async fn see(session: &Session<'_>) -> Result<(StackSeen, Option<Fail
         session,
         all,
         used: HashSet::new(),
+        evaluates_until: Instant::now() + EXPRESSIONS,
     };
     let dependents = if deleted {
         references::dependents(tf, stack.all.iter().copied(), cross_namespace)
@@ -130,39 +138,46 @@ impl Stack<'_> {
         let own = || self.session.tf.namespace().unwrap_or_default();
         of.cloned().unwrap_or_else(own)
     }
-}
 
-/// What `expression` gives for `object`. It may take a while: nobody else waits for it.
-async fn apart(
-    place: &str,
-    named: &str,
-    expression: &str,
-    object: &DynamicObject,
-) -> Result<Value, Failure> {
-    let (text, object) = (expression.to_owned(), object.clone());
-    let evaluated = tokio::task::spawn_blocking(move || evaluate(&text, OBJECT, &object));
-    let evaluated = evaluated
-        .await
-        .map_err(|error| waits("ExpressionLost", error.to_string()))?;
-    evaluated.map_err(|nothing| match &nothing {
-        Nothing::Invalid(why) => {
-            wrong("InvalidExpression", format!("{place}: {why}: {expression}"))
-        }
-        // They are read without their data.
-        Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
-            "InvalidExpression",
-            format!("{place}: of Secrets only the metadata is read: {expression}"),
-        ),
-        Nothing::Missing(why) => waits(
-            "FieldNotFound",
-            format!("{place}: {named} has no such field yet ({why}): {expression}"),
-        ),
-        Nothing::TooSlow => waits(
-            "ExpressionTooSlow",
-            format!("{place}: {nothing} for {named}: {expression}; go through less of it"),
-        ),
-        Nothing::Unknown(why) => waits("ExpressionLost", format!("{place}: {why}")),
-    })
+    /// What `expression` gives for `object`.
+    async fn evaluate(
+        &self,
+        place: &str,
+        named: &str,
+        expression: &str,
+        object: &DynamicObject,
+    ) -> Result<Value, Failure> {
+        let namespace = self.namespace(None);
+        let evaluator = &self.session.cx.evaluator;
+        let evaluated = Box::pin(evaluator.evaluate(&namespace, expression, object));
+        let Ok(evaluated) = timeout_at(self.evaluates_until, evaluated).await else {
+            let seconds = EXPRESSIONS.as_secs();
+            let message = format!(
+                "{place}: the expressions of this resource and the wait for others in its namespace take \
+                 longer than {seconds} s"
+            );
+            return Err(waits("ExpressionTooSlow", message));
+        };
+        evaluated.map_err(|nothing| match &nothing {
+            Nothing::Invalid(why) => {
+                wrong("InvalidExpression", format!("{place}: {why}: {expression}"))
+            }
+            // They are read without their data.
+            Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
+                "InvalidExpression",
+                format!("{place}: of Secrets only the metadata is read: {expression}"),
+            ),
+            Nothing::Missing(why) => waits(
+                "FieldNotFound",
+                format!("{place}: {named} has no such field yet ({why}): {expression}"),
+            ),
+            Nothing::TooSlow => waits(
+                "ExpressionTooSlow",
+                format!("{place}: {nothing} for {named}: {expression}; go through less of it"),
+            ),
+            Nothing::Unknown(why) => waits("ExpressionLost", format!("{place}: {why}")),
+        })
+    }
 }
 
 fn wrong(reason: &str, message: String) -> Failure {

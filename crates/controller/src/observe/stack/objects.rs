@@ -11,7 +11,7 @@ use kube::api::DynamicObject;
 use kube::core::Duration;
 use serde_json::Value;
 
-use super::{Stack, apart, wrong};
+use super::{Stack, wrong};
 use crate::error::{Error, Found};
 use crate::objects::{Of, Which};
 use crate::observe::inputs::waits;
@@ -59,7 +59,7 @@ impl Stack<'_> {
             }
             if let Some(expression) = &test.cel {
                 let place = format!("{field}.cel");
-                match found!(apart(&place, &named, expression, object).await) {
+                match found!(self.evaluate(&place, &named, expression, object).await) {
                     Value::Bool(true) => {}
                     Value::Bool(false) => {
                         let message = format!("{place}: {named} does not pass: {expression}");

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Stack, apart, wrong};
+use super::{Stack, wrong};
 use crate::error::{Error, Found};
 use crate::objects::{Of, Which};
 use crate::observe::inputs::{Reader, waits};
@@ -202,7 +202,7 @@ impl Stack<'_> {
         let mut values = BTreeMap::new();
         for (variable, expression) in &of.values {
             let place = format!("{field}.values.{variable}");
-            let value = found!(apart(&place, &named, expression, &object).await);
+            let value = found!(self.evaluate(&place, &named, expression, &object).await);
             values.insert(variable.clone(), found(value, false));
         }
         Ok(Ok(FoundInput {

@@ -1,0 +1,206 @@
+//! Evaluates expressions of tenants, each in a child process: memory and time that an expression takes
+//! have a bound, and a child process that exceeds it ends alone.
+
+use std::fmt::Display;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use alustan_expressions::{Nothing, OBJECT};
+use anyhow::{Context as _, Result};
+use kube::api::DynamicObject;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::turns::Turns;
+
+/// First argument of the operator's program in a child process.
+pub(crate) const ARGUMENT: &str = "evaluate";
+
+/// Memory for one expression, its object and its result, in MiB.
+const MEMORY_MIB: u64 = 128;
+
+/// What a child process needs besides, in MiB: address space for the stack of the evaluating thread.
+const STACK_MIB: u64 = 64;
+
+/// Maximum number of child processes. All of them and the operator fit into its memory limit, 512 MiB:
+/// the kernel may kill the whole container for a process that does not.
+const AT_ONCE: usize = 2;
+
+/// Maximum time of a child process. An expression that reads its object ends by itself before it.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Maximum size of a request, in bytes of JSON. An object has 1.5 MiB at most.
+const LARGEST_REQUEST: u64 = 16 << 20;
+
+/// Maximum size of a result, in bytes of JSON.
+const LARGEST_RESULT: u64 = 1 << 20;
+
+/// Evaluates expressions in child processes.
+pub(crate) struct Evaluator {
+    /// The operator's own program.
+    program: PathBuf,
+    processes: Semaphore,
+    /// One process for each namespace: slow expressions of one tenant delay another by few processes.
+    namespaces: Turns,
+}
+
+impl Evaluator {
+    /// Child processes run `program`, the operator's own.
+    pub(crate) fn new(program: PathBuf) -> Self {
+        Self {
+            program,
+            processes: Semaphore::new(AT_ONCE),
+            namespaces: Turns::new(1),
+        }
+    }
+
+    /// What `expression` of a resource in `namespace` gives for `object`.
+    pub(crate) async fn evaluate(
+        &self,
+        namespace: &str,
+        expression: &str,
+        object: &DynamicObject,
+    ) -> Result<Value, Nothing> {
+        let _turn = self.namespaces.take(namespace).await;
+        let process = self.processes.acquire().await;
+        let _process = process.map_err(|error| unknown(&error))?;
+        let request = serde_json::to_vec(&(expression, object)).map_err(|error| unknown(&error))?;
+        let mut command = Command::new(&self.program);
+        command.arg(ARGUMENT).env_clear();
+        run(command, &request).await
+    }
+}
+
+async fn run(mut command: Command, request: &[u8]) -> Result<Value, Nothing> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let child = command.spawn().map_err(|error| unknown(&error))?;
+    let ended = timeout(LONGEST, exchange(child, request)).await;
+    ended.unwrap_or(Err(Nothing::TooSlow))
+}
+
+async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
+    if let Some(mut stdin) = child.stdin.take() {
+        // A process that ends before it has read everything tells why by its status.
+        let _ = stdin.write_all(request).await;
+    }
+    let mut result = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        let mut stdout = stdout.take(LARGEST_RESULT);
+        let read = stdout.read_to_end(&mut result).await;
+        read.map_err(|error| unknown(&error))?;
+        if stdout.limit() == 0 {
+            return Err(invalid("it gives more than 1 MiB of JSON"));
+        }
+    }
+    let status = child.wait().await.map_err(|error| unknown(&error))?;
+    if status.signal().is_some() {
+        let why = format!("it needs more than {MEMORY_MIB} MiB of memory");
+        return Err(invalid(why));
+    }
+    if !status.success() {
+        return Err(unknown(&format!("the process that evaluates: {status}")));
+    }
+    serde_json::from_slice(&result).unwrap_or_else(|error| {
+        let why = format!("it gives nothing that can be read: {error}");
+        Err(invalid(why))
+    })
+}
+
+fn invalid(why: impl Into<String>) -> Nothing {
+    Nothing::Invalid(why.into())
+}
+
+fn unknown(error: &impl Display) -> Nothing {
+    Nothing::Unknown(error.to_string())
+}
+
+/// Runs the child process: evaluates the request on standard input, a JSON list of expression and
+/// object, and writes the result to standard output as JSON.
+pub(crate) fn evaluate_request() -> Result<()> {
+    let limit = Some((MEMORY_MIB + STACK_MIB) << 20);
+    let limit = Rlimit {
+        current: limit,
+        maximum: limit,
+    };
+    setrlimit(Resource::Data, limit).context("limit the memory")?;
+    let mut request = Vec::new();
+    let input = std::io::stdin().lock();
+    let read = input.take(LARGEST_REQUEST).read_to_end(&mut request);
+    read.context("read the request")?;
+    let (expression, object): (String, DynamicObject) =
+        serde_json::from_slice(&request).context("parse the request")?;
+    drop(request);
+    let result = alustan_expressions::evaluate(&expression, OBJECT, &object);
+    let result = serde_json::to_vec(&result).context("write the result as JSON")?;
+    let mut output = std::io::stdout().lock();
+    output.write_all(&result).context("write the result")?;
+    output.flush().context("write the result")
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::{ApiResource, GroupVersionKind};
+
+    use super::*;
+
+    async fn shell(script: &str) -> Result<Value, Nothing> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, " ".repeat(1 << 20).as_bytes()).await
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_process_is_told() {
+        let read = "cat >/dev/null;";
+        assert_eq!(
+            shell(&format!(r#"{read} echo '{{"Ok":[1]}}'"#)).await,
+            Ok(serde_json::json!([1]))
+        );
+        let missing = Nothing::Missing("No such key: a".to_owned());
+        assert_eq!(
+            shell(&format!(
+                r#"{read} echo '{{"Err":{{"Missing":"No such key: a"}}}}'"#
+            ))
+            .await,
+            Err(missing)
+        );
+        let large = Nothing::Invalid("it needs more than 128 MiB of memory".to_owned());
+        assert_eq!(shell("kill -KILL $$").await, Err(large));
+        let failed = shell(&format!("{read} exit 3")).await;
+        assert!(matches!(failed, Err(Nothing::Unknown(_))), "{failed:?}");
+        let endless = shell(&format!("{read} yes")).await;
+        assert!(endless.is_err(), "{endless:?}");
+        let deep = format!("{{\"Ok\":{}{}}}", "[".repeat(200), "]".repeat(200));
+        let deep = shell(&format!("{read} echo '{deep}'")).await;
+        assert!(matches!(deep, Err(Nothing::Invalid(_))), "{deep:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_does_not_end_is_given_up() {
+        assert_eq!(shell("exec sleep 60").await, Err(Nothing::TooSlow));
+    }
+
+    #[tokio::test]
+    async fn expressions_of_one_namespace_do_not_delay_another() {
+        let evaluator = Evaluator::new("true".into());
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
+        let object = DynamicObject::new("web", &kind);
+        let _turn = evaluator.namespaces.take("busy").await;
+        let waits = evaluator.evaluate("busy", "true", &object);
+        let waits = timeout(Duration::from_millis(100), waits).await;
+        assert!(waits.is_err(), "{waits:?}");
+        let done = evaluator.evaluate("team", "true", &object).await;
+        assert!(matches!(done, Err(Nothing::Invalid(_))), "{done:?}");
+    }
+}

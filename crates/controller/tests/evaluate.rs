@@ -1,0 +1,60 @@
+//! The operator's program as a child process that evaluates one expression.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+/// The end of a child process that evaluates `expression` for a Deployment.
+fn evaluate(expression: &str) -> Output {
+    let object = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "generation": 2},
+        "spec": {"replicas": 3},
+    });
+    let mut child = Command::new(env!("CARGO_BIN_EXE_alustan-controller"))
+        .arg("evaluate")
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let request = serde_json::to_vec(&(expression, object)).unwrap();
+    child.stdin.take().unwrap().write_all(&request).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn child_process_writes_the_result_of_an_expression() {
+    let result = |expression: &str| -> Value {
+        let output = evaluate(expression);
+        assert!(output.status.success(), "{expression}: {}", output.status);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    for (expression, wanted) in [
+        ("object.spec.replicas", json!(3)),
+        ("object.metadata.generation + 1", json!(3)),
+        (
+            "object.kind + '/' + object.metadata.name",
+            json!("Deployment/web"),
+        ),
+    ] {
+        assert_eq!(result(expression), json!({"Ok": wanted}), "{expression}");
+    }
+    let missing = result("object.status.replicas");
+    assert!(missing["Err"]["Missing"].is_string(), "{missing}");
+    let invalid = result("object.");
+    assert!(invalid["Err"]["Invalid"].is_string(), "{invalid}");
+}
+
+#[test]
+fn expression_that_needs_much_memory_ends_its_child_process_alone() {
+    let doubled = format!("['xxxxxxxx']{}", ".map(x,x+x)".repeat(30));
+    let output = evaluate(&doubled);
+    assert!(output.status.signal().is_some(), "{}", output.status);
+    assert!(output.stdout.is_empty());
+}
