@@ -4,10 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use alustan_api::labels;
 use alustan_api::report::{Failure, FailureClass};
 use futures::StreamExt;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
-use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind};
+use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta};
 use kube::discovery::{Scope, pinned_kind};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
@@ -18,6 +19,12 @@ use tracing::debug;
 use crate::Ref;
 use crate::enact::call;
 use crate::error::{Error, Found};
+
+/// Maximum number of objects that a selector selects.
+pub(crate) const MOST: u32 = 100;
+
+/// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
+const PAGE: u32 = 10;
 
 /// Which objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +78,30 @@ impl Which {
     }
 }
 
+/// How much one call reads.
+pub(crate) enum Read {
+    /// Metadata of those that the operator did not make: of as many as a selector may select.
+    Foreign,
+    /// A page of whole objects: the first, or the one that begins at this continue token.
+    From(Option<String>),
+}
+
+/// The objects that one call finds.
+pub(crate) struct Page {
+    pub(crate) items: Vec<DynamicObject>,
+    /// Continue token of the next page, if there is one.
+    pub(crate) next: Option<String>,
+}
+
+impl Page {
+    fn new(metadata: ListMeta, items: Vec<DynamicObject>) -> Self {
+        Self {
+            items,
+            next: metadata.continue_.filter(|token| !token.is_empty()),
+        }
+    }
+}
+
 /// The objects that resources name.
 pub(crate) struct Objects {
     client: Client,
@@ -101,14 +132,15 @@ impl Objects {
         }
     }
 
-    /// The objects that are there; from now on changes of them wake `who`. Secrets come without their
-    /// data.
+    /// The objects that are there, as far as `read` says; from now on changes of them wake `who`. Secrets
+    /// come without their data.
     pub(crate) async fn find(
         &self,
         field: &str,
         which: &Which,
         who: &Ref,
-    ) -> Found<Vec<DynamicObject>> {
+        read: Read,
+    ) -> Found<Page> {
         let (resource, scope) = match self.kind(field, which).await? {
             Ok(kind) => kind,
             Err(failure) => return Ok(Err(failure)),
@@ -116,23 +148,38 @@ impl Objects {
         // Before the read: what changes after it must not be missed.
         self.watch(which, who, &resource, &scope);
         let what = format!("read {}", which.named(""));
-        let parameters = which.parameters();
-        let found = if resource.kind == "Secret" && resource.group.is_empty() {
+        let is_secret = resource.kind == "Secret" && resource.group.is_empty();
+        let mut parameters = which.parameters();
+        let is_bare = match read {
+            Read::Foreign => {
+                let foreign = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
+                let chosen = parameters.label_selector.take();
+                let chosen = chosen.filter(|selector| !selector.is_empty());
+                let both: Vec<_> = chosen.into_iter().chain([foreign]).collect();
+                parameters.label_selector = Some(both.join(","));
+                parameters.limit = Some(MOST);
+                true
+            }
+            Read::From(token) => {
+                parameters.limit = Some(PAGE);
+                parameters.continue_token = token;
+                is_secret
+            }
+        };
+        let found = if is_bare {
             let api: Api<DynamicObject> = self.api(which, &resource, &scope);
             let found = call(&what, api.list_metadata(&parameters)).await;
             found.map(|list| {
-                list.items
-                    .into_iter()
-                    .map(|it| bare(it, &resource))
-                    .collect()
+                let items = list.items.into_iter().map(|it| bare(it, &resource));
+                Page::new(list.metadata, items.collect())
             })
         } else {
             let api: Api<DynamicObject> = self.api(which, &resource, &scope);
             let found = call(&what, api.list(&parameters)).await;
-            found.map(|list| list.items)
+            found.map(|list| Page::new(list.metadata, list.items))
         };
         match found {
-            Ok(items) => Ok(Ok(items)),
+            Ok(page) => Ok(Ok(page)),
             Err(error) if error.reason() == "Forbidden" => {
                 // A watch would ask again every second.
                 self.watches().remove(which);

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Session;
 use super::inputs::waits;
 use crate::error::{Error, Found};
-use crate::objects::Which;
+use crate::objects::{Page, Read, Which};
 use crate::{is_made_for, readable};
 pub(crate) use variables::LARGEST;
 
@@ -127,10 +127,10 @@ impl Stack<'_> {
         secret.filter(|secret| is_made_for(tf, &**secret))
     }
 
-    async fn find(&mut self, field: &str, which: Which) -> Found<Vec<DynamicObject>> {
+    async fn find(&mut self, field: &str, which: &Which, read: Read) -> Found<Page> {
         let Session { cx, who, .. } = *self.session;
-        let found = cx.objects.find(field, &which, who).await;
-        self.used.insert(which);
+        let found = cx.objects.find(field, which, who, read).await;
+        self.used.insert(which.clone());
         found
     }
 

@@ -451,6 +451,32 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let (client, _) = fake_api::serve(|asked| match &*asked.method {
         "GET" => fake_api::not_found(),
         _ => fake_api::forbidden(),
+
+/// A page of `count` `ConfigMap`s.
+fn page(uri: &str, count: usize) -> Value {
+    let number = |name: &str| {
+        uri.split(['?', '&'])
+            .find_map(|part| part.strip_prefix(name)?.parse::<usize>().ok())
+    };
+    let begin = number("continue=").unwrap_or_default();
+    let end = number("limit=").map_or(count, |limit| count.min(begin + limit));
+    let map = |i: usize| json!({"metadata": {"name": format!("map-{i}")}});
+    let maps: Vec<_> = (begin..end).map(map).collect();
+    let next = (end < count).then(|| end.to_string());
+    json!({"metadata": {"continue": next}, "items": maps})
+}
+
+/// The result of the only test of objects that `resource` has, in a cluster with `count` `ConfigMap`s, and the lists that
+/// it needs.
+async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<String>) {
+    let (client, asked) = fake_api::serve(move |asked| match &*asked.uri {
+        "/api/v1" => {
+            let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
+            (200, json!({"groupVersion": "v1", "resources": [kind]}))
+        }
+        uri if uri.starts_with("/api/v1/namespaces/team/configmaps?") => (200, page(uri, count)),
+        uri if uri.ends_with("/terraforms/web") => (200, destroyed("7", &json!(null))),
+        _ => fake_api::not_found(),
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
@@ -545,4 +571,60 @@ async fn resource_created_again_inherits_no_memory() {
     assert_eq!(memory.refused(&who, "web-apply-1"), None);
     assert!(memory.is_news(&who, "Pruned", "images"));
     assert_eq!(memory.failed(&who), first);
+}
+
+    let tf: Terraform = serde_json::from_value(resource.clone()).unwrap();
+    let who = Ref::new("web").within("team");
+    let session = Session::new(&cx, &tf, &who, None);
+    let stack = Box::pin(session.observe()).await.unwrap().stack;
+    let tests = [stack.wait_for, stack.destroy_wait_for].concat();
+    let result = tests[0].result.clone();
+    let mut lists: Vec<_> = asked
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|asked| asked.uri.clone())
+        .collect();
+    // A watch lists objects as well.
+    lists.retain(|uri| {
+        let is_of_watch = uri.contains("limit=500") || uri.contains("watch=");
+        uri.contains("/configmaps?") && !is_of_watch
+    });
+    (result.map_err(|failure| failure.message), lists)
+}
+
+#[tokio::test]
+async fn test_of_objects_reads_100_at_most_in_pages_of_10() {
+    let mut resource = destroyed("7", &json!(null));
+    resource["metadata"]["deletionTimestamp"] = json!(null);
+    resource["spec"]["waitFor"] = json!([{
+        "apiVersion": "v1", "kind": "ConfigMap", "selector": {"matchLabels": {"app": "web"}},
+    }]);
+    let (result, lists) = tested(&resource, 100).await;
+    assert_eq!((result, lists.len()), (Ok(()), 10));
+    let is_page = |uri: &String| uri.ends_with("limit=10") || uri.contains("limit=10&continue=");
+    assert!(lists.iter().all(is_page), "{lists:?}");
+    let (result, lists) = tested(&resource, 101).await;
+    let refused = "spec.waitFor[0].selector: ConfigMap * with app=web selects more than 100 objects; add \
+                   labels to the selector";
+    assert_eq!((result, lists.len()), (Err(refused.to_owned()), 11));
+}
+
+#[tokio::test]
+async fn destroy_reads_the_metadata_of_100_objects_and_names_5() {
+    let mut resource = destroyed("7", &json!(null));
+    resource["spec"]["destroyWaitFor"] = json!([{"apiVersion": "v1", "kind": "ConfigMap"}]);
+    for (count, rest) in [
+        (5, ""),
+        (6, ", and 1 more"),
+        (101, ", ConfigMap * selects more than 100 objects"),
+    ] {
+        let (result, lists) = tested(&resource, count).await;
+        let message = result.unwrap_err();
+        let end = format!("ConfigMap map-4 (not deleted yet){rest}");
+        assert!(message.ends_with(&end), "{message}");
+        assert_eq!(lists.len(), 1, "{lists:?}");
+        let foreign = "managed-by%21%3Dalustan&limit=100";
+        assert!(lists[0].ends_with(foreign), "{lists:?}");
+    }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{Stack, wrong};
 use crate::error::{Error, Found};
-use crate::objects::{Of, Which};
+use crate::objects::{MOST, Of, Read, Which};
 use crate::observe::inputs::waits;
 
 /// How many objects are named in a message.
@@ -46,33 +46,58 @@ impl Stack<'_> {
         };
         let here = self.session.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
-        let objects = found!(self.find(field, which).await?);
-        if objects.is_empty() {
+        let (mut count, mut next) = (0, None);
+        loop {
+            let page = found!(self.find(field, &which, Read::From(next)).await?);
+            for object in &page.items {
+                count += 1;
+                if count > MOST {
+                    let message = format!(
+                        "{field}.selector: {named} selects more than {MOST} objects; add labels to the \
+                         selector"
+                    );
+                    return Ok(Err(wrong("InvalidSelector", message)));
+                }
+                found!(self.passes(field, test, object).await);
+            }
+            next = page.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        if count == 0 {
             let message =
                 format!("{field}: {named} does not exist; once it does, this goes on by itself");
             return Ok(Err(waits("ObjectNotFound", message)));
         }
-        for object in &objects {
-            let named = format!("{} {}", test.kind, object.name_any());
-            if let Some(condition) = &test.condition {
-                found!(has(field, &named, condition, object));
+        Ok(Ok(()))
+    }
+
+    async fn passes(
+        &self,
+        field: &str,
+        test: &ObjectTest,
+        object: &DynamicObject,
+    ) -> Result<(), Failure> {
+        let named = format!("{} {}", test.kind, object.name_any());
+        if let Some(condition) = &test.condition {
+            has(field, &named, condition, object)?;
+        }
+        let Some(expression) = &test.cel else {
+            return Ok(());
+        };
+        let place = format!("{field}.cel");
+        match self.evaluate(&place, &named, expression, object).await? {
+            Value::Bool(true) => Ok(()),
+            Value::Bool(false) => {
+                let message = format!("{place}: {named} does not pass: {expression}");
+                Err(waits("ObjectNotReady", message))
             }
-            if let Some(expression) = &test.cel {
-                let place = format!("{field}.cel");
-                match found!(self.evaluate(&place, &named, expression, object).await) {
-                    Value::Bool(true) => {}
-                    Value::Bool(false) => {
-                        let message = format!("{place}: {named} does not pass: {expression}");
-                        return Ok(Err(waits("ObjectNotReady", message)));
-                    }
-                    _ => {
-                        let message = format!("{place}: it gives neither true nor false");
-                        return Ok(Err(wrong("InvalidExpression", message)));
-                    }
-                }
+            _ => {
+                let message = format!("{place}: it gives neither true nor false");
+                Err(wrong("InvalidExpression", message))
             }
         }
-        Ok(Ok(()))
     }
 
     pub(super) async fn gone(&mut self, all: &[ObjectsGone]) -> Result<Vec<TestSeen>, Error> {
@@ -95,29 +120,29 @@ impl Stack<'_> {
             namespace: self.namespace(gone.namespace.as_ref()),
             of: found!(of(field, gone.name.as_ref(), gone.selector.as_ref())),
         };
-        let mut objects = match self.find(field, which).await? {
-            Ok(objects) => objects,
+        let here = self.session.tf.namespace().unwrap_or_default();
+        let named = which.named(&here);
+        let mut page = match self.find(field, &which, Read::Foreign).await? {
+            Ok(page) => page,
             Err(failure) if failure.reason == "KindNotFound" => {
                 return self.is_kind_gone(field, gone).await;
             }
             Err(failure) => return Ok(Err(failure)),
         };
-        objects.retain(|object| !self.is_ours(object));
-        if objects.is_empty() {
+        page.items.retain(|object| !self.is_ours(object));
+        let more = page.items.len().saturating_sub(NAMES);
+        let more = match page.next {
+            Some(_) => Some(format!("{named} selects more than {MOST} objects")),
+            None if more > 0 => Some(format!("and {more} more")),
+            None => None,
+        };
+        let names = page.items.iter().take(NAMES);
+        let names = names.map(|it| still_there(&gone.kind, it));
+        let left: Vec<_> = names.chain(more).collect();
+        if left.is_empty() {
             return Ok(Ok(()));
         }
-        let names = objects
-            .iter()
-            .take(NAMES)
-            .map(|it| still_there(&gone.kind, it));
-        let names: Vec<_> = names.collect();
-        let more = objects.len().saturating_sub(NAMES);
-        let more = if more == 0 {
-            String::new()
-        } else {
-            format!(", and {more} more")
-        };
-        let message = format!("{field}: must be gone first: {}{more}", names.join(", "));
+        let message = format!("{field}: must be gone first: {}", left.join(", "));
         Ok(Err(waits("WaitingForDeletion", message)))
     }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Stack, wrong};
 use crate::error::{Error, Found};
-use crate::objects::{Of, Which};
+use crate::objects::{Of, Read, Which};
 use crate::observe::inputs::{Reader, waits};
 
 /// More than this of values that are found elsewhere does not fit into a run record, in bytes of
@@ -193,8 +193,8 @@ impl Stack<'_> {
         }
         let here = self.session.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
-        let objects = found!(self.find(field, which).await?);
-        let Some(object) = objects.into_iter().next() else {
+        let page = found!(self.find(field, &which, Read::From(None)).await?);
+        let Some(object) = page.items.into_iter().next() else {
             let message =
                 format!("{field}: {named} does not exist; once it does, this goes on by itself");
             return Ok(Err(waits("ObjectNotFound", message)));
