@@ -505,7 +505,10 @@ fn classify(line: &str) -> (FailureClass, &'static str) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::fake_api;
 
     #[test]
     fn line_of_a_log_in_a_message_has_a_bound() {
@@ -519,5 +522,16 @@ mod tests {
         let begin = "the builder ended with exit code 1 (Error): error  [31mxxx";
         assert!(found.message.starts_with(begin), "{found:?}");
         assert!(found.message.len() <= 8_000);
+    }
+
+    #[tokio::test]
+    async fn at_most_200_lines_and_1_mib_of_a_build_log_are_read() {
+        let (client, asked) = fake_api::serve(|_| (200, json!("error"))).await;
+        let ask = log(client, "team".to_owned(), "web-build".to_owned());
+        ask().await.unwrap();
+        let uri = asked.lock().unwrap()[0].uri.clone();
+        for bound in ["tailLines=200", "limitBytes=1048576"] {
+            assert!(uri.contains(bound), "{uri}");
+        }
     }
 }

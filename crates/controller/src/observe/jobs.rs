@@ -81,7 +81,7 @@ pub(super) async fn run(
     let mut waiting = pods.iter().find_map(|pod| stuck(pod));
     let created_at = moment(job.creation_timestamp().as_ref());
     if pods.is_empty() && !finished(&job) && is_late(created_at) {
-        waiting = no_pod(cx, &namespace, &uid).await;
+        waiting = no_pod(&cx.client, &namespace, &uid).await;
     }
     Ok(Some(JobSeen {
         uid,
@@ -108,8 +108,8 @@ fn is_late(created_at: Timestamp) -> bool {
 
 /// What the Job controller tells of its last try to make a pod for the Job `uid`. Nothing depends on
 /// it: where nobody may ask, people are told to.
-async fn no_pod(cx: &Context, namespace: &str, uid: &str) -> Option<Waiting> {
-    let api: Api<Event> = Api::namespaced(cx.client.clone(), namespace);
+async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> {
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let failures = format!("regarding.uid={uid},reason=FailedCreate");
     let list = ListParams::default().fields(&failures).limit(EVENTS);
     let found = call("list the events of a Job", api.list(&list)).await;
@@ -235,7 +235,7 @@ pub(super) async fn explained(cx: &Context, namespace: &str, mut build: Build) -
     let seen = &mut build.seen;
     let unborn = seen.state == BuildState::Active(None) && !seen.has_pod;
     if unborn && is_late(seen.created_at) {
-        seen.state = BuildState::Active(no_pod(cx, namespace, &seen.uid).await);
+        seen.state = BuildState::Active(no_pod(&cx.client, namespace, &seen.uid).await);
     }
     build
 }
@@ -642,5 +642,13 @@ mod tests {
         let of_another = &[("uid-of-another", "Running")];
         assert!(!lives_with(of_another).await.0);
         assert!(!lives_with(&[]).await.0);
+    }
+
+    #[tokio::test]
+    async fn at_most_100_events_of_a_job_are_read() {
+        let (client, asked) = fake_api::serve(|_| fake_api::list(&[])).await;
+        assert_eq!(no_pod(&client, "team", "uid-of-job").await, None);
+        let uri = asked.lock().unwrap()[0].uri.clone();
+        assert!(uri.contains("limit=100"), "{uri}");
     }
 }
