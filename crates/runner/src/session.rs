@@ -238,10 +238,9 @@ impl Session {
     }
 
     /// Refuses to apply a module without configuration: the engine would refuse it as well, but for the files that are written
-    /// here, and would destroy everything. Scripts that plan or apply may have their configuration elsewhere.
+    /// here, and would destroy everything.
     fn refuse_empty_module(&self) -> Result<(), Failure> {
-        let by_script = self.scripts.plan.is_some() || self.scripts.apply.is_some();
-        if self.destroys() || by_script {
+        if self.destroys() || self.may_lack_configuration() {
             return Ok(());
         }
         let opentofu = self.engine.kind() == EngineName::Opentofu;
@@ -255,16 +254,30 @@ impl Session {
         }
     }
 
+    /// Scripts may have their configuration elsewhere. A plan of `scripts.plan` is judged before it is applied; `scripts.apply` without
+    /// one makes no plan, and destroys everything if the configuration was lost since the last apply.
+    fn may_lack_configuration(&self) -> bool {
+        if self.makes_plans() {
+            return self.scripts.plan.is_some();
+        }
+        self.last_begun() == 0 || !self.inputs.approval.emptying
+    }
+
     fn no_configuration(&self) -> Failure {
         let folder = match self.inputs.path.as_str() {
             "" => "the root of the repository".to_owned(),
             path => format!("folder {path} of the repository"),
         };
+        let elsewhere = if self.scripts.apply.is_some() {
+            ". If scripts.apply has its configuration elsewhere, set spec.approval.emptying: Allow"
+        } else {
+            ""
+        };
         user(
             "NoConfiguration",
             format!(
                 "{folder} has no configuration files (*.tf, *.tf.json). Nothing was applied and nothing was destroyed. \
-                 Restore the files or correct spec.gitRepo.path; to destroy everything, delete the resource"
+                 Restore the files or correct spec.gitRepo.path; to destroy everything, delete the resource{elsewhere}"
             ),
         )
     }

@@ -221,7 +221,7 @@ impl Session {
     }
 
     /// The last run that began to change things; 0 if there is none.
-    fn last_begun(&self) -> i64 {
+    pub(crate) fn last_begun(&self) -> i64 {
         self.claimed.begun.max(self.claimed.attempted)
     }
 

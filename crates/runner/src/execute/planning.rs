@@ -23,7 +23,7 @@ pub(super) struct Planned {
 
 impl Session {
     /// Whether what is applied is a plan that was made before.
-    pub(super) fn makes_plans(&self) -> bool {
+    pub(crate) fn makes_plans(&self) -> bool {
         self.scripts.apply.is_none() || self.scripts.plan.is_some()
     }
 

@@ -134,3 +134,40 @@ fn script_plan_that_cannot_be_read_asks_once_something_was_applied() {
     world.inputs.approval.emptying = false;
     world.run(RunKind::Apply).expect(RunResult::Done);
 }
+
+#[test]
+fn apply_script_alone_destroys_nothing_once_the_configuration_is_gone() {
+    let mut world = applied();
+    world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    fs::rename(world.path("module/main.tf"), world.path("module/main.tpl")).unwrap();
+    for kind in [RunKind::Apply, RunKind::Drift] {
+        let ran = world.run(kind);
+        let message = ran.expect_failure(FailureClass::User, "NoConfiguration");
+        assert!(
+            message.ends_with("set spec.approval.emptying: Allow"),
+            "{message}"
+        );
+    }
+    world.inputs.scripts.init = Some("terraform init".into());
+    world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::User, "NoConfiguration");
+    world.inputs.scripts.init = Some("cp main.tpl main.tf && terraform init".into());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world.run(RunKind::Drift).expect(RunResult::NoChanges);
+}
+
+#[test]
+fn apply_script_without_configuration_is_run_first_and_where_it_is_allowed() {
+    let mut world = World::new("");
+    world.inputs.approval.emptying = true;
+    fs::remove_file(world.path("module/main.tf")).unwrap();
+    world.inputs.scripts.apply = Some("echo '{}' > $ALUSTAN_OUTPUTS_FILE".into());
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    world
+        .run(RunKind::Apply)
+        .expect_failure(FailureClass::User, "NoConfiguration");
+    world.inputs.approval.emptying = false;
+    world.run(RunKind::Apply).expect(RunResult::Done);
+}
