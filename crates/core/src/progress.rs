@@ -34,6 +34,10 @@ const MAX_BACKEND: usize = 64 << 10;
 const MAX_STEP: u64 = 400 * 24 * 3_600_000;
 /// Maximum size of a failure message, in bytes.
 const MAX_MESSAGE: usize = 4 * MAX_TEXT;
+/// How much of the name of a Job is certainly in the names of its pods, in bytes.
+const MAX_PREFIX: usize = 57;
+/// Replaces names that are not those of a pod of the run.
+const UNKNOWN_POD: &str = "an unknown pod";
 /// Replaces unknown failure reasons.
 const UNKNOWN: &str = "Failed";
 /// Known plan actions.
@@ -151,7 +155,7 @@ fn begun(record: RunRecord, run: &RunSpec) -> RunRecord {
 fn unknown_pod(run: &RunSpec) -> Claim {
     Claim {
         pod_uid: String::new(),
-        pod: "an unknown pod".to_owned(),
+        pod: UNKNOWN_POD.to_owned(),
         at: run.started_at,
     }
 }
@@ -159,9 +163,23 @@ fn unknown_pod(run: &RunSpec) -> Claim {
 fn claim(told: &Claim, run: &RunSpec) -> Claim {
     Claim {
         pod_uid: cut(&told.pod_uid, MAX_WORD),
-        pod: cut(&told.pod, MAX_WORD),
+        pod: if is_pod_of(&told.pod, &run.job) {
+            cut(&told.pod, MAX_WORD)
+        } else {
+            UNKNOWN_POD.to_owned()
+        },
         at: told.at.max(run.started_at),
     }
+}
+
+/// Whether `pod` is named as Kubernetes names the pods of `job`: its name, a hyphen, and a random suffix, at most 63 bytes. The next run
+/// releases locks that this pod holds, so it must not be a pod of another resource.
+fn is_pod_of(pod: &str, job: &str) -> bool {
+    let (prefix, _) = job.split_at(job.floor_char_boundary(MAX_PREFIX));
+    let suffix = pod.strip_prefix(prefix).and_then(|rest| rest.get(1..));
+    suffix.is_some_and(|suffix| {
+        !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
 }
 
 fn lock(told: &StateLock) -> StateLock {
@@ -305,6 +323,7 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use alustan_api::names;
     use alustan_api::report::RunResult;
     use serde_json::json;
 
@@ -317,6 +336,33 @@ mod tests {
             "startedAt": "2026-01-01T00:00:00Z", "revision": null, "context": null,
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn claim_names_only_pods_of_its_job() {
+        let long = names::run_job(&"n".repeat(50), RunKind::Apply, 1_234_567);
+        let long_pod = format!("{}abcde", &long[..58]);
+        for (job, pod, is_kept) in [
+            ("web-apply-7", "web-apply-7-abcde", true),
+            (&*long, &*long_pod, true),
+            ("web-apply-7", "web-apply-7", false),
+            ("web-apply-7", "web-apply-7-", false),
+            ("web-apply-7", "web-apply-7-apply-1-abcde", false),
+            ("web-apply-7", "api-apply-7-abcde", false),
+            ("web-apply-7", "web-apply-7-abcde\n", false),
+        ] {
+            let run = RunSpec {
+                job: job.to_owned(),
+                ..run()
+            };
+            let told = Claim {
+                pod_uid: "uid".to_owned(),
+                pod: pod.to_owned(),
+                at: run.started_at,
+            };
+            let kept = if is_kept { pod } else { UNKNOWN_POD };
+            assert_eq!(claim(&told, &run).pod, kept, "{pod}");
+        }
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl World {
                 progress.phase = RunPhase::Planning;
                 progress.claimed_by = Some(Claim {
                     pod_uid: pod.uid.clone(),
-                    pod: pod.uid.clone(),
+                    pod: format!("{}-{}", pod.job, pod.uid.replace('-', "")),
                     at: now,
                 });
             }
