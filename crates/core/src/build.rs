@@ -11,7 +11,7 @@ use crate::digest;
 use crate::image::{self, ImagePlan};
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
-use crate::ongoing::{self, NO_POD, patience};
+use crate::ongoing::{self, NO_POD, patience, waits_since};
 use crate::retry;
 use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, Seen, SourceSeen, Waiting};
 use crate::settings::Settings;
@@ -205,7 +205,8 @@ fn going_on(
         };
         return missing(lent, going_on);
     };
-    let given_up_at = build.created_at + patience(&why, case.settings);
+    let since = waits_since(build.created_at, build.scheduled_at, case.now);
+    let given_up_at = since + patience(&why, case.settings);
     let message = format!("the build of the runner image cannot start: {why}");
     if case.now >= given_up_at {
         let failure = Failure {

@@ -205,10 +205,10 @@ impl Case<'_> {
         let Some(run) = self.starting() else {
             return self.due().filter(|due| self.now < *due);
         };
-        let started = run.started_at;
+        let since = self.waits_since(run);
         let unscheduled = self.settings.scheduling_timeout;
         let dues = [NO_POD, SLOW_POD, GIVE_UP, unscheduled, GIVE_UP_SLOWLY];
-        dues.map(|wait| started + wait)
+        dues.map(|wait| since + wait)
             .into_iter()
             .filter(|due| self.now < *due)
             .min()
@@ -221,13 +221,21 @@ impl Case<'_> {
         way && run.destroys && !run.unpack && why.reason == IMAGE_PULL
     }
 
+    /// From when on it is counted how long `run` takes to start.
+    fn waits_since(&self, run: &RunSpec) -> Timestamp {
+        let job = self.seen.job.as_ref();
+        let scheduled_at = job.and_then(|job| job.scheduled_at);
+        waits_since(run.started_at, scheduled_at, self.now)
+    }
+
     /// What keeps the pod of the current run from starting, and until when that is waited for.
     fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
         if let Some(refused) = &self.seen.refused {
             return Some((refused.clone(), self.now));
         }
         let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
-        let waited = self.now.duration_since(run.started_at);
+        let since = self.waits_since(run);
+        let waited = self.now.duration_since(since);
         let told = match &job.waiting {
             Some(waiting) => Some(waiting.clone()),
             None if !job.has_pod && waited >= NO_POD => {
@@ -242,11 +250,11 @@ impl Case<'_> {
             } else {
                 patience(&told, self.settings)
             };
-            return Some((told, run.started_at + wait));
+            return Some((told, since + wait));
         }
         let slow = job.pods_alive && waited >= SLOW_POD;
         slow.then(|| {
-            let given_up_at = run.started_at + GIVE_UP_SLOWLY;
+            let given_up_at = since + GIVE_UP_SLOWLY;
             (slow_pod(self.tf, &run.job), given_up_at)
         })
     }
@@ -332,6 +340,16 @@ pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     } else {
         GIVE_UP
     }
+}
+
+/// From when on it is counted how long a Job made at `made_at` takes to start: once its pod has a node, an obstacle there has a time limit
+/// of its own.
+pub(crate) fn waits_since(
+    made_at: Timestamp,
+    scheduled_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Timestamp {
+    scheduled_at.map_or(made_at, |at| at.min(now).max(made_at))
 }
 
 /// That nothing begins, and how to go on.

@@ -272,6 +272,8 @@ pub struct BuildSeen {
     pub created_at: Timestamp,
     /// Whether there is a pod of it.
     pub has_pod: bool,
+    /// When its pod was bound to a node.
+    pub scheduled_at: Option<Timestamp>,
     /// Whether a Secret is lent to it.
     pub lent: bool,
     /// How far it is.
@@ -298,6 +300,8 @@ pub struct JobSeen {
     pub finished: bool,
     /// Whether there is a pod of it.
     pub has_pod: bool,
+    /// When its pod was bound to a node.
+    pub scheduled_at: Option<Timestamp>,
     /// Whether the engine container of a pod of it may still run.
     pub pods_alive: bool,
     /// What its pod waits for, if it is stuck.

@@ -216,6 +216,7 @@ fn a_build_counts_once_however_many_wait_for_it() {
         uid: uid.to_owned(),
         created_at: ended - SignedDuration::from_secs(20),
         has_pod: true,
+        scheduled_at: None,
         state: BuildState::Done(ended),
     };
     let later = now + SignedDuration::from_secs(5);

@@ -72,6 +72,7 @@ pub(super) async fn run(
             uid: String::new(),
             finished: true,
             has_pod: true,
+            scheduled_at: None,
             pods_alive,
             waiting: None,
             ended: None,
@@ -87,6 +88,7 @@ pub(super) async fn run(
         uid,
         finished: finished(&job) || ended_engine,
         has_pod: !pods.is_empty(),
+        scheduled_at: pods.iter().filter_map(|pod| scheduled_at(pod)).max(),
         pods_alive,
         waiting,
         ended: pods.iter().find_map(|pod| ended(pod)),
@@ -275,6 +277,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         job: name.to_owned(),
         created_at: moment(job.creation_timestamp().as_ref()),
         has_pod: pod.is_some(),
+        scheduled_at: pod.and_then(|pod| scheduled_at(pod)),
         lent: cx
             .mirrors
             .secrets
@@ -490,6 +493,15 @@ fn stuck(pod: &Pod) -> Option<Waiting> {
     })
 }
 
+/// When `pod` was bound to a node.
+fn scheduled_at(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let scheduled = conditions
+        .iter()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "True")?;
+    scheduled.last_transition_time.as_ref().map(|at| at.0)
+}
+
 /// How a pod that is over ended, where it was not by itself.
 fn ended(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
@@ -603,6 +615,18 @@ mod tests {
         for (containers, init_containers, wanted) in cases {
             let pod = pod(containers.clone(), init_containers);
             assert_eq!((alive(&pod), lingers(&pod)), wanted, "{containers}");
+        }
+    }
+
+    #[test]
+    fn pod_has_a_node_once_it_is_scheduled() {
+        let at: Timestamp = "2026-01-01T00:25:00Z".parse().unwrap();
+        for (is_scheduled, wanted) in [("False", None), ("True", Some(at))] {
+            let condition =
+                json!({"type": "PodScheduled", "status": is_scheduled, "lastTransitionTime": at});
+            let pod = json!({"metadata": {}, "status": {"conditions": [condition]}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(scheduled_at(&pod), wanted);
         }
     }
 

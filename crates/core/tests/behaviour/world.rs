@@ -169,6 +169,8 @@ pub(crate) struct World {
     pub(crate) refuses_jobs: Option<&'static str>,
     /// How pods end that are killed.
     pub(crate) ended: Option<String>,
+    /// When pods got a node.
+    pub(crate) scheduled_at: Option<Timestamp>,
     /// The claim of the cache volume.
     pub(crate) cache: CacheSeen,
     pub(crate) real: Real,
@@ -245,6 +247,7 @@ impl World {
             accounts: BTreeMap::new(),
             refuses_jobs: None,
             ended: None,
+            scheduled_at: None,
             cache: CacheSeen::Absent,
             real: Real::default(),
             base_digest: 1,

@@ -4,7 +4,7 @@
 use alustan_api::report::FailureClass;
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
-use alustan_core::seen::{BuildState, CacheSeen, Whose};
+use alustan_core::seen::{BuildState, CacheSeen, IMAGE_PULL, Waiting, Whose};
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::json;
 
@@ -21,6 +21,18 @@ impl World {
         world.edit(|tf| tf.with_variable("size", 1));
         world.look_once();
         world.spawn();
+        world
+    }
+
+    /// The pod of a new run waits for a node.
+    fn unscheduled() -> Self {
+        let mut world = Self::applied();
+        world.cache = CacheSeen::Bound;
+        world.volume_unreachable = true;
+        world.edit(|tf| tf.with_variable("size", 1));
+        world.run_to(Stage::Created);
+        world.look_once();
+        assert_eq!(world.reason(), "Unschedulable");
         world
     }
 }
@@ -199,6 +211,55 @@ fn a_pod_that_is_there_and_does_not_run_is_told_and_given_up_at_last() {
     assert!(!world.jobs.contains_key("web-apply-1"));
     world.run_until_rest();
     assert!(world.is_ready());
+}
+
+#[test]
+fn unschedulable_pod_is_given_up_after_the_scheduling_timeout() {
+    let mut world = World::unscheduled();
+    world.pass(19 * 60).look_once();
+    assert!(world.jobs.contains_key("web-apply-2"));
+    world.pass(2 * 60).look_once();
+    assert!(!world.jobs.contains_key("web-apply-2"));
+    world.look_once();
+    let status = world.status();
+    assert_eq!(status.runs[0].reason.as_deref(), Some("Unschedulable"));
+}
+
+#[test]
+fn pod_that_got_a_node_late_has_the_whole_time_to_start() {
+    let mut world = World::unscheduled();
+    world.settings.scheduling_timeout = SignedDuration::from_hours(1);
+    world.pass(25 * 60).look_once();
+    assert!(world.jobs.contains_key("web-apply-2"));
+    world.volume_unreachable = false;
+    world.scheduled_at = Some(world.now);
+    world.pass(119).look_once();
+    assert_eq!(world.reason(), "Running");
+    world.pass(1).look_once();
+    assert_eq!(world.reason(), "PodNotStarted");
+    world.pass(17 * 60).look_once();
+    assert!(world.jobs.contains_key("web-apply-2"));
+    world.pass(60).look_once();
+    assert!(!world.jobs.contains_key("web-apply-2"));
+}
+
+#[test]
+fn build_that_got_a_node_late_has_the_whole_time_to_start() {
+    let mut world = World::until(|world| !world.builds.is_empty());
+    world.pass(15 * 60);
+    world.scheduled_at = Some(world.now);
+    for build in world.builds.values_mut() {
+        build.state = BuildState::Active(Some(Waiting {
+            reason: IMAGE_PULL.to_owned(),
+            message: "Back-off pulling image".to_owned(),
+        }));
+    }
+    world.look_once();
+    let message = world.status().message;
+    assert!(message.contains("waited for until"), "{message}");
+    world.pass(5 * 60).look_once();
+    let message = world.status().message;
+    assert!(message.contains("costs no retry"), "{message}");
 }
 
 #[test]
@@ -470,7 +531,7 @@ fn a_build_goes_on_by_itself_once_its_credentials_are_mended() {
 fn a_build_that_cannot_start_is_told_with_its_own_reason() {
     let mut world = World::until(|world| !world.builds.is_empty());
     for build in world.builds.values_mut() {
-        build.state = BuildState::Active(Some(alustan_core::seen::Waiting {
+        build.state = BuildState::Active(Some(Waiting {
             reason: "Unschedulable".to_owned(),
             message: "0/1 nodes are available".to_owned(),
         }));

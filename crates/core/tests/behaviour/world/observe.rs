@@ -328,6 +328,7 @@ impl World {
             uid: build.uid.clone(),
             created_at: build.created_at,
             has_pod: !build.unborn,
+            scheduled_at: self.scheduled_at,
             lent: build.lent.is_some(),
             state: build.state.clone(),
         })
@@ -357,6 +358,7 @@ impl World {
             uid: job.map_or_else(String::new, |job| job.uid.clone()),
             finished: self.is_finished(name),
             has_pod: job.is_none_or(|job| job.spawned),
+            scheduled_at: self.scheduled_at,
             pods_alive,
             waiting: self.waiting(name),
             ended: self.ended.clone(),
