@@ -63,7 +63,8 @@ pub fn has_own_report(run: &RunSpec) -> bool {
 /// Merges validated progress of the open run into the run record. `has_job`: whether the Job of the run exists; the progress is reset
 /// before the Job is created.
 ///
-/// If the Job exists and the progress is missing, unparsable or of another run, the run counts as applying.
+/// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
+/// run that the run record has as begun stays so until it reports: then the engine may have refused to begin.
 pub fn believed(own: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
     let Some(run) = open_run(own).filter(|run| has_own_report(run)) else {
         return own.clone();
@@ -73,16 +74,25 @@ pub fn believed(own: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
         attempted: own.attempted_before,
         ..own.clone()
     };
+    let is_new = !has_job && own.claimed_by.is_none();
     match told {
-        Told::Progress(told) if is_about(told, own.number, run) => told_of(before, run, told),
-        Told::Progress(told) if told.number <= own.number && !has_job => not_begun(before),
-        Told::Absent if !has_job => not_begun(before),
+        Told::Progress(told) if is_about(told, own.number, run) => {
+            told_of(before, run, told, has_begun(own))
+        }
+        Told::Progress(told) if told.number <= own.number && is_new => not_begun(before),
+        Told::Absent if is_new => not_begun(before),
         Told::Absent | Told::Unreadable | Told::Progress(_) => may_apply(before, run),
     }
 }
 
 fn is_about(told: &RunProgress, number: i64, run: &RunSpec) -> bool {
     told.number == number && told.trace_id == run.trace_id
+}
+
+/// Whether the progress of the open run of `own` said that it had begun. Without the uid of a pod, it only might have.
+fn has_begun(own: &RunRecord) -> bool {
+    let claim = own.claimed_by.as_ref();
+    own.begun == own.number && claim.is_some_and(|claim| !claim.pod_uid.is_empty())
 }
 
 /// The run before its progress is reset.
@@ -110,8 +120,11 @@ fn may_apply(own: RunRecord, run: &RunSpec) -> RunRecord {
     )
 }
 
-fn told_of(own: RunRecord, run: &RunSpec, told: &RunProgress) -> RunRecord {
-    let phase = told.phase.min(RunPhase::Reported);
+fn told_of(own: RunRecord, run: &RunSpec, told: &RunProgress, has_begun: bool) -> RunRecord {
+    let phase = match told.phase.min(RunPhase::Reported) {
+        RunPhase::Starting | RunPhase::Planning if has_begun => RunPhase::Applying,
+        phase => phase,
+    };
     let began = told.began || phase == RunPhase::Applying;
     let claimed = told.claimed_by.as_ref().map(|it| claim(it, run));
     let claimed = claimed.or_else(|| (phase > RunPhase::Starting).then(|| unknown_pod(run)));
@@ -336,6 +349,61 @@ mod tests {
             "startedAt": "2026-01-01T00:00:00Z", "revision": null, "context": null,
         }))
         .unwrap()
+    }
+
+    fn record() -> RunRecord {
+        RunRecord {
+            number: 7,
+            run: Some(run()),
+            attempted: 5,
+            attempted_before: 5,
+            begun: 6,
+            begun_before: 6,
+            ..RunRecord::default()
+        }
+    }
+
+    fn told(number: i64, phase: RunPhase) -> Told {
+        let run = run();
+        Told::Progress(Box::new(RunProgress {
+            number,
+            phase,
+            claimed_by: Some(Claim {
+                pod_uid: "uid".to_owned(),
+                pod: "web-apply-7-abcde".to_owned(),
+                at: run.started_at,
+            }),
+            trace_id: run.trace_id,
+            ..RunProgress::default()
+        }))
+    }
+
+    /// Phase, last run that began, last apply that began.
+    fn progress(record: &RunRecord) -> (RunPhase, i64, i64) {
+        (record.phase, record.begun, record.attempted)
+    }
+
+    #[test]
+    fn run_that_was_recorded_as_begun_stays_so_until_it_reports() {
+        let own = believed(&record(), &told(7, RunPhase::Applying), true);
+        for phase in [RunPhase::Starting, RunPhase::Planning] {
+            let lowered = believed(&own, &told(7, phase), true);
+            assert_eq!(progress(&lowered), (RunPhase::Applying, 7, 7));
+        }
+        let refused = believed(&own, &told(7, RunPhase::Reported), true);
+        assert_eq!(progress(&refused), (RunPhase::Reported, 6, 5));
+    }
+
+    #[test]
+    fn claimed_run_without_report_and_job_may_apply() {
+        let own = believed(&record(), &told(7, RunPhase::Planning), true);
+        assert_eq!(progress(&own), (RunPhase::Planning, 6, 5));
+        for told in [Told::Absent, told(6, RunPhase::Reported)] {
+            let claimed = believed(&own, &told, false);
+            assert_eq!(progress(&claimed), (RunPhase::Applying, 7, 7));
+            let new = believed(&record(), &told, false);
+            assert_eq!(progress(&new), (RunPhase::Starting, 6, 5));
+        }
     }
 
     #[test]
