@@ -199,6 +199,8 @@ pub(crate) struct World {
     pub(crate) volume_unreachable: bool,
     /// Whether everything drifts as soon as it is applied.
     pub(crate) unsteady: bool,
+    /// Whether plans remove every object.
+    pub(crate) empties: bool,
     /// Whether the dispatcher has room.
     pub(crate) room: bool,
     /// Whether the quota of the namespace is used up: it admits no Job, no pod and no claim.
@@ -264,6 +266,7 @@ impl World {
             cloud: Some(0),
             volume_unreachable: false,
             unsteady: false,
+            empties: false,
             room: true,
             full: false,
             record_first: false,

@@ -32,6 +32,44 @@ impl World {
 const PLANNED: (RunKind, RunResult) = (RunKind::Plan, RunResult::Changes);
 const APPLIED: (RunKind, RunResult) = (RunKind::Apply, RunResult::Done);
 
+/// A world with a plan that removes what is applied.
+fn emptying() -> World {
+    let mut world = World::applied();
+    world.empties = true;
+    world.edit(|tf| tf.with_variable("size", 1)).settle();
+    let asked = (RunKind::Apply, RunResult::Changes);
+    assert_eq!(world.kinds().last(), Some(&asked));
+    assert_eq!(world.status().state, State::AwaitingApproval);
+    world
+}
+
+#[test]
+fn plan_that_removes_everything_is_applied_once_approved() {
+    let mut world = emptying();
+    assert_ne!(world.real.config, Some(world.wanted_now()));
+    world.approve();
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.kinds().last(), Some(&APPLIED));
+}
+
+#[test]
+fn plan_that_removes_everything_is_applied_where_the_spec_allows_it() {
+    let mut world = emptying();
+    world.edit(|tf| tf.with("/approval/emptying", "Allow"));
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(world.kinds().last(), Some(&APPLIED));
+}
+
+#[test]
+fn deletion_is_no_plan_that_removes_everything() {
+    let mut world = World::applied();
+    world.empties = true;
+    world.delete().settle();
+    assert!(world.tf.is_none(), "{:?}", world.status());
+}
+
 #[test]
 fn nothing_is_applied_before_a_person_says_so() {
     let mut world = World::awaiting();

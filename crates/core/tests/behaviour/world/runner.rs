@@ -221,7 +221,8 @@ impl World {
     /// Whether the plan of `pod` is applied only once a person says so, and none did for this one.
     fn must_ask(&self, pod: &Pod) -> bool {
         let approval = &self.inputs_of_run().approval;
-        let asks = approval.manual || !approval.rules.is_empty();
+        let empties = approval.emptying && self.empties;
+        let asks = approval.manual || !approval.rules.is_empty() || empties;
         let approved = approval.approved.as_ref().map(|plan| plan.id.as_str());
         asks && approved != Some(&self.plan_id(pod.number))
     }
