@@ -8,9 +8,10 @@ use alustan_api::report::{
     Undeclared,
 };
 use alustan_api::run::{
-    Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, StateLock,
+    Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord,
+    RunSpec, StateLock,
 };
-use alustan_api::{labels, names};
+use alustan_api::{labels, names, reasons};
 use alustan_core::absorb::open_run;
 use alustan_core::decide::decide;
 use alustan_core::seen::Seen;
@@ -40,6 +41,11 @@ fn text() -> BoxedStrategy<String> {
 
 fn number() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), Just(1), Just(2), Just(-1), any::<i64>()]
+}
+
+/// The number of the current run in half of the cases.
+fn run_number() -> impl Strategy<Value = i64> {
+    prop_oneof![Just(OF_RECORD), number()]
 }
 
 fn time() -> BoxedStrategy<Timestamp> {
@@ -83,7 +89,8 @@ fn lineage() -> BoxedStrategy<Lineage> {
 }
 
 fn progress() -> BoxedStrategy<RunProgress> {
-    let claim = (text(), text(), time()).prop_map(|(pod_uid, pod, at)| Claim { pod_uid, pod, at });
+    let pod = prop_oneof![Just("web-apply-1-abcde".to_owned()), text()];
+    let claim = (text(), pod, time()).prop_map(|(pod_uid, pod, at)| Claim { pod_uid, pod, at });
     let own_backend = (text(), text()).prop_map(|(kind, value)| OwnBackend {
         kind,
         config: [("a".to_owned(), json!(value))].into(),
@@ -93,7 +100,12 @@ fn progress() -> BoxedStrategy<RunProgress> {
         prop::option::of(text()),
         prop::option::of(own_backend),
     );
-    let run = (number(), any::<bool>(), phase(), prop::option::of(claim));
+    let run = (
+        run_number(),
+        any::<bool>(),
+        phase(),
+        prop::option::of(claim),
+    );
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     let slots = prop_oneof![Just(0), Just(5), Just(u32::MAX), any::<u32>()];
     (run, flags, prop::option::of(lock()), slots, place)
@@ -121,10 +133,13 @@ fn progress() -> BoxedStrategy<RunProgress> {
 
 /// Placeholder for the trace id of the open run.
 const OF_RUN: &str = "of the run";
+/// Placeholder for its number.
+const OF_RECORD: i64 = -7_777;
 
 fn changes() -> BoxedStrategy<ChangeSet> {
+    let action = prop_oneof![Just("create".to_owned()), text()];
     let resource =
-        (text(), text()).prop_map(|(address, action)| ResourceChange { address, action });
+        (text(), action).prop_map(|(address, action)| ResourceChange { address, action });
     let resources = prop::collection::vec(resource, 0..40);
     (number(), number(), number(), resources, text())
         .prop_map(|(add, change, destroy, resources, digest)| ChangeSet {
@@ -162,11 +177,12 @@ fn report() -> BoxedStrategy<RunReport> {
         reason,
         message,
     });
-    let asks = (text(), prop::collection::vec(text(), 0..40))
+    let id = prop_oneof![Just("0f3c9a51b2e4d870".to_owned()), text()];
+    let asks = (id, prop::collection::vec(text(), 0..40))
         .prop_map(|(id, because)| PlanAsks { id, because });
     let texts = (prop::option::of(text()), prop::option::of(text()), text());
     let times = (time(), time(), any::<u64>());
-    let head = (number(), kind, result);
+    let head = (run_number(), kind, result);
     let more = (
         prop::option::of(changes()),
         prop::option::of(asks),
@@ -268,13 +284,20 @@ fn worlds() -> Vec<World> {
 
 fn forge(world: &mut World, forged: &Forged) -> Seen {
     world.progress.clone_from(&forged.progress);
+    let number = world.own.number;
     let run = world.own.run.as_ref();
     let trace = run.map(|run| run.trace_id.clone()).unwrap_or_default();
     if let Some(progress) = world.progress.as_mut().filter(|it| it.trace_id == OF_RUN) {
         progress.trace_id = trace;
     }
+    if let Some(progress) = world.progress.as_mut().filter(|it| it.number == OF_RECORD) {
+        progress.number = number;
+    }
     if let Some(record) = &mut world.record {
         record.report.clone_from(&forged.report);
+        if let Some(report) = record.report.as_mut().filter(|it| it.number == OF_RECORD) {
+            report.number = number;
+        }
         let output = |(value, sensitive): (String, bool)| Output {
             value: json!(value),
             sensitive,
@@ -289,7 +312,114 @@ fn forge(world: &mut World, forged: &Forged) -> Seen {
     world.observe(0)
 }
 
+/// Maximum size of a name, in bytes.
+const WORD: usize = 256;
+/// Maximum size of the address of a state, in bytes.
+const ADDRESS: usize = 2_048;
+
+/// What is believed of the progress.
+fn check_progress(world: &World, believed: &RunRecord) {
+    let own = &world.own;
+    let Some(run) = open_run(own) else {
+        assert_eq!(believed, own, "no run goes on");
+        return;
+    };
+    assert!(believed.phase <= RunPhase::Reported);
+    assert!(own.cancel || !believed.cancel, "cancelled by a report");
+    assert!(believed.slots_wanted <= MAX_SLOTS);
+    let told = world.progress.as_ref();
+    let is_about = |it: &RunProgress| it.number == own.number && it.trace_id == run.trace_id;
+    let is_known = world.has_job_of_run() || own.claimed_by.is_some();
+    if is_known && !told.is_some_and(is_about) {
+        let may_apply = (RunPhase::Applying, own.number);
+        assert_eq!((believed.phase, believed.begun), may_apply);
+    }
+    let mut claims = own.claimed_by.iter();
+    let was_told = claims.any(|claim| !claim.pod_uid.is_empty());
+    if was_told && own.begun == own.number && believed.phase < RunPhase::Reported {
+        assert_eq!(believed.begun, own.number, "it had begun");
+    }
+    check_texts(believed, run);
+}
+
+fn check_texts(believed: &RunRecord, run: &RunSpec) {
+    if let Some(claim) = &believed.claimed_by {
+        assert!(claim.pod_uid.len() <= WORD);
+        assert!(claim.pod.starts_with(&run.job) || claim.pod == "an unknown pod");
+        assert!(claim.at >= run.started_at);
+    }
+    if let Lineage::Of(lineage) = &believed.lineage {
+        assert!(lineage.len() <= WORD);
+    }
+    let address = believed.state_address.as_ref();
+    assert!(address.is_none_or(|it| it.len() <= ADDRESS));
+    believed.lock.iter().for_each(check_lock);
+    let backend = serde_json::to_vec(&believed.own_backend).unwrap();
+    assert!(
+        backend.len() <= 64 << 10,
+        "a backend of {} bytes",
+        backend.len()
+    );
+}
+
+fn check_lock(lock: &StateLock) {
+    let texts = [&lock.id, &lock.operation, &lock.who];
+    assert!(texts.iter().all(|text| text.len() <= WORD), "{lock:?}");
+}
+
+/// What is believed of the report.
+fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
+    let report = alustan_core::progress::report(told.clone(), run, now);
+    assert_eq!(
+        (report.kind, &report.job, &report.trigger),
+        (run.kind, &run.job, &run.trigger.to_string())
+    );
+    report.changes.iter().for_each(check_changes);
+    report.asks.iter().for_each(check_asks);
+    report.lock.iter().for_each(check_lock);
+    if let Some(failure) = &report.failure {
+        let reason = failure.reason.as_str();
+        assert!(
+            reasons::ALL.contains(&reason) || reason == "Failed",
+            "{reason}"
+        );
+        assert!(failure.message.len() <= 8_000);
+    }
+    let places = report.state_address.iter().chain(&report.moved_from);
+    assert!(places.map(String::len).all(|size| size <= ADDRESS));
+    let mut lineages = report.lineage.iter();
+    assert!(lineages.all(|lineage| lineage.len() <= WORD));
+    assert!(report.undeclared.len() <= 20);
+    assert!(report.undeclared.iter().all(|it| it.name.len() <= 128));
+    assert!(report.started_at >= run.started_at);
+    assert!(report.finished_at >= report.started_at && report.finished_at <= now);
+}
+
+fn check_changes(changes: &ChangeSet) {
+    assert!(changes.resources.len() <= 20);
+    for ResourceChange { address, action } in &changes.resources {
+        assert!(address.len() <= 512 && action.len() <= "replace".len());
+    }
+    let counts = [changes.add, changes.change, changes.destroy];
+    assert!(counts.iter().all(|count| *count >= 0), "{counts:?}");
+    assert!(changes.digest.len() <= WORD && changes.shape.len() <= WORD);
+}
+
+fn check_asks(asks: &PlanAsks) {
+    let mut digits = asks.id.bytes();
+    assert!(asks.id.len() <= 64 && digits.all(|digit| digit.is_ascii_hexdigit()));
+    assert!(asks.because.len() <= 24);
+    assert!(asks.because.iter().all(|why| why.len() <= 512));
+}
+
 fn check(world: &World, seen: &Seen, decision: &Decision) {
+    if let Some(record) = &seen.record {
+        check_progress(world, &record.record);
+        let run = open_run(&world.own);
+        if let Some((told, run)) = record.report.as_ref().zip(run) {
+            check_report(told, run, world.now);
+        }
+    }
     let start = decision.start.iter().flat_map(|start| &start.steps);
     let steps: Vec<&Step> = decision.steps.iter().chain(start).collect();
     assert!(

@@ -269,18 +269,23 @@ impl World {
         self.believe();
     }
 
+    /// Whether the current run has a Job, or a living pod.
+    pub(crate) fn has_job_of_run(&self) -> bool {
+        let run = self.own.run.as_ref();
+        run.is_some_and(|run| {
+            let mut pods = self.pods.iter();
+            self.jobs.contains_key(&run.job)
+                || pods.any(|pod| pod.job == run.job && pod.stage.is_alive())
+        })
+    }
+
     /// The record is as its two Secrets say together.
     pub(crate) fn believe(&mut self) {
         let told = match &self.progress {
             Some(progress) => Told::Progress(Box::new(progress.clone())),
             None => Told::Absent,
         };
-        let run = self.own.run.as_ref();
-        let has_job = run.is_some_and(|run| {
-            let mut pods = self.pods.iter();
-            self.jobs.contains_key(&run.job)
-                || pods.any(|pod| pod.job == run.job && pod.stage.is_alive())
-        });
+        let has_job = self.has_job_of_run();
         if let Some(record) = &mut self.record {
             record.record = progress::believed(&self.own, &told, has_job);
         }
