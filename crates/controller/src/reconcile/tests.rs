@@ -382,6 +382,7 @@ fn run_that_has_reported_holds_a_slot_only_with_its_pod() {
         has_pod: true,
         pods_alive: true,
         waiting: None,
+        scheduled_at: None,
         ended: None,
     };
     let with_report = |number: i64| -> Option<RunReport> {
@@ -451,32 +452,6 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let (client, _) = fake_api::serve(|asked| match &*asked.method {
         "GET" => fake_api::not_found(),
         _ => fake_api::forbidden(),
-
-/// A page of `count` `ConfigMap`s.
-fn page(uri: &str, count: usize) -> Value {
-    let number = |name: &str| {
-        uri.split(['?', '&'])
-            .find_map(|part| part.strip_prefix(name)?.parse::<usize>().ok())
-    };
-    let begin = number("continue=").unwrap_or_default();
-    let end = number("limit=").map_or(count, |limit| count.min(begin + limit));
-    let map = |i: usize| json!({"metadata": {"name": format!("map-{i}")}});
-    let maps: Vec<_> = (begin..end).map(map).collect();
-    let next = (end < count).then(|| end.to_string());
-    json!({"metadata": {"continue": next}, "items": maps})
-}
-
-/// The result of the only test of objects that `resource` has, in a cluster with `count` `ConfigMap`s, and the lists that
-/// it needs.
-async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<String>) {
-    let (client, asked) = fake_api::serve(move |asked| match &*asked.uri {
-        "/api/v1" => {
-            let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
-            (200, json!({"groupVersion": "v1", "resources": [kind]}))
-        }
-        uri if uri.starts_with("/api/v1/namespaces/team/configmaps?") => (200, page(uri, count)),
-        uri if uri.ends_with("/terraforms/web") => (200, destroyed("7", &json!(null))),
-        _ => fake_api::not_found(),
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
@@ -573,6 +548,35 @@ async fn resource_created_again_inherits_no_memory() {
     assert_eq!(memory.failed(&who), first);
 }
 
+/// A page of `count` `ConfigMap`s.
+fn page(uri: &str, count: usize) -> Value {
+    let number = |name: &str| {
+        uri.split(['?', '&'])
+            .find_map(|part| part.strip_prefix(name)?.parse::<usize>().ok())
+    };
+    let begin = number("continue=").unwrap_or_default();
+    let end = number("limit=").map_or(count, |limit| count.min(begin + limit));
+    let map = |i: usize| json!({"metadata": {"name": format!("map-{i}")}});
+    let maps: Vec<_> = (begin..end).map(map).collect();
+    let next = (end < count).then(|| end.to_string());
+    json!({"metadata": {"continue": next}, "items": maps})
+}
+
+/// The result of the only test of objects that `resource` has, in a cluster with `count` `ConfigMap`s, and the lists that
+/// it needs.
+async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<String>) {
+    let (client, asked) = fake_api::serve(move |asked| match &*asked.uri {
+        "/api/v1" => {
+            let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
+            (200, json!({"groupVersion": "v1", "resources": [kind]}))
+        }
+        uri if uri.starts_with("/api/v1/namespaces/team/configmaps?") => (200, page(uri, count)),
+        uri if uri.ends_with("/terraforms/web") => (200, destroyed("7", &json!(null))),
+        _ => fake_api::not_found(),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource.clone()).unwrap();
     let who = Ref::new("web").within("team");
     let session = Session::new(&cx, &tf, &who, None);

@@ -136,9 +136,9 @@ impl Stack<'_> {
             None if more > 0 => Some(format!("and {more} more")),
             None => None,
         };
-        let names = page.items.iter().take(NAMES);
-        let names = names.map(|it| still_there(&gone.kind, it));
-        let left: Vec<_> = names.chain(more).collect();
+        let first = page.items.iter().take(NAMES);
+        let first = first.map(|it| still_there(&gone.kind, it));
+        let left: Vec<_> = first.chain(more).collect();
         if left.is_empty() {
             return Ok(Ok(()));
         }
