@@ -284,6 +284,35 @@ async fn restore_of_a_living_resource_waits_until_that_is_gone() {
     .await;
 }
 
+/// Deletes the resource `web` and waits until it is gone.
+async fn delete(space: &Space) {
+    let resources = space.api::<Terraform>();
+    let parameters = DeleteParams::default();
+    resources.delete("web", &parameters).await.unwrap();
+    until("the resource to go", async || {
+        let found = resources.get_opt("web").await.unwrap();
+        found.map_or(Ok(()), |tf| Err(format!("{:?}", tf.status)))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pushed_state_outlives_a_resource_that_applied_nothing() {
+    let space = Space::of(server().await, json!({})).await;
+    space.apply(&resource("web")).await.unwrap();
+    reason(&space, "RepositoryUnreachable").await;
+    let tf = space.api::<Terraform>().get("web").await.unwrap();
+    let pointer = json!({"pointer": json!({"current": {"version": 1}}).to_string()});
+    let (uid, name) = (tf.uid().unwrap(), names::state("web"));
+    secret(&space, &uid, &name, Component::State, pointer).await;
+    delete(&space).await;
+    let secrets = space.api::<Secret>();
+    let state = secrets.get(&name).await.unwrap();
+    assert_eq!(state.labels()[labels::ORPHANED], "true");
+    let record = secrets.get_opt(&names::record("web")).await.unwrap();
+    assert!(record.is_none());
+}
+
 #[tokio::test]
 async fn restored_resource_waits_for_its_secrets() {
     let space = Space::of(server().await, json!({})).await;

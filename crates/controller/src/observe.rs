@@ -20,7 +20,7 @@ mod stack;
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{HandedOn, Pin, PinnedImage};
@@ -31,14 +31,15 @@ use alustan_core::base_image::base_image;
 use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
-use alustan_core::objects::outputs;
+use alustan_core::objects::{outputs, secrets};
 use alustan_core::restore;
 use alustan_core::seen::{
-    Answer, BuildSeen, BuildState, CacheSeen, OutputsSeen, RecordSeen, Seen, SourceSeen, Waiting,
-    Whose,
+    Answer, BuildSeen, BuildState, CacheSeen, ForeignState, OutputsSeen, RecordSeen, Seen,
+    SourceSeen, Waiting, Whose,
 };
 use alustan_core::state_address;
 use alustan_registry::DockerConfig;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
 use kube::core::NamespaceResourceScope;
@@ -176,6 +177,7 @@ impl<'a> Session<'a> {
         }
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
+        let foreign_state = self.foreign_state(record.as_ref()).await?;
         let (stack, refused) = stack::see(self).await?;
         let left = record.as_ref().map(|record| &record.history.notices);
         let notices = cx.notifier.notices(self.who, left);
@@ -208,6 +210,7 @@ impl<'a> Session<'a> {
             jobs: jobs::own(cx, tf),
             lent: jobs::lent(cx, tf),
             cache: self.cache(),
+            foreign_state,
             outputs,
             record,
             pin,
@@ -386,14 +389,38 @@ impl<'a> Session<'a> {
     }
 
     /// The claim of the cache volume. One that is being deleted is as good as gone.
-    fn cache(&self) -> CacheSeen {
+    fn claim(&self) -> Option<Arc<PersistentVolumeClaim>> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
-        let claim =
-            self.cx.mirrors.claims.get(&namespace, &claim).filter(|it| {
-                is_made_for(self.tf, &**it) && it.metadata.deletion_timestamp.is_none()
-            });
-        let Some(claim) = claim else {
+        let claim = self.cx.mirrors.claims.get(&namespace, &claim);
+        claim.filter(|claim| {
+            is_made_for(self.tf, &**claim) && claim.metadata.deletion_timestamp.is_none()
+        })
+    }
+
+    /// State that no run of the resource wrote. The API server is asked once the resource is deleted without an apply.
+    async fn foreign_state(&self, record: Option<&RecordSeen>) -> Result<ForeignState, Error> {
+        let tf = self.tf;
+        let unapplied =
+            record.filter(|it| it.record.attempted == 0 && it.history.applied.is_none());
+        if unapplied.is_none() || tf.metadata.deletion_timestamp.is_none() {
+            return Ok(ForeignState::default());
+        }
+        let name = names::state(&tf.name_any());
+        let namespace = tf.namespace().unwrap_or_default();
+        let api: Api<Secret> = Api::namespaced(self.cx.client.clone(), &namespace);
+        let pointer = call("read the pointer of the state", api.get_opt(&name)).await?;
+        let pointer = pointer.filter(|pointer| is_made_for(tf, pointer));
+        let created = &tf.metadata.creation_timestamp;
+        let claim = self.claim();
+        Ok(ForeignState {
+            secrets: pointer.as_ref().is_some_and(secrets::has_version),
+            claim: claim.is_some_and(|claim| claim.metadata.creation_timestamp < *created),
+        })
+    }
+
+    fn cache(&self) -> CacheSeen {
+        let Some(claim) = self.claim() else {
             return CacheSeen::Absent;
         };
         let status = claim.status.as_ref();

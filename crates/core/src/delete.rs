@@ -19,7 +19,7 @@ use crate::image::ImagePlan;
 use crate::notices::{DESTROYED, LAST_WORD, is_wanted};
 use crate::retry;
 use crate::schedule::Class;
-use crate::seen::Answer;
+use crate::seen::{Answer, ForeignState};
 use crate::start::{self, Plan};
 use crate::state_volume;
 use crate::status::{AWAITING, HALF_APPLIED, Situation};
@@ -31,12 +31,21 @@ pub use lenient::parse_leniently;
 
 /// Before anything is removed, the record is swapped for itself: somebody who looks at an old
 /// one, in which nothing was applied yet, gets no further than that.
-fn let_go(case: &mut Case<'_>, state: bool) {
+fn let_go(case: &mut Case<'_>, clean_up: Step) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
-    let volume = state || !state_volume::may_hold_state(case.tf, case.seen);
-    case.steps.push(Step::CleanUp { state, volume });
+    case.steps.push(clean_up);
     case.steps.push(Step::RemoveFinalizer);
+}
+
+/// Deletes everything but the state.
+fn all_but_state(case: &Case<'_>) -> Step {
+    let seen = case.seen;
+    let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
+    Step::CleanUp {
+        state: false,
+        volume: !on_volume,
+    }
 }
 
 /// What to do with a deleted resource.
@@ -58,7 +67,7 @@ pub(crate) fn decide(case: Case<'_>) -> Decision {
     let never = case.current.attempted == 0 && case.history.applied.is_none();
     match (Kept::of(case.tf), never) {
         (Some(Kept::Protected), _) => waits(case, kept::protected),
-        (Some(Kept::Orphaned | Kept::Suspended) | None, true) => gone(case, "nothing was applied"),
+        (Some(Kept::Orphaned | Kept::Suspended) | None, true) => nothing_was_applied(case),
         (Some(Kept::Orphaned), false) => orphan(case),
         (Some(Kept::Suspended), false) => waits(case, kept::suspended),
         (None, false) => destroy_what_exists(case),
@@ -72,7 +81,8 @@ fn waits(case: Case<'_>, why: fn(&Terraform) -> Situation) -> Decision {
 }
 
 fn orphan(mut case: Case<'_>) -> Decision {
-    let_go(&mut case, false);
+    let clean_up = all_but_state(&case);
+    let_go(&mut case, clean_up);
     let left = kept::left(&case);
     let message = format!("spec.deletionPolicy is Orphan: {left}");
     let situation = Situation::busy(State::Destroying, "Orphaned", message);
@@ -111,8 +121,36 @@ fn last_word(case: &Case<'_>) -> Option<Timestamp> {
     waits.then_some(until)
 }
 
+/// Nothing was applied. A state that no run wrote is of objects that exist, and may be the only copy: it is left as an orphaned one.
+fn nothing_was_applied(mut case: Case<'_>) -> Decision {
+    let message = "nothing was applied";
+    let ForeignState { secrets, claim } = case.seen.foreign_state;
+    let left = match (secrets, claim) {
+        (false, false) => return gone(case, message),
+        (true, false) => kept::in_secrets(case.tf),
+        (false, true) => kept::on_volume(case.tf),
+        (true, true) => format!(
+            "{}, {}",
+            kept::in_secrets(case.tf),
+            kept::on_volume(case.tf)
+        ),
+    };
+    let clean_up = Step::CleanUp {
+        state: !secrets,
+        volume: !claim,
+    };
+    let_go(&mut case, clean_up);
+    let message = format!("{message}; its state was adopted or pushed, and is left {left}");
+    let situation = Situation::busy(State::Destroying, "Orphaned", message);
+    case.done(&situation, None, None)
+}
+
 fn gone(mut case: Case<'_>, message: &str) -> Decision {
-    let_go(&mut case, true);
+    let everything = Step::CleanUp {
+        state: true,
+        volume: true,
+    };
+    let_go(&mut case, everything);
     let situation = Situation::busy(State::Destroying, DESTROYED, message);
     case.done(&situation, None, None)
 }
@@ -254,7 +292,8 @@ fn abandon(mut case: Case<'_>) -> Decision {
             run.job,
         )
     } else {
-        let_go(&mut case, false);
+        let clean_up = all_but_state(&case);
+        let_go(&mut case, clean_up);
         let left = kept::left(&case);
         format!("abandoned: {left}")
     };

@@ -95,6 +95,8 @@ pub struct Seen {
     pub lent: Vec<LentSeen>,
     /// The claim of the cache volume.
     pub cache: CacheSeen,
+    /// State that no run of the resource wrote.
+    pub foreign_state: ForeignState,
     /// What others are told: what the record has of it, and what came up or arrived since.
     pub notices: Notices,
     /// The events that the operator tells of every resource, whatever it says itself.
@@ -162,6 +164,15 @@ pub enum CacheSeen {
     Bound,
     /// Its volume is gone.
     Lost,
+}
+
+/// State that no run of a resource wrote. Observed of a deleted resource that has not applied anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForeignState {
+    /// Whether the Secrets of the managed state hold a version: adopted, or pushed by a user.
+    pub secrets: bool,
+    /// Whether the claim of the cache volume is older than the resource: adopted with the state on it.
+    pub claim: bool,
 }
 
 /// Neither record nor pin exist.

@@ -92,7 +92,8 @@ impl Pass<'_> {
     }
 
     /// Everything that carries our labels for this resource, its builds elsewhere first; the state last,
-    /// and only if it is to go. Then the mark of the namespace, if this was the last that was applied in it.
+    /// and only if it is to go. What is orphaned stays, also if a later clean-up has to complete this one and no longer finds the
+    /// record. Then the mark of the namespace, if this was the last that was applied in it.
     pub(super) async fn clean_up(&self, state: bool, volume: bool) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(
@@ -101,32 +102,23 @@ impl Pass<'_> {
             labels::MANAGER,
             labels::UID
         );
-        let secrets = if state {
-            ours.clone()
-        } else {
-            format!(
-                "{ours},{}!={}",
-                labels::COMPONENT,
-                Component::State.as_str()
-            )
-        };
+        let owned = format!("{ours},!{}", labels::ORPHANED);
         lending::sweep(self.cx, self.session.who).await?;
         self.delete_all::<Job>(&ours).await?;
         self.delete_all::<PodDisruptionBudget>(&ours).await?;
         self.delete_all::<RoleBinding>(&ours).await?;
         self.delete_all::<Role>(&ours).await?;
         self.delete_all::<ServiceAccount>(&ours).await?;
-        if volume {
-            self.delete_all::<PersistentVolumeClaim>(&ours).await?;
-        } else {
+        if !volume {
             self.orphan::<PersistentVolumeClaim>(&ours).await?;
         }
+        self.delete_all::<PersistentVolumeClaim>(&owned).await?;
         if !state {
             let states = format!("{ours},{}={}", labels::COMPONENT, Component::State.as_str());
             self.orphan::<Secret>(&states).await?;
         }
         self.delete_all::<ConfigMap>(&ours).await?;
-        self.delete_all::<Secret>(&secrets).await?;
+        self.delete_all::<Secret>(&owned).await?;
         if self.cx.settings.marks_namespaces {
             namespaces::unmark(&self.cx.client, &self.namespace()).await?;
         }

@@ -109,8 +109,7 @@ pub(crate) fn suspended(tf: &Terraform) -> Situation {
 pub(crate) fn left(case: &Case<'_>) -> String {
     let state = managed_state(case).or_else(|| {
         let volume = state_volume::may_hold_state(case.tf, case.seen);
-        let claim = names::cache(&case.tf.name_any());
-        volume.then(|| format!("on the cache volume: PersistentVolumeClaim {claim}"))
+        volume.then(|| on_volume(case.tf))
     });
     let state = state.map(|state| format!(" {state}")).unwrap_or_default();
     format!("what it manages is left as it is, and so is its state{state}")
@@ -123,12 +122,21 @@ pub(crate) fn managed_state(case: &Case<'_>) -> Option<String> {
     let managed = pin.map_or(case.current.state_made, |pin| {
         pin.inputs.backend.managed.is_some()
     });
-    managed.then(|| {
-        format!(
-            "in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
-            case.tf.namespace().unwrap_or_default(),
-            alustan_api::labels::NAME,
-            case.tf.name_any(),
-        )
-    })
+    managed.then(|| in_secrets(case.tf))
+}
+
+/// Place of the managed state of `tf`, as the end of a message.
+pub(crate) fn in_secrets(tf: &Terraform) -> String {
+    format!(
+        "in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
+        tf.namespace().unwrap_or_default(),
+        alustan_api::labels::NAME,
+        tf.name_any(),
+    )
+}
+
+/// Place of a state of `tf` on the cache volume, as the end of a message.
+pub(crate) fn on_volume(tf: &Terraform) -> String {
+    let claim = names::cache(&tf.name_any());
+    format!("on the cache volume: PersistentVolumeClaim {claim}")
 }

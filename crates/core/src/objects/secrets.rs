@@ -9,6 +9,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::prepare::LENT_FILE;
 use super::{meta, meta_of_build};
@@ -17,6 +18,9 @@ use crate::settings::Settings;
 
 /// The key of the pin in its Secret.
 pub const PIN: &str = "pin";
+
+/// Key of the Secret that points at the managed state. Runners write it.
+const POINTER: &str = "pointer";
 
 /// The key of a docker configuration in Secrets made for it.
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
@@ -52,6 +56,18 @@ pub fn plan(tf: &Terraform) -> Secret {
 /// The Secret that points at the managed state, still at none.
 pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
     empty(tf, &state.pointer, Component::State)
+}
+
+/// Whether the Secret `pointer` points at a version of the state. Contents that cannot be parsed count as one.
+pub fn has_version(pointer: &Secret) -> bool {
+    let content = pointer.data.as_ref().and_then(|data| data.get(POINTER));
+    let Some(content) = content.filter(|content| !content.0.is_empty()) else {
+        return false;
+    };
+    match serde_json::from_slice::<Value>(&content.0) {
+        Ok(pointer) => pointer.get("current").is_some_and(|it| !it.is_null()),
+        Err(_) => true,
+    }
 }
 
 /// The Secrets that hold its parts, still empty. Applying one again leaves its data alone: the

@@ -82,6 +82,10 @@ fn word(step: &Step) -> String {
         Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
+        Step::CleanUp {
+            state: true,
+            volume: false,
+        } => "CleanUp with state but the volume".to_owned(),
         Step::CleanUp { state: true, .. } => "CleanUp with state".to_owned(),
         Step::CleanUp { volume: false, .. } => "CleanUp but the volume".to_owned(),
         Step::CleanUp { .. } => "CleanUp".to_owned(),

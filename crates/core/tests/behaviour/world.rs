@@ -20,7 +20,8 @@ use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
 use alustan_api::{NotificationEvent, Terraform, TerraformStatus};
 use alustan_core::allowed::Allowed;
 use alustan_core::seen::{
-    AccountSeen, BuildState, CacheSeen, LeftBehind, OutputsSeen, RecordSeen, StackSeen, Whose,
+    AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, RecordSeen,
+    StackSeen, Whose,
 };
 use alustan_core::settings::Settings;
 use alustan_core::step::Decision;
@@ -173,6 +174,8 @@ pub(crate) struct World {
     pub(crate) scheduled_at: Option<Timestamp>,
     /// The claim of the cache volume.
     pub(crate) cache: CacheSeen,
+    /// State that no run wrote.
+    pub(crate) foreign_state: ForeignState,
     pub(crate) real: Real,
     /// What the tag of the base image points at.
     pub(crate) base_digest: u32,
@@ -251,6 +254,7 @@ impl World {
             ended: None,
             scheduled_at: None,
             cache: CacheSeen::Absent,
+            foreign_state: ForeignState::default(),
             real: Real::default(),
             base_digest: 1,
             head: (0, 0),

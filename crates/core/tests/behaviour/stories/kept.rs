@@ -3,6 +3,7 @@
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
 use alustan_core::events::events;
+use alustan_core::seen::ForeignState;
 use rstest::rstest;
 
 use super::{is_quiet, words};
@@ -215,6 +216,36 @@ fn an_orphaned_resource_for_which_nothing_was_applied_leaves_no_empty_state() {
     world.delete().settle();
     assert!(world.tf.is_none());
     assert!(!world.objects.iter().any(|name| name.contains("-state")));
+}
+
+/// The objects of an adopted or pushed state exist, and it may be the only copy.
+#[rstest]
+#[case::adopted_or_pushed(true, false, "CleanUp", "Secrets of this namespace")]
+#[case::on_an_adopted_volume(
+    false,
+    true,
+    "CleanUp with state but the volume",
+    "PersistentVolumeClaim web-cache"
+)]
+fn state_that_no_run_wrote_stays_where_nothing_was_applied(
+    #[case] secrets: bool,
+    #[case] claim: bool,
+    #[case] clean_up: &str,
+    #[case] place: &str,
+) {
+    for suspended in [false, true] {
+        let mut world = World::until(|world| world.record.is_some());
+        world.foreign_state = ForeignState { secrets, claim };
+        suspend(&mut world, suspended);
+        let looked = world.delete().look_once();
+        assert_eq!(
+            words(&looked.decision.steps),
+            ["SwapRecord Starting", clean_up, "RemoveFinalizer"]
+        );
+        let message = looked.decision.status.message;
+        assert!(message.contains(place), "{message}");
+        assert!(world.tf.is_none());
+    }
 }
 
 #[test]

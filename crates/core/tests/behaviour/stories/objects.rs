@@ -1,10 +1,13 @@
 //! What the operator makes, as it is sent to the API server.
 
 use alustan_api::{Architecture, BuilderKind, Terraform};
+use alustan_core::objects::secrets;
 use alustan_core::step::{Decision, Object, Step};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{PodSpec, Secret};
 use kube::ResourceExt;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Edit as _, terraform};
@@ -245,6 +248,21 @@ fn a_namespace_is_marked_before_something_is_applied_in_it() {
     });
     let marks = |object: &Object| matches!(object, Object::Namespace(_));
     assert!(!destroyed.objects.iter().any(marks));
+}
+
+#[rstest]
+#[case::new("", false)]
+#[case::never_written(r#"{"current": null, "previous": null, "writer": "w"}"#, false)]
+#[case::written(r#"{"current": {"version": 1}, "previous": null}"#, true)]
+#[case::unreadable("{", true)]
+fn pointer_tells_whether_there_is_a_version(#[case] content: &str, #[case] has_version: bool) {
+    let data = [("pointer".to_owned(), ByteString(content.into()))];
+    let pointer = Secret {
+        data: Some(data.into()),
+        ..Secret::default()
+    };
+    assert_eq!(secrets::has_version(&pointer), has_version);
+    assert!(!secrets::has_version(&Secret::default()));
 }
 
 #[test]

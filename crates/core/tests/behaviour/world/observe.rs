@@ -95,6 +95,7 @@ impl World {
             jobs: self.own_jobs(),
             lent: self.lent_seen(),
             cache: self.cache,
+            foreign_state: self.foreign_state,
             invalid: None,
             allowed: self.allowed.clone(),
             accounts: self.accounts(),
