@@ -10,6 +10,9 @@ use crate::run::{RunKind, StateLock};
 /// termination message must stay below 4096 bytes (kubelet's limit).
 pub const MAX_TEXT: usize = 2000;
 
+/// What the message of a failure has where a state was not saved, whatever the reason of the failure is.
+pub const NOT_SAVED: &str = "the state is not saved";
+
 /// How many changed resources a report names.
 pub const MAX_CHANGES: usize = 20;
 

@@ -159,7 +159,11 @@ impl<'a> Pass<'a> {
                 self.delete_outputs::<ConfigMap>(name).await
             }
             Step::DeleteClaim => self.delete_claim().await,
-            Step::CleanUp { state, volume } => self.clean_up(*state, *volume).await,
+            Step::CleanUp {
+                state,
+                volume,
+                record,
+            } => self.clean_up(*state, *volume, *record).await,
         }
     }
 

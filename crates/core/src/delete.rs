@@ -38,13 +38,15 @@ fn let_go(case: &mut Case<'_>, clean_up: Step) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// Deletes everything but the state.
+/// Deletes everything but the state, and what a run could not save of it.
 fn all_but_state(case: &Case<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
+    let unsaved_on_volume = state_volume::has_unsaved(seen, &case.history);
     Step::CleanUp {
         state: false,
-        volume: !on_volume,
+        volume: !(on_volume || unsaved_on_volume),
+        record: !(case.record.unsaved || unsaved_on_volume),
     }
 }
 
@@ -138,6 +140,7 @@ fn nothing_was_applied(mut case: Case<'_>) -> Decision {
     let clean_up = Step::CleanUp {
         state: !secrets,
         volume: !claim,
+        record: true,
     };
     let_go(&mut case, clean_up);
     let message = format!("{message}; its state was adopted or pushed, and is left {left}");
@@ -149,6 +152,7 @@ fn gone(mut case: Case<'_>, message: &str) -> Decision {
     let everything = Step::CleanUp {
         state: true,
         volume: true,
+        record: true,
     };
     let_go(&mut case, everything);
     let situation = Situation::busy(State::Destroying, DESTROYED, message);

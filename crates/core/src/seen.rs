@@ -220,6 +220,8 @@ pub struct RecordSeen {
     pub report: Option<RunReport>,
     /// The outputs that came with it.
     pub outputs: Option<Outputs>,
+    /// Whether the report holds a state that a run could not save.
+    pub unsaved: bool,
     /// The controller's memory.
     pub history: History,
 }

@@ -1,7 +1,7 @@
 //! A state on the cache volume, by explicit choice (rule 2): that volume holds what cannot be made
 //! again.
 
-use alustan_api::report::RunReport;
+use alustan_api::report::{Failure, NOT_SAVED, RunReport, RunResult};
 use alustan_api::run::{BackendInputs, History, Pin, RunKind, RunRecord};
 use alustan_api::{BackendProvider, Terraform, names};
 use alustan_backends::{address_of, is_on_the_volume};
@@ -21,6 +21,24 @@ pub(crate) fn may_hold_unsaved(history: &History) -> bool {
         })
     };
     history.unfinished || history.reports.iter().any(is_unsaved)
+}
+
+/// Report of the run that could not save its state, if no run had a result since: each run saves that state first.
+pub(crate) fn unsaved(history: &History) -> Option<&RunReport> {
+    let failed =
+        |report: &&RunReport| matches!(report.result, RunResult::Failed | RunResult::Cancelled);
+    let mut since = history.reports.iter().take_while(failed);
+    since.find(|report| report.failure.as_ref().is_some_and(is_unsaved))
+}
+
+/// Whether a run with this failure could not save its state. A run that failed for another reason has that reason.
+fn is_unsaved(failure: &Failure) -> bool {
+    failure.reason == "StateNotSaved" || failure.message.contains(NOT_SAVED)
+}
+
+/// Whether the claim exists and may hold a state that a run could not save.
+pub(crate) fn has_unsaved(seen: &Seen, history: &History) -> bool {
+    seen.cache != CacheSeen::Absent && unsaved(history).is_some()
 }
 
 /// Whether a run with `inputs` has its state there.

@@ -57,6 +57,9 @@ pub enum Step {
         state: bool,
         /// Whether the cache volume goes: it stays where it holds a state that stays.
         volume: bool,
+        /// Whether run record and report go: they stay where a state is left that a run could not save, since the record has the key
+        /// that opens it.
+        record: bool,
     },
     /// Let the resource go.
     RemoveFinalizer,

@@ -187,7 +187,12 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
     };
     let state = !abandoned;
     let volume = state || !state_volume::may_hold_state(tf, seen);
-    let steps = vec![Step::CleanUp { state, volume }, Step::RemoveFinalizer];
+    let clean_up = Step::CleanUp {
+        state,
+        volume,
+        record: true,
+    };
+    let steps = vec![clean_up, Step::RemoveFinalizer];
     let gone = Situation::busy(State::Destroying, "Destroyed", message);
     decision(tf, seen, steps, &gone, now)
 }

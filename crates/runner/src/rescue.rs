@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alustan_api::report::{Failure, MAX_TEXT};
+use alustan_api::report::{Failure, MAX_TEXT, NOT_SAVED};
 use alustan_api::run::key;
 
 use crate::command::Ending;
@@ -106,7 +106,7 @@ impl Session {
             }
         };
         format!(
-            "the state is not saved; it is kept {place}, and the next run pushes it before \
+            "{NOT_SAVED}; it is kept {place}, and the next run pushes it before \
              anything else: {}",
             push.message
         )

@@ -94,7 +94,12 @@ impl Pass<'_> {
     /// Everything that carries our labels for this resource, its builds elsewhere first; the state last,
     /// and only if it is to go. What is orphaned stays, also if a later clean-up has to complete this one and no longer finds the
     /// record. Then the mark of the namespace, if this was the last that was applied in it.
-    pub(super) async fn clean_up(&self, state: bool, volume: bool) -> Result<(), Error> {
+    pub(super) async fn clean_up(
+        &self,
+        state: bool,
+        volume: bool,
+        record: bool,
+    ) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(
             "{}={},{}={uid}",
@@ -113,9 +118,14 @@ impl Pass<'_> {
             self.orphan::<PersistentVolumeClaim>(&ours).await?;
         }
         self.delete_all::<PersistentVolumeClaim>(&owned).await?;
-        if !state {
-            let states = format!("{ours},{}={}", labels::COMPONENT, Component::State.as_str());
-            self.orphan::<Secret>(&states).await?;
+        let stays = [
+            (Component::State, !state),
+            (Component::Report, !record),
+            (Component::Record, !record),
+        ];
+        for (component, _) in stays.into_iter().filter(|(_, stays)| *stays) {
+            let of = format!("{ours},{}={}", labels::COMPONENT, component.as_str());
+            self.orphan::<Secret>(&of).await?;
         }
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&owned).await?;

@@ -41,7 +41,8 @@ pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Err
 }
 
 /// The run record and the pin of `tf`. Where a deleted resource seems to have no record, or the record is that of an earlier
-/// resource, which may be gone already, the API server is asked itself. What cannot be read is as good as gone where everything is left as it is.
+/// resource, which may be gone already, the API server is asked itself. What cannot be read is as good as gone where everything is left as it is,
+/// and so is what the clean-up of a deleted resource has left as orphaned.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();
@@ -58,8 +59,10 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         pin: mirrored(&pin),
     };
     let is_ours = |secret: &Arc<Secret>| is_made_for(tf, &**secret);
-    let is_foreign = all.record.as_ref().is_some_and(|secret| !is_ours(secret));
-    if is_foreign || (all.record.is_none() && deleting) {
+    let is_left = |secret: &Arc<Secret>| deleting && secret.labels().contains_key(labels::ORPHANED);
+    let other = |secret: &Arc<Secret>| !is_ours(secret) || is_left(secret);
+    let is_other = all.record.as_ref().is_some_and(other);
+    if is_other || (all.record.is_none() && deleting) {
         let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
         all = Found {
             record: call("read the run record", api.get_opt(&record))
@@ -72,10 +75,13 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
         };
     }
     let left_behind = left_behind(cx, tf, &all);
+    // Clean-up labels the record as orphaned after everything else that stays: only the rest of the clean-up remains.
+    let is_cleaned_up = all.record.as_ref().is_some_and(is_left);
+    let is_used = |secret: &Arc<Secret>| is_ours(secret) && !is_cleaned_up;
     let found = Found {
-        record: all.record.filter(is_ours),
-        report: all.report.filter(is_ours),
-        pin: all.pin.filter(is_ours),
+        record: all.record.filter(is_used),
+        report: all.report.filter(is_used),
+        pin: all.pin.filter(is_used),
     };
     let has_job = |run: &RunSpec| jobs::is_there(cx, tf, &run.job);
     let uid = tf.uid().unwrap_or_default();
@@ -196,6 +202,7 @@ fn decode(
         None => Reported::default(),
     };
     let has_job = run.is_some_and(has_job);
+    let mut secrets = report.into_iter().chain([secret]);
     Ok(RecordSeen {
         version: secret.resource_version().unwrap_or_default(),
         report_version: report.and_then(ResourceExt::resource_version),
@@ -204,6 +211,7 @@ fn decode(
         inputs: decoded(secret, key::INPUTS)?,
         report: reported.report,
         outputs: reported.outputs,
+        unsaved: secrets.any(|secret| data(secret, key::LEFTOVER).is_some()),
         history: history(secret)?,
     })
 }

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use crate::decide::Case;
+use crate::restore;
 use crate::state_volume;
 use crate::status::{DELETION_PROTECTED, SUSPENDED, Situation, patch};
 
@@ -112,7 +113,25 @@ pub(crate) fn left(case: &Case<'_>) -> String {
         volume.then(|| on_volume(case.tf))
     });
     let state = state.map(|state| format!(" {state}")).unwrap_or_default();
-    format!("what it manages is left as it is, and so is its state{state}")
+    let unsaved = unsaved(case).unwrap_or_default();
+    format!("what it manages is left as it is, and so is its state{state}{unsaved}")
+}
+
+/// Where the state is left that a run could not save, and how to save it, as the end of a message.
+fn unsaved(case: &Case<'_>) -> Option<String> {
+    let name = case.tf.name_any();
+    let on_volume = state_volume::has_unsaved(case.seen, &case.history);
+    let place = match (case.record.unsaved, on_volume) {
+        (false, false) => return None,
+        (true, _) => format!("Secret {}", names::report(&name)),
+        (false, true) => format!("PersistentVolumeClaim {}", names::cache(&name)),
+    };
+    Some(format!(
+        "; a state that a run could not save is left in {place}, and the key that opens it in Secret {}; to save it: create the \
+         resource again, then {}",
+        names::record(&name),
+        restore::how_to_restore(case.tf),
+    ))
 }
 
 /// Where the state is, if it is a managed one: the pin knows, and without it the record tells

@@ -83,8 +83,15 @@ fn word(step: &Step) -> String {
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
         Step::CleanUp {
+            record: false,
+            volume: false,
+            ..
+        } => "CleanUp but record and volume".to_owned(),
+        Step::CleanUp { record: false, .. } => "CleanUp but the record".to_owned(),
+        Step::CleanUp {
             state: true,
             volume: false,
+            ..
         } => "CleanUp with state but the volume".to_owned(),
         Step::CleanUp { state: true, .. } => "CleanUp with state".to_owned(),
         Step::CleanUp { volume: false, .. } => "CleanUp but the volume".to_owned(),

@@ -1,7 +1,8 @@
 //! Rule 13: the way out of a destroy that cannot succeed.
 
 use alustan_api::ABANDON;
-use alustan_api::report::FailureClass;
+use alustan_api::report::{FailureClass, NOT_SAVED};
+use rstest::rstest;
 
 use super::{is_quiet, words};
 use crate::fixtures::Edit as _;
@@ -17,6 +18,59 @@ fn abandoning_leaves_everything_and_the_state() {
     world.settle();
     assert!(world.tf.is_none() && !world.real.is_empty());
     assert!(world.objects.contains("web-state"));
+}
+
+/// An apply has failed half-way with `message`.
+fn failed(message: &str) -> World {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Fail(FailureClass::Module));
+    let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
+    report.failure.as_mut().unwrap().message = message.to_owned();
+    world.settle();
+    world
+}
+
+#[rstest]
+#[case::in_the_report(true, "nope", "CleanUp but the record", "Secret web-report")]
+#[case::on_the_volume(
+    false,
+    NOT_SAVED,
+    "CleanUp but record and volume",
+    "PersistentVolumeClaim web-cache"
+)]
+fn unsaved_state_stays_with_the_key_that_opens_it(
+    #[case] in_report: bool,
+    #[case] message: &str,
+    #[case] clean_up: &str,
+    #[case] place: &str,
+) {
+    let mut world = failed(message);
+    world.record.as_mut().unwrap().unsaved = in_report;
+    world.delete().edit(|tf| tf.annotated(ABANDON, "true"));
+    let looked = world.look_once();
+    assert_eq!(
+        words(&looked.decision.steps),
+        ["SwapRecord Recorded", clean_up, "RemoveFinalizer"]
+    );
+    let message = looked.decision.status.message;
+    for part in [place, "Secret web-run", "kubectl alustan restore web -n team"] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert!(world.tf.is_none() && world.record.is_some());
+}
+
+#[test]
+fn record_goes_once_a_run_has_saved_the_state() {
+    let mut world = failed(NOT_SAVED);
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    world.orphan(true);
+    assert_eq!(
+        words(&world.delete().look_once().decision.steps),
+        ["SwapRecord Recorded", "CleanUp", "RemoveFinalizer"]
+    );
 }
 
 #[test]

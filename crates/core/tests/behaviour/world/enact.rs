@@ -129,8 +129,8 @@ impl World {
     }
 
     fn enact(&mut self, step: &Step, seen: &Seen, pass: &mut Pass) -> Result<(), Ended> {
-        if let Step::CleanUp { state, .. } = step {
-            return self.clean_up(*state, pass);
+        if let Step::CleanUp { state, record, .. } = step {
+            return self.clean_up(*state, *record, pass);
         }
         pass.count()?;
         match step {
@@ -226,6 +226,7 @@ impl World {
             inputs: None,
             report: None,
             outputs: None,
+            unsaved: false,
             history,
         });
         Ok(())
@@ -245,6 +246,7 @@ impl World {
             inputs: None,
             report: None,
             outputs: None,
+            unsaved: false,
             history: left.history.clone(),
         });
         Ok(())
@@ -439,7 +441,7 @@ impl World {
         }
     }
 
-    fn clean_up(&mut self, state: bool, pass: &mut Pass) -> Result<(), Ended> {
+    fn clean_up(&mut self, state: bool, record: bool, pass: &mut Pass) -> Result<(), Ended> {
         for name in self.jobs.keys().cloned().collect::<Vec<_>>() {
             pass.count()?;
             self.delete_job(&name);
@@ -447,15 +449,15 @@ impl World {
         pass.count()?;
         self.objects
             .retain(|name| !state && name.contains("-state"));
-        for record in [self.record_first, !self.record_first] {
+        for is_record in [self.record_first, !self.record_first] {
             pass.count()?;
-            if record {
+            if !is_record {
+                self.pin = None;
+                self.cache = CacheSeen::Absent;
+            } else if record {
                 self.earlier.push(self.record.take());
                 self.progress = None;
                 self.ledger.forget_runs();
-            } else {
-                self.pin = None;
-                self.cache = CacheSeen::Absent;
             }
         }
         Ok(())
