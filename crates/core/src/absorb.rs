@@ -14,6 +14,7 @@ use crate::hand_on::{self, left_behind};
 use crate::objects::{outputs, run_job};
 use crate::progress;
 use crate::seen::{IMAGE_PULL, JobSeen, NOT_STARTED, RecordSeen, Seen, UNSCHEDULABLE};
+use crate::state_volume;
 use crate::step::{Keep, Step, Swap};
 
 /// How many reports are kept.
@@ -354,20 +355,26 @@ fn fold(
             next.reports.remove(0);
         }
         next.reports.insert(0, report);
-        let told = [
-            next.drift.as_ref().map(|drift| drift.run),
-            next.pending.as_ref().map(|plan| plan.run),
-        ];
-        while next.reports.len() > REPORTS {
-            // Those that tell of the drift and of the plan that waits stay as long as these do.
-            let last = next
-                .reports
-                .iter()
-                .rposition(|it| !told.contains(&Some(it.number)));
-            next.reports.remove(last.unwrap_or_default());
-        }
+        drop_old_reports(&mut next);
     }
     next
+}
+
+/// Those that tell of the drift, of the plan that waits, and of what the cache volume may hold stay as long as these do.
+fn drop_old_reports(history: &mut History) {
+    let told = [
+        history.drift.as_ref().map(|drift| drift.run),
+        history.pending.as_ref().map(|plan| plan.run),
+        state_volume::unsaved(history).map(|report| report.number),
+        state_volume::interrupted(history).map(|report| report.number),
+    ];
+    while history.reports.len() > REPORTS {
+        let last = history
+            .reports
+            .iter()
+            .rposition(|it| !told.contains(&Some(it.number)));
+        history.reports.remove(last.unwrap_or_default());
+    }
 }
 
 /// What is known of corrections that do not last, after a successful apply: the look right after

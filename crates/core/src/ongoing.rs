@@ -276,7 +276,8 @@ impl Case<'_> {
             return Some(Situation::busy(State::Planning, "Cancelling", message));
         }
         let (why, given_up_at) = self.obstacle(&run)?;
-        let message = format!("run {number} ({trigger}) cannot start: {why}");
+        let hint = self.volume_hint(&run, &why);
+        let message = format!("run {number} ({trigger}) cannot start: {why}{hint}");
         if changed {
             self.cancel(&run.job, None);
         } else if self.now >= given_up_at {

@@ -142,7 +142,7 @@ impl Plan {
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
         let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
-        let is_usable = volume(seen, history) != CacheVolume::Unusable;
+        let is_usable = state_volume::usability(seen, history) != CacheVolume::Unusable;
         (is_usable || !destroys) && has_cache(tf, seen, history, !first && !destroys)
             || state_volume::is_used_by(&self.inputs.backend)
             || self
@@ -312,8 +312,9 @@ fn surroundings(
 /// replaced: it held nothing that cannot be made again (rule 2), unless the state was there.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
+    let usability = state_volume::usability(seen, history);
     let cache = match seen.cache {
-        CacheSeen::Bound if volume(seen, history) == CacheVolume::Unusable => CacheSeen::Lost,
+        CacheSeen::Bound if usability == CacheVolume::Unusable => CacheSeen::Lost,
         other => other,
     };
     match (claim, cache) {
@@ -344,17 +345,8 @@ fn ensure(object: Object) -> Step {
 /// cluster longer than a build or a run: who waits for a first apply or for the end of everything need not wait for
 /// that.
 pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
-    let is_suspect = volume(seen, history) == CacheVolume::Suspect;
+    let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;
     tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
-}
-
-/// Whether pods can use the cache volume. One that may hold a state counts as usable, so that it is waited for.
-fn volume(seen: &Seen, history: &History) -> CacheVolume {
-    if state_volume::may_hold_unsaved(history) || state_volume::holds_state(seen) {
-        CacheVolume::Usable
-    } else {
-        history.cache
-    }
 }
 
 fn job(

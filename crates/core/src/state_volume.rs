@@ -2,33 +2,32 @@
 //! again.
 
 use alustan_api::report::{Failure, NOT_SAVED, RunReport, RunResult};
-use alustan_api::run::{BackendInputs, History, Pin, RunKind, RunRecord};
+use alustan_api::run::{BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec};
 use alustan_api::{BackendProvider, Terraform, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
 
 use crate::decide::Case;
-use crate::seen::{CacheSeen, IMAGE_PULL, NOT_STARTED, Seen, UNSCHEDULABLE};
+use crate::seen::{CacheSeen, NOT_STARTED, Seen, UNSCHEDULABLE, Waiting};
 use crate::status::Situation;
-
-/// Whether the cache volume may hold a state that a run could not save, and that the next run pushes before anything else.
-pub(crate) fn may_hold_unsaved(history: &History) -> bool {
-    let is_unsaved = |report: &RunReport| {
-        report.failure.as_ref().is_some_and(|failure| {
-            let reason = failure.reason.as_str();
-            let has_started = ![UNSCHEDULABLE, NOT_STARTED, IMAGE_PULL].contains(&reason);
-            reason == "StateNotSaved" || report.kind == RunKind::Destroy && has_started
-        })
-    };
-    history.unfinished || history.reports.iter().any(is_unsaved)
-}
 
 /// Report of the run that could not save its state, if no run had a result since: each run saves that state first.
 pub(crate) fn unsaved(history: &History) -> Option<&RunReport> {
+    since_result(history, is_unsaved)
+}
+
+/// Report of the run that was interrupted, if no run had a result since. Without a connection to the API server, it may have kept its
+/// state on the cache volume and reported nothing.
+pub(crate) fn interrupted(history: &History) -> Option<&RunReport> {
+    since_result(history, |failure| failure.reason == "Interrupted")
+}
+
+/// Report of the newest run with a `wanted` failure after the last run with a result.
+fn since_result(history: &History, wanted: fn(&Failure) -> bool) -> Option<&RunReport> {
     let failed =
         |report: &&RunReport| matches!(report.result, RunResult::Failed | RunResult::Cancelled);
     let mut since = history.reports.iter().take_while(failed);
-    since.find(|report| report.failure.as_ref().is_some_and(is_unsaved))
+    since.find(|report| report.failure.as_ref().is_some_and(wanted))
 }
 
 /// Whether a run with this failure could not save its state. A run that failed for another reason has that reason.
@@ -39,6 +38,19 @@ fn is_unsaved(failure: &Failure) -> bool {
 /// Whether the claim exists and may hold a state that a run could not save.
 pub(crate) fn has_unsaved(seen: &Seen, history: &History) -> bool {
     seen.cache != CacheSeen::Absent && unsaved(history).is_some()
+}
+
+/// Whether pods can use the cache volume. One that holds a state, or the only copy of one that a run could not save, counts as usable, so
+/// that it is waited for. One that may hold the state of an interrupted run is done without, but not replaced.
+pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
+    let in_report = seen.record.as_ref().is_some_and(|record| record.unsaved);
+    if holds_state(seen) || unsaved(history).is_some() && !in_report {
+        return CacheVolume::Usable;
+    }
+    match history.cache {
+        CacheVolume::Unusable if interrupted(history).is_some() => CacheVolume::Suspect,
+        known => known,
+    }
 }
 
 /// Whether a run with `inputs` has its state there.
@@ -71,6 +83,32 @@ pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
 }
 
 impl Case<'_> {
+    /// What the cache volume may hold for which the pod of `run` waits, and how to continue, as the end of a message. Empty if a run
+    /// without the volume loses nothing.
+    pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
+        let waits = run.cache && [UNSCHEDULABLE, NOT_STARTED].contains(&why.reason.as_str());
+        if !waits || holds_state(self.seen) {
+            return String::new();
+        }
+        let claim = names::cache(&self.tf.name_any());
+        if let Some(report) = unsaved(&self.history).filter(|_| !self.record.unsaved) {
+            return format!(
+                "; no run starts without PersistentVolumeClaim {claim}, where run {number} kept the state that it could not save. If its \
+                 volume is lost for good, so is that state: what run {number} created last is missing in the stored state, and has to be \
+                 imported. Only if you accept that: kubectl delete persistentvolumeclaim {claim} -n {namespace}",
+                number = report.number,
+                namespace = self.tf.namespace().unwrap_or_default(),
+            );
+        }
+        interrupted(&self.history).map_or_else(String::new, |report| {
+            format!(
+                "; the next run starts without PersistentVolumeClaim {claim}, where run {} may have kept its state when it was \
+                 interrupted; the claim is kept until a run succeeds",
+                report.number
+            )
+        })
+    }
+
     /// That a run with `backend` would find nothing where the state was: everything would be made a
     /// second time, and nothing be destroyed.
     pub(crate) fn volume_lost(&self, backend: &BackendInputs) -> Option<Situation> {

@@ -1,7 +1,7 @@
 //! What cannot start is told, waited for, and tried again (rule 10); what was lost is replaced
 //! where it can be (rule 2), and never where it cannot (rule 12).
 
-use alustan_api::report::FailureClass;
+use alustan_api::report::{FailureClass, NOT_SAVED};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
 use alustan_core::seen::{BuildState, CacheSeen, IMAGE_PULL, Waiting, Whose};
@@ -568,26 +568,100 @@ fn a_cache_volume_that_keeps_pods_from_starting_is_replaced() {
     assert_eq!(last_run(&world), (4, true));
 }
 
-#[test]
-fn a_cache_volume_that_may_hold_an_unsaved_state_is_waited_for() {
+/// Run 2 applies, with the cache volume. From then on no node has that volume.
+fn applying_without_a_zone() -> World {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
-    world.act(0, Act::Kill);
     world.volume_unreachable = true;
-    for number in [3, 4] {
+    world
+}
+
+/// Run 2 has kept the state on the cache volume that it could not save. The reason of its failure is another.
+fn unsaved() -> World {
+    let mut world = applying_without_a_zone();
+    world.act(0, Act::Fail(FailureClass::World));
+    let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
+    report.failure.as_mut().unwrap().message = format!("{NOT_SAVED}; ApplyFailed");
+    world
+}
+
+#[test]
+fn a_cache_volume_that_holds_an_unsaved_state_is_waited_for() {
+    let mut world = unsaved();
+    for number in 3..15 {
         world.settle();
         world.pass(10 * 60);
         world.run_to(Stage::Created);
         assert_eq!(last_run(&world), (number, true));
         world.pass(20 * 60);
     }
-    assert!(world.volume_unreachable);
     world.settle();
     world.delete();
     world.run_to(Stage::Created);
     assert!(last_run(&world).1);
+    world.look_once();
+    let message = world.status().message;
+    for part in [
+        "PersistentVolumeClaim web-cache, where run 2 kept the state",
+        "so is that state",
+        "kubectl delete persistentvolumeclaim web-cache -n team",
+    ] {
+        assert!(message.contains(part), "no {part:?} in {message}");
+    }
+    assert!(world.volume_unreachable, "the claim is not replaced");
+}
+
+#[test]
+fn unsaved_state_in_the_report_needs_no_cache_volume() {
+    let mut world = unsaved();
+    world.settle();
+    world.record.as_mut().unwrap().unsaved = true;
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(last_run(&world), (4, false));
+}
+
+/// What it had kept on the volume, nobody knows.
+#[test]
+fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
+    let mut world = applying_without_a_zone();
+    world.act(0, Act::Kill);
+    world.settle();
+    world.pass(10 * 60);
+    world.run_to(Stage::Created);
+    assert_eq!(last_run(&world), (3, true));
+    world.look_once();
+    let message = world.status().message;
+    let claim = "without PersistentVolumeClaim web-cache, where run 2 may have kept its state";
+    assert!(message.contains(claim), "{message}");
+    world.pass(20 * 60);
+    world.settle();
+    world.pass(10 * 60);
+    world.run_to(Stage::Applying);
+    assert_eq!(last_run(&world), (4, false));
+    world.act(0, Act::Fail(FailureClass::Module));
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(last_run(&world), (5, false));
+    assert!(world.volume_unreachable, "the claim is not replaced");
+
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.run_until_rest();
+    assert!(!world.volume_unreachable, "a run has succeeded since");
+}
+
+#[test]
+fn lost_volume_is_replaced_after_a_half_way_failure() {
+    let mut world = applying_without_a_zone();
+    world.act(0, Act::Fail(FailureClass::Module));
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(last_run(&world), (4, false));
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.run_until_rest();
+    assert!(!world.volume_unreachable);
 }
 
 #[test]
@@ -617,17 +691,12 @@ fn a_plan_to_destroy_that_waits_for_approval_has_the_cache_volume() {
 
 #[test]
 fn a_working_cache_volume_is_not_replaced_after_a_busy_time() {
-    let mut world = World::applied();
-    world.cache = CacheSeen::Bound;
-    world.edit(|tf| tf.with_variable("size", 1));
-    world.run_to(Stage::Applying);
-    world.act(0, Act::Kill);
-    world.volume_unreachable = true;
+    let mut world = unsaved();
     world.settle();
     world.pass(10 * 60);
     world.run_to(Stage::Created);
     world.pass(20 * 60);
-    // The volume may hold the state, so the next run has it as well, and can start.
+    // The volume holds the state, so the next run has it as well, and can start.
     world.volume_unreachable = false;
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());
