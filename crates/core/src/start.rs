@@ -138,7 +138,9 @@ impl Plan {
         (steps, next)
     }
 
-    /// Whether the pod mounts the cache volume. A destroy does not wait for a new one.
+    /// Whether the pod mounts the cache volume. A destroy does not wait for a new one, but mounts the one that is there: it may hold the
+    /// approved plan and a state to save first, and its plugin cache has the providers that the image lacks. A volume with which the pod
+    /// does not start costs the destroy one wait; the next attempt goes without it.
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
         let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
