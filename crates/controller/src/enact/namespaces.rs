@@ -1,9 +1,13 @@
 //! The mark of namespaces that hold what was applied, by which their deletion is refused.
 
+use std::fmt::Debug;
+
 use alustan_api::labels::{self, Component};
-use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::Client;
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret};
 use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{call, gone};
@@ -14,8 +18,8 @@ pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> 
     set(client, namespace, Some("true")).await
 }
 
-/// Takes the mark off `namespace`, once no resource in it has a pin or a managed state. Who removed
-/// the last of them sees that, whoever else cleans up at the same time; and one that is applied
+/// Takes the mark off `namespace`, once no resource in it has a pin or a managed state, and none has left a state as orphaned. Who
+/// removed the last of them sees that, whoever else cleans up at the same time; and one that is applied
 /// meanwhile has its mark again.
 pub(super) async fn unmark(client: &Client, namespace: &str) -> Result<(), Error> {
     if holds_state(client, namespace).await? {
@@ -37,9 +41,30 @@ async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
         Component::Pin.as_str(),
         Component::State.as_str()
     );
-    let list = ListParams::default().labels(&held).limit(1);
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let found = call("look for pins and states", api.list_metadata(&list)).await?;
+    // The only copy of a state is in Secrets, on a cache volume, or in a run report until a run has saved it.
+    let orphaned = format!(
+        "{}={},{}",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::ORPHANED
+    );
+    Ok(has_any::<Secret>(client, namespace, &held).await?
+        || has_any::<Secret>(client, namespace, &orphaned).await?
+        || has_any::<PersistentVolumeClaim>(client, namespace, &orphaned).await?)
+}
+
+/// Whether `namespace` has objects with these labels.
+async fn has_any<K>(client: &Client, namespace: &str, selector: &str) -> Result<bool, Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + Debug,
+{
+    let list = ListParams::default().labels(selector).limit(1);
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let what = format!("look for {}s that hold state", K::kind(&()));
+    let found = call(&what, api.list_metadata(&list)).await?;
     Ok(!found.items.is_empty())
 }
 
@@ -63,11 +88,11 @@ mod tests {
     async fn marks(held: [usize; 2]) -> Vec<Value> {
         let mut looks = held.into_iter();
         let (client, asked) = fake_api::serve(move |asked| {
-            if asked.method == "GET" {
-                let secret = json!({"metadata": {"name": "of-another"}});
-                list(&vec![secret; looks.next().unwrap()])
-            } else {
-                (200, json!({"metadata": {"name": "team"}}))
+            let secret = json!({"metadata": {"name": "of-another"}});
+            match asked.method.as_str() {
+                "GET" if asked.uri.contains("pin") => list(&vec![secret; looks.next().unwrap()]),
+                "GET" => list(&[]),
+                _ => (200, json!({"metadata": {"name": "team"}})),
             }
         })
         .await;
@@ -95,6 +120,20 @@ mod tests {
         .await;
         unmark(&client, "team").await.unwrap();
         assert!(asked.lock().unwrap().iter().all(|it| it.method == "GET"));
+    }
+
+    #[tokio::test]
+    async fn orphaned_state_without_a_pin_keeps_the_mark() {
+        for kind in ["/secrets?", "/persistentvolumeclaims?"] {
+            let (client, asked) = fake_api::serve(move |asked| {
+                let holds = asked.uri.contains(kind) && asked.uri.contains("orphaned");
+                let object = json!({"metadata": {"name": "web-cache"}});
+                list(&vec![object; usize::from(holds)])
+            })
+            .await;
+            unmark(&client, "team").await.unwrap();
+            assert!(asked.lock().unwrap().iter().all(|it| it.method == "GET"));
+        }
     }
 
     #[tokio::test]
