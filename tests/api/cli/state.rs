@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use alustan_api::labels::{COMPONENT, Component, NAME};
+use alustan_api::labels::{COMPONENT, Component, NAME, UID};
 use alustan_api::names;
 use alustan_api::run::{RunRecord, key};
 use k8s_openapi::api::core::v1::{Pod, Secret};
@@ -192,6 +192,27 @@ async fn state_push_is_refused_while_a_run_has_unsaved_state() {
         "{why}"
     );
     run(&space, &format!("{push} --force")).await.done();
+}
+
+#[tokio::test]
+async fn state_of_an_earlier_resource_is_not_pushed_over() {
+    let space = at_rest().await;
+    let labels = json!({"metadata": {"labels": {UID: "of-an-earlier-one"}}});
+    let labels = Patch::Merge(&labels);
+    let edit = PatchParams::default();
+    let secrets = space.api::<Secret>();
+    secrets
+        .patch(&names::state("web"), &edit, &labels)
+        .await
+        .unwrap();
+    let (file, _) = state(&space, "l", 1, "a");
+    let why = run(&space, &format!("state push web {file} --force"))
+        .await
+        .refused();
+    assert!(why.contains(r#""adopt":true"#), "{why}");
+    let pointer = secrets.get(&names::state("web")).await.unwrap();
+    assert!(pointer.data.is_none(), "{pointer:?}");
+    assert_eq!(record(&space).await.lock, None, "the lock is given back");
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use alustan_api::run::ManagedState;
-use alustan_api::{Terraform, names};
+use alustan_api::{Terraform, labels, names};
 use alustan_core::inputs::managed_state;
 use alustan_core::objects::secrets;
+use alustan_core::orphans;
 use alustan_state::store::{MoreSlots, StateError, StateStore};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Secret;
@@ -86,10 +87,16 @@ impl Maker {
     }
 
     /// Whether the pointer is there.
+    ///
+    /// # Errors
+    /// If it is that of another resource.
     pub(super) async fn has_pointer(&self) -> Result<bool, Error> {
         let name = self.state(0).pointer;
         let what = format!("read Secret {name}");
         let found = call(&what, self.api.get_metadata_opt(&name)).await?;
+        if let Some(found) = &found {
+            check_owner(&self.tf, found)?;
+        }
         Ok(found.is_some())
     }
 
@@ -108,6 +115,20 @@ impl Maker {
             other => other.map(drop),
         }
     }
+}
+
+/// Fails if `pointer` has the uid of another resource than `tf`: a push would replace the state that an earlier resource left.
+fn check_owner(tf: &Terraform, pointer: &impl ResourceExt) -> Result<(), Error> {
+    let owner = pointer.labels().get(labels::UID);
+    if owner.is_none() || owner == tf.metadata.uid.as_ref() {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "Secret {} points at the state of an earlier resource of this name: nothing is written. To take that state over: {}. Once a run \
+         has planned with it, another state can be pushed",
+        pointer.name_any(),
+        orphans::how_to_adopt(tf)
+    )))
 }
 
 fn is_there(error: &kube::Error) -> bool {
@@ -130,5 +151,46 @@ impl MoreSlots for Maker {
 
     fn giving_up_previous(&self) {
         eprintln!("too few Secrets: the previous version of the state is given up");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alustan_api::labels::Component;
+    use kube::api::ObjectMeta;
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::own(Some("u2"), false)]
+    #[case::without_labels(None, false)]
+    #[case::earlier_resource(Some("u1"), true)]
+    fn state_of_an_earlier_resource_is_not_written(
+        #[case] uid: Option<&str>,
+        #[case] refused: bool,
+    ) {
+        let tf = json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": "web", "namespace": "team", "uid": "u2"},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/web"},
+                "containerRegistry": {"imageName": "registry.test/web"},
+            },
+        });
+        let tf: Terraform = serde_json::from_value(tf).unwrap();
+        let pointer = Secret {
+            metadata: ObjectMeta {
+                name: Some("web-state".to_owned()),
+                labels: uid.map(|uid| labels::of("web", uid, Component::State)),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        };
+        let told = check_owner(&tf, &pointer).err().map(|error| error.chain());
+        assert_eq!(told.is_some(), refused, "{told:?}");
+        let told = told.unwrap_or_default();
+        assert!(!refused || told.contains(r#""adopt":true"#), "{told}");
     }
 }
