@@ -2,12 +2,13 @@
 
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
-    Applied, CacheVolume, DriftFound, Failures, HandedOn, History, RunKind, RunPhase, RunProgress,
-    RunRecord, RunSpec, Undone,
+    Applied, BackendInputs, CacheVolume, DriftFound, Failures, HandedOn, History, RunKind,
+    RunPhase, RunProgress, RunRecord, RunSpec, Undone,
 };
 use alustan_api::{Architecture, Terraform};
 use alustan_backends::address_of;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 
 use crate::approval;
 use crate::hand_on::{self, left_behind};
@@ -49,10 +50,9 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     let mut steps = Vec::new();
     let (mut report, outputs) = if let Some(report) = own {
         let mut report = progress::report(report, run, now);
-        // What the operator knows itself, a module cannot forge.
-        let known = current.inputs.as_ref();
-        let known = known.and_then(|inputs| address_of(&inputs.backend));
-        report.state_address = known.or(report.state_address);
+        if let Some(inputs) = &current.inputs {
+            report.state_address = address(tf, &inputs.backend, report.state_address);
+        }
         (report, current.outputs.as_ref())
     } else {
         let report = lost(current, run, seen.job.as_ref(), now)?;
@@ -112,6 +112,19 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         history,
         outputs: outputs_ours,
     })
+}
+
+/// Where the state of a run with `backend` is. What it `told` counts of the module's own backend alone: what the operator knows itself,
+/// a module cannot forge.
+fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Option<String> {
+    match (&backend.managed, &backend.kind) {
+        (Some(managed), _) => {
+            let namespace = tf.namespace().unwrap_or_default();
+            told.map(|_| format!("secret://{namespace}/{}", managed.pointer))
+        }
+        (None, Some(_)) => address_of(backend),
+        (None, None) => told,
+    }
 }
 
 /// The writes before a run without a report is recorded. What was seen of it may be old: it may have reported since, or

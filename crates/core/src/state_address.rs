@@ -1,5 +1,6 @@
 //! Two resources on one state (rule 11): it belongs to the one that applied something there, else to the
-//! older. An address that only a run reports never outranks one of a spec: module code can report any.
+//! older. An address that only a run reports never outranks one of a spec, and counts in its own namespace alone: module code can report
+//! any.
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
@@ -61,7 +62,7 @@ pub fn conflict<'a>(
     let deleted = tf.metadata.deletion_timestamp.is_some();
     let own = in_use(tf, pin)?;
     let is_at = |other: &Terraform| {
-        let address = if is_told(tf) {
+        let address = if is_told(tf) && other.namespace() == tf.namespace() {
             address(other)
         } else {
             described(other)

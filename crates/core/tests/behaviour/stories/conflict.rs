@@ -57,6 +57,17 @@ fn address_of_a_forged_report_gives_way_to_that_of_the_spec() {
     assert_eq!(world.status().state_address, address);
 }
 
+#[test]
+fn forged_address_of_a_managed_state_is_not_believed() {
+    let mut world = World::new();
+    world.run_to(Stage::Reported);
+    tell(&mut world, "s3://bucket/of-another");
+    world.settle();
+    assert!(world.is_ready(), "{:?}", world.status());
+    let address = world.status().state_address;
+    assert_eq!(address.as_deref(), Some("secret://team/web-state"));
+}
+
 /// Rules 11 and 13: "two resources on one state would destroy each other's objects".
 #[test]
 fn a_state_that_an_older_one_took_over_is_not_destroyed_with_the_younger() {

@@ -47,6 +47,22 @@ fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] 
     assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
 }
 
+/// A module can report any address.
+#[rstest]
+#[case::reported_there(told("old", "s3://bucket/x"), "team", true)]
+#[case::reported_in_another_namespace(told("old", "s3://bucket/x"), "other", false)]
+#[case::described_in_another_namespace(in_s3("old", 1, Some("x")), "other", true)]
+fn reported_address_blocks_no_other_namespace(
+    #[case] mut other: Terraform,
+    #[case] namespace: &str,
+    #[case] refused: bool,
+) {
+    let mut tf = told("web", "s3://bucket/x");
+    tf.metadata.creation_timestamp = Some(Time(at(5)));
+    other.metadata.namespace = Some(namespace.to_owned());
+    assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
+}
+
 #[test]
 fn of_two_made_in_one_second_exactly_one_is_refused() {
     let (one, other) = (in_s3("a", 1, Some("x")), in_s3("b", 1, Some("x")));
