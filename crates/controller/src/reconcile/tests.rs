@@ -368,6 +368,7 @@ fn open_record() -> RecordSeen {
         inputs: None,
         report: None,
         outputs: None,
+        unsaved: false,
         history: History::default(),
     }
 }

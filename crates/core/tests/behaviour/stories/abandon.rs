@@ -27,7 +27,7 @@ fn failed(message: &str) -> World {
     world.run_to(Stage::Applying);
     world.act(0, Act::Fail(FailureClass::Module));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
-    report.failure.as_mut().unwrap().message = message.to_owned();
+    message.clone_into(&mut report.failure.as_mut().unwrap().message);
     world.settle();
     world
 }
@@ -55,7 +55,11 @@ fn unsaved_state_stays_with_the_key_that_opens_it(
         ["SwapRecord Recorded", clean_up, "RemoveFinalizer"]
     );
     let message = looked.decision.status.message;
-    for part in [place, "Secret web-run", "kubectl alustan restore web -n team"] {
+    for part in [
+        place,
+        "Secret web-run",
+        "kubectl alustan restore web -n team",
+    ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(world.tf.is_none() && world.record.is_some());
