@@ -73,8 +73,10 @@ async fn a_namespace_that_holds_state_is_not_deleted_before_a_person_says_so() {
     let refused = refusal(async || api.delete(name, &trial()).await).await;
     for command in [
         format!("kubectl get tf -n {name}"),
-        format!("kubectl get secrets,persistentvolumeclaims -l alustan.io/orphaned -n {name}"),
-        "once both lists are empty".to_owned(),
+        format!(
+            "kubectl get secrets,persistentvolumeclaims -l alustan.io/orphaned -n {name} are the only copies of states"
+        ),
+        "Once both lists are empty".to_owned(),
         format!("kubectl label namespace {name} alustan.io/holds-state-"),
     ] {
         assert!(refused.contains(&command), "no {command:?} in {refused}");

@@ -145,8 +145,8 @@ fn not_taken(seen: Whose, kind: &str, name: &str, field: &str) -> Result<(), Fai
         return Ok(());
     }
     let why = format!(
-        "{kind} {name} exists and was not made for this resource (no label {}); set \
-         spec.outputs.{field} to another name, or remove that {kind}",
+        "{kind} {name} exists and was not made for this resource (no label {}); choose \
+         another spec.outputs.{field}",
         labels::UID,
     );
     Err(refused(FailureClass::Module, "OutputsNotOurs", &why))

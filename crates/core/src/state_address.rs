@@ -83,11 +83,12 @@ pub fn conflict<'a>(
     let field = field.and_then(alustan_backends::place_field);
     let advice = match field {
         _ if deleted => "nothing is destroyed as long as that is so".to_owned(),
-        Some(field) => {
-            format!("set spec.backend.{field} to another place, or delete one of the two")
-        }
+        Some(field) => format!(
+            "set spec.backend.{field} to another place, or delete one of the two with \
+             deletionPolicy: Orphan"
+        ),
         None => "name another place in the module's backend block or in spec.backend, or delete \
-                 one of the two"
+                 one of the two with deletionPolicy: Orphan"
             .to_owned(),
     };
     Some(Failure {

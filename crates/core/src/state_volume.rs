@@ -2,8 +2,8 @@
 //! again.
 
 use alustan_api::report::{Failure, NOT_SAVED, RunReport, RunResult};
-use alustan_api::run::{BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec};
-use alustan_api::{BackendProvider, Terraform, names};
+use alustan_api::run::{BackendInputs, CacheVolume, History, Pin, RunKind, RunRecord, RunSpec};
+use alustan_api::{ABANDON, BackendProvider, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
 
@@ -120,10 +120,13 @@ impl Case<'_> {
             let message = format!(
                 "the state was on the cache volume, and PersistentVolumeClaim {claim} or its volume \
                  is gone; nothing was changed, and no new volume is made in its place. Restore the \
-                 claim, with its labels, from a backup. Or begin anew with nothing (what exists \
-                 stays, and is made a second time): kubectl annotate tf {name} -n {namespace} \
-                 {}=true, delete it, and create it again",
-                alustan_api::ABANDON
+                 claim, with its labels, from a backup. Only if there is none, and no \
+                 PersistentVolume of the claim (kubectl get persistentvolumes), begin anew with \
+                 nothing (what exists stays, and is made a second time): save the Secrets of the \
+                 resource (kubectl get secrets -n {namespace} -l {}={name} -o json >{name}.json), \
+                 then kubectl annotate tf {name} -n {namespace} {ABANDON}=true, delete it, and \
+                 create it again",
+                labels::NAME
             );
             Situation::stalled("StateLost", message)
         })

@@ -333,37 +333,78 @@ mod tests {
         }
     }
 
-    /// Whether a sentence advises to delete an object that may hold state, without a condition or a warning.
+    /// Whether a sentence advises to delete an object that may hold state, without a condition, a warning or a copy.
     fn is_dangerous_advice(sentence: &str) -> bool {
-        const OBJECTS: [&str; 6] = [
+        const OBJECTS: [&str; 12] = [
             "-state",
             "-run`",
             "-report",
             "-cache`",
             "holds the state",
             "only copy of a state",
+            "alustan.io/orphaned",
+            "component=state",
+            "{component}",
+            // An object, or a resource, that the message names by a placeholder or not at all.
+            "that {kind}",
+            "one of the two",
+            "begin anew",
         ];
-        const WARNINGS: [&str; 6] = ["do not ", "never ", "only if", "keep", "unless", "once "];
+        const WARNINGS: [&str; 8] = [
+            "do not ",
+            "never ",
+            "only if",
+            "keep",
+            "unless",
+            "once ",
+            "-o json >",
+            "deletionpolicy: orphan",
+        ];
         let sentence = sentence.to_lowercase().replace("holds-state", "");
         let has = |words: &[&str]| words.iter().any(|word| sentence.contains(word));
         has(&["delete ", "remove "]) && has(&OBJECTS) && !has(&WARNINGS)
     }
 
+    /// Sentences of `text` with dangerous advice. A sentence may have several lines, and selectors such as
+    /// `alustan.io/orphaned`.
+    fn dangerous_advice(text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for paragraph in text.split("\n\n") {
+            let words = paragraph.split(|c: char| c.is_whitespace() || c == '\\');
+            let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+            let line = words.join(" ");
+            let sentences = line.split(". ").flat_map(|part| part.split(['|', '"']));
+            let advice = sentences.filter(|sentence| is_dangerous_advice(sentence));
+            found.extend(advice.map(str::to_owned));
+        }
+        found
+    }
+
     #[test]
     fn dangerous_advice_is_recognised() {
-        for sentence in [
+        for text in [
             "Secret web-state exists: remove it",
             "Secret shop-state exists and is not this resource's; remove it",
             "delete Secret `NAME-run` and the claim",
+            "remove what is left of it: kubectl delete secret -l app.kubernetes.io/component=state",
+            "delete it, remove what is left (`kubectl delete secret -n {namespace} -l \\\n    \
+             {NAME}={name},{COMPONENT}={component}`)",
+            "Or begin anew with nothing: annotate it with {}=true, delete it, create it again",
+            "' and delete them first, and what is left with'\n        + ' kubectl get secrets -l \
+             alustan.io/orphaned -n ' + oldObject.metadata.name",
+            "set spec.outputs.{field} to another name, or remove that {kind}",
+            "name another place in spec.backend, or delete \\\n    one of the two",
         ] {
-            assert!(is_dangerous_advice(sentence), "{sentence}");
+            assert_eq!(dangerous_advice(text).len(), 1, "{text}");
         }
-        for sentence in [
+        for text in [
             "Do not delete Secret `NAME-run`",
             "remove the object only if it holds no state: `NAME-state`",
             "remove the finalizer",
+            "`kubectl get secret -l component=state -o json >web.json`, then delete them",
+            "or delete one of the two with deletionPolicy: Orphan",
         ] {
-            assert!(!is_dangerous_advice(sentence), "{sentence}");
+            assert_eq!(dangerous_advice(text), Vec::<String>::new());
         }
     }
 
@@ -371,6 +412,8 @@ mod tests {
     fn no_text_advises_to_delete_an_object_that_may_hold_state() {
         let mut paths = Vec::new();
         documents(&root(), &mut paths);
+        files(&root().join("deploy"), &["yaml", "txt", "tpl"], &mut paths);
+        assert!(paths.iter().any(|path| path.ends_with("NOTES.txt")));
         let mut messages = String::new();
         for name in SAID_BY.into_iter().chain(["cli"]) {
             code(&root().join("crates").join(name).join("src"), &mut messages);
@@ -379,12 +422,8 @@ mod tests {
             .iter()
             .map(|path| std::fs::read_to_string(path).unwrap());
         let texts: Vec<String> = documents.chain([messages]).collect();
-        let advice: Vec<&str> = texts
-            .iter()
-            .flat_map(|text| text.split(['.', '|', '"']))
-            .filter(|sentence| is_dangerous_advice(sentence))
-            .collect();
-        assert_eq!(advice, Vec::<&str>::new());
+        let advice = texts.iter().flat_map(|text| dangerous_advice(text));
+        assert_eq!(advice.collect::<Vec<_>>(), Vec::<String>::new());
     }
 
     #[test]
@@ -404,12 +443,18 @@ mod tests {
 
     /// The files in Markdown below a folder.
     fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
+        files(folder, &["md"], found);
+    }
+
+    /// The files with one of these extensions below a folder.
+    fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
+            let extension = path.extension().and_then(|it| it.to_str());
             if path.is_dir() && !["target", "dist", ".git"].contains(&name) {
-                documents(&path, found);
-            } else if path.extension().is_some_and(|it| it == "md") {
+                files(&path, extensions, found);
+            } else if extension.is_some_and(|it| extensions.contains(&it)) {
                 found.push(path);
             }
         }

@@ -67,9 +67,11 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
         "StateLost",
         format!(
             "{error}. Nothing was changed. Restore it from a backup. Or begin anew with nothing \
-             (what exists stays, and is made a second time): abandon the resource (`kubectl \
-             annotate tf {name} -n {namespace} {ABANDON}=true`), delete it, remove what is left \
-             of its state (`kubectl delete secret -n {namespace} -l \
+             (what exists stays, and is made a second time): save the Secrets of the resource, \
+             since they may hold an earlier version of the state (`kubectl get secrets -n \
+             {namespace} -l {NAME}={name} -o json >{name}.json`), abandon the resource (`kubectl \
+             annotate tf {name} -n {namespace} {ABANDON}=true`), delete it, delete the Secrets of \
+             the state (`kubectl delete secrets -n {namespace} -l \
              {NAME}={name},{COMPONENT}={component}`), and create it again"
         ),
     )

@@ -168,10 +168,12 @@ fn fails_as_lost(world: &mut World) -> String {
     message
 }
 
-/// How a person begins anew: what the operator made goes, and nothing is made by hand.
-const WAY_OUT: &str = "abandon the resource (`kubectl annotate tf web -n team \
-    alustan.io/abandon=true`), delete it, remove what is left of its state (`kubectl delete secret \
-    -n team -l alustan.io/terraform=web,app.kubernetes.io/component=state`), and create it again";
+/// How a person begins anew: what the operator made is saved and goes, and nothing is made by hand.
+const WAY_OUT: &str = "save the Secrets of the resource, since they may hold an earlier version of \
+    the state (`kubectl get secrets -n team -l alustan.io/terraform=web -o json >web.json`), abandon \
+    the resource (`kubectl annotate tf web -n team alustan.io/abandon=true`), delete it, delete the \
+    Secrets of the state (`kubectl delete secrets -n team -l \
+    alustan.io/terraform=web,app.kubernetes.io/component=state`), and create it again";
 
 #[test]
 fn a_lost_state_is_not_an_empty_one() {

@@ -164,10 +164,11 @@ fn a_config_map_of_somebody_else_stays_and_nothing_is_handed_on_beside_it() {
     let message = world.status().message;
     for part in [
         "ConfigMap theirs exists",
-        "set spec.outputs.configMapName to another name",
+        "choose another spec.outputs.configMapName",
     ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
+    assert!(!message.contains("remove"), "{message}");
     assert!(
         world
             .objects

@@ -122,7 +122,12 @@ fn the_refused_one_runs_nothing_until_the_older_is_gone() {
         ("StateConflict", true)
     );
     let message = world.status().message;
-    for part in ["s3://bucket/x", "tf old", "spec.backend.key"] {
+    for part in [
+        "s3://bucket/x",
+        "tf old",
+        "spec.backend.key",
+        "delete one of the two with deletionPolicy: Orphan",
+    ] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(world.jobs.is_empty());
