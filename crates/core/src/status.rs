@@ -30,6 +30,8 @@ pub(crate) const DELETION_PROTECTED: &str = "DeletionProtected";
 pub const ON_PURPOSE: [&str; 2] = [SUSPENDED, DELETION_PROTECTED];
 /// The reason of drift that no correction ends (rule 7).
 pub(crate) const NOT_CONVERGING: &str = "NotConverging";
+/// Message of the conditions Reconciling and Stalled: condition Ready has the whole text, once.
+const SEE_READY: &str = "see condition Ready";
 
 /// Maximum size of a message, in bytes, as for conditions of Kubernetes:
 /// <https://github.com/kubernetes/apimachinery/blob/v0.34.0/pkg/apis/meta/v1/types.go#L1648>.
@@ -112,7 +114,7 @@ pub fn troubled(
 ) -> TerraformStatus {
     let verdicts = [
         Verdict::new(Kind::Ready, false, reason, message),
-        Verdict::new(Kind::Reconciling, true, reason, message),
+        Verdict::new(Kind::Reconciling, true, reason, SEE_READY),
         Verdict::new(Kind::Stalled, false, reason, ""),
     ];
     let before = tf
@@ -322,20 +324,12 @@ impl View<'_> {
         let busy = situation.ready.is_none()
             || (situation.ready == Some(false) && !situation.stalled)
             || matches!(situation.state, State::Applying | State::Destroying);
+        let stalled = situation.stalled;
+        let see = |holds| if holds { SEE_READY } else { "" };
         vec![
             Verdict::new(Kind::Ready, situation.ready, reason, message),
-            Verdict::new(
-                Kind::Reconciling,
-                busy,
-                reason,
-                if busy { message } else { "" },
-            ),
-            Verdict::new(
-                Kind::Stalled,
-                situation.stalled,
-                reason,
-                if situation.stalled { message } else { "" },
-            ),
+            Verdict::new(Kind::Reconciling, busy, reason, see(busy)),
+            Verdict::new(Kind::Stalled, stalled, reason, see(stalled)),
             self.source_ready(),
             self.image_ready(),
             self.in_sync(situation),

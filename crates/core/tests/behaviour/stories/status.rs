@@ -49,6 +49,28 @@ fn a_call_that_failed_is_told_with_its_reason(
             .iter()
             .all(|it| it.reason == "ApiUnavailable")
     );
+    assert!(
+        told.conditions
+            .iter()
+            .any(|it| it.type_ == "Ready" && it.message == told.message)
+    );
+}
+
+#[test]
+fn condition_ready_alone_has_the_text_of_a_failure() {
+    let mut world = World::new();
+    world.fail_at(Stage::Applying, FailureClass::User);
+    assert!(world.is_stalled());
+    let stalled = world.status();
+    let building = World::until(|world| world.status().state == State::Building).status();
+    for (status, kind) in [(stalled, "Stalled"), (building, "Reconciling")] {
+        let conditions = &status.conditions;
+        let told = |kind: &str| conditions.iter().find(|it| it.type_ == kind).unwrap();
+        assert_eq!(told("Ready").message, status.message);
+        assert_eq!(told(kind).status, "True");
+        assert_eq!(told(kind).message, "see condition Ready");
+        assert_eq!(told(kind).reason, told("Ready").reason);
+    }
 }
 
 #[test]
