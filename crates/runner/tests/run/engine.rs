@@ -59,6 +59,23 @@ fn the_same_or_a_newer_engine_needs_no_leave() {
 }
 
 #[test]
+fn runs_call_the_engine_without_colours() {
+    let mut world = World::new(MODULE);
+    world.watch_engine();
+    let ran = world.run(RunKind::Apply);
+    ran.expect(RunResult::Done);
+    let calls = world.read("calls");
+    for call in ["init -no-color", "plan -no-color", "apply -no-color"] {
+        let there = calls.lines().any(|line| line == call);
+        assert!(there, "no {call:?} in {calls}");
+    }
+    assert!(!ran.logs().contains('\u{1b}'), "{}", ran.logs());
+    let ran = world.run(RunKind::Destroy);
+    ran.expect(RunResult::Done);
+    assert!(!ran.logs().contains('\u{1b}'), "{}", ran.logs());
+}
+
+#[test]
 fn missing_cli_configuration_file_causes_no_warning() {
     let mut world = World::new(MODULE);
     let missing = world.path("missing.tfrc").display().to_string();
