@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use alustan_api::{RECONCILE_AT, Terraform, labels, names};
+use alustan_api::{APPLY_AT, RECONCILE_AT, Terraform, labels, names};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -319,6 +319,23 @@ async fn those_with_a_reason_are_reconciled_and_nobody_else() {
     let told = run(&space, "reconcile --reason=Nothing").await;
     assert!(told.err.contains("is Nothing"), "{told:?}");
     assert_eq!(told.done(), "");
+}
+
+#[tokio::test]
+async fn reconcile_asks_for_an_apply_only_with_its_flag() {
+    let space = Space::new().await;
+    space.apply(&resource("web")).await.unwrap();
+    let asked = async || {
+        let web = get(&space, "web").await;
+        [RECONCILE_AT, APPLY_AT].map(|name| web.annotations().get(name).cloned())
+    };
+    run(&space, "reconcile web --apply").await.done();
+    let [first, apply] = asked().await;
+    assert!(first.is_some() && first == apply, "{first:?}, {apply:?}");
+    run(&space, "reconcile web").await.done();
+    let [second, apply] = asked().await;
+    assert!(second.is_some() && second != first, "{second:?}");
+    assert_eq!(apply, None);
 }
 
 #[tokio::test]
