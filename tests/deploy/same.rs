@@ -131,6 +131,7 @@ fn metacontroller_is_the_same_with_and_without_tls() {
     );
     std::fs::write(folder.path().join("kustomization.yaml"), text).unwrap();
     let with_tls = kustomize(folder.path().to_str().unwrap());
+    assert!(with_tls.contains("[::]:8443"), "IPv6 and IPv4: {with_tls}");
     compare(
         &with_tls,
         &usual("metacontroller: {enabled: true, tls: {enabled: true}}"),
