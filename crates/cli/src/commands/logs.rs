@@ -104,10 +104,7 @@ impl Logs {
         let newest = reported(tf).max(last(&jobs).as_deref().and_then(number));
         let wanted = self.run.or(newest);
         let run = kept_run(wanted, logs.keys())?;
-        let mut log = Vec::new();
-        let packed = GzDecoder::new(logs.get(&key::log(run))?.as_slice());
-        // A module can write anything into a report.
-        packed.take(LONGEST).read_to_end(&mut log).ok()?;
+        let log = unpacked(logs.get(&key::log(run))?)?;
         Some((run, log))
     }
 
@@ -281,9 +278,21 @@ fn number(job: &str) -> Option<i64> {
     job.rsplit_once('-')?.1.parse().ok()
 }
 
+/// Unpacks a log of a report, at most [`LONGEST`] bytes of it: a module can write anything into a report.
+fn unpacked(packed: &[u8]) -> Option<Vec<u8>> {
+    let mut log = Vec::new();
+    let unpacked = GzDecoder::new(packed);
+    unpacked.take(LONGEST).read_to_end(&mut log).ok()?;
+    Some(log)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -312,6 +321,14 @@ mod tests {
         assert_eq!(kept_run(wanted, [].iter()), None);
         assert_eq!(others(keys.iter()), "; the end of a log is kept of: 9, 10");
         assert_eq!(others([].iter()), "");
+    }
+
+    #[test]
+    fn a_log_in_a_report_is_unpacked_up_to_its_bound() {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(&vec![b'x'; 2 << 20]).unwrap();
+        let log = unpacked(&packed.finish().unwrap()).unwrap();
+        assert_eq!(log, vec![b'x'; 1 << 20]);
     }
 
     #[rstest]
