@@ -393,6 +393,19 @@ mod tests {
     }
 
     #[test]
+    fn certificates_that_no_pod_takes_are_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let flag = format!("--ca-file={}", file.path().display());
+        let flags = ["alustan", "--base-image=a", "--operator-image=b", &flag];
+        let config = Config::try_parse_from(flags).unwrap();
+        std::fs::write(file.path(), "x".repeat(CA_BYTES)).unwrap();
+        assert!(config.settings().is_ok());
+        std::fs::write(file.path(), "x".repeat(CA_BYTES + 1)).unwrap();
+        let error = config.settings().unwrap_err().to_string();
+        assert!(error.contains("cannot be handed to pods"), "{error}");
+    }
+
+    #[test]
     fn architecture_is_amd64_or_arm64() {
         for known in Architecture::ALL {
             assert_eq!(architecture(known.as_str()).unwrap(), known);

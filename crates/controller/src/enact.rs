@@ -382,10 +382,7 @@ impl<'a> Pass<'a> {
             .data
             .unwrap_or_default()
             .into_iter()
-            .filter(|(entry, content)| {
-                let is_leftover = entry == key::LEFTOVER && content.0.len() <= LARGEST_LEFTOVER;
-                !is_leftover && entry != key::PROGRESS
-            })
+            .filter(|(entry, content)| !is_kept_when_full(entry, content.0.len()))
             .map(|(entry, _)| (entry, None))
             .collect();
         let body = json!({"metadata": {"resourceVersion": version}, "data": removed});
@@ -582,6 +579,15 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// Whether a report without room keeps `entry` of `size` bytes: the progress, and an unsaved state of a size that a runner writes.
+fn is_kept_when_full(entry: &str, size: usize) -> bool {
+    match entry {
+        key::PROGRESS => true,
+        key::LEFTOVER => size <= LARGEST_LEFTOVER,
+        _ => false,
+    }
+}
+
 /// An object in words.
 pub(crate) fn object_name(object: &Object) -> String {
     let (kind, meta) = match object {
@@ -626,5 +632,23 @@ fn gone<T>(result: Result<T, Error>) -> Result<(), Error> {
     match result {
         Err(Error::Call { source, .. }) if is(&source, StatusKind::NotFound) => Ok(()),
         other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_report_keeps_progress_and_unsaved_state() {
+        for (entry, size, is_kept) in [
+            (key::PROGRESS, 1 << 20, true),
+            (key::LEFTOVER, LARGEST_LEFTOVER, true),
+            (key::LEFTOVER, LARGEST_LEFTOVER + 1, false),
+            ("log-7", 1, false),
+            ("of-a-module", 1, false),
+        ] {
+            assert_eq!(is_kept_when_full(entry, size), is_kept, "{entry}: {size}");
+        }
     }
 }
