@@ -224,3 +224,43 @@ impl MoreSlots for SlotsOfRecord {
         crate::say!("too few state slots: giving up the previous version of the state");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+
+    use super::*;
+    use crate::fake::FakeSecrets;
+    use crate::record::Identity;
+
+    #[tokio::test]
+    async fn a_request_larger_than_a_state_is_refused() {
+        let secrets = Arc::new(FakeSecrets::new());
+        secrets.put("web-state", []);
+        let identity = Identity {
+            namespace: "team".into(),
+            record: "web-run".into(),
+            number: 7,
+            decision: None,
+            pod_uid: "uid".into(),
+            pod: "web-apply-7".into(),
+        };
+        let record = Record::new(secrets.clone(), identity);
+        let more = Arc::new(SlotsOfRecord(record.clone()));
+        let store = StateStore::open(secrets, "web-state".into(), vec![], more, "uid".into());
+        let context = Arc::new(Context {
+            store: Arc::new(store.await.unwrap()),
+            authorization: "Basic password".into(),
+            locks: Locks::new(record),
+        });
+        for method in ["POST", "LOCK"] {
+            let request = Request::builder()
+                .method(method)
+                .header(header::AUTHORIZATION, "Basic password")
+                .body(Body::from(vec![0_u8; LARGEST + 1]))
+                .unwrap();
+            let response = answer(State(context.clone()), request).await;
+            assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        }
+    }
+}
