@@ -755,6 +755,17 @@ async fn one_resource_or_a_selector() {
 }
 
 #[tokio::test]
+async fn notifications_have_a_bound() {
+    let space = Space::new().await;
+    let address = |size: usize| format!("https://a.test/{}", "x".repeat(size - 15));
+    let places = |count: usize, size: usize| json!(vec![json!({"url": address(size)}); count]);
+    let field = "/notifications";
+    accepts(&space, field, &[places(8, 2048)]).await;
+    refuses(&space, field, "Too many", &[places(9, 16)]).await;
+    refuses(&space, field, "Too long", &[places(1, 2049)]).await;
+}
+
+#[tokio::test]
 async fn a_repository_is_followed_at_one_place() {
     let space = Space::new().await;
     let place = |fields: Value| {

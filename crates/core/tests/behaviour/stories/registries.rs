@@ -204,6 +204,7 @@ fn without_a_cloud_nothing_of_it_is_in_the_pod() {
             .any(|it| it.starts_with("--credential-helpers"))
     );
     assert_eq!(pod(&job).service_account_name, None);
+    assert_eq!(pod(&job).automount_service_account_token, Some(false));
     assert_eq!(environment(&job, "ALUSTAN_CREDENTIAL_HELPER"), None);
     assert!(container(&job, "inject").is_none());
 }
