@@ -255,12 +255,12 @@ impl<'a> Repository<'a> {
                 .request(Method::PUT, &format!("manifests/{reference}"))
                 .header(header::CONTENT_TYPE, media_type)
                 .body(manifest.clone());
-            let answer = self.call.send(request).await?;
-            let digest = answer
-                .headers
+            let response = self.call.open(request).await?;
+            let digest = response
+                .headers()
                 .get(CONTENT_DIGEST)
                 .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-            Ok((answer.status, digest))
+            Ok((response.status(), digest))
         })
         .await
     }

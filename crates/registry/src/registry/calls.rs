@@ -7,12 +7,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use reqwest::{Method, header};
+use reqwest::{Method, RequestBuilder, header};
 
 use super::{
     Inner,
     blobs::{CONTENT_DIGEST, Repository, in_memory},
-    raw::{MANIFESTS, Raw},
+    raw::{MANIFEST, MANIFESTS, Raw},
 };
 use crate::{
     artifact,
@@ -22,15 +22,12 @@ use crate::{
     helper,
     image::Blob,
     name::{HUB_HOST, ImageName, is_docker_hub},
-    reference::{Digest, ImageRef},
+    reference::{Digest, Hasher, ImageRef},
     session::SessionKey,
 };
 
 /// Maximum size of the manifest of a context, in bytes.
 const CONTEXT_MANIFEST: usize = 64 << 10;
-/// Maximum size of a manifest that is read for its digest, in bytes:
-/// <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
-const MANIFEST: usize = 4 << 20;
 
 /// A call on one repository.
 #[derive(Clone)]
@@ -154,13 +151,30 @@ impl Call<'_> {
             Err(error) => return Err(error),
         };
         let Some(told) = told else {
-            let manifest = self.send_bounded(ask(Method::GET), MANIFEST).await?;
-            return Ok(Digest::of(&manifest.body));
+            return self.digest_of_manifest(ask(Method::GET)).await;
         };
         let digest = told.to_str().ok().map(Digest::parse);
         digest
             .and_then(Result::ok)
             .ok_or_else(|| self.refused(Failure::Other, "its digest is invalid".to_owned()))
+    }
+
+    /// Computes the digest of a manifest while it is read, so that no manifest is held in memory.
+    async fn digest_of_manifest(&self, request: RequestBuilder) -> Result<Digest, Error> {
+        let mut response = self.open(request).await?;
+        let mut hasher = Hasher::sha256();
+        let mut left = MANIFEST;
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|error| self.broken(&error))?
+        {
+            left = left
+                .checked_sub(chunk.len())
+                .ok_or_else(|| self.too_large(MANIFEST))?;
+            hasher.update(&chunk);
+        }
+        Ok(hasher.finish())
     }
 
     pub(super) async fn push(

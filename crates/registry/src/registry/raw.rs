@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header};
+use reqwest::{Client, Method, RequestBuilder, Response, Url, header};
 use serde_json::Value;
 
 use super::calls::Call;
@@ -15,8 +15,14 @@ use crate::{
     reference::{Digest, is_tag},
 };
 
-/// Bytes of an answer.
+/// Maximum size of a list of tags or of the config of an image, in bytes.
 const ANSWER: usize = 8 << 20;
+/// Maximum size of a manifest, in bytes:
+/// <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
+pub(super) const MANIFEST: usize = 4 << 20;
+/// Number of bytes that are read of the body of an error, of which a message shows 300. The number of concurrent requests
+/// has no limit.
+const ERROR: usize = 64 << 10;
 /// Tags of one page.
 const PAGE: usize = 500;
 /// Maximum number of tags of a repository that is pruned.
@@ -98,7 +104,7 @@ impl Call<'_> {
         })
     }
 
-    /// Sends a request whose answer must be good.
+    /// Sends a request and reads at most [`ANSWER`] bytes of the answer, which must be a success.
     pub(super) async fn send(&self, request: RequestBuilder) -> Result<Answer, Error> {
         self.send_bounded(request, ANSWER).await
     }
@@ -112,7 +118,6 @@ impl Call<'_> {
         let mut response = self.open(request).await?;
         let body = self.body(&mut response, limit).await?;
         Ok(Answer {
-            status: response.status(),
             headers: response.headers().clone(),
             body,
         })
@@ -144,7 +149,7 @@ impl Call<'_> {
         }
         // Text of hosts that the registry refers to, in redirects and upload addresses, stays out of messages.
         let body = if is_of_registry(&self.registry_url(), response.url()) {
-            self.body(&mut response, ANSWER).await?
+            self.begin_body(&mut response, ERROR).await?
         } else {
             Vec::new()
         };
@@ -153,6 +158,15 @@ impl Call<'_> {
     }
 
     async fn body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
+        let body = self.begin_body(response, limit).await?;
+        if body.len() > limit {
+            return Err(self.too_large(limit));
+        }
+        Ok(body)
+    }
+
+    /// Reads the body up to its end, or until it has more than `limit` bytes.
+    async fn begin_body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         while let Some(chunk) = response
             .chunk()
@@ -161,11 +175,17 @@ impl Call<'_> {
         {
             body.extend_from_slice(&chunk);
             if body.len() > limit {
-                let detail = format!("the answer is larger than {limit} bytes");
-                return Err(self.refused(Failure::Other, detail));
+                break;
             }
         }
         Ok(body)
+    }
+
+    pub(super) fn too_large(&self, limit: usize) -> Error {
+        self.refused(
+            Failure::Other,
+            format!("the answer is larger than {limit} bytes"),
+        )
     }
 
     /// What is there, as far as pruning must know it.
@@ -217,7 +237,7 @@ impl Call<'_> {
     async fn found(&self, raw: &Raw, tag: String) -> Result<Option<Found>, Error> {
         let request = raw.request(Method::GET, &format!("manifests/{tag}"));
         let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
-        let answer = match self.send(request).await {
+        let answer = match self.send_bounded(request, MANIFEST).await {
             Err(error) if error.is_not_found() => return Ok(None),
             other => other?,
         };
@@ -246,7 +266,7 @@ impl Call<'_> {
     pub(super) async fn delete(&self, digest: &Digest) -> Result<(), Error> {
         let raw = self.raw(None).await?;
         let request = raw.request(Method::DELETE, &format!("manifests/{digest}"));
-        match self.send(request).await {
+        match self.open(request).await {
             Err(error) if error.is_not_found() => Ok(()),
             other => other.map(drop),
         }
@@ -255,7 +275,6 @@ impl Call<'_> {
 
 /// A good answer.
 pub(super) struct Answer {
-    pub(super) status: StatusCode,
     pub(super) headers: header::HeaderMap,
     pub(super) body: Vec<u8>,
 }

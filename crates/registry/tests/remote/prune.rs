@@ -229,6 +229,25 @@ async fn tags_that_are_no_tags_are_not_asked_for() {
     assert_eq!(listed.unwrap(), []);
 }
 
+#[tokio::test]
+async fn manifests_larger_than_4_mib_are_not_read_for_pruning() {
+    let manifest = " ".repeat((4 << 20) + 1);
+    let server = Fake::start(move |_, seen| match seen.path.as_str() {
+        "/v2/team/x/tags/list" => (200, None, json!({"name": "x", "tags": ["v1"]}).to_string()),
+        "/v2/team/x/manifests/v1" => (200, None, manifest.clone()),
+        _ => (200, None, "{}".to_owned()),
+    })
+    .await;
+    let client = client(Options::default());
+    let listed = client.inventory(&name(&server.host), &plain(None)).await;
+    told(
+        &listed.unwrap_err(),
+        "RegistryError",
+        false,
+        &["larger than 4194304"],
+    );
+}
+
 /// A registry in which a tag is for ever.
 async fn immutable(taken_by: &'static str) -> Fake {
     Fake::start(move |_, seen| {

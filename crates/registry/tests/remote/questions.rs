@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use alustan_registry::{Access, Digest, Options};
 
 use crate::support::{
-    DockerRegistry, PASSWORD, Setting, USER, ask, basic, client, free_port, name, plain, tag, told,
+    DockerRegistry, FakeRegistry, Fault, PASSWORD, Setting, USER, ask, basic, client, free_port,
+    name, plain, tag, told,
 };
 
 #[tokio::test]
@@ -151,4 +152,23 @@ async fn a_registry_that_never_answers_is_given_up_on() {
         .unwrap_err();
     told(&error, "RegistryUnreachable", true, &["no answer within"]);
     assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn no_more_than_64_kib_of_an_error_is_read() {
+    let server = FakeRegistry::start("", |seen, _| match seen.method.as_str() {
+        "HEAD" => Some(Fault::Status(405)),
+        _ if seen.path == "/v2/" => None,
+        _ => Some(Fault::Stuck(503, (64 << 10) + 1)),
+    })
+    .await;
+    let client = client(Options {
+        timeout: Duration::from_secs(10),
+        ..Options::default()
+    });
+    let error = client
+        .digest_of(&tag(&server.host, "x"), &plain(None))
+        .await
+        .unwrap_err();
+    told(&error, "RegistryUnreachable", true, &["status 503"]);
 }

@@ -31,6 +31,8 @@ pub(crate) enum Fault {
     Answer(u16, Vec<(&'static str, String)>, String),
     /// A body without end.
     Endless,
+    /// Status and a body of spaces that does not end after this number.
+    Stuck(u16, usize),
     /// Reads the first piece of the request and closes the connection.
     Break,
     /// Closes the connection in the middle of the answer.
@@ -373,6 +375,7 @@ async fn serve(State(inner): State<Arc<Inner>>, request: Request) -> Response<Bo
         Some(Fault::Status(status)) => answer(status, &[], ""),
         Some(Fault::Answer(status, headers, body)) => answer(status, &headers, &body),
         Some(Fault::Endless) => endless(),
+        Some(Fault::Stuck(status, spaces)) => stuck(status, spaces),
         Some(Fault::Cut(start)) => cut(start),
         Some(Fault::Hang) => std::future::pending().await,
         None if !inner.is_authorized(&seen) => inner.refuse(),
@@ -384,6 +387,15 @@ fn endless() -> Response<Body> {
     let piece = Bytes::from(vec![b' '; 1 << 16]);
     let pieces = stream::repeat_with(move || Ok::<_, Infallible>(piece.clone()));
     Response::new(Body::from_stream(pieces))
+}
+
+fn stuck(status: u16, spaces: usize) -> Response<Body> {
+    let start = Ok::<_, Infallible>(Bytes::from(vec![b' '; spaces]));
+    let pieces = stream::iter([start]).chain(stream::pending());
+    Response::builder()
+        .status(status)
+        .body(Body::from_stream(pieces))
+        .unwrap()
 }
 
 fn cut(start: Vec<u8>) -> Response<Body> {
