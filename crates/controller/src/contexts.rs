@@ -1,8 +1,10 @@
 //! Contexts on disk, by digest, from the fetch until the push. Losing one costs a fetch.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use alustan_source::{Turn, Turns};
 use tracing::warn;
 
 /// How long a context waits for its push.
@@ -11,10 +13,15 @@ const KEEP: Duration = Duration::from_hours(1);
 /// Bytes of those that wait, before another comes.
 const LIMIT: u64 = 1 << 30;
 
+/// Maximum number of contexts that are in memory for a push, each of up to 64 MiB.
+const AT_ONCE: usize = 2;
+
 /// A folder of contexts.
 pub(crate) struct Contexts {
     folder: PathBuf,
     limit: u64,
+    /// Limits contexts in memory.
+    turns: Arc<Turns>,
 }
 
 impl Contexts {
@@ -24,7 +31,13 @@ impl Contexts {
         Ok(Self {
             folder,
             limit: LIMIT,
+            turns: Turns::new(AT_ONCE),
         })
+    }
+
+    /// Waits until a context of `tenant` may be held in memory; tenants take turns.
+    pub(crate) async fn turn(&self, tenant: &str) -> Option<Turn> {
+        self.turns.take(&Arc::from(tenant)).await
     }
 
     /// Keeps a context, and removes those that nobody pushed for long. Nothing depends on it.

@@ -361,6 +361,7 @@ pub(crate) fn push(
         );
         let allowed = allowed.clone();
         Box::pin(async move {
+            let _turn = contexts.turn(&repository.remote.tenant).await;
             let bytes = match contexts.get(&seen.context) {
                 Some(bytes) => bytes,
                 None => repository.fetch_again(&git, &seen, &allowed).await?,

@@ -33,5 +33,6 @@ pub use git::GitAccess;
 pub use known_hosts::BUILT_IN_KNOWN_HOSTS;
 pub use reference::{CommitId, RefName, Reference, Revision};
 pub use secret::{SecretBytes, SecretString};
+pub use turns::{Turn, Turns};
 pub use unpack::{UnpackError, UnpackLimits, unpack};
 pub use url::{RepositoryUrl, Scheme};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 /// Turns, of which there are so many at a time.
-pub(crate) struct Turns {
+pub struct Turns {
     at_once: usize,
     state: Mutex<State>,
 }
@@ -31,13 +31,13 @@ struct Tenant {
 }
 
 /// A turn; it is over when this is dropped.
-pub(crate) struct Turn {
+pub struct Turn {
     of: Option<(Arc<Turns>, Arc<str>)>,
 }
 
 impl Turns {
     /// `at_once` of them.
-    pub(crate) fn new(at_once: usize) -> Arc<Self> {
+    pub fn new(at_once: usize) -> Arc<Self> {
         Arc::new(Self {
             at_once,
             state: Mutex::default(),
@@ -49,7 +49,7 @@ impl Turns {
     }
 
     /// Waits for a turn of `tenant`; `None` never comes.
-    pub(crate) async fn take(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Turn> {
+    pub async fn take(self: &Arc<Self>, tenant: &Arc<str>) -> Option<Turn> {
         let (turn, given) = oneshot::channel();
         {
             let mut state = self.state();

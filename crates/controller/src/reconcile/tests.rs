@@ -9,16 +9,20 @@ use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::admission::no_pod;
 use alustan_core::references::Key;
 use alustan_core::schedule::{Class, Places};
-use alustan_core::seen::{JobSeen, RecordSeen};
+use alustan_core::seen::{JobSeen, RecordSeen, SourceSeen};
 use alustan_core::step::{Decision, Start, Step, TakeOver};
+use alustan_registry::Digest;
+use alustan_source::Credentials;
 use clap::Parser as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::jiff::Timestamp;
 use kube::core::DeserializeGuard;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use super::{act, look, retry, running, running_class};
@@ -32,6 +36,7 @@ use crate::leader::Leader;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use crate::observe::Session;
+use crate::questions::{Repository, push};
 use crate::run::{LISTS, Made, context};
 use crate::signing::Signer;
 use crate::{Guarded, Ref};
@@ -632,4 +637,43 @@ async fn destroy_reads_the_metadata_of_100_objects_and_names_5() {
         let foreign = "managed-by%21%3Dalustan&limit=100";
         assert!(lists[0].ends_with(foreign), "{lists:?}");
     }
+}
+
+#[tokio::test]
+async fn contexts_of_two_pushes_are_in_memory_at_most() {
+    let registry = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let host = registry.local_addr().unwrap();
+    let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let cx = operator(client, folder.path());
+    let context = Digest::of(b"context");
+    cx.contexts.put(context.as_str(), b"context");
+    let seen = SourceSeen {
+        revision: "a".repeat(40),
+        context: context.to_string(),
+        artifact: context.to_string(),
+        path: String::new(),
+        backend: None,
+        committed_at: Timestamp::UNIX_EPOCH,
+    };
+    for name in ["a", "b", "c"] {
+        let resource = json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {"name": name, "namespace": "team"},
+            "spec": {
+                "gitRepo": {"url": "https://git.test/team/infra"},
+                "containerRegistry": {"imageName": format!("{host}/team/{name}"), "insecure": true},
+            },
+        });
+        let tf: Terraform = serde_json::from_value(resource).unwrap();
+        let repository = Repository::of(&tf, &Credentials::default()).unwrap();
+        let push = push(&cx, &tf, &seen, repository, None).unwrap();
+        tokio::spawn((push.ask)());
+    }
+    let first = registry.accept().await.unwrap();
+    let _second = registry.accept().await.unwrap();
+    let third = tokio::time::timeout(Duration::from_millis(200), registry.accept());
+    assert!(third.await.is_err());
+    drop(first);
+    registry.accept().await.unwrap();
 }
