@@ -123,10 +123,13 @@ fn is_fixed(image: &str, stages: &BTreeSet<String>) -> bool {
         || stages.contains(&image.to_ascii_lowercase())
 }
 
-/// One instruction a line, as the builder reads them: without comments, continued lines joined as they are.
+/// One instruction a line, as the builder reads them: without comments, continued lines joined as they are. A line that builders
+/// could read in another way is refused: they continue one that ends in a single backslash, with spaces and tabs after it
+/// (<https://github.com/moby/buildkit/blob/master/frontend/dockerfile/parser/parser.go>).
 fn instructions(text: &str) -> Result<Vec<String>, String> {
     let mut instructions = Vec::new();
     let mut open = String::new();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for line in text.lines() {
         let trimmed = line.trim();
         if let Some(comment) = trimmed.strip_prefix('#') {
@@ -140,6 +143,12 @@ fn instructions(text: &str) -> Result<Vec<String>, String> {
             continue;
         }
         if let Some(part) = line.trim_end().strip_suffix('\\') {
+            if part.ends_with('\\') {
+                return Err("a line ends with two backslashes".to_owned());
+            }
+            if !line.trim_end_matches([' ', '\t']).ends_with('\\') {
+                return Err("a line ends with a backslash and odd white space".to_owned());
+            }
             open.push_str(part);
         } else {
             open.push_str(line);
@@ -200,6 +209,18 @@ mod tests {
     #[case::on_build("FROM scratch\nONBUILD RUN true", "ONBUILD")]
     #[case::half_a_from("FROM", "without an image")]
     #[case::a_short_digest("FROM x@sha256:00", "digest")]
+    #[case::two_backslashes("LABEL a=b\\\\\nFROM alpine:3\nFROM scratch", "two backslashes")]
+    #[case::two_and_spaces("LABEL a=b\\\\ \t\nFROM alpine:3\nFROM scratch", "two backslashes")]
+    #[case::a_form_feed("LABEL a=b\\\u{c}\nFROM alpine:3\nFROM scratch", "odd white space")]
+    #[case::a_space_that_does_not_break(
+        "LABEL a=b\\\u{a0}\nFROM alpine:3\nFROM scratch",
+        "odd white space"
+    )]
+    #[case::two_carriage_returns(
+        "LABEL a=\\\r\r\nFROM scratch AS alpine\nFROM alpine",
+        "odd white space"
+    )]
+    #[case::a_byte_order_mark("\u{feff}FROM alpine:3\nFROM scratch", "FROM alpine:3")]
     fn refused(#[case] text: &str, #[case] why: &str) {
         let error = check(text).unwrap_err();
         assert!(error.contains(why), "{error}");
@@ -235,6 +256,22 @@ mod tests {
                 "{path}"
             );
         }
+    }
+
+    #[test]
+    fn more_than_256_kib_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let read_bytes = |bytes: usize| {
+            let start = "FROM scratch\n#";
+            let text = format!("{start}{}", "x".repeat(bytes - start.len()));
+            fs::write(folder.path().join("Dockerfile"), text).unwrap();
+            read(folder.path(), "Dockerfile")
+        };
+        assert!(read_bytes(256 << 10).is_ok());
+        let failure = read_bytes((256 << 10) + 1).unwrap_err();
+        assert_eq!(failure.reason, "DockerfileRefused");
+        let why = "it has more than 262144 bytes";
+        assert!(failure.message.contains(why), "{failure:?}");
     }
 
     proptest! {
