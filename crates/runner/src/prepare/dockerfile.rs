@@ -74,6 +74,12 @@ fn check(text: &str) -> Result<(), String> {
                 }
             }
             (Some("FROM"), []) => return Err("a `FROM` without an image".to_owned()),
+            // The lines of a here-document are no instructions to the builder. It also finds one in `${X:-<}<END`.
+            (Some(word @ ("ADD" | "COPY" | "RUN")), _) if line.matches('<').count() > 1 => {
+                return Err(format!(
+                    "`{word}` with more than one `<`: here-documents are not supported"
+                ));
+            }
             (Some("COPY" | "RUN"), _) => check_sources(&words, &stages)?,
             (Some("ONBUILD"), _) => {
                 return Err("`ONBUILD` belongs into base images".to_owned());
@@ -221,6 +227,14 @@ mod tests {
         "odd white space"
     )]
     #[case::a_byte_order_mark("\u{feff}FROM alpine:3\nFROM scratch", "FROM alpine:3")]
+    #[case::a_here_document(
+        "FROM scratch\nRUN <<END\nFROM scratch AS alpine\nEND\nFROM alpine",
+        "here-documents"
+    )]
+    #[case::a_hidden_here_document(
+        "FROM scratch\nCOPY ${X:-<}<END /x\nFROM scratch AS alpine\nEND\nFROM alpine",
+        "here-documents"
+    )]
     fn refused(#[case] text: &str, #[case] why: &str) {
         let error = check(text).unwrap_err();
         assert!(error.contains(why), "{error}");
