@@ -108,6 +108,11 @@ impl Tree {
         self.entries.get(path)
     }
 
+    /// Number of entries.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Links whose target is not known yet: path, and the entry that holds it.
     pub(crate) fn unread_links(&self) -> impl Iterator<Item = (&String, &Entry)> {
         self.entries

@@ -3,10 +3,11 @@
 //! Their commits are fetched into the cache of the repository that they are in, under the same limits: objects are
 //! named by their content, and who may read the one must be able to read the other anyway.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{
-    GitCache, Question,
+    GitCache, LISTING, Question,
     collect::{Call, WantedModule},
     commits::{Commit, Snapshot},
     store::Reading,
@@ -39,6 +40,35 @@ struct Graft {
     commit: Commit,
 }
 
+/// The files of a commit with those of its submodules.
+struct Grafted {
+    tree: Arc<Tree>,
+    /// Size of the list of all files, in bytes.
+    bytes: u64,
+}
+
+impl Grafted {
+    fn new(commit: &Snapshot) -> Self {
+        Self {
+            tree: commit.tree.clone(),
+            bytes: commit.bytes as u64,
+        }
+    }
+
+    /// Puts the files of a submodule in its place, unless the list of all files would exceed [`LISTING`].
+    fn with(mut self, path: &str, submodule: &Snapshot) -> Result<Self, String> {
+        let prefixes = submodule.tree.count().saturating_mul(path.len());
+        self.bytes += submodule.bytes.saturating_add(prefixes) as u64;
+        if self.bytes > LISTING {
+            return Err(format!(
+                "the list of files with those of all submodules has more than {LISTING} bytes"
+            ));
+        }
+        Arc::make_mut(&mut self.tree).graft(path, Tree::clone(&submodule.tree));
+        Ok(self)
+    }
+}
+
 /// The files of a context, and the locks that they are read under.
 pub(super) struct Selected {
     pub(super) selection: Selection,
@@ -61,14 +91,16 @@ impl GitCache {
         loop {
             let files = self.store.read(&commit.repository).await;
             let snapshot = self.snapshot(call, commit).await?;
-            let mut tree = snapshot.tree.clone();
+            let mut grafted = Grafted::new(&snapshot);
             for graft in &grafts {
                 let submodule = self.snapshot(call, &graft.commit).await?;
-                let submodule = Tree::clone(&submodule.tree);
-                Arc::make_mut(&mut tree).graft(&graft.path, submodule);
+                let path = graft.path.clone();
+                let with = call.unblocked(move || grafted.with(&path, &submodule));
+                grafted = with.await?.map_err(|why| call.unusable(&graft.path, why))?;
             }
+            let tree = &grafted.tree;
             let commit_id = &commit.revision.commit;
-            let selection = call.closure(&tree, commit_id, wanted, &self.facts).await?;
+            let selection = call.closure(tree, commit_id, wanted, &self.facts).await?;
             let missing = selection.submodules.first().filter(|_| wanted.submodules);
             let Some(path) = missing else {
                 return Ok(Selected {
@@ -81,7 +113,7 @@ impl GitCache {
             if grafts.len() >= MANY {
                 return Err(call.unusable(path, format!("it is one of more than {MANY}")));
             }
-            let (url, revision) = call.submodule(&tree, path, &grafts, wanted).await?;
+            let (url, revision) = call.submodule(tree, path, &grafts, wanted).await?;
             drop((files, turn));
             let credentials = credentials_for(question.credentials, question.url, &url);
             let kept = format!("refs/alustan/of-{}", revision.commit);
@@ -145,23 +177,21 @@ impl Call<'_> {
         let own = path
             .strip_prefix(inside)
             .unwrap_or(path)
-            .trim_start_matches('/');
+            .trim_start_matches('/')
+            .to_owned();
         let unnamed = || self.unusable(path, format!("`{file}` names no address for it"));
         let entry = tree.get(&file).ok_or_else(unnamed)?;
         let blob = format!("--blob={}", entry.object);
         let arguments = ["config", &blob, "-z", "--list"];
         let listing = self
-            .local(
-                "read .gitmodules of",
-                &arguments,
-                Vec::new(),
-                super::LISTING,
-            )
+            .local("read .gitmodules of", &arguments, Vec::new(), LISTING)
             .await?;
-        let named = read_named(&String::from_utf8_lossy(&listing));
-        let found = named
-            .into_iter()
-            .find(|it| it.path.trim_end_matches('/') == own);
+        let find = move || {
+            read_named(&String::from_utf8_lossy(&listing))
+                .into_iter()
+                .find(|named| named.path.trim_end_matches('/') == own)
+        };
+        let found = self.unblocked(find).await?;
         let text = found.ok_or_else(unnamed)?.url;
         let wrong = |error: Error| self.unusable(path, error.to_string());
         let absolute = resolve(parent.remote(), &text).ok_or_else(|| {
@@ -202,7 +232,8 @@ fn credentials_for(
 
 /// Reads `submodule.<name>.<key>\n<value>\0`, again and again.
 fn read_named(listing: &str) -> Vec<Named> {
-    let mut found: Vec<(String, Named)> = Vec::new();
+    let mut found: Vec<Named> = Vec::new();
+    let mut positions = HashMap::new();
     for (key, value) in listing
         .split('\0')
         .filter_map(|entry| entry.split_once('\n'))
@@ -213,12 +244,11 @@ fn read_named(listing: &str) -> Vec<Named> {
         else {
             continue;
         };
-        let at = found.iter().position(|(known, _)| known == name);
-        let at = at.unwrap_or_else(|| {
-            found.push((name.to_owned(), Named::default()));
+        let position = *positions.entry(name).or_insert_with(|| {
+            found.push(Named::default());
             found.len() - 1
         });
-        if let Some((_, named)) = found.get_mut(at) {
+        if let Some(named) = found.get_mut(position) {
             match field {
                 "path" => value.clone_into(&mut named.path),
                 "url" => value.clone_into(&mut named.url),
@@ -226,12 +256,8 @@ fn read_named(listing: &str) -> Vec<Named> {
             }
         }
     }
-    let complete = |it: &Named| !it.path.is_empty() && !it.url.is_empty();
+    found.retain(|named| !named.path.is_empty() && !named.url.is_empty());
     found
-        .into_iter()
-        .map(|(_, it)| it)
-        .filter(complete)
-        .collect()
 }
 
 /// An address that may be relative to that of the repository it is in, as `git submodule` reads it.
@@ -269,6 +295,7 @@ fn resolve(parent: &str, address: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::tests::tree;
     use crate::{HttpsCredentials, SecretString};
     use proptest::prelude::*;
     use rstest::rstest;
@@ -298,6 +325,39 @@ mod tests {
             url: "../x.git".to_owned(),
         };
         assert_eq!(read_named(listing), [named]);
+    }
+
+    /// Reading that is not linear does not end.
+    #[test]
+    fn many_names_in_gitmodules_are_read_in_linear_time() {
+        let entries = |n: u32| format!("submodule.{n}.path\np{n}\0submodule.{n}.url\nu\0");
+        let listing: String = (0..200_000).map(entries).collect();
+        assert_eq!(read_named(&listing).len(), 200_000);
+    }
+
+    #[test]
+    fn list_of_files_with_those_of_submodules_has_a_bound() {
+        let snapshot = |tree, bytes| Snapshot {
+            tree: Arc::new(tree),
+            committed_at: 0,
+            bytes,
+        };
+        let mebibytes = |number: usize| snapshot(Tree::default(), number << 20);
+        let grafted = Grafted::new(&mebibytes(20));
+        let grafted = grafted.with("a", &mebibytes(20)).unwrap();
+        let grafted = grafted.with("b", &mebibytes(24)).unwrap();
+        let refused = grafted.with("c", &snapshot(Tree::default(), 1));
+        assert_eq!(
+            refused.err().unwrap(),
+            "the list of files with those of all submodules has more than 67108864 bytes"
+        );
+        // The path of the submodule stands before each of its files.
+        let files = snapshot(tree(&["a", "b"]), 0);
+        let grafted = Grafted::new(&mebibytes(0));
+        let path = "p".repeat(32 << 20);
+        let grafted = grafted.with(&path, &files).unwrap();
+        assert_eq!(grafted.tree.count(), 2);
+        assert!(grafted.with("p", &files).is_err());
     }
 
     #[rstest]

@@ -2,7 +2,7 @@
 
 use alustan_source::{Credentials, RepositoryUrl};
 
-use crate::support::{HttpServer, Origin, Rules, TestCache, files, names};
+use crate::support::{HttpServer, Origin, Rules, TestCache, files, names, told};
 
 /// `me:hunter2`
 const ME: &str = "bWU6aHVudGVyMg==";
@@ -192,5 +192,37 @@ async fn what_is_wrong_with_one_is_told() {
     assert!(
         error.to_string().contains("`.gitmodules` names no address"),
         "{error}"
+    );
+}
+
+#[tokio::test]
+async fn more_than_100_submodules_are_refused() {
+    let origin = Origin::empty();
+    let first = origin.commit(&[("main.tf", "")]);
+    let push = |to: &str| origin.git(&["-C", "work", "push", "--quiet", "origin", to]);
+    push("HEAD:refs/heads/first");
+    // Each is the repository itself.
+    let section = |n: u32| format!("[submodule \"{n}\"]\n\tpath = s{n}\n\turl = ../r.git\n");
+    let sections: String = (0..=100).map(section).collect();
+    std::fs::write(origin.work().join(".gitmodules"), sections).unwrap();
+    origin.git(&["-C", "work", "add", ".gitmodules"]);
+    let entries: Vec<String> = (0..=100).map(|n| format!("160000,{first},s{n}")).collect();
+    let mut update = vec!["-C", "work", "update-index", "--add"];
+    for entry in &entries {
+        update.extend(["--cacheinfo", entry.as_str()]);
+    }
+    origin.git(&update);
+    origin.git(&["-C", "work", "commit", "--quiet", "--message=s"]);
+    push("HEAD");
+    let server = HttpServer::plain(origin.folder.path(), rules(None)).await;
+    let error = TestCache::new()
+        .with_submodules(&server.url(), "", &Credentials::default())
+        .await
+        .unwrap_err();
+    told(
+        &error,
+        "SubmoduleUnusable",
+        false,
+        &["one of more than 100"],
     );
 }
