@@ -14,6 +14,8 @@ use crate::reference::Digest;
 /// Builders that make the same image of the same content give it no time, or the first one there is: then nobody
 /// knows how old it is. 2000-01-01.
 const FIRST: i64 = 946_684_800;
+/// Maximum size of the uid of a namespace, in bytes. Kubernetes makes UUIDs.
+const UID: usize = 64;
 
 /// A tag and what it points at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,8 +131,9 @@ pub(crate) fn read_config(config: &[u8]) -> Option<Ours> {
     let labels = config.pointer("/config/Labels")?;
     let context = labels.get(CONTEXT).and_then(Value::as_str);
     let context = context.and_then(|context| context.rsplit('@').next());
+    let namespace = labels.get(NAMESPACE)?.as_str()?;
     Some(Ours {
-        namespace: labels.get(NAMESPACE)?.as_str()?.to_owned(),
+        namespace: (namespace.len() <= UID).then(|| namespace.to_owned())?,
         context: context.and_then(|digest| Digest::parse(digest).ok()),
         created: config.get("created")?.as_str()?.parse().ok()?,
     })

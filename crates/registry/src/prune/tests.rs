@@ -164,6 +164,9 @@ fn an_image_says_whose_it_is() {
     );
     assert_eq!(read(config(Value::Null)), None);
     assert_eq!(read(config(json!({"io.alustan.namespace": 1}))), None);
+    let of = |uid: &str| read(config(json!({"io.alustan.namespace": uid})));
+    assert!(of(&"u".repeat(64)).is_some());
+    assert_eq!(of(&"u".repeat(65)), None);
     assert_eq!(
         read(json!({"config": {"Labels": {"io.alustan.namespace": "uid"}}})),
         None
