@@ -218,11 +218,13 @@ impl Call<'_> {
             let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
             let page = body.get("tags").and_then(Value::as_array);
             let page = page.into_iter().flatten().filter_map(Value::as_str);
-            let page: Vec<String> = page.map(str::to_owned).collect();
+            let page: Vec<&str> = page.collect();
             let more = answer.headers.contains_key(header::LINK) || page.len() >= PAGE;
             let before = tags.len();
-            last = page.last().cloned();
-            tags.extend(page.into_iter().filter(|tag| is_tag(tag)));
+            let valid = page.into_iter().filter(|tag| is_tag(tag));
+            let valid: Vec<String> = valid.map(str::to_owned).collect();
+            last = valid.last().cloned();
+            tags.extend(valid);
             if tags.len() > TAGS {
                 let detail = format!("it lists more than {TAGS} tags");
                 return Err(self.refused(Failure::Other, detail));

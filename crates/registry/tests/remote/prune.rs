@@ -171,6 +171,25 @@ async fn lists_come_page_by_page() {
 }
 
 #[tokio::test]
+async fn next_page_begins_after_the_last_valid_tag() {
+    let server = Fake::start(|_, seen| match seen.path.as_str() {
+        "/v2/team/x/tags/list" if seen.fields.contains("last=") => {
+            (200, None, json!({"name": "x", "tags": []}).to_string())
+        }
+        "/v2/team/x/tags/list" => {
+            let tags = (0..499).map(|number| format!("context-{number:016x}"));
+            let tags: Vec<String> = tags.chain(["../x".to_owned()]).collect();
+            (200, None, json!({"name": "x", "tags": tags}).to_string())
+        }
+        _ => (200, None, "{}".to_owned()),
+    })
+    .await;
+    is_listed_in_two_questions(&server).await;
+    let asked = server.seen("/v2/team/x/tags/list");
+    assert_eq!(asked[1].fields, format!("n=500&last=context-{:016x}", 498));
+}
+
+#[tokio::test]
 async fn a_registry_that_knows_no_pages_is_asked_no_more_than_twice() {
     let tags: Vec<String> = (0..600)
         .rev()
