@@ -30,7 +30,8 @@ pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
 /// The longest value of an environment variable: Linux takes 128 KiB with the name.
 const LONGEST: usize = 127 * 1024;
 
-/// Names that change how programs run: never set from a variable's bare name.
+/// Names that shells, interpreters, loaders and libraries read: never set from a variable's bare name. What configures
+/// providers, such as `KUBECONFIG` and `AWS_CONFIG_FILE`, belongs to the module.
 const RESERVED: &[&str] = &[
     "PATH",
     "HOME",
@@ -66,10 +67,23 @@ const RESERVED: &[&str] = &[
     "NLSPATH",
     "GCONV_PATH",
     "GETCONF_DIR",
+    "GLIBC_TUNABLES",
     "HOSTALIASES",
     "LOCALDOMAIN",
     "RES_OPTIONS",
     "RESOLV_HOST_CONF",
+    "ZDOTDIR",
+    "INPUTRC",
+    "AWKPATH",
+    "AWKLIBPATH",
+    "LESSOPEN",
+    "LESSCLOSE",
+    "CURL_HOME",
+    "WGETRC",
+    "NETRC",
+    "GEM_HOME",
+    "GEM_PATH",
+    "_JAVA_OPTIONS",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "ALL_PROXY",
@@ -104,8 +118,13 @@ const RESERVED_PREFIXES: &[&str] = &[
     "PERL",
     "RUBY",
     "NODE_",
+    "NPM_CONFIG_",
+    "npm_config_",
     "JAVA_",
     "JDK_",
+    "LUA_",
+    "OPENSSL_",
+    "XDG_",
     "GODEBUG",
     "GOGC",
     "GOMAXPROCS",
@@ -532,6 +551,21 @@ mod tests {
     #[case("TF_LOG", false)]
     #[case("https_proxy", false)]
     #[case("KUBERNETES_SERVICE_HOST", false)]
+    #[case("ENV", false)]
+    #[case("PYTHONPATH", false)]
+    #[case("NODE_OPTIONS", false)]
+    #[case("npm_config_script_shell", false)]
+    #[case("PERL5OPT", false)]
+    #[case("RUBYOPT", false)]
+    #[case("JAVA_TOOL_OPTIONS", false)]
+    #[case("_JAVA_OPTIONS", false)]
+    #[case("LUA_INIT", false)]
+    #[case("OPENSSL_CONF", false)]
+    #[case("XDG_CONFIG_HOME", false)]
+    #[case("CURL_HOME", false)]
+    #[case("GLIBC_TUNABLES", false)]
+    #[case("KUBECONFIG", true)]
+    #[case("AWS_CONFIG_FILE", true)]
     fn only_harmless_identifiers_stand_bare(#[case] name: &str, #[case] bare: bool) {
         assert_eq!(may_stand_bare(name), bare);
     }
