@@ -1,5 +1,7 @@
 //! The lock of a state as the engine tells it when it stands in the way.
 
+use std::ffi::OsString;
+
 use alustan_api::run::StateLock;
 use k8s_openapi::jiff::Timestamp;
 
@@ -55,8 +57,12 @@ pub fn host_of_pod(pod: &str) -> &str {
     cut.unwrap_or(pod).trim_end_matches(['-', '.'])
 }
 
-/// Whether the engine takes `id` for an id, and for no option.
-pub fn is_id(id: &str) -> bool {
+/// Arguments of the engine that release the lock `id`. `None` if the engine could take `id` for an option.
+pub fn release(id: &str) -> Option<Vec<OsString>> {
+    is_id(id).then(|| vec!["force-unlock".into(), "-force".into(), id.into()])
+}
+
+fn is_id(id: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/=+".contains(c);
     !id.is_empty() && !id.starts_with('-') && id.chars().all(plain)
 }
@@ -134,6 +140,8 @@ mod tests {
     #[case("a b", false)]
     #[case("", false)]
     fn an_id_is_no_option(#[case] id: &str, #[case] good: bool) {
-        assert_eq!(is_id(id), good);
+        let arguments = ["force-unlock", "-force", id].map(OsString::from);
+        let expected = good.then(|| arguments.to_vec());
+        assert_eq!(release(id), expected);
     }
 }

@@ -14,7 +14,7 @@ use super::{Session, StateServer};
 use crate::backend;
 use crate::command::{Ending, Finished, Show};
 use crate::failure::{Step, is_refused, tidy};
-use crate::lock_info::{host, host_of_pod, is_id, read};
+use crate::lock_info::{self, host, host_of_pod, read};
 use crate::variables;
 
 /// How long the release of a lock may take.
@@ -111,9 +111,9 @@ impl Session {
     }
 
     async fn release(&self, lock: &StateLock) -> bool {
-        if !is_id(&lock.id) {
+        let Some(arguments) = lock_info::release(&lock.id) else {
             return false;
-        }
+        };
         crate::say!(
             "the state is locked since {} by {}, {} that has ended: releasing its lock {}",
             lock.at,
@@ -125,7 +125,6 @@ impl Session {
             },
             lock.id
         );
-        let arguments = vec!["force-unlock".into(), "-force".into(), (&lock.id).into()];
         let deadline = Instant::now() + RELEASE;
         let finished = self.run_engine(arguments, Ending::Quick, deadline, Show::Log);
         match finished.await.and_then(|it| judge(Step::Unlock, &it, &[0])) {
