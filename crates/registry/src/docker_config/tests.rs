@@ -68,6 +68,17 @@ fn docker_hub_is_known_by_all_its_names(#[case] key: &str) {
     );
 }
 
+/// A comparison that takes back what a star stands for does not end.
+#[test]
+fn hosts_of_many_stars_are_compared_in_linear_time() {
+    const STARS: usize = 100_000;
+    let pattern = format!("{}.example", "a*".repeat(STARS));
+    for (letters, fits) in [(STARS, true), (2 * STARS, true), (STARS - 1, false)] {
+        let host = format!("{}.example", "a".repeat(letters));
+        assert_eq!(host_fits(&pattern, &host), fits, "{letters}");
+    }
+}
+
 #[test]
 fn the_longest_key_wins() {
     let config = r#"{"auths":{

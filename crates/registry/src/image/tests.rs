@@ -271,6 +271,15 @@ fn index_offers_the_default_variant_of_a_platform() {
     assert!(why.unwrap_err().contains("unnamed"));
 }
 
+#[test]
+fn message_names_eight_platforms_at_most() {
+    let platform = |n: usize| json!({"os": "linux", "architecture": format!("cpu{n}")});
+    let platforms: Vec<Value> = (1..=9).map(platform).collect();
+    let why = index(&platforms).choose("linux", "amd64").unwrap_err();
+    assert!(why.ends_with("linux/cpu7, linux/cpu8"), "{why}");
+    assert_eq!(why.matches("linux/cpu").count(), 8);
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

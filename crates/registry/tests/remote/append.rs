@@ -877,6 +877,20 @@ async fn blob_redirected_to_storage_is_read_without_credentials() {
 }
 
 #[tokio::test]
+async fn blob_is_redirected_five_times_at_most() {
+    let (server, base) = with_base(|seen, _| {
+        let place = vec![("Location", seen.path.clone())];
+        let is_blob = seen.method == "GET" && seen.path.starts_with("/v2/team/base/blobs/");
+        is_blob.then(|| Fault::Answer(307, place, String::new()))
+    })
+    .await;
+    let error = append(&base, &server).await.unwrap_err();
+    let words = ["a redirect that is not followed"];
+    told(&error, "RegistryError", false, &words);
+    assert_eq!(server.requests("GET", "/v2/team/base/blobs/").len(), 6);
+}
+
+#[tokio::test]
 async fn text_of_a_host_redirected_to_is_not_repeated() {
     let inside = FakeRegistry::start("", |_, _| {
         Some(Fault::Answer(403, Vec::new(), "inside".into()))
