@@ -16,8 +16,8 @@ use crate::{
 const TOKEN_LIFE: Duration = Duration::from_mins(1);
 /// Longest time that an answer is trusted.
 const LONGEST: Duration = Duration::from_mins(5);
-/// Bytes of a token's answer.
-const ANSWER: usize = 1 << 20;
+/// Bytes of a token's answer. A token must fit into a header, for which servers take 8 to 64 KiB.
+const ANSWER: usize = 64 << 10;
 
 /// What is to be done in the repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

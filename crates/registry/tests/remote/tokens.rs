@@ -1,8 +1,16 @@
 //! Token services, and answers that a healthy registry does not give.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use alustan_registry::{Credential, Error, Options};
+use alustan_registry::{Access, Credential, Error, Options};
+use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 
 use crate::support::{Fake, PASSWORD, Seen, USER, ask, basic, client, plain, tag, told};
 
@@ -123,6 +131,60 @@ async fn what_token_services_refuse_is_told() {
             .unwrap_err();
         told(&error, reason, transient, &["token service", &server.host]);
     }
+}
+
+#[tokio::test]
+async fn more_than_64_kib_of_a_token_service_are_refused() {
+    for (spaces, accepted) in [(60 << 10, true), (64 << 10, false)] {
+        let answer = format!("{}{}", " ".repeat(spaces), GOOD.1);
+        let server =
+            Fake::start(move |host, seen| with_tokens(host, seen, (200, answer.as_str()))).await;
+        let asked = ask(&server.host, &plain(None)).await;
+        assert_eq!(asked.is_ok(), accepted, "{asked:?}");
+        if let Err(error) = asked {
+            told(&error, "RegistryError", false, &["answers without end"]);
+        }
+    }
+}
+
+/// A registry with TLS that gives one answer. Returns its host and its certificate in PEM.
+fn with_tls(answer: String) -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (socket, _) = listener.accept().unwrap();
+        let connection = ServerConnection::new(Arc::new(config)).unwrap();
+        let mut stream = StreamOwned::new(connection, socket);
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    (host, made.cert.pem())
+}
+
+#[tokio::test]
+async fn token_service_without_tls_gets_no_credentials() {
+    let tokens = Fake::start(|_, _| (200, None, GOOD.1.to_owned())).await;
+    let (host, ca) = with_tls(format!(
+        "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: {}\r\nContent-Length: 0\r\n\r\n",
+        bearer(&tokens.host)
+    ));
+    let client = client(Options {
+        ca_pem: vec![ca],
+        ..Options::default()
+    });
+    let access = Access::with(Some(basic(USER, PASSWORD)));
+    let asked = client.digest_of(&tag(&host, "x"), &access).await;
+    told(&asked.unwrap_err(), "RegistryError", false, &["plain http"]);
+    assert!(tokens.seen("/token").is_empty());
 }
 
 #[tokio::test]
