@@ -142,6 +142,12 @@ mod tests {
                 ("InvalidPath", false),
                 "{bad}"
             );
+            let spec = ContextSpec {
+                include: vec!["good".to_owned(), bad.to_owned()],
+                ..ContextSpec::default()
+            };
+            let error = spec.includes().unwrap_err();
+            assert_eq!(error.reason(), "InvalidPath", "{bad}");
         }
     }
 }

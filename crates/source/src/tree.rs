@@ -362,6 +362,19 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn steps_along_paths_have_a_bound() {
+        let tree = tree(&["a/main.tf"]);
+        let steps = Steps::default();
+        // A step is 64 bytes; the path is taken once as a whole, and once as the name of a file.
+        let long = "x".repeat(64 << 20);
+        assert_eq!(tree.follow(&long, &steps), Err(Astray::Missing));
+        assert_eq!(tree.follow(&long, &steps), Err(Astray::TooLong));
+        let follow = |steps| tree.follow("a/main.tf", &Steps(Cell::new(steps)));
+        assert!(follow(3).is_ok());
+        assert_eq!(follow(2), Err(Astray::TooLong));
+    }
+
+    #[test]
     fn links_out_of_the_repository_and_loops_lead_astray() {
         let tree = tree(&[
             "a/out -> ../../x",

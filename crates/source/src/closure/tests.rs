@@ -221,6 +221,36 @@ fn the_whole_repository_goes_in_when_there_is_too_much_configuration() {
 }
 
 #[test]
+fn the_whole_repository_goes_in_when_there_are_too_many_modules() {
+    let whole = |modules: usize| {
+        let folders: Vec<String> = (0..modules).map(|n| format!("l/{n}/main.tf")).collect();
+        let mut files: Vec<&str> = folders.iter().map(String::as_str).collect();
+        files.extend(["m/a.tf", "m/b.tf"]);
+        let call = |n: usize| call(&format!("../l/{n}"));
+        let calls = |range: std::ops::Range<usize>| -> String { range.map(call).collect() };
+        let (first, second) = (calls(0..1_001), calls(1_001..modules));
+        let contents = [("m/a.tf", first.as_str()), ("m/b.tf", second.as_str())];
+        close(&tree(&files), &contents, "m", &[]).unwrap().whole
+    };
+    let why = whole(2_002).unwrap();
+    assert!(why.ends_with(": more modules than are followed"), "{why}");
+    // With the root module and its two files.
+    assert_eq!(whole(1_998), None);
+}
+
+#[test]
+fn the_whole_repository_goes_in_beyond_8_mib_of_configuration() {
+    let whole = |bytes: u64| {
+        let listing = format!("100644 blob a {bytes}\tm/a.tf\x00100644 blob b 1\tm/b.tf\x00");
+        let tree = Tree::read(listing.as_bytes()).unwrap();
+        close(&tree, &[], "m", &[]).unwrap().whole
+    };
+    assert_eq!(whole((8 << 20) - 1), None);
+    let why = "m/b.tf: more configuration than is followed".to_owned();
+    assert_eq!(whole(8 << 20), Some(why));
+}
+
+#[test]
 fn a_bad_file_that_the_module_does_not_use_is_no_matter() {
     let tree = tree(&["m/main.tf", "m/sub/bad.tf", "n/bad.tf"]);
     let bad = [("m/sub/bad.tf", "{"), ("n/bad.tf", "{")];

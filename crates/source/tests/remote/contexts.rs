@@ -190,6 +190,28 @@ async fn submodules_stay_out() {
 }
 
 #[tokio::test]
+async fn links_of_more_than_4096_bytes_point_at_nothing() {
+    let longest = format!("{}/main.tf", "./".repeat(2_044));
+    let longer = format!("{}main.tf", "./".repeat(2_045));
+    assert_eq!((longest.len(), longer.len()), (4_096, 4_097));
+    for (target, reason) in [(longest, None), (longer, Some("SymlinkLeavesContext"))] {
+        let origin = Origin::with(&[("main.tf", "")]);
+        // The kernel makes no link of this length.
+        std::fs::write(origin.folder.path().join("target"), target).unwrap();
+        let object = origin.git(&["-C", "work", "hash-object", "-w", "../target"]);
+        let entry = format!("120000,{object},link");
+        origin.git(&["-C", "work", "update-index", "--add", "--cacheinfo", &entry]);
+        origin.git(&["-C", "work", "commit", "--quiet", "--message=l"]);
+        origin.git(&["-C", "work", "push", "--quiet", "origin", "HEAD"]);
+        let server = serve(&origin).await;
+        let found = TestCache::new()
+            .context(&server.url(), "", &Credentials::default())
+            .await;
+        assert_eq!(found.err().map(|error| error.reason()), reason);
+    }
+}
+
+#[tokio::test]
 async fn limits_of_contexts_hold() {
     let origin = Origin::with(&[("main.tf", ""), ("big", &"x".repeat(10_000))]);
     let server = serve(&origin).await;
