@@ -506,10 +506,36 @@ fn classify(line: &str) -> (FailureClass, &'static str) {
 
 #[cfg(test)]
 mod tests {
+    use alustan_source::{CommitId, ContextDigest};
     use serde_json::json;
 
     use super::*;
     use crate::fake_api;
+
+    #[test]
+    fn date_of_a_commit_that_is_no_time_is_1970() {
+        let folder = tempfile::tempdir().unwrap();
+        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        let revision = Revision::of_commit(&CommitId::parse(&"a".repeat(40)).unwrap());
+        let date = |committed_at: i64| {
+            let context = alustan_source::Context {
+                digest: ContextDigest::of(b""),
+                size: 0,
+                bytes: None,
+                module_path: String::new(),
+                module_backend: None,
+                committed_at,
+                files: 0,
+                uncompressed: 0,
+                submodules: Vec::new(),
+            };
+            seen(&revision, context, &contexts).unwrap().committed_at
+        };
+        assert_eq!(date(1_700_000_000).as_second(), 1_700_000_000);
+        // 10000-01-01.
+        assert_eq!(date(253_402_300_800), Timestamp::UNIX_EPOCH);
+        assert_eq!(date(i64::MIN), Timestamp::UNIX_EPOCH);
+    }
 
     #[test]
     fn line_of_a_log_in_a_message_has_a_bound() {
