@@ -52,6 +52,8 @@ pub(crate) struct Context {
     pub(crate) references: Arc<References>,
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
+    /// Limits repositories that are looked through for pruning.
+    pub(crate) prunings: Arc<alustan_source::Turns>,
     pub(crate) answers: Answers,
     pub(crate) notifier: Arc<Notifier>,
     /// What resources may use.

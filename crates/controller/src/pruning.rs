@@ -13,6 +13,7 @@ use alustan_core::image::ImagePlan;
 use alustan_core::objects::secrets;
 use alustan_core::seen::Answer;
 use alustan_registry::{Access, Digest, DockerConfig, ImageName, Policy, Registry, Used, choose};
+use alustan_source::Turns;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -28,6 +29,9 @@ use crate::report::publish;
 
 /// How often a repository is looked through, besides after each new image; in seconds.
 const EVERY: i64 = 86_400;
+/// Maximum number of repositories that are looked through at the same time. What a repository holds may take 50 MiB of
+/// memory.
+pub(crate) const AT_ONCE: usize = 2;
 /// The field, for messages.
 const FIELD: &str = "spec.containerRegistry.prune";
 
@@ -90,6 +94,7 @@ impl Session<'_> {
             mirrors: cx.mirrors.clone(),
             memory: cx.memory.clone(),
             leader: cx.leader.clone(),
+            turns: cx.prunings.clone(),
             namespace: namespace.to_owned(),
             policy,
             text: format!(
@@ -154,6 +159,7 @@ struct Work {
     mirrors: Arc<Mirrors>,
     memory: Arc<Memory>,
     leader: Leader,
+    turns: Arc<Turns>,
     namespace: String,
     policy: Policy,
     text: String,
@@ -161,6 +167,7 @@ struct Work {
 
 impl Work {
     async fn run(&self, now: Timestamp) -> Pruned {
+        let _turn = self.turns.take(&Arc::from(self.namespace.as_str())).await;
         let mut removed = 0;
         let trouble = self.remove(now, &mut removed).await.err();
         Pruned { removed, trouble }
@@ -280,10 +287,54 @@ fn day(tf: &Terraform, now: Timestamp) -> i64 {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
-    use kube::runtime::reflector::ObjectRef;
+    use kube::runtime::reflector::{self, ObjectRef};
     use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+    use tokio::sync::watch;
 
     use super::*;
+    use crate::mirror::Mirror;
+
+    #[tokio::test]
+    async fn repositories_are_looked_through_in_turns() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = server.local_addr().unwrap();
+        let turns = Turns::new(1);
+        for name in ["a", "b"] {
+            let work = Work {
+                registry: Registry::new(alustan_registry::Options::default()).unwrap(),
+                name: ImageName::parse(&format!("{host}/team/{name}")).unwrap(),
+                access: Access {
+                    insecure: true,
+                    ..Access::default()
+                },
+                mirrors: Arc::new(Mirrors {
+                    secrets: Mirror::new(reflector::store().0),
+                    config_maps: Mirror::new(reflector::store().0),
+                    claims: Mirror::new(reflector::store().0),
+                    jobs: Mirror::new(reflector::store().0),
+                    pods: Mirror::new(reflector::store().0),
+                    listed: watch::channel(0).1,
+                }),
+                memory: Arc::default(),
+                leader: Leader::leading(),
+                turns: turns.clone(),
+                namespace: "uid".to_owned(),
+                policy: Policy {
+                    keep: 1,
+                    older_than: Duration::ZERO,
+                },
+                text: String::new(),
+            };
+            tokio::spawn(async move { work.run(Timestamp::now()).await });
+        }
+        let first = server.accept().await.unwrap();
+        let second = tokio::time::timeout(Duration::from_millis(200), server.accept());
+        assert!(second.await.is_err());
+        drop(first);
+        server.accept().await.unwrap();
+    }
 
     fn digest(text: &str) -> Digest {
         Digest::of(text.as_bytes())

@@ -10,7 +10,7 @@ use alustan_core::lease::{self, Identity};
 use alustan_core::references::followers;
 use alustan_core::schedule::Places;
 use alustan_core::settings::Settings;
-use alustan_source::{CacheOptions, GitCache};
+use alustan_source::{CacheOptions, GitCache, Turns};
 use anyhow::{Context as _, Result, bail};
 use futures::StreamExt;
 use futures::stream::{self, Stream};
@@ -45,6 +45,7 @@ use crate::notifier::{self, Notifier};
 use crate::objects::Objects;
 use crate::observe::jobs::JOB_NAME;
 use crate::observe::{LARGEST_PROGRESS, LARGEST_REPORT, LARGEST_VALUES};
+use crate::pruning;
 use crate::pushes::follow;
 use crate::reconcile::{forget, reconcile, retry};
 use crate::references::References;
@@ -495,6 +496,7 @@ pub(crate) fn context(
         references: References::new(git.clone()),
         git,
         contexts: Arc::new(contexts),
+        prunings: Turns::new(pruning::AT_ONCE),
         answers: Answers {
             namespaces: Lookups::new(wake.clone(), metrics.clone(), Asked::Api),
             revisions: Lookups::new(wake.clone(), metrics.clone(), Asked::Git("resolve")),
