@@ -2,7 +2,7 @@
 //! again.
 
 use alustan_api::report::{Failure, NOT_SAVED, RunReport, RunResult};
-use alustan_api::run::{BackendInputs, CacheVolume, History, Pin, RunKind, RunRecord, RunSpec};
+use alustan_api::run::{BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec};
 use alustan_api::{ABANDON, BackendProvider, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
