@@ -59,10 +59,25 @@ fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
 /// # Errors
 /// When the folder cannot be read.
 pub fn has_configuration(directory: &Path, opentofu: bool, ours: &[&str]) -> io::Result<bool> {
+    has_file(directory, |name| {
+        !ours.contains(&name) && syntax(name, opentofu).is_some()
+    })
+}
+
+/// Whether the folder has a configuration file of a wrapper, such as `terragrunt.hcl`.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn has_wrapper_configuration(directory: &Path) -> io::Result<bool> {
+    has_file(directory, |name| {
+        let extension = Path::new(name).extension();
+        !name.starts_with('.') && extension.is_some_and(|it| it == "hcl")
+    })
+}
+
+fn has_file(directory: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
-        let name = entry?.file_name();
-        let name = name.to_string_lossy();
-        if !ours.contains(&&*name) && syntax(&name, opentofu).is_some() {
+        if is_wanted(&entry?.file_name().to_string_lossy()) {
             return Ok(true);
         }
     }

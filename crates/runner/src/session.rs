@@ -7,6 +7,7 @@ mod old_place;
 mod state;
 
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -243,8 +244,7 @@ impl Session {
         if self.destroys() || self.may_lack_configuration() {
             return Ok(());
         }
-        let opentofu = self.engine.kind() == EngineName::Opentofu;
-        match module_files::has_configuration(&self.directory, opentofu, &[backend::BLOCK_FILE]) {
+        match self.has_configuration() {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.no_configuration()),
             Err(error) => Err(world(
@@ -252,6 +252,17 @@ impl Session {
                 format!("read the module: {error}"),
             )),
         }
+    }
+
+    /// A script may call a wrapper, which writes the configuration files.
+    fn has_configuration(&self) -> io::Result<bool> {
+        let opentofu = self.engine.kind() == EngineName::Opentofu;
+        let ours = [backend::BLOCK_FILE];
+        if module_files::has_configuration(&self.directory, opentofu, &ours)? {
+            return Ok(true);
+        }
+        let by_script = self.scripts.apply.is_some();
+        Ok(by_script && module_files::has_wrapper_configuration(&self.directory)?)
     }
 
     /// Scripts may have their configuration elsewhere. A plan of `scripts.plan` is judged before it is applied; `scripts.apply` without

@@ -109,7 +109,8 @@ async fn answer(mut stream: TcpStream, counter: Arc<AtomicUsize>) {
 /// A module with 100,000 names of one file.
 fn write_names(repository: &Path) {
     let names = repository.join("names");
-    std::fs::create_dir(&names).unwrap();
+    std::fs::create_dir_all(names.join("b")).unwrap();
+    std::fs::write(names.join("b/main.tf"), "").unwrap();
     std::fs::write(
         names.join("main.tf"),
         "module \"a\" { source = \"./b\" }\n".repeat(150),

@@ -168,6 +168,10 @@ fn apply_script_without_configuration_is_run_first_and_where_it_is_allowed() {
     world
         .run(RunKind::Apply)
         .expect_failure(FailureClass::User, "NoConfiguration");
+    let wrapper = world.path("module/terragrunt.hcl");
+    fs::write(&wrapper, "").unwrap();
+    world.run(RunKind::Apply).expect(RunResult::Done);
+    fs::remove_file(wrapper).unwrap();
     world.inputs.approval.emptying = false;
     world.run(RunKind::Apply).expect(RunResult::Done);
 }
