@@ -529,7 +529,11 @@ fn lean(secret: &mut Secret) {
     let is_outputs = component == Some(Component::Outputs.as_str());
     if let Some(data) = &mut secret.data {
         data.retain(|name, content| {
-            if is_report {
+            if is_report && name == key::LEFTOVER {
+                // Reconciles read whether there is one.
+                content.0 = Vec::new();
+                true
+            } else if is_report {
                 is_read(name, content.0.len())
             } else {
                 key::log_of(name).is_none()
@@ -713,6 +717,8 @@ mod tests {
         let too_large = read.map(|(entry, size)| (entry, size + 1));
         assert!(report(&too_large).is_empty());
         assert!(report(&[("of-a-module", 1 << 20)]).is_empty());
+        let unsaved = report(&[(key::LEFTOVER, 1 << 10)]);
+        assert_eq!(unsaved, [(key::LEFTOVER.to_owned(), 0)]);
     }
 
     #[test]

@@ -16,10 +16,12 @@ pub(crate) fn unsaved(history: &History) -> Option<&RunReport> {
     since_result(history, is_unsaved)
 }
 
-/// Report of the run that was interrupted, if no run had a result since. Without a connection to the API server, it may have kept its
-/// state on the cache volume and reported nothing.
+/// Report of the run that was interrupted or killed, if no run had a result since. Without a connection to the API server, it may have kept
+/// its state on the cache volume and reported nothing.
 pub(crate) fn interrupted(history: &History) -> Option<&RunReport> {
-    since_result(history, |failure| failure.reason == "Interrupted")
+    since_result(history, |failure| {
+        ["Interrupted", "OutOfMemory"].contains(&failure.reason.as_str())
+    })
 }
 
 /// Report of the newest run with a `wanted` failure after the last run with a result.
@@ -37,7 +39,8 @@ fn is_unsaved(failure: &Failure) -> bool {
 
 /// Whether the claim exists and may hold a state that a run could not save.
 pub(crate) fn has_unsaved(seen: &Seen, history: &History) -> bool {
-    seen.cache != CacheSeen::Absent && unsaved(history).is_some()
+    let may_hold = unsaved(history).or_else(|| interrupted(history)).is_some();
+    seen.cache != CacheSeen::Absent && may_hold
 }
 
 /// Whether pods can use the cache volume. One that holds a state, or the only copy of one that a run could not save, counts as usable, so

@@ -65,6 +65,25 @@ fn unsaved_state_stays_with_the_key_that_opens_it(
     assert!(world.tf.is_none() && world.record.is_some());
 }
 
+/// Nobody knows whether it has kept a state there.
+#[test]
+fn volume_of_an_interrupted_run_stays() {
+    let mut world = World::applied();
+    world.edit(|tf| tf.with_variable("size", 1));
+    world.run_to(Stage::Applying);
+    world.act(0, Act::Kill);
+    world.settle();
+    world.orphan(true);
+    assert_eq!(
+        words(&world.delete().look_once().decision.steps),
+        [
+            "SwapRecord Recorded",
+            "CleanUp but record and volume",
+            "RemoveFinalizer"
+        ]
+    );
+}
+
 #[test]
 fn record_goes_once_a_run_has_saved_the_state() {
     let mut world = failed(NOT_SAVED);
