@@ -74,7 +74,7 @@ async fn a_namespace_that_holds_state_is_not_deleted_before_a_person_says_so() {
     for command in [
         format!("kubectl get tf -n {name}"),
         format!(
-            "kubectl get secrets,persistentvolumeclaims -l alustan.io/orphaned -n {name} are the only copies of states"
+            "kubectl get secrets,persistentvolumeclaims -l alustan.io/orphaned -n {name}; they may be the only copies"
         ),
         "Once both lists are empty".to_owned(),
         format!("kubectl label namespace {name} alustan.io/holds-state-"),

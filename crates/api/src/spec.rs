@@ -645,8 +645,9 @@ pub struct Approval {
     pub rules: Vec<ApprovalRule>,
     /// What happens to a plan that deletes or forgets every managed object of the state, whatever it creates beside them:
     /// `Ask` waits for approval, `Allow` treats it as any other plan. A module whose files were moved or emptied by mistake makes
-    /// such a plan. Deleting the resource is not affected. `scripts.apply` without `scripts.plan` makes no plan: `Ask` refuses
-    /// it in a folder without configuration files once something was applied (`NoConfiguration`). Default: Ask.
+    /// such a plan. Deleting the resource is not affected. `scripts.apply` without `scripts.plan` makes no plan.
+    /// With `Ask`, once something was applied, its run is refused (`NoConfiguration`) if the folder has neither configuration files
+    /// nor `*.hcl` files of a wrapper. Default: Ask.
     #[serde(default)]
     pub emptying: EmptyingPolicy,
 }

@@ -162,7 +162,7 @@ struct Remembered {
     /// Conflicts in a row.
     conflicts: u32,
     /// The last Job that was denied, and why.
-    refused: Option<(String, Waiting)>,
+    denied: Option<(String, Waiting)>,
     /// Whether the Secret with the outputs could not be created, since there is one of somebody else.
     outputs_taken: bool,
     told: HashMap<String, String>,
@@ -269,14 +269,14 @@ impl Memory {
     }
 
     /// `job` of `who` was denied.
-    pub(crate) fn set_refused(&self, who: &Ref, job: String, why: Waiting) {
-        self.with(who, |memory| memory.refused = Some((job, why)));
+    pub(crate) fn set_denied(&self, who: &Ref, job: String, why: Waiting) {
+        self.with(who, |memory| memory.denied = Some((job, why)));
     }
 
     /// Why `job` of `who` was denied, if that was the last one.
-    pub(crate) fn refused(&self, who: &Ref, job: &str) -> Option<Waiting> {
+    pub(crate) fn denied(&self, who: &Ref, job: &str) -> Option<Waiting> {
         self.with(who, |memory| {
-            let (last, why) = memory.refused.as_ref()?;
+            let (last, why) = memory.denied.as_ref()?;
             (last == job).then(|| why.clone())
         })
     }

@@ -70,7 +70,7 @@ impl Dispatcher {
     }
 
     /// Counts the runs that went on before this process, once: nobody else may take their places.
-    /// None counts as a drift check before [`running`](Self::running).
+    /// Runs count as changes until [`running`](Self::running) reports their class.
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
@@ -168,7 +168,7 @@ impl Dispatcher {
         }
     }
 
-    /// A run of `key` goes on, or a build: that has no class of its own, and keeps the one that it was admitted with.
+    /// Records an active run of `key`. A build (class `None`) keeps the class it was admitted with.
     pub(crate) fn running(&self, key: &Key, class: Option<Class>) {
         let mut state = self.state();
         state.leave(key);

@@ -574,7 +574,7 @@ impl<'a> Pass<'a> {
     /// Remembers why Job `name` cannot be created: the next reconcile gives up its run, which releases its slot.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(why) = error.denial() {
-            self.cx.memory.set_refused(self.session.who, name, why);
+            self.cx.memory.set_denied(self.session.who, name, why);
         }
     }
 }

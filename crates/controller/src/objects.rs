@@ -78,12 +78,12 @@ impl Which {
     }
 }
 
-/// How much one call reads.
-pub(crate) enum Read {
-    /// Metadata of those that the operator did not make: of as many as a selector may select.
-    Foreign,
+/// What one list call returns.
+pub(crate) enum Query {
+    /// Metadata of objects without the operator's managed-by label, at most [`MOST`].
+    UnmanagedMetadata,
     /// A page of whole objects: the first, or the one that begins at this continue token.
-    From(Option<String>),
+    Page(Option<String>),
 }
 
 /// The objects that one call finds.
@@ -132,14 +132,13 @@ impl Objects {
         }
     }
 
-    /// The objects that are there, as far as `read` says; from now on changes of them wake `who`. Secrets
-    /// come without their data.
+    /// Returns the objects that `query` selects. Later changes of them requeue `who`. Secrets come without their data.
     pub(crate) async fn find(
         &self,
         field: &str,
         which: &Which,
         who: &Ref,
-        read: Read,
+        query: Query,
     ) -> Found<Page> {
         let (resource, scope) = match self.kind(field, which).await? {
             Ok(kind) => kind,
@@ -150,8 +149,8 @@ impl Objects {
         let what = format!("read {}", which.named(""));
         let is_secret = resource.kind == "Secret" && resource.group.is_empty();
         let mut parameters = which.parameters();
-        let is_bare = match read {
-            Read::Foreign => {
+        let is_bare = match query {
+            Query::UnmanagedMetadata => {
                 let foreign = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
                 let chosen = parameters.label_selector.take();
                 let chosen = chosen.filter(|selector| !selector.is_empty());
@@ -160,7 +159,7 @@ impl Objects {
                 parameters.limit = Some(MOST);
                 true
             }
-            Read::From(token) => {
+            Query::Page(token) => {
                 parameters.limit = Some(PAGE);
                 parameters.continue_token = token;
                 is_secret

@@ -58,7 +58,7 @@ use inputs::Inputs;
 use record::Kept;
 
 pub(crate) use record::{LARGEST_PROGRESS, LARGEST_REPORT, pin};
-pub(crate) use stack::LARGEST as LARGEST_VALUES;
+pub(crate) use stack::LARGEST_VALUES;
 
 /// One look at one resource. It knows the questions that the resource still has, and how its
 /// context would be pushed.
@@ -206,7 +206,7 @@ impl<'a> Session<'a> {
             artifact,
             build: build.map(|build| build.seen),
             job,
-            refused: self.refused(record.as_ref()),
+            refused: self.denied(record.as_ref()),
             jobs: jobs::own(cx, tf),
             lent: jobs::lent(cx, tf),
             cache: self.cache(),
@@ -526,9 +526,9 @@ impl<'a> Session<'a> {
     }
 
     /// Why the Job of the current run was denied when this process tried to create it.
-    fn refused(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
+    fn denied(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
         let run = record?.record.run.as_ref()?;
-        self.cx.memory.refused(self.who, &run.job)
+        self.cx.memory.denied(self.who, &run.job)
     }
 
     /// Whose the objects with the outputs are.

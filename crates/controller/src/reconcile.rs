@@ -155,7 +155,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
             .unwrap_or_default()
             .clamp(SOONEST, RESYNC)
     });
-    // Metacontroller is not woken for a free slot: the next runs have to ask.
+    // A free slot does not wake metacontroller, so the next runs are polled.
     let is_far = cx.driver == Driver::Metacontroller && cx.dispatcher.is_far(&key(&who), now);
     let pace = pace(&tf, &seen, &decision, signed(wait), is_far);
     Box::pin(act(cx, &who, &tf, &session, &seen, decision)).await?;

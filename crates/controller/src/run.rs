@@ -518,8 +518,7 @@ pub(crate) fn context(
     })
 }
 
-/// Removes what no reconcile reads: logs of failed runs, what is lent to builds, and what a module or a tenant adds. A value that is too
-/// large for a variable is cut, but stays too large.
+/// Removes Secret data that no reconcile reads. Oversized outputs are truncated to one byte above the limit, so they stay invalid.
 fn lean(secret: &mut Secret) {
     if is_lent(secret) || !has_own_name(secret) {
         secret.data = None;

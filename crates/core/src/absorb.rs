@@ -114,8 +114,8 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
     })
 }
 
-/// Where the state of a run with `backend` is. What it `told` counts of the module's own backend alone: what the operator knows itself,
-/// a module cannot forge.
+/// Returns the address of the state of a run. The reported address counts only for the module's own backend; others are known to the
+/// operator.
 fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Option<String> {
     match (&backend.managed, &backend.kind) {
         (Some(managed), _) => {
@@ -373,7 +373,7 @@ fn fold(
     next
 }
 
-/// Those that tell of the drift, of the plan that waits, and of what the cache volume may hold stay as long as these do.
+/// Drops old reports. Reports of the drift, the pending plan and an unsaved or interrupted state are kept.
 fn drop_old_reports(history: &mut History) {
     let told = [
         history.drift.as_ref().map(|drift| drift.run),

@@ -123,7 +123,7 @@ fn last_word(case: &Case<'_>) -> Option<Timestamp> {
     waits.then_some(until)
 }
 
-/// Nothing was applied. A state that no run wrote is of objects that exist, and may be the only copy: it is left as an orphaned one.
+/// Releases a resource that applied nothing. An adopted or pushed state may be the only copy and is kept as orphaned.
 fn nothing_was_applied(mut case: Case<'_>) -> Decision {
     let message = "nothing was applied";
     let ForeignState { secrets, claim } = case.seen.foreign_state;
@@ -143,7 +143,7 @@ fn nothing_was_applied(mut case: Case<'_>) -> Decision {
         record: true,
     };
     let_go(&mut case, clean_up);
-    let message = format!("{message}; its state was adopted or pushed, and is left {left}");
+    let message = format!("{message}; the adopted or pushed state is kept {left}");
     let situation = Situation::busy(State::Destroying, "Orphaned", message);
     case.done(&situation, None, None)
 }

@@ -162,8 +162,8 @@ pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
         return Err(Refusal::new(400, "InvalidRequest", message));
     }
     if !is_label(&namespace) || !is_subdomain(&name) {
-        let message = "parent.metadata.namespace is no DNS label, or parent.metadata.name is no DNS \
-                       subdomain (RFC 1123)";
+        let message = "parent.metadata.namespace must be a DNS label and parent.metadata.name a \
+                       DNS subdomain (RFC 1123)";
         return Err(Refusal::new(400, "InvalidRequest", message));
     }
     Ok(Asked {
@@ -342,7 +342,7 @@ impl Pace {
     }
 }
 
-/// How to ask about one that is looked at again after `wait` where all that happens wakes. `is_far`: its run is far back in the queue.
+/// Returns the poll interval. `is_far`: the run is not among the next in the queue.
 pub fn pace(
     tf: &Terraform,
     seen: &Seen,

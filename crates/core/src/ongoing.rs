@@ -221,7 +221,7 @@ impl Case<'_> {
         way && run.destroys && !run.unpack && why.reason == IMAGE_PULL
     }
 
-    /// From when on it is counted how long `run` takes to start.
+    /// Start of the startup timeout: when the pod was scheduled, else when the Job was created.
     fn waits_since(&self, run: &RunSpec) -> Timestamp {
         let job = self.seen.job.as_ref();
         let scheduled_at = job.and_then(|job| job.scheduled_at);
@@ -343,8 +343,7 @@ pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     }
 }
 
-/// From when on it is counted how long a Job made at `made_at` takes to start: once its pod has a node, an obstacle there has a time limit
-/// of its own.
+/// Start of the startup timeout: when the pod was scheduled, else when the Job was created.
 pub(crate) fn waits_since(
     made_at: Timestamp,
     scheduled_at: Option<Timestamp>,

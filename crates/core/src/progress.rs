@@ -34,7 +34,7 @@ const MAX_BACKEND: usize = 64 << 10;
 const MAX_STEP: u64 = 400 * 24 * 3_600_000;
 /// Maximum size of a failure message, in bytes.
 const MAX_MESSAGE: usize = 4 * MAX_TEXT;
-/// How much of the name of a Job is certainly in the names of its pods, in bytes.
+/// Prefix of a Job name that its pod names always keep, in bytes.
 const MAX_PREFIX: usize = 57;
 /// Replaces names that are not those of a pod of the run.
 const UNKNOWN_POD: &str = "an unknown pod";

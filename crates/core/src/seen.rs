@@ -87,7 +87,7 @@ pub struct Seen {
     pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
-    /// Why that Job was denied, where this operator has tried to create it: by a quota or a policy, or because another Job has its name.
+    /// Denial of that Job: by a quota, a policy or an existing Job of that name.
     pub refused: Option<Waiting>,
     /// Runner Jobs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,

@@ -329,7 +329,7 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
     }
 }
 
-/// Returns the class in the queue of a run, and of a build for it. A person waits for a drift check that was requested.
+/// Returns the queue class of a run or its build. A requested drift check counts as a plan.
 pub fn class(kind: RunKind, trigger: &Trigger) -> Class {
     match kind {
         RunKind::Apply | RunKind::Destroy => Class::Change,

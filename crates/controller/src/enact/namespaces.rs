@@ -18,9 +18,7 @@ pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> 
     set(client, namespace, Some("true")).await
 }
 
-/// Takes the mark off `namespace`, once no resource in it has a pin or a managed state, and none has left a state as orphaned. Who
-/// removed the last of them sees that, whoever else cleans up at the same time; and one that is applied
-/// meanwhile has its mark again.
+/// Removes the label of `namespace` once it has no pin, managed state or orphaned state.
 pub(super) async fn unmark(client: &Client, namespace: &str) -> Result<(), Error> {
     if holds_state(client, namespace).await? {
         return Ok(());

@@ -257,7 +257,7 @@ async fn hand_on(
     let mut told = Vec::new();
     while let Some(chunk) = answered.chunk().await.map_err(unreachable)? {
         if told.len() + chunk.len() > LONGEST_ANSWER {
-            return Err(nobody("the replica that leads says more than 64 KiB"));
+            return Err(nobody("the response of the leader is larger than 64 KiB"));
         }
         told.extend_from_slice(&chunk);
     }

@@ -112,9 +112,9 @@ impl Health {
         let oldest = began.elapsed();
         let (many, seconds) = (state.looks.len(), oldest.as_secs());
         if oldest >= HUNG {
-            // Whoever reaches the probe may not know the names of resources.
-            warn!(resource = %who, seconds, "the look at the resource hangs");
-            return Err(format!("a look hangs for {seconds} s: see the log"));
+            // Callers of the probe may lack permission to list resources.
+            warn!(resource = %who, seconds, "reconcile hangs");
+            return Err(format!("a reconcile hangs for {seconds} s: see the log"));
         }
         Ok(format!(
             "the loop turned {age} s ago; looks that go on: {many}, the oldest for {seconds} s"
@@ -219,7 +219,7 @@ mod tests {
         let (code, why) = ask(&health, "/livez").await;
         assert_eq!(
             (code, why.as_str()),
-            (503, "not ok: a look hangs for 600 s: see the log\n")
+            (503, "not ok: a reconcile hangs for 600 s: see the log\n")
         );
         drop(hanging);
         assert_eq!(ask(&health, "/livez").await.0, 200);

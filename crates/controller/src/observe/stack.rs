@@ -23,9 +23,9 @@ use tokio::time::{Instant, timeout_at};
 use super::Session;
 use super::inputs::waits;
 use crate::error::{Error, Found};
-use crate::objects::{Page, Read, Which};
+use crate::objects::{Page, Query, Which};
 use crate::{is_made_for, readable};
-pub(crate) use variables::LARGEST;
+pub(crate) use variables::LARGEST_VALUES;
 
 /// Maximum time for all expressions of one look, with the wait for child processes: less than after which
 /// a look counts as hung.
@@ -127,9 +127,9 @@ impl Stack<'_> {
         secret.filter(|secret| is_made_for(tf, &**secret))
     }
 
-    async fn find(&mut self, field: &str, which: &Which, read: Read) -> Found<Page> {
+    async fn find(&mut self, field: &str, which: &Which, query: Query) -> Found<Page> {
         let Session { cx, who, .. } = *self.session;
-        let found = cx.objects.find(field, which, who, read).await;
+        let found = cx.objects.find(field, which, who, query).await;
         self.used.insert(which.clone());
         found
     }
@@ -153,8 +153,8 @@ impl Stack<'_> {
         let Ok(evaluated) = timeout_at(self.evaluates_until, evaluated).await else {
             let seconds = EXPRESSIONS.as_secs();
             let message = format!(
-                "{place}: the expressions of this resource and the wait for others in its namespace take \
-                 longer than {seconds} s"
+                "{place}: evaluating the expressions of this resource, including the wait for other \
+                 resources in its namespace, takes longer than {seconds} s"
             );
             return Err(waits("ExpressionTooSlow", message));
         };

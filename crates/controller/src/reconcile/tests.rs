@@ -517,7 +517,7 @@ async fn denied_job_is_remembered_with_its_reason() {
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
         let mut pass = Pass::new(&cx, &tf, &session, &seen);
         assert!(Box::pin(pass.enact(&[create])).await.is_err());
-        let why = cx.memory.refused(&who, "web-apply-2");
+        let why = cx.memory.denied(&who, "web-apply-2");
         assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
     }
 }
@@ -538,18 +538,18 @@ async fn resource_created_again_inherits_no_memory() {
     let memory = &cx.memory;
     memory.set_status(&who, TerraformStatus::default());
     memory.set_outputs_taken(&who, true);
-    memory.set_refused(&who, "web-apply-1".to_owned(), no_pod("no"));
+    memory.set_denied(&who, "web-apply-1".to_owned(), no_pod("no"));
     assert!(memory.is_news(&who, "Pruned", "images"));
     let first = memory.failed(&who);
     assert!(memory.failed(&who) > first);
     look_at("u").await;
     assert!(memory.status(&who).is_some());
     assert!(memory.outputs_taken(&who));
-    assert_eq!(memory.refused(&who, "web-apply-1"), Some(no_pod("no")));
+    assert_eq!(memory.denied(&who, "web-apply-1"), Some(no_pod("no")));
     look_at("u1").await;
     assert!(memory.status(&who).is_none());
     assert!(!memory.outputs_taken(&who));
-    assert_eq!(memory.refused(&who, "web-apply-1"), None);
+    assert_eq!(memory.denied(&who, "web-apply-1"), None);
     assert!(memory.is_news(&who, "Pruned", "images"));
     assert_eq!(memory.failed(&who), first);
 }

@@ -127,8 +127,7 @@ fn unsaved(case: &Case<'_>) -> Option<String> {
         (false, true) => format!("PersistentVolumeClaim {}", names::cache(&name)),
     };
     Some(format!(
-        "; a state that a run could not save is left in {place}, and the key that opens it in Secret {}; to save it: create the \
-         resource again, then {}",
+        "; the unsaved state is kept in {place}, and its encryption key in Secret {}. To save it, create the resource again, then {}",
         names::record(&name),
         restore::how_to_restore(case.tf),
     ))

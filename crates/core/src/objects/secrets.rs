@@ -58,7 +58,7 @@ pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
     empty(tf, &state.pointer, Component::State)
 }
 
-/// Whether the Secret `pointer` points at a version of the state. Contents that cannot be parsed count as one.
+/// Returns whether the pointer names a version. Unparsable content counts as a version.
 pub fn has_version(pointer: &Secret) -> bool {
     let content = pointer.data.as_ref().and_then(|data| data.get(POINTER));
     let Some(content) = content.filter(|content| !content.0.is_empty()) else {

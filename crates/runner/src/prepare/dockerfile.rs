@@ -153,7 +153,10 @@ fn instructions(text: &str) -> Result<Vec<String>, String> {
                 return Err("a line ends with two backslashes".to_owned());
             }
             if !line.trim_end_matches([' ', '\t']).ends_with('\\') {
-                return Err("a line ends with a backslash and odd white space".to_owned());
+                return Err(
+                    "a line ends with a backslash and white space other than spaces or tabs"
+                        .to_owned(),
+                );
             }
             open.push_str(part);
         } else {
@@ -217,14 +220,17 @@ mod tests {
     #[case::a_short_digest("FROM x@sha256:00", "digest")]
     #[case::two_backslashes("LABEL a=b\\\\\nFROM alpine:3\nFROM scratch", "two backslashes")]
     #[case::two_and_spaces("LABEL a=b\\\\ \t\nFROM alpine:3\nFROM scratch", "two backslashes")]
-    #[case::a_form_feed("LABEL a=b\\\u{c}\nFROM alpine:3\nFROM scratch", "odd white space")]
+    #[case::a_form_feed(
+        "LABEL a=b\\\u{c}\nFROM alpine:3\nFROM scratch",
+        "white space other than spaces or tabs"
+    )]
     #[case::a_space_that_does_not_break(
         "LABEL a=b\\\u{a0}\nFROM alpine:3\nFROM scratch",
-        "odd white space"
+        "white space other than spaces or tabs"
     )]
     #[case::two_carriage_returns(
         "LABEL a=\\\r\r\nFROM scratch AS alpine\nFROM alpine",
-        "odd white space"
+        "white space other than spaces or tabs"
     )]
     #[case::a_byte_order_mark("\u{feff}FROM alpine:3\nFROM scratch", "FROM alpine:3")]
     #[case::a_here_document(

@@ -136,7 +136,7 @@ fn script_plan_that_cannot_be_read_asks_once_something_was_applied() {
 }
 
 #[test]
-fn apply_script_alone_destroys_nothing_once_the_configuration_is_gone() {
+fn apply_script_is_refused_once_configuration_is_gone() {
     let mut world = applied();
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     world.run(RunKind::Apply).expect(RunResult::Done);
@@ -159,7 +159,7 @@ fn apply_script_alone_destroys_nothing_once_the_configuration_is_gone() {
 }
 
 #[test]
-fn apply_script_without_configuration_is_run_first_and_where_it_is_allowed() {
+fn apply_script_without_configuration_runs_first_or_if_allowed() {
     let mut world = World::new("");
     world.inputs.approval.emptying = true;
     fs::remove_file(world.path("module/main.tf")).unwrap();

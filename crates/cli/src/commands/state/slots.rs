@@ -124,8 +124,8 @@ fn check_owner(tf: &Terraform, pointer: &impl ResourceExt) -> Result<(), Error> 
         return Ok(());
     }
     Err(Error::Refused(format!(
-        "Secret {} points at the state of an earlier resource of this name: nothing is written. To take that state over: {}. Once a run \
-         has planned with it, another state can be pushed",
+        "Secret {} holds the state of an earlier resource of this name; nothing was written. To adopt that state: {}. After a run has \
+         planned with it, state push is allowed",
         pointer.name_any(),
         orphans::how_to_adopt(tf)
     )))

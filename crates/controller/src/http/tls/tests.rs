@@ -106,7 +106,7 @@ async fn a_caller_that_says_nothing_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_shake_hands_is_let_go() {
+async fn tls_handshake_times_out() {
     let (_folder, flags) = folder(&authority(), None);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = TlsListener::new(listener, Identity::of(&flags).unwrap()).unwrap();

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{Stack, wrong};
 use crate::error::{Error, Found};
-use crate::objects::{MOST, Of, Read, Which};
+use crate::objects::{MOST, Of, Query, Which};
 use crate::observe::inputs::waits;
 
 /// How many objects are named in a message.
@@ -48,7 +48,7 @@ impl Stack<'_> {
         let named = which.named(&here);
         let (mut count, mut next) = (0, None);
         loop {
-            let page = found!(self.find(field, &which, Read::From(next)).await?);
+            let page = found!(self.find(field, &which, Query::Page(next)).await?);
             for object in &page.items {
                 count += 1;
                 if count > MOST {
@@ -122,7 +122,7 @@ impl Stack<'_> {
         };
         let here = self.session.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
-        let mut page = match self.find(field, &which, Read::Foreign).await? {
+        let mut page = match self.find(field, &which, Query::UnmanagedMetadata).await? {
             Ok(page) => page,
             Err(failure) if failure.reason == "KindNotFound" => {
                 return self.is_kind_gone(field, gone).await;

@@ -15,12 +15,12 @@ use serde_json::Value;
 
 use super::{Stack, wrong};
 use crate::error::{Error, Found};
-use crate::objects::{Of, Read, Which};
+use crate::objects::{Of, Query, Which};
 use crate::observe::inputs::{Reader, waits};
 
 /// More than this of values that are found elsewhere does not fit into a run record, in bytes of
 /// JSON: it holds them twice, and a Secret holds 1 MiB.
-pub(crate) const LARGEST: usize = 256 * 1024;
+pub(crate) const LARGEST_VALUES: usize = 256 * 1024;
 
 impl Stack<'_> {
     pub(super) async fn variables(&mut self) -> Result<VariablesSeen, Error> {
@@ -35,7 +35,7 @@ impl Stack<'_> {
                     size += values
                         .map(|found| found.value.to_string().len())
                         .sum::<usize>();
-                    if size > LARGEST {
+                    if size > LARGEST_VALUES {
                         let failure = too_large(&field, &found.of, size);
                         seen.missing.get_or_insert(failure);
                         continue;
@@ -193,7 +193,7 @@ impl Stack<'_> {
         }
         let here = self.session.tf.namespace().unwrap_or_default();
         let named = which.named(&here);
-        let page = found!(self.find(field, &which, Read::From(None)).await?);
+        let page = found!(self.find(field, &which, Query::Page(None)).await?);
         let Some(object) = page.items.into_iter().next() else {
             let message =
                 format!("{field}: {named} does not exist; once it does, this goes on by itself");
@@ -272,8 +272,8 @@ fn too_large(field: &str, of: &str, size: usize) -> Failure {
     wrong(
         "InputTooLarge",
         format!(
-            "{field}: with {of} the values have {size} bytes; a run takes {LARGEST} at most: choose \
-             fewer keys, or hand on a reference instead of the content"
+            "{field}: with {of} the values have {size} bytes; a run takes {LARGEST_VALUES} at most: \
+             choose fewer keys, or hand on a reference instead of the content"
         ),
     )
 }

@@ -623,7 +623,7 @@ fn unsaved_state_in_the_report_needs_no_cache_volume() {
     assert_eq!(last_run(&world), (4, false));
 }
 
-/// What it had kept on the volume, nobody knows.
+/// The content of the volume is unknown.
 #[test]
 fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
     let mut world = applying_without_a_zone();
