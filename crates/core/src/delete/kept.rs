@@ -121,13 +121,19 @@ pub(crate) fn left(case: &Case<'_>) -> String {
 fn unsaved(case: &Case<'_>) -> Option<String> {
     let name = case.tf.name_any();
     let on_volume = state_volume::has_unsaved(case.seen, &case.history);
+    let is_known = case.record.unsaved || state_volume::unsaved(&case.history).is_some();
+    let what = if is_known {
+        "the unsaved state"
+    } else {
+        "the state that an interrupted run may not have saved"
+    };
     let place = match (case.record.unsaved, on_volume) {
         (false, false) => return None,
         (true, _) => format!("Secret {}", names::report(&name)),
         (false, true) => format!("PersistentVolumeClaim {}", names::cache(&name)),
     };
     Some(format!(
-        "; the unsaved state is kept in {place}, and its encryption key in Secret {}. To save it, create the resource again, then {}",
+        "; {what} is kept in {place}, and its encryption key in Secret {}. To save it, create the resource again, then {}",
         names::record(&name),
         restore::how_to_restore(case.tf),
     ))
