@@ -1,24 +1,99 @@
-//! Connections of callers, who may be anybody: how many are open, and how long one may take to ask.
+//! Limits open connections and the time for the head of a request.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
 use axum::serve::Listener;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tracing::debug;
 
 /// Time limit for the head of a request. A connection on which no further request comes is closed after
 /// it, too: metacontroller asks again after 10 or 30 s, and must not meet one that is just being closed.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// Maximum number of open connections of a listener. Further ones wait to be accepted.
+/// Time limit of a connection, so that one whose peer reads no response is closed. An answer of `/sync` takes less than a minute.
+const LIFE_LIMIT: Duration = Duration::from_mins(10);
+
+/// Maximum number of open connections of a listener. A further one closes the connection that has been without a request for the
+/// longest time, so that the probes of the kubelet are answered.
 const CONNECTIONS: usize = 512;
+
+/// Connections without a request in progress.
+#[derive(Default)]
+struct Idle(Mutex<Queue>);
+
+/// Signals that close connections, in the order in which these became idle.
+#[derive(Default)]
+struct Queue {
+    next: u64,
+    close: BTreeMap<u64, Arc<Notify>>,
+}
+
+/// A connection in [`Idle`].
+struct Entry {
+    idle: Arc<Idle>,
+    number: Mutex<Option<u64>>,
+    close: Arc<Notify>,
+}
+
+impl Idle {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close_first(&self) {
+        let first = self.queue().close.pop_first();
+        if let Some((_, close)) = first {
+            close.notify_one();
+        }
+    }
+}
+
+impl Entry {
+    fn new(idle: Arc<Idle>) -> Self {
+        let entry = Self {
+            idle,
+            number: Mutex::default(),
+            close: Arc::default(),
+        };
+        entry.enter();
+        entry
+    }
+
+    fn enter(&self) {
+        let mut queue = self.idle.queue();
+        let number = queue.next;
+        queue.next += 1;
+        queue.close.insert(number, self.close.clone());
+        drop(queue);
+        *self.number() = Some(number);
+    }
+
+    fn leave(&self) {
+        if let Some(number) = self.number().take() {
+            self.idle.queue().close.remove(&number);
+        }
+    }
+
+    fn number(&self) -> MutexGuard<'_, Option<u64>> {
+        self.number.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
 
 /// Serves `router` at `listener` until `stop` ends; then requests that were begun are answered.
 pub(super) async fn listen<L: Listener>(
@@ -27,11 +102,20 @@ pub(super) async fn listen<L: Listener>(
     stop: impl Future<Output = ()>,
 ) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let idle = Arc::new(Idle::default());
     let (stopping, _) = watch::channel(());
     let accepting = async {
-        while let Ok(place) = room.clone().acquire_owned().await {
+        loop {
             let (io, _) = listener.accept().await;
-            tokio::spawn(serve(io, router.clone(), stopping.subscribe(), place));
+            if room.available_permits() == 0 {
+                idle.close_first();
+            }
+            let Ok(place) = room.clone().acquire_owned().await else {
+                return;
+            };
+            let entry = Arc::new(Entry::new(idle.clone()));
+            let stopping = stopping.subscribe();
+            tokio::spawn(serve(io, router.clone(), stopping, entry, place));
         }
     };
     tokio::select! {
@@ -50,6 +134,7 @@ async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     mut stopping: watch::Receiver<()>,
+    entry: Arc<Entry>,
     _place: OwnedSemaphorePermit,
 ) {
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
@@ -57,17 +142,29 @@ async fn serve(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT);
-    let service = TowerToHyperService::new(router);
+    let of_request = entry.clone();
+    let answer = move |request: Request, next: Next| {
+        let entry = of_request.clone();
+        async move {
+            entry.leave();
+            let response = next.run(request).await;
+            entry.enter();
+            response
+        }
+    };
+    let service = TowerToHyperService::new(router.layer(from_fn(answer)));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = entry.close.notified() => return,
+        () = tokio::time::sleep(LIFE_LIMIT) => return,
         _ = stopping.changed() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection ended");
+        debug!(%error, "connection closed with an error");
     }
 }
 
@@ -157,18 +254,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_have_a_bound_and_one_that_ends_makes_room() {
+    async fn idle_connections_make_room_for_another() {
         let server = Server::new();
+        let mut busy = server.call(REQUEST).await;
         let mut silent = Vec::new();
-        for _ in 0..CONNECTIONS {
+        for _ in 1..CONNECTIONS {
             silent.push(server.call(b"").await);
         }
+        sleep(WORK / 2).await;
         let mut late = server.call(REQUEST).await;
-        let answered = timeout(WORK * 2, answer(&mut late)).await;
-        assert!(answered.is_err(), "{answered:?}");
-        drop(silent.pop());
-        let answered = timeout(WORK * 2, answer(&mut late)).await;
-        assert!(answered.is_ok_and(|text| text.ends_with("hello")));
+        for caller in [&mut busy, &mut late] {
+            let answered = timeout(WORK * 2, answer(caller)).await;
+            assert!(answered.is_ok_and(|text| text.ends_with("hello")));
+        }
+        let closed = timeout(WORK, answer(&mut silent[0])).await;
+        assert_eq!(closed.as_deref(), Ok(""), "the oldest is closed");
+        let open = timeout(WORK, answer(&mut silent[1])).await;
+        assert!(open.is_err(), "{open:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_whose_peer_reads_nothing_is_closed() {
+        let server = Server::new();
+        let requests = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(100);
+        let (mut caller, io) = duplex(64);
+        server.calls.send(io).unwrap();
+        let sent = timeout(LIFE_LIMIT * 2, caller.write_all(&requests)).await;
+        assert!(sent.is_ok_and(|sent| sent.is_err()), "it is still open");
     }
 
     #[tokio::test(start_paused = true)]
