@@ -1,6 +1,5 @@
-//! Turns for what only a few may do at once, given out fairly between tenants: next is who has the
-//! fewest, then who got the last one longest ago. One with a thousand repositories that do not answer
-//! keeps nobody else waiting for longer than one of its calls.
+//! Concurrency limit that is fair between tenants: the tenant with the fewest permits is next, then the
+//! one served longest ago.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +15,8 @@ pub struct Turns {
 #[derive(Default)]
 struct State {
     taken: usize,
-    /// How many were given out so far.
-    given: u64,
+    /// Number of arrivals of tenants and of turns that ended.
+    events: u64,
     tenants: BTreeMap<Arc<str>, Tenant>,
 }
 
@@ -25,7 +24,7 @@ struct State {
 #[derive(Default)]
 struct Tenant {
     taken: usize,
-    /// Which one of all was its last.
+    /// Number of the event at which its last turn ended; before that, of its arrival.
     last: u64,
     waiting: VecDeque<oneshot::Sender<Turn>>,
 }
@@ -53,7 +52,12 @@ impl Turns {
         let (turn, given) = oneshot::channel();
         {
             let mut state = self.state();
-            let own = state.tenants.entry(tenant.clone()).or_default();
+            let last = state.next_event();
+            let new = || Tenant {
+                last,
+                ..Tenant::default()
+            };
+            let own = state.tenants.entry(tenant.clone()).or_insert_with(new);
             own.waiting.push_back(turn);
             self.give_out(&mut state);
         }
@@ -78,10 +82,15 @@ impl Turns {
                 continue;
             }
             state.taken += 1;
-            state.given += 1;
             tenant.taken += 1;
-            tenant.last = state.given;
         }
+    }
+}
+
+impl State {
+    fn next_event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
     }
 }
 
@@ -92,8 +101,10 @@ impl Drop for Turn {
         };
         let mut state = turns.state();
         state.taken -= 1;
+        let last = state.next_event();
         if let Some(tenant) = state.tenants.get_mut(&name) {
             tenant.taken -= 1;
+            tenant.last = last;
             if tenant.taken == 0 && tenant.waiting.is_empty() {
                 state.tenants.remove(&name);
             }
@@ -160,6 +171,28 @@ mod tests {
         sleep(Duration::from_secs(2)).await;
         let state = turns.state();
         assert!(state.taken == 0 && state.tenants.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tenants_that_return_at_once_delay_another_by_one_turn_each() {
+        let turns = Turns::new(1);
+        let (tells, mut names) = unbounded_channel();
+        let returns = |tenant: &'static str| {
+            let (turns, tells) = (turns.clone(), tells.clone());
+            tokio::spawn(async move {
+                loop {
+                    comes(&turns, tenant, &tells).await.unwrap();
+                }
+            })
+        };
+        for tenant in ["a", "b", "z"] {
+            returns(tenant);
+        }
+        let order = told(&mut names, 12).await;
+        let order: Vec<_> = order.chars().collect();
+        for turns in order.windows(3) {
+            assert!(turns.contains(&'z'), "{order:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
