@@ -6,31 +6,30 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_expressions::{Nothing, OBJECT};
+use alustan_source::Turns;
 use anyhow::{Context as _, Result};
 use kube::api::DynamicObject;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
-
-use crate::turns::Turns;
 
 /// First argument of the operator's program in a child process.
 pub(crate) const ARGUMENT: &str = "evaluate";
 
 /// Memory for one expression, its object and its result, in MiB.
-const MEMORY_MIB: u64 = 128;
+const MEMORY_MIB: u64 = 64;
 
 /// What a child process needs besides, in MiB: address space for the stack of the evaluating thread.
 const STACK_MIB: u64 = 64;
 
-/// Maximum number of child processes. All of them and the operator fit into its memory limit, 512 MiB:
-/// the kernel may kill the whole container for a process that does not.
+/// Maximum number of child processes. Together they use at most 256 MiB, half of the default memory limit
+/// of the container. The kernel may kill the whole container if it exceeds the limit.
 const AT_ONCE: usize = 2;
 
 /// Maximum time of a child process. An expression that reads its object ends by itself before it.
@@ -46,9 +45,8 @@ const LARGEST_RESULT: u64 = 1 << 20;
 pub(crate) struct Evaluator {
     /// The operator's own program.
     program: PathBuf,
-    processes: Semaphore,
-    /// One process for each namespace: slow expressions of one tenant delay another by few processes.
-    namespaces: Turns,
+    /// Limits child processes; namespaces take turns.
+    turns: Arc<Turns>,
 }
 
 impl Evaluator {
@@ -56,8 +54,7 @@ impl Evaluator {
     pub(crate) fn new(program: PathBuf) -> Self {
         Self {
             program,
-            processes: Semaphore::new(AT_ONCE),
-            namespaces: Turns::new(1),
+            turns: Turns::new(AT_ONCE),
         }
     }
 
@@ -68,9 +65,7 @@ impl Evaluator {
         expression: &str,
         object: &DynamicObject,
     ) -> Result<Value, Nothing> {
-        let _turn = self.namespaces.take(namespace).await;
-        let process = self.processes.acquire().await;
-        let _process = process.map_err(|error| unknown(&error))?;
+        let _turn = self.turns.take(&Arc::from(namespace)).await;
         let request = serde_json::to_vec(&(expression, object)).map_err(|error| unknown(&error))?;
         let mut command = Command::new(&self.program);
         command.arg(ARGUMENT).env_clear();
@@ -109,10 +104,10 @@ async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
         return Err(invalid(why));
     }
     if !status.success() {
-        return Err(unknown(&format!("the process that evaluates: {status}")));
+        return Err(unknown(&format!("evaluator process failed: {status}")));
     }
     serde_json::from_slice(&result).unwrap_or_else(|error| {
-        let why = format!("it gives nothing that can be read: {error}");
+        let why = format!("its result is not valid JSON: {error}");
         Err(invalid(why))
     })
 }
@@ -150,6 +145,10 @@ pub(crate) fn evaluate_request() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::future::join_all;
+    use futures::poll;
     use kube::core::{ApiResource, GroupVersionKind};
 
     use super::*;
@@ -175,7 +174,7 @@ mod tests {
             .await,
             Err(missing)
         );
-        let large = Nothing::Invalid("it needs more than 128 MiB of memory".to_owned());
+        let large = Nothing::Invalid("it needs more than 64 MiB of memory".to_owned());
         assert_eq!(shell("kill -KILL $$").await, Err(large));
         let failed = shell(&format!("{read} exit 3")).await;
         assert!(matches!(failed, Err(Nothing::Unknown(_))), "{failed:?}");
@@ -196,11 +195,14 @@ mod tests {
         let evaluator = Evaluator::new("true".into());
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
         let object = DynamicObject::new("web", &kind);
-        let _turn = evaluator.namespaces.take("busy").await;
-        let waits = evaluator.evaluate("busy", "true", &object);
-        let waits = timeout(Duration::from_millis(100), waits).await;
-        assert!(waits.is_err(), "{waits:?}");
-        let done = evaluator.evaluate("team", "true", &object).await;
+        let busy = Arc::from("busy");
+        let mut held = join_all((0..AT_ONCE).map(|_| evaluator.turns.take(&busy))).await;
+        let mut waiting = pin!(evaluator.turns.take(&busy));
+        assert!(poll!(&mut waiting).is_pending());
+        let mut team = pin!(evaluator.evaluate("team", "true", &object));
+        assert!(poll!(&mut team).is_pending());
+        held.pop();
+        let done = timeout(LONGEST, team).await.unwrap();
         assert!(matches!(done, Err(Nothing::Invalid(_))), "{done:?}");
     }
 }

@@ -32,7 +32,6 @@ mod report;
 mod run;
 mod signing;
 mod sync;
-mod turns;
 mod unreadable;
 mod version;
 mod watches;

@@ -23,12 +23,12 @@ use kube::{Client as Kube, Resource, ResourceExt};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Certificate, Client, redirect};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::places::{Place, Places, address};
 use crate::enact::call;
 use crate::error::with_causes;
 use crate::report::publish;
-use crate::turns::Turns;
 use crate::webhook::{self, Secret};
 use crate::{Guarded, Ref};
 
@@ -48,8 +48,7 @@ pub(crate) struct Notifier {
     places: Places,
     resources: Store<Guarded>,
     messages: Mutex<HashMap<Ref, Messages>>,
-    /// Those who wait for a place that does not answer keep nobody else waiting.
-    turns: Turns,
+    queues: Queues,
     wake: UnboundedSender<Ref>,
 }
 
@@ -94,7 +93,7 @@ impl Notifier {
             places: Places::new(parts.places),
             resources: parts.resources,
             messages: Mutex::default(),
-            turns: Turns::new(AT_ONCE),
+            queues: Queues::default(),
             wake: parts.wake,
         }))
     }
@@ -251,7 +250,7 @@ impl Notifier {
     /// Sends the message once; or why it did not arrive. It is signed when its turn comes: what was signed
     /// long ago is refused.
     async fn once(&self, target: &Target, tf: &Terraform, notice: &Notice) -> Result<(), String> {
-        let _turn = self.turns.take(&target.queue(tf)).await;
+        let _turn = self.queues.take(&target.queue(tf)).await;
         let (url, secret) = self.address(target, tf).await?;
         let url = address(&url)?;
         let origin = url.origin().ascii_serialization();
@@ -330,6 +329,24 @@ impl Target {
             Self::Own(_) => tf.namespace().unwrap_or_default(),
             Self::Operator(place) => place.url.clone(),
         }
+    }
+}
+
+/// Queues of notifications: a receiver that does not answer delays no other queue.
+#[derive(Default)]
+struct Queues(Mutex<HashMap<String, Arc<Semaphore>>>);
+
+impl Queues {
+    /// A turn of `queue`, until it is dropped.
+    async fn take(&self, queue: &str) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever waits or has a turn has a share in it.
+            all.retain(|_, turns| Arc::strong_count(turns) > 1);
+            let new = || Arc::new(Semaphore::new(AT_ONCE));
+            all.entry(queue.to_owned()).or_insert_with(new).clone()
+        };
+        turns.acquire_owned().await.ok()
     }
 }
 

@@ -15,6 +15,10 @@ fn evaluate(expression: &str) -> Output {
         "metadata": {"name": "web", "generation": 2},
         "spec": {"replicas": 3},
     });
+    evaluate_for(expression, &object)
+}
+
+fn evaluate_for(expression: &str, object: &Value) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_alustan-controller"))
         .arg("evaluate")
         .env_clear()
@@ -57,4 +61,21 @@ fn expression_that_needs_much_memory_ends_its_child_process_alone() {
     let output = evaluate(&doubled);
     assert!(output.status.signal().is_some(), "{}", output.status);
     assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn object_of_1_5_mib_can_be_evaluated() {
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "Available",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "message": "",
+    });
+    let count = (3 << 19) / condition.to_string().len();
+    let object = json!({
+        "apiVersion": "example.com/v1", "kind": "Large", "metadata": {"name": "large"},
+        "status": {"conditions": vec![condition; count]},
+    });
+    let output = evaluate_for("object.status.conditions.size()", &object);
+    assert!(output.status.success(), "{}", output.status);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result, json!({"Ok": count}));
 }

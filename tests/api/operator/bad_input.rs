@@ -209,7 +209,7 @@ fn inputs() -> Vec<Case> {
             "memory",
             object(&format!("['xxxxxxxx']{}", ".map(x,x+x)".repeat(30))),
             "InvalidExpression",
-            vec!["spec.variablesFrom[0].objectRef.values.v: it needs more than 128 MiB of memory"],
+            vec!["spec.variablesFrom[0].objectRef.values.v: it needs more than 64 MiB of memory"],
         ),
         (
             "field",

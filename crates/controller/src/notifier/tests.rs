@@ -238,7 +238,7 @@ async fn it_is_signed_when_its_turn_comes() {
     let (mut places, log) = place(200).await;
     places[0]["secretRef"] = json!({"name": "key"});
     let tf = scene.with(&places);
-    let turns = join_all((0..AT_ONCE).map(|_| scene.notifier.turns.take("team"))).await;
+    let turns = join_all((0..AT_ONCE).map(|_| scene.notifier.queues.take("team"))).await;
     let began = Timestamp::now();
     scene.notifier.tell(&who(), &tf, &failed("a"));
     sleep(Duration::from_millis(1_200)).await;
@@ -257,6 +257,23 @@ async fn it_is_signed_when_its_turn_comes() {
     let secret = Secret::read(b"key").unwrap();
     let (id, body) = (header(webhook::ID), body.to_string());
     assert!(secret.has_signed(header(webhook::SIGNATURE), id, at, body.as_bytes()));
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_slow_place_keep_nobody_else_waiting() {
+    let queues = Queues::default();
+    let taken = join_all((0..AT_ONCE).map(|_| queues.take("team"))).await;
+    let soon = Duration::from_millis(50);
+    assert!(timeout(soon, queues.take("team")).await.is_err());
+    for other in ["other", "https://events.test/"] {
+        assert!(timeout(soon, queues.take(other)).await.is_ok(), "{other}");
+    }
+    drop(taken);
+    assert!(timeout(soon, queues.take("team")).await.is_ok());
+    assert!(
+        queues.0.lock().unwrap().len() <= 3,
+        "who is done is forgotten"
+    );
 }
 
 #[test]
