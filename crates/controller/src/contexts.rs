@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use alustan_source::{Turn, Turns};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 
 /// How long a context waits for its push.
@@ -13,15 +14,27 @@ const KEEP: Duration = Duration::from_hours(1);
 /// Bytes of those that wait, before another comes.
 const LIMIT: u64 = 1 << 30;
 
-/// Maximum number of contexts that are in memory for a push, each of up to 64 MiB.
-const AT_ONCE: usize = 2;
+/// Maximum number of pushes at a time.
+pub(crate) const AT_ONCE: usize = 8;
+
+/// Maximum size of all contexts that are in memory for pushes, in MiB. A context has at most 64 MiB.
+const MEMORY_MIB: u32 = 128;
 
 /// A folder of contexts.
 pub(crate) struct Contexts {
     folder: PathBuf,
     limit: u64,
-    /// Limits contexts in memory.
+    /// Limits pushes.
     turns: Arc<Turns>,
+    /// Limits contexts in memory; one permit for each MiB.
+    memory: Arc<Semaphore>,
+}
+
+/// A context in memory for its push.
+pub(crate) struct Held {
+    pub(crate) bytes: Vec<u8>,
+    /// Permits of the push. They must outlive all copies of the content.
+    pub(crate) permits: (Option<Turn>, OwnedSemaphorePermit),
 }
 
 impl Contexts {
@@ -32,12 +45,22 @@ impl Contexts {
             folder,
             limit: LIMIT,
             turns: Turns::new(AT_ONCE),
+            memory: Arc::new(Semaphore::new(MEMORY_MIB as usize)),
         })
     }
 
-    /// Waits until a context of `tenant` may be held in memory; tenants take turns.
-    pub(crate) async fn turn(&self, tenant: &str) -> Option<Turn> {
-        self.turns.take(&Arc::from(tenant)).await
+    /// Reads a stored context of `tenant` once it may be held in memory; tenants take turns. Returns `None`
+    /// at once if the context is not stored.
+    pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> Option<Held> {
+        let size = self.file(digest).metadata().ok()?.len();
+        let mib =
+            u32::try_from(size.div_ceil(1 << 20)).map_or(MEMORY_MIB, |mib| mib.min(MEMORY_MIB));
+        let turn = self.turns.take(&Arc::from(tenant)).await;
+        let memory = self.memory.clone().acquire_many_owned(mib).await.ok()?;
+        Some(Held {
+            bytes: self.get(digest)?,
+            permits: (turn, memory),
+        })
     }
 
     /// Keeps a context, and removes those that nobody pushed for long. Nothing depends on it.
@@ -53,7 +76,7 @@ impl Contexts {
     }
 
     /// A context that was kept.
-    pub(crate) fn get(&self, digest: &str) -> Option<Vec<u8>> {
+    fn get(&self, digest: &str) -> Option<Vec<u8>> {
         std::fs::read(self.file(digest)).ok()
     }
 
@@ -93,7 +116,47 @@ fn age_of(path: PathBuf) -> (Duration, u64, PathBuf) {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
     use super::*;
+
+    #[tokio::test]
+    async fn contexts_in_memory_for_pushes_have_128_mib_at_most() {
+        let folder = tempfile::tempdir().unwrap();
+        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        assert!(contexts.hold("team", "sha256:gone").await.is_none());
+        for (digest, mib) in [("sha256:a", 64), ("sha256:b", 63), ("sha256:c", 1)] {
+            contexts.put(digest, &vec![0; mib << 20]);
+        }
+        contexts.put("sha256:d", b"small");
+        let large = contexts.hold("team", "sha256:a").await.unwrap();
+        let mut all = Vec::new();
+        for digest in ["sha256:b", "sha256:c"] {
+            all.push(contexts.hold("team", digest).await.unwrap());
+        }
+        let mut small = pin!(contexts.hold("other", "sha256:d"));
+        assert!(poll!(&mut small).is_pending());
+        drop(large);
+        assert_eq!(small.await.unwrap().bytes, b"small");
+    }
+
+    #[tokio::test]
+    async fn pushes_of_one_namespace_delay_another_by_one_push() {
+        let folder = tempfile::tempdir().unwrap();
+        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        contexts.put("sha256:a", b"context");
+        let mut held = Vec::new();
+        for _ in 0..AT_ONCE {
+            held.push(contexts.hold("busy", "sha256:a").await.unwrap());
+        }
+        let mut busy = pin!(contexts.hold("busy", "sha256:a"));
+        let mut team = pin!(contexts.hold("team", "sha256:a"));
+        assert!(poll!(&mut busy).is_pending() && poll!(&mut team).is_pending());
+        held.pop();
+        assert!(team.await.is_some());
+    }
 
     #[test]
     fn old_contexts_go_and_the_oldest_of_too_many() {

@@ -18,7 +18,7 @@ use kube::ResourceExt;
 use kube::api::{Api, LogParams};
 
 use crate::context::Context;
-use crate::contexts::Contexts;
+use crate::contexts::{Contexts, Held};
 use crate::enact::call;
 use crate::error::{Error, with_causes};
 use crate::lookups::{Ask, AskAbout, Every};
@@ -333,7 +333,8 @@ pub(crate) struct Push {
     pub(crate) ask: Ask<String>,
 }
 
-/// The push of the context of `source`. A context that is no longer kept is fetched again.
+/// Builds the push of the context of `seen`. A context that is no longer stored is fetched again, outside the
+/// turn of the push.
 pub(crate) fn push(
     cx: &Context,
     tf: &Terraform,
@@ -361,11 +362,18 @@ pub(crate) fn push(
         );
         let allowed = allowed.clone();
         Box::pin(async move {
-            let _turn = contexts.turn(&repository.remote.tenant).await;
-            let bytes = match contexts.get(&seen.context) {
-                Some(bytes) => bytes,
-                None => repository.fetch_again(&git, &seen, &allowed).await?,
-            };
+            let tenant = &repository.remote.tenant;
+            let mut held = contexts.hold(tenant, &seen.context).await;
+            if held.is_none() {
+                let bytes = repository.fetch_again(&git, &seen, &allowed).await?;
+                contexts.put(&seen.context, &bytes);
+                drop(bytes);
+                held = contexts.hold(tenant, &seen.context).await;
+            }
+            let Held {
+                bytes,
+                permits: _permits,
+            } = held.ok_or_else(not_stored)?;
             let digest = alustan_registry::Digest::parse(&seen.context)
                 .map_err(|error| registry("the context", &error))?;
             let pushed = client
@@ -376,6 +384,14 @@ pub(crate) fn push(
         })
     });
     Ok(Push { question, ask })
+}
+
+fn not_stored() -> Failure {
+    Failure {
+        class: FailureClass::World,
+        reason: "GitCacheUnusable".to_owned(),
+        message: "failed to store the context in the cache directory".to_owned(),
+    }
 }
 
 impl Repository {

@@ -28,6 +28,7 @@ use tokio::sync::{mpsc, watch};
 use super::{act, look, retry, running, running_class};
 use crate::config::Config;
 use crate::context::{Context, Mirrors};
+use crate::contexts::AT_ONCE;
 use crate::dispatch::Dispatcher;
 use crate::enact::Pass;
 use crate::fake_api::{self, Log};
@@ -640,40 +641,45 @@ async fn destroy_reads_the_metadata_of_100_objects_and_names_5() {
 }
 
 #[tokio::test]
-async fn contexts_of_two_pushes_are_in_memory_at_most() {
+async fn fetch_of_a_context_again_takes_no_turn_of_pushes() {
     let registry = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = registry.local_addr().unwrap();
     let (client, _) = fake_api::serve(|_| fake_api::not_found()).await;
     let folder = tempfile::tempdir().unwrap();
     let cx = operator(client, folder.path());
-    let context = Digest::of(b"context");
-    cx.contexts.put(context.as_str(), b"context");
-    let seen = SourceSeen {
-        revision: "a".repeat(40),
-        context: context.to_string(),
-        artifact: context.to_string(),
-        path: String::new(),
-        backend: None,
-        committed_at: Timestamp::UNIX_EPOCH,
-    };
-    for name in ["a", "b", "c"] {
+    let git = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let git_host = git.local_addr().unwrap();
+    let stored = Digest::of(b"context");
+    cx.contexts.put(stored.as_str(), b"context");
+    let gone = Digest::of(b"gone");
+    let start = |name: &str, context: &Digest| {
+        let seen = SourceSeen {
+            revision: "a".repeat(40),
+            context: context.to_string(),
+            artifact: context.to_string(),
+            path: String::new(),
+            backend: None,
+            committed_at: Timestamp::UNIX_EPOCH,
+        };
         let resource = json!({
             "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
             "metadata": {"name": name, "namespace": "team"},
             "spec": {
-                "gitRepo": {"url": "https://git.test/team/infra"},
+                "gitRepo": {"url": format!("https://{git_host}/team/infra")},
                 "containerRegistry": {"imageName": format!("{host}/team/{name}"), "insecure": true},
             },
         });
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let repository = Repository::of(&tf, &Credentials::default()).unwrap();
         let push = push(&cx, &tf, &seen, repository, None).unwrap();
-        tokio::spawn((push.ask)());
-    }
-    let first = registry.accept().await.unwrap();
-    let _second = registry.accept().await.unwrap();
-    let third = tokio::time::timeout(Duration::from_millis(200), registry.accept());
-    assert!(third.await.is_err());
-    drop(first);
-    registry.accept().await.unwrap();
+        tokio::spawn((push.ask)())
+    };
+    let fetches: Vec<_> = (0..AT_ONCE)
+        .map(|number| start(&format!("a{number}"), &gone))
+        .collect();
+    let _unanswered = git.accept().await.unwrap();
+    start("b", &stored);
+    let pushed = tokio::time::timeout(Duration::from_secs(5), registry.accept());
+    pushed.await.unwrap().unwrap();
+    assert!(fetches.iter().all(|fetch| !fetch.is_finished()));
 }
