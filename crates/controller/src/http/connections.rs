@@ -14,14 +14,18 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 /// Time limit for the head of a request. A connection on which no further request comes is closed after
 /// it, too: metacontroller asks again after 10 or 30 s, and must not meet one that is just being closed.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// Time limit of a connection, so that one whose peer reads no response is closed. An answer of `/sync` takes less than a minute.
-const LIFE_LIMIT: Duration = Duration::from_mins(10);
+/// Time after which a connection takes no further request.
+const LIFE_LIMIT: Duration = Duration::from_mins(9);
+
+/// Time limit for the last response of a connection: its peer may not read it. An answer of `/sync` takes less.
+const LAST_LIMIT: Duration = Duration::from_mins(1);
 
 /// Maximum number of open connections of a listener. A further one closes the connection that has been without a request for the
 /// longest time, so that the probes of the kubelet are answered.
@@ -129,7 +133,7 @@ pub(super) async fn listen<L: Listener>(
 }
 
 /// Answers on one connection until it is closed. It is closed after the present request once `stopping`
-/// changes.
+/// changes, or after [`LIFE_LIMIT`].
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -154,16 +158,17 @@ async fn serve(
     };
     let service = TowerToHyperService::new(router.layer(from_fn(answer)));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+    let mut ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
         () = entry.close.notified() => return,
-        () = tokio::time::sleep(LIFE_LIMIT) => return,
-        _ = stopping.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+        () = sleep(LIFE_LIMIT) => None,
+        _ = stopping.changed() => None,
     };
-    if let Err(error) = ended {
+    if ended.is_none() {
+        connection.as_mut().graceful_shutdown();
+        ended = timeout(LAST_LIMIT, connection).await.ok();
+    }
+    if let Some(Err(error)) = ended {
         debug!(%error, "connection closed with an error");
     }
 }
@@ -176,7 +181,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::sync::{mpsc, oneshot};
     use tokio::task::JoinHandle;
-    use tokio::time::{Instant, sleep, timeout};
+    use tokio::time::{Instant, sleep_until};
 
     use super::*;
 
@@ -279,8 +284,27 @@ mod tests {
         let requests = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(100);
         let (mut caller, io) = duplex(64);
         server.calls.send(io).unwrap();
-        let sent = timeout(LIFE_LIMIT * 2, caller.write_all(&requests)).await;
+        let limit = Duration::from_mins(11);
+        let sent = timeout(limit, caller.write_all(&requests)).await;
         assert!(sent.is_ok_and(|sent| sent.is_err()), "it is still open");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_at_the_end_of_a_connection_is_answered() {
+        const NEXT: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let server = Server::new();
+        let last = Instant::now() + LIFE_LIMIT.saturating_sub(WORK / 2);
+        let mut caller = server.call(NEXT).await;
+        let mut response = [0; 1024];
+        while Instant::now() + HEAD_LIMIT < last {
+            assert!(caller.read(&mut response).await.unwrap() > 0);
+            sleep(HEAD_LIMIT / 2).await;
+            caller.write_all(NEXT).await.unwrap();
+        }
+        assert!(caller.read(&mut response).await.unwrap() > 0);
+        sleep_until(last).await;
+        caller.write_all(NEXT).await.unwrap();
+        assert!(answer(&mut caller).await.ends_with("hello"));
     }
 
     #[tokio::test(start_paused = true)]
