@@ -163,16 +163,10 @@ impl Call<'_> {
     async fn digest_of_manifest(&self, request: RequestBuilder) -> Result<Digest, Error> {
         let mut response = self.open(request).await?;
         let mut hasher = Hasher::sha256();
-        let mut left = MANIFEST;
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .map_err(|error| self.broken(&error))?
-        {
-            left = left
-                .checked_sub(chunk.len())
-                .ok_or_else(|| self.too_large(MANIFEST))?;
-            hasher.update(&chunk);
+        let take = |chunk: &[u8]| hasher.update(chunk);
+        let size = self.begin_chunks(&mut response, MANIFEST, take).await?;
+        if size > MANIFEST {
+            return Err(self.too_large(MANIFEST));
         }
         Ok(hasher.finish())
     }

@@ -168,17 +168,29 @@ impl Call<'_> {
     /// Reads the body up to its end, or until it has more than `limit` bytes.
     async fn begin_body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .map_err(|error| self.broken(&error))?
-        {
-            body.extend_from_slice(&chunk);
-            if body.len() > limit {
-                break;
-            }
-        }
+        let take = |chunk: &[u8]| body.extend_from_slice(chunk);
+        self.begin_chunks(response, limit, take).await?;
         Ok(body)
+    }
+
+    /// Passes the body to `take` in chunks, up to its end or until it has more than `limit` bytes. Returns the number of bytes.
+    pub(super) async fn begin_chunks(
+        &self,
+        response: &mut Response,
+        limit: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<usize, Error> {
+        let mut size = 0;
+        while size <= limit
+            && let Some(chunk) = response
+                .chunk()
+                .await
+                .map_err(|error| self.broken(&error))?
+        {
+            size += chunk.len();
+            take(&chunk);
+        }
+        Ok(size)
     }
 
     pub(super) fn too_large(&self, limit: usize) -> Error {
