@@ -118,12 +118,14 @@ impl Pass<'_> {
             self.orphan::<PersistentVolumeClaim>(&ours).await?;
         }
         self.delete_all::<PersistentVolumeClaim>(&owned).await?;
-        let stays = [
-            (Component::State, !state),
-            (Component::Report, !record),
-            (Component::Record, !record),
-        ];
-        for (component, _) in stays.into_iter().filter(|(_, stays)| *stays) {
+        let mut kept = Vec::new();
+        if !state {
+            kept.push(Component::State);
+        }
+        if !record {
+            kept.extend([Component::Report, Component::Record]);
+        }
+        for component in kept {
             let of = format!("{ours},{}={}", labels::COMPONENT, component.as_str());
             self.orphan::<Secret>(&of).await?;
         }
