@@ -1,7 +1,7 @@
 //! Tests of objects: that they are there, pass, or are gone.
 
 use alustan_api::report::Failure;
-use alustan_api::{ObjectTest, ObjectsGone, labels};
+use alustan_api::{ObjectTest, ObjectsGone};
 use alustan_core::references;
 use alustan_core::seen::TestSeen;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -129,7 +129,9 @@ impl Stack<'_> {
             }
             Err(failure) => return Ok(Err(failure)),
         };
-        page.items.retain(|object| !self.is_ours(object));
+        // The resource itself goes last.
+        let own = self.session.tf.uid();
+        page.items.retain(|object| object.uid() != own);
         let more = page.items.len().saturating_sub(NAMES);
         let more = match page.next {
             Some(_) => Some(format!("{named} selects more than {MOST} objects")),
@@ -159,13 +161,6 @@ impl Stack<'_> {
             gone.kind, gone.api_version
         );
         Ok(Err(waits("KindNotFound", message)))
-    }
-
-    /// Whether `object` is the resource itself, or something that the operator made for one: those go
-    /// last.
-    fn is_ours(&self, object: &DynamicObject) -> bool {
-        let made = object.labels().get(labels::MANAGED_BY);
-        object.uid() == self.session.tf.uid() || made.is_some_and(|by| by == labels::MANAGER)
     }
 }
 
