@@ -32,6 +32,21 @@ pub struct Identity {
     pub pod: String,
 }
 
+#[cfg(test)]
+impl Identity {
+    /// That of run 7 of resource `web`.
+    pub(crate) fn of_run_7() -> Self {
+        Self {
+            namespace: "team".into(),
+            record: "web-run".into(),
+            number: 7,
+            decision: None,
+            pod_uid: "uid".into(),
+            pod: "web-apply-7".into(),
+        }
+    }
+}
+
 impl Identity {
     /// The name of the resource.
     pub fn resource(&self) -> &str {

@@ -237,15 +237,7 @@ mod tests {
     async fn a_request_larger_than_a_state_is_refused() {
         let secrets = Arc::new(FakeSecrets::new());
         secrets.put("web-state", []);
-        let identity = Identity {
-            namespace: "team".into(),
-            record: "web-run".into(),
-            number: 7,
-            decision: None,
-            pod_uid: "uid".into(),
-            pod: "web-apply-7".into(),
-        };
-        let record = Record::new(secrets.clone(), identity);
+        let record = Record::new(secrets.clone(), Identity::of_run_7());
         let more = Arc::new(SlotsOfRecord(record.clone()));
         let store = StateStore::open(secrets, "web-state".into(), vec![], more, "uid".into());
         let context = Arc::new(Context {

@@ -159,6 +159,13 @@ fn destroyed(version: &str, status: &Value) -> Value {
     })
 }
 
+/// The same resource, not deleted.
+fn living() -> Terraform {
+    let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
+    tf.metadata.deletion_timestamp = None;
+    tf
+}
+
 #[tokio::test]
 async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     let applied = json!({"revision": "c0ffee", "configHash": "h", "time": "2026-01-01T00:00:00Z"});
@@ -206,8 +213,7 @@ async fn restore_binds_the_report_before_the_record_and_after_all_else() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let cx = operator(client, folder.path());
-    let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-    tf.metadata.deletion_timestamp = None;
+    let tf = living();
     let who = Ref::new("web").within("team");
     let session = Session::new(&cx, &tf, &who, None);
     let seen = Box::pin(session.observe()).await.unwrap();
@@ -417,8 +423,7 @@ async fn unreadable_record_holds_a_slot_only_while_a_job_or_pod_runs() {
     let (jobs, mut job_writer) = reflector::store();
     let (pods, mut pod_writer) = reflector::store();
     let (resources, mut resource_writer) = reflector::store();
-    let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-    tf.metadata.deletion_timestamp = None;
+    let tf = living();
     let object = DeserializeGuard(Ok(tf));
     resource_writer.apply_watcher_event(&Event::Apply(object.clone()));
     let stores = Stores {
@@ -463,8 +468,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let cx = operator(client, folder.path());
-    let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-    tf.metadata.deletion_timestamp = None;
+    let tf = living();
     let who = Ref::new("web").within("team");
     let session = Session::new(&cx, &tf, &who, None);
     let seen = Box::pin(session.observe()).await.unwrap();
@@ -510,8 +514,7 @@ async fn denied_job_is_remembered_with_its_reason() {
         .await;
         let folder = tempfile::tempdir().unwrap();
         let cx = operator(client, folder.path());
-        let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-        tf.metadata.deletion_timestamp = None;
+        let tf = living();
         let who = Ref::new("web").within("team");
         let session = Session::new(&cx, &tf, &who, None);
         let seen = Box::pin(session.observe()).await.unwrap();
@@ -529,8 +532,7 @@ async fn resource_created_again_inherits_no_memory() {
     let folder = tempfile::tempdir().unwrap();
     let cx = operator(client, folder.path());
     let look_at = async |uid: &str| {
-        let mut tf: Terraform = serde_json::from_value(destroyed("7", &json!(null))).unwrap();
-        tf.metadata.deletion_timestamp = None;
+        let mut tf = living();
         tf.metadata.uid = Some(uid.to_owned());
         assert!(look(&DeserializeGuard(Ok(tf)), &cx).await.is_err());
     };

@@ -1,6 +1,8 @@
 //! Looking through repositories, and removing what is in them.
 
-use alustan_registry::{Access, Digest, Failure, Found, ImageName, Options, Registry, context_tag};
+use alustan_registry::{
+    Access, Digest, Error, Failure, Found, ImageName, Options, Registry, context_tag,
+};
 use reqwest::{Client, StatusCode};
 use serde_json::json;
 
@@ -131,16 +133,15 @@ async fn a_registry_that_removes_nothing_is_told() {
     assert_eq!(Failure::Unsupported.reason(), error.reason());
 }
 
+/// The images of the repository that `server` has.
+async fn inventory(server: &Fake) -> Result<Vec<Found>, Error> {
+    let client = client(Options::default());
+    client.inventory(&name(&server.host), &plain(None)).await
+}
+
 /// Nothing in the repository is ours, and two questions tell so.
 async fn is_listed_in_two_questions(server: &Fake) {
-    let client = client(Options::default());
-    assert_eq!(
-        client
-            .inventory(&name(&server.host), &plain(None))
-            .await
-            .unwrap(),
-        []
-    );
+    assert_eq!(inventory(server).await.unwrap(), []);
     assert_eq!(server.seen("/v2/team/x/tags/list").len(), 2);
 }
 
@@ -215,8 +216,7 @@ async fn tags_without_end_are_an_error() {
         _ => (200, None, "{}".to_owned()),
     })
     .await;
-    let client = client(Options::default());
-    let listed = client.inventory(&name(&server.host), &plain(None)).await;
+    let listed = inventory(&server).await;
     told(
         &listed.unwrap_err(),
         "RegistryError",
@@ -243,8 +243,7 @@ async fn tags_that_are_no_tags_are_not_asked_for() {
         path => panic!("{path}"),
     })
     .await;
-    let client = client(Options::default());
-    let listed = client.inventory(&name(&server.host), &plain(None)).await;
+    let listed = inventory(&server).await;
     assert_eq!(listed.unwrap(), []);
 }
 
@@ -257,8 +256,7 @@ async fn manifests_larger_than_4_mib_are_not_read_for_pruning() {
         _ => (200, None, "{}".to_owned()),
     })
     .await;
-    let client = client(Options::default());
-    let listed = client.inventory(&name(&server.host), &plain(None)).await;
+    let listed = inventory(&server).await;
     told(
         &listed.unwrap_err(),
         "RegistryError",

@@ -142,15 +142,7 @@ mod tests {
         };
         let secrets = Arc::new(FakeSecrets::new());
         secrets.put("web-report", [(key::PROGRESS, to_json(&progress))]);
-        let identity = Identity {
-            namespace: "team".into(),
-            record: "web-run".into(),
-            number: 7,
-            decision: None,
-            pod_uid: "uid".into(),
-            pod: "web-apply-7".into(),
-        };
-        let locks = Locks::new(Record::new(secrets.clone(), identity));
+        let locks = Locks::new(Record::new(secrets.clone(), Identity::of_run_7()));
         (secrets, locks)
     }
 
