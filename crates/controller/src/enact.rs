@@ -159,11 +159,7 @@ impl<'a> Pass<'a> {
                 self.delete_outputs::<ConfigMap>(name).await
             }
             Step::DeleteClaim => self.delete_claim().await,
-            Step::CleanUp {
-                state,
-                volume,
-                record,
-            } => self.clean_up(*state, *volume, *record).await,
+            Step::CleanUp { kept } => self.clean_up(kept).await,
         }
     }
 

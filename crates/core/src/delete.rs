@@ -5,6 +5,7 @@ pub(crate) mod kept;
 mod lenient;
 mod plan;
 
+use alustan_api::labels::Component;
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunPhase, RunSpec};
 use alustan_api::{NotificationEvent, State, Terraform, names};
@@ -38,16 +39,19 @@ fn let_go(case: &mut Case<'_>, clean_up: Step) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// Deletes everything but the state, and what a run could not save of it.
+/// Deletes everything but the state, and what a run could not save of it, with the record, whose key opens that.
 fn all_but_state(case: &Case<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
     let unsaved_on_volume = state_volume::has_unsaved(seen, &case.history);
-    Step::CleanUp {
-        state: false,
-        volume: !(on_volume || unsaved_on_volume),
-        record: !(case.record.unsaved || unsaved_on_volume),
+    let mut kept = vec![Component::State];
+    if on_volume || unsaved_on_volume {
+        kept.push(Component::Cache);
     }
+    if case.record.unsaved || unsaved_on_volume {
+        kept.extend([Component::Report, Component::Record]);
+    }
+    Step::CleanUp { kept }
 }
 
 /// What to do with a deleted resource.
@@ -137,10 +141,10 @@ fn nothing_was_applied(mut case: Case<'_>) -> Decision {
             kept::on_volume(case.tf)
         ),
     };
+    let in_secrets = secrets.then_some(Component::State);
+    let on_volume = claim.then_some(Component::Cache);
     let clean_up = Step::CleanUp {
-        state: !secrets,
-        volume: !claim,
-        record: true,
+        kept: in_secrets.into_iter().chain(on_volume).collect(),
     };
     let_go(&mut case, clean_up);
     let message = format!("{message}; the adopted or pushed state is kept {left}");
@@ -149,11 +153,7 @@ fn nothing_was_applied(mut case: Case<'_>) -> Decision {
 }
 
 fn gone(mut case: Case<'_>, message: &str) -> Decision {
-    let everything = Step::CleanUp {
-        state: true,
-        volume: true,
-        record: true,
-    };
+    let everything = Step::CleanUp { kept: Vec::new() };
     let_go(&mut case, everything);
     let situation = Situation::busy(State::Destroying, DESTROYED, message);
     case.done(&situation, None, None)

@@ -1,6 +1,7 @@
 //! What `decide` asks for. [`Step`] is the whole write surface of the operator.
 
 use alustan_api::TerraformStatus;
+use alustan_api::labels::Component;
 use alustan_api::run::{History, RunInputs, RunProgress, RunRecord};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{
@@ -50,16 +51,11 @@ pub enum Step {
     DeleteOutputs(OutputsObject),
     /// Delete the claim of the cache volume, which lost its volume.
     DeleteClaim,
-    /// Delete what is left of the resource's own objects, its builds elsewhere and state included or not,
+    /// Delete all objects of the resource but the components `kept`, which are labelled as orphaned: its builds in another namespace too,
     /// and the mark of its namespace, if nothing else that was applied is in there.
     CleanUp {
-        /// Whether the state goes, too.
-        state: bool,
-        /// Whether the cache volume goes: it stays where it holds a state that stays.
-        volume: bool,
-        /// Whether run record and report go: they stay where a state is left that a run could not save, since the record has the key
-        /// that opens it.
-        record: bool,
+        /// What may hold the only copy of a state, or the key that opens it.
+        kept: Vec<Component>,
     },
     /// Let the resource go.
     RemoveFinalizer,

@@ -1,5 +1,6 @@
 //! Resources without a run record: new, restored from a backup, record deleted by hand, or kept alive only by other finalizers.
 
+use alustan_api::labels::Component;
 use alustan_api::run::{History, Lineage, RunRecord};
 use alustan_api::{State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
@@ -185,14 +186,12 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
     } else {
         "nothing is applied"
     };
-    let state = !abandoned;
-    let volume = state || !state_volume::may_hold_state(tf, seen);
-    let clean_up = Step::CleanUp {
-        state,
-        volume,
-        record: true,
+    let kept = match (abandoned, state_volume::may_hold_state(tf, seen)) {
+        (false, _) => Vec::new(),
+        (true, false) => vec![Component::State],
+        (true, true) => vec![Component::State, Component::Cache],
     };
-    let steps = vec![clean_up, Step::RemoveFinalizer];
+    let steps = vec![Step::CleanUp { kept }, Step::RemoveFinalizer];
     let gone = Situation::busy(State::Destroying, "Destroyed", message);
     decision(tf, seen, steps, &gone, now)
 }

@@ -91,15 +91,10 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Everything that carries our labels for this resource, its builds elsewhere first; the state last,
-    /// and only if it is to go. What is orphaned stays, also if a later clean-up has to complete this one and no longer finds the
-    /// record. Then the mark of the namespace, if this was the last that was applied in it.
-    pub(super) async fn clean_up(
-        &self,
-        state: bool,
-        volume: bool,
-        record: bool,
-    ) -> Result<(), Error> {
+    /// Deletes everything that carries our labels for this resource but the components `kept`, its builds elsewhere first. What is
+    /// orphaned stays, also if a later clean-up has to complete this one and no longer finds the record. Then the mark of the namespace,
+    /// if this was the last that was applied in it.
+    pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(
             "{}={},{}={uid}",
@@ -114,21 +109,15 @@ impl Pass<'_> {
         self.delete_all::<RoleBinding>(&ours).await?;
         self.delete_all::<Role>(&ours).await?;
         self.delete_all::<ServiceAccount>(&ours).await?;
-        if !volume {
-            self.orphan::<PersistentVolumeClaim>(&ours).await?;
-        }
-        self.delete_all::<PersistentVolumeClaim>(&owned).await?;
-        let mut kept = Vec::new();
-        if !state {
-            kept.push(Component::State);
-        }
-        if !record {
-            kept.extend([Component::Report, Component::Record]);
-        }
         for component in kept {
             let of = format!("{ours},{}={}", labels::COMPONENT, component.as_str());
-            self.orphan::<Secret>(&of).await?;
+            if *component == Component::Cache {
+                self.orphan::<PersistentVolumeClaim>(&of).await?;
+            } else {
+                self.orphan::<Secret>(&of).await?;
+            }
         }
+        self.delete_all::<PersistentVolumeClaim>(&owned).await?;
         self.delete_all::<ConfigMap>(&ours).await?;
         self.delete_all::<Secret>(&owned).await?;
         if self.cx.settings.marks_namespaces {

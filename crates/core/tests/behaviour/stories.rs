@@ -82,20 +82,11 @@ fn word(step: &Step) -> String {
         Step::DeleteOutputs(OutputsObject::Secret(name)) => format!("Delete Secret {name}"),
         Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => format!("Delete ConfigMap {name}"),
         Step::DeleteClaim => "DeleteClaim".to_owned(),
-        Step::CleanUp {
-            record: false,
-            volume: false,
-            ..
-        } => "CleanUp but record and volume".to_owned(),
-        Step::CleanUp { record: false, .. } => "CleanUp but the record".to_owned(),
-        Step::CleanUp {
-            state: true,
-            volume: false,
-            ..
-        } => "CleanUp with state but the volume".to_owned(),
-        Step::CleanUp { state: true, .. } => "CleanUp with state".to_owned(),
-        Step::CleanUp { volume: false, .. } => "CleanUp but the volume".to_owned(),
-        Step::CleanUp { .. } => "CleanUp".to_owned(),
+        Step::CleanUp { kept } if kept.is_empty() => "CleanUp".to_owned(),
+        Step::CleanUp { kept } => {
+            let kept: Vec<_> = kept.iter().map(|it| it.as_str()).collect();
+            format!("CleanUp but {}", kept.join(", "))
+        }
         Step::RemoveFinalizer => "RemoveFinalizer".to_owned(),
     }
 }

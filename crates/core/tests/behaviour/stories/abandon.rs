@@ -33,11 +33,11 @@ fn failed(message: &str) -> World {
 }
 
 #[rstest]
-#[case::in_the_report(true, "nope", "CleanUp but the record", "Secret web-report")]
+#[case::in_the_report(true, "nope", "CleanUp but state, report, record", "Secret web-report")]
 #[case::on_the_volume(
     false,
     NOT_SAVED,
-    "CleanUp but record and volume",
+    "CleanUp but state, cache, report, record",
     "PersistentVolumeClaim web-cache"
 )]
 fn unsaved_state_stays_with_the_key_that_opens_it(
@@ -78,7 +78,7 @@ fn volume_of_an_interrupted_run_stays() {
         words(&world.delete().look_once().decision.steps),
         [
             "SwapRecord Recorded",
-            "CleanUp but record and volume",
+            "CleanUp but state, cache, report, record",
             "RemoveFinalizer"
         ]
     );
@@ -92,7 +92,11 @@ fn record_goes_once_a_run_has_saved_the_state() {
     world.orphan(true);
     assert_eq!(
         words(&world.delete().look_once().decision.steps),
-        ["SwapRecord Recorded", "CleanUp", "RemoveFinalizer"]
+        [
+            "SwapRecord Recorded",
+            "CleanUp but state",
+            "RemoveFinalizer"
+        ]
     );
 }
 

@@ -31,11 +31,7 @@ fn a_resource_for_which_nothing_was_applied_goes_at_once() {
     let looked = world.look_once();
     assert_eq!(
         words(&looked.decision.steps),
-        [
-            "SwapRecord Starting",
-            "CleanUp with state",
-            "RemoveFinalizer"
-        ]
+        ["SwapRecord Starting", "CleanUp", "RemoveFinalizer"]
     );
     assert!(world.tf.is_none());
 }

@@ -132,7 +132,11 @@ fn an_orphaned_resource_goes_and_leaves_everything_and_its_state() {
     let looked = world.look_once();
     assert_eq!(
         words(&looked.decision.steps),
-        ["SwapRecord Recorded", "CleanUp", "RemoveFinalizer"]
+        [
+            "SwapRecord Recorded",
+            "CleanUp but state",
+            "RemoveFinalizer"
+        ]
     );
     assert!(world.tf.is_none() && !world.real.is_empty());
     assert!(world.objects.contains("web-state"));
@@ -220,13 +224,8 @@ fn an_orphaned_resource_for_which_nothing_was_applied_leaves_no_empty_state() {
 
 /// The objects of an adopted or pushed state exist, and it may be the only copy.
 #[rstest]
-#[case::adopted_or_pushed(true, false, "CleanUp", "Secrets of this namespace")]
-#[case::on_an_adopted_volume(
-    false,
-    true,
-    "CleanUp with state but the volume",
-    "PersistentVolumeClaim web-cache"
-)]
+#[case::adopted_or_pushed(true, false, "CleanUp but state", "Secrets of this namespace")]
+#[case::on_an_adopted_volume(false, true, "CleanUp but cache", "PersistentVolumeClaim web-cache")]
 fn state_that_no_run_wrote_stays_where_nothing_was_applied(
     #[case] secrets: bool,
     #[case] claim: bool,

@@ -84,7 +84,7 @@ fn the_volume_stays_where_the_state_stays() {
     let looked = world.delete().look_once();
     let wanted = [
         "SwapRecord Recorded",
-        "CleanUp but the volume",
+        "CleanUp but state, cache",
         "RemoveFinalizer",
     ];
     assert_eq!(words(&looked.decision.steps), wanted);

@@ -10,10 +10,10 @@ use crate::fixtures::Edit as _;
 use crate::world::World;
 
 #[rstest]
-#[case::nothing_was_applied(false, false, &["CleanUp with state", "RemoveFinalizer"], "Destroyed")]
+#[case::nothing_was_applied(false, false, &["CleanUp", "RemoveFinalizer"], "Destroyed")]
 #[case::applied_things_are_not_forgotten(true, false, &[], "PinLost")]
 #[case::nothing_can_be_made_in_a_namespace_that_goes(
-    true, true, &["CleanUp with state", "RemoveFinalizer"], "Destroyed")]
+    true, true, &["CleanUp", "RemoveFinalizer"], "Destroyed")]
 fn a_deleted_resource_without_record_and_pin(
     #[case] applied: bool,
     #[case] namespace_terminating: bool,

@@ -108,7 +108,7 @@ fn a_namespace_that_goes_takes_what_is_unknown_with_it() {
         namespace_terminating: true,
     });
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
-    let steps = ["CleanUp with state", "RemoveFinalizer"];
+    let steps = ["CleanUp", "RemoveFinalizer"];
     assert_eq!(words(&decision.steps), steps);
 }
 

@@ -1,5 +1,6 @@
 //! What the controller writes.
 
+use alustan_api::labels::Component;
 use alustan_api::names;
 use alustan_api::run::{Pin, RunProgress, RunRecord, key};
 use alustan_core::admission;
@@ -129,8 +130,8 @@ impl World {
     }
 
     fn enact(&mut self, step: &Step, seen: &Seen, pass: &mut Pass) -> Result<(), Ended> {
-        if let Step::CleanUp { state, record, .. } = step {
-            return self.clean_up(*state, *record, pass);
+        if let Step::CleanUp { kept } = step {
+            return self.clean_up(kept, pass);
         }
         pass.count()?;
         match step {
@@ -441,20 +442,22 @@ impl World {
         }
     }
 
-    fn clean_up(&mut self, state: bool, record: bool, pass: &mut Pass) -> Result<(), Ended> {
+    fn clean_up(&mut self, kept: &[Component], pass: &mut Pass) -> Result<(), Ended> {
         for name in self.jobs.keys().cloned().collect::<Vec<_>>() {
             pass.count()?;
             self.delete_job(&name);
         }
         pass.count()?;
         self.objects
-            .retain(|name| !state && name.contains("-state"));
+            .retain(|name| kept.contains(&Component::State) && name.contains("-state"));
         for is_record in [self.record_first, !self.record_first] {
             pass.count()?;
             if !is_record {
                 self.pin = None;
-                self.cache = CacheSeen::Absent;
-            } else if record {
+                if !kept.contains(&Component::Cache) {
+                    self.cache = CacheSeen::Absent;
+                }
+            } else if !kept.contains(&Component::Record) {
                 self.earlier.push(self.record.take());
                 self.progress = None;
                 self.ledger.forget_runs();
