@@ -166,6 +166,7 @@ pub const ALL: &[&str] = &[
     "RegistryUnreachable",
     "RegistryUnsupported",
     "Rejected",
+    "ReportInvalid",
     "ReportNotRecorded",
     "RepositoryEmpty",
     "RepositoryNotFound",

@@ -53,6 +53,9 @@ pub fn absorb(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Absorbed> {
         if let Some(inputs) = &current.inputs {
             report.state_address = address(tf, &inputs.backend, report.state_address);
         }
+        if let Some(failure) = progress::contradiction(&report, current.record.cancel) {
+            fail(&mut report, failure);
+        }
         (report, current.outputs.as_ref())
     } else {
         let report = lost(current, run, seen.job.as_ref(), now)?;

@@ -1,7 +1,8 @@
 //! Validates run reports (rule 12). Module code has the runner's token, so a report may hold any bytes.
 
 use alustan_api::report::{
-    ChangeSet, Failure, MAX_CHANGES, MAX_TEXT, PlanAsks, RunReport, StepTimes, Undeclared,
+    ChangeSet, Failure, FailureClass, MAX_CHANGES, MAX_TEXT, PlanAsks, RunReport, RunResult,
+    StepTimes, Undeclared,
 };
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
@@ -260,6 +261,30 @@ pub fn report(told: RunReport, run: &RunSpec, now: Timestamp) -> RunReport {
         finished_at: told.finished_at.clamp(started_at, end),
         ..told
     }
+}
+
+/// Failure of a run whose `report` has a result that it cannot have: changes without a plan to approve, or a cancellation that the operator
+/// did not request. As a failure it costs a retry. Otherwise the same run would start again at once, without end.
+pub(crate) fn contradiction(report: &RunReport, is_cancelled: bool) -> Option<Failure> {
+    let what = match report.result {
+        RunResult::Changes if report.kind != RunKind::Drift && report.asks.is_none() => {
+            "changes, but no plan to approve"
+        }
+        RunResult::Cancelled if !is_cancelled => "a cancellation that the operator did not request",
+        RunResult::Changes
+        | RunResult::Cancelled
+        | RunResult::NoChanges
+        | RunResult::Done
+        | RunResult::Failed => return None,
+    };
+    Some(Failure {
+        class: FailureClass::Module,
+        reason: "ReportInvalid".to_owned(),
+        message: format!(
+            "run {} ({}) reported {what}: code of the module or of a provider may have written its report",
+            report.number, report.kind
+        ),
+    })
 }
 
 /// Validates an engine: truncates its version.

@@ -1,6 +1,6 @@
 //! Rule 10: failures have a budget, and the world's faults cost none of it.
 
-use alustan_api::report::{Failure, FailureClass};
+use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use alustan_api::{RECONCILE_AT, State};
 use alustan_core::build;
@@ -73,6 +73,27 @@ fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
     );
     world.pass(100_000);
     assert!(is_quiet(&world.look_once()), "stalled is stalled");
+}
+
+/// Code of the module can write the report. Without a retry that it costs, the run would start again at once, without end.
+#[rstest]
+#[case::changes_without_a_plan(RunResult::Changes)]
+#[case::cancelled_by_itself(RunResult::Cancelled)]
+fn result_that_a_run_cannot_have_costs_a_retry(#[case] result: RunResult) {
+    let mut world = World::new();
+    for number in 1..=2 {
+        world.run_to(Stage::Applying);
+        world.act(0, Act::Fail(FailureClass::Module));
+        let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
+        report.result = result;
+        report.failure = None;
+        world.look_once();
+        assert_eq!(world.reason(), "ReportInvalid");
+        assert!(is_quiet(&world.look_once()), "not before its time");
+        assert_eq!(world.run_number(), number);
+        world.pass(600);
+    }
+    assert!(world.is_stalled());
 }
 
 #[test]
