@@ -10,9 +10,6 @@ use crate::run::{RunKind, StateLock};
 /// termination message must stay below 4096 bytes (kubelet's limit).
 pub const MAX_TEXT: usize = 2000;
 
-/// What the message of a failure has where a state was not saved, whatever the reason of the failure is.
-pub const NOT_SAVED: &str = "the state is not saved";
-
 /// How many changed resources a report names.
 pub const MAX_CHANGES: usize = 20;
 
@@ -45,6 +42,12 @@ pub struct RunReport {
     pub lock: Option<StateLock>,
     /// Why it failed.
     pub failure: Option<Failure>,
+    /// Where its state is kept if it could not be saved.
+    #[serde(default)]
+    pub unsaved: Option<UnsavedPlace>,
+    /// Whether no unsaved state of an earlier run is left in the report Secret and on the cache volume, if that was mounted.
+    #[serde(default)]
+    pub recovered: bool,
     /// Where the state lives, as the engine resolved it.
     pub state_address: Option<String>,
     /// Where it was copied from.
@@ -63,6 +66,17 @@ pub struct RunReport {
     pub started_at: Timestamp,
     /// When it was done.
     pub finished_at: Timestamp,
+}
+
+/// Where a run kept a state that it could not save. The next run saves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UnsavedPlace {
+    /// The report Secret.
+    Report,
+    /// The cache volume alone.
+    CacheVolume,
+    /// Possibly the cache volume: the run was interrupted while it applied.
+    Unknown,
 }
 
 /// A variable that the module does not declare.

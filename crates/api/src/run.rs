@@ -22,7 +22,7 @@ use crate::ApprovalRule;
 use crate::architecture::Architecture;
 use crate::engine::Engine;
 use crate::notification::NotificationEvent;
-use crate::report::{Failure, RunReport};
+use crate::report::{Failure, RunReport, UnsavedPlace};
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
 /// new one rebuilds images when the operator is upgraded.
@@ -627,6 +627,8 @@ pub struct History {
     pub notices: Notices,
     /// Whether pods can use the cache volume.
     pub cache: CacheVolume,
+    /// State that a run could not save, if no run has saved it since.
+    pub unsaved: Option<UnsavedState>,
     /// The restore after which this resource continues the run numbers and the state of an earlier one.
     pub restored: Option<Restored>,
     /// Reports of the last runs, newest first.
@@ -642,6 +644,16 @@ pub struct Restored {
     /// Number of the run that had not ended in the backup and may have changed real objects.
     #[serde(default)]
     pub open_run: Option<i64>,
+}
+
+/// A state that a run could not save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnsavedState {
+    /// Number of the run.
+    pub run: i64,
+    /// Where the run kept the state.
+    pub place: UnsavedPlace,
 }
 
 /// Whether pods can use the cache volume, which may be in a zone or on a node that is gone.

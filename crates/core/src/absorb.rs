@@ -201,6 +201,8 @@ fn lost(
         lineage: None,
         lock: None,
         failure,
+        unsaved: None,
+        recovered: false,
         state_address: None,
         moved_from: None,
         engine: None,
@@ -290,6 +292,7 @@ fn fold(
     }
     next.architecture = architecture_with(&report, run, half_way).or(next.architecture);
     let failure = report.failure.as_ref();
+    next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, half_way);
     let unpulled = failure.filter(|failure| failure.reason == IMAGE_PULL);
     next.cache = cache_after(history.cache, run.cache, failure, report.result);
     if unpulled.is_some() {
@@ -376,13 +379,11 @@ fn fold(
     next
 }
 
-/// Drops old reports. Reports of the drift, the pending plan and an unsaved or interrupted state are kept.
+/// Drops old reports. Reports of the drift and the pending plan are kept.
 fn drop_old_reports(history: &mut History) {
     let told = [
         history.drift.as_ref().map(|drift| drift.run),
         history.pending.as_ref().map(|plan| plan.run),
-        state_volume::unsaved(history).map(|report| report.number),
-        state_volume::interrupted(history).map(|report| report.number),
     ];
     while history.reports.len() > REPORTS {
         let last = history

@@ -43,7 +43,7 @@ fn let_go(case: &mut Case<'_>, clean_up: Step) {
 fn all_but_state(case: &Case<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
-    let unsaved_on_volume = state_volume::has_unsaved(seen, &case.history);
+    let unsaved_on_volume = state_volume::may_hold_unsaved(seen, &case.history);
     let mut kept = vec![Component::State];
     if on_volume || unsaved_on_volume {
         kept.push(Component::Cache);

@@ -1,7 +1,8 @@
 //! Restore from a backup: the run record of an earlier resource of the same name is bound to a new uid. Run numbers, the engine and what is known
 //! of the state are kept. Runs, approvals, inputs, images and accounts are derived again.
 
-use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord};
+use alustan_api::report::UnsavedPlace;
+use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
 use alustan_api::{ApprovalMode, KEPT, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -169,6 +170,7 @@ pub(crate) fn take_over(
         restored: Some(Restored { at: now, open_run }),
         engine: left.history.engine.as_ref().map(progress::engine),
         architecture: left.history.architecture,
+        unsaved: left.history.unsaved.or_else(|| open_run.map(interrupted)),
         ..History::default()
     };
     let ask = because(&history).unwrap_or_default();
@@ -196,6 +198,14 @@ pub(crate) fn take_over(
         State::Pending
     };
     (steps, Situation::busy(state, "Restored", message))
+}
+
+/// The state that run `number` may have kept on the cache volume after the backup was made.
+const fn interrupted(number: i64) -> UnsavedState {
+    UnsavedState {
+        run: number,
+        place: UnsavedPlace::Unknown,
+    }
 }
 
 /// Returns the uid in annotation [`KEPT`] of `tf` if it is that of another resource, as after a restore from a backup.

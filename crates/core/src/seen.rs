@@ -175,11 +175,13 @@ pub struct ForeignState {
     pub claim: bool,
 }
 
-/// Neither record nor pin exist.
+/// Neither record nor pin exist, or they cannot be read and the resource is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NothingLeft {
     /// Whether they went with their namespace, in which nothing can be made any more.
     pub namespace_terminating: bool,
+    /// Whether record or pin exist and cannot be read.
+    pub unreadable: bool,
 }
 
 /// The run record of an earlier resource of the same name, as after a restore from a backup.

@@ -140,12 +140,13 @@ impl Plan {
 
     /// Whether the pod mounts the cache volume. A destroy does not wait for a new one, but mounts the one that is there: it may hold the
     /// approved plan and a state to save first, and its plugin cache has the providers that the image lacks. A volume with which the pod
-    /// does not start costs the destroy one wait; the next attempt goes without it.
+    /// does not start costs the destroy one wait; the next attempt goes without it, unless the volume holds the only copy of a state.
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
         let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
         let is_usable = state_volume::usability(seen, history) != CacheVolume::Unusable;
         (is_usable || !destroys) && has_cache(tf, seen, history, !first && !destroys)
+            || state_volume::holds_only_copy(seen, history)
             || state_volume::is_used_by(&self.inputs.backend)
             || self
                 .inputs
@@ -321,7 +322,9 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
     };
     match (claim, cache) {
         (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
-        (Some(_), CacheSeen::Absent | CacheSeen::Lost) if state_volume::holds_state(seen) => {
+        (Some(_), CacheSeen::Absent | CacheSeen::Lost)
+            if state_volume::holds_state(seen) || state_volume::holds_only_copy(seen, history) =>
+        {
             Vec::new()
         }
         (Some(claim), CacheSeen::Absent) => vec![ensure(claim)],

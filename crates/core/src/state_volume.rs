@@ -1,8 +1,10 @@
 //! A state on the cache volume, by explicit choice (rule 2): that volume holds what cannot be made
 //! again.
 
-use alustan_api::report::{Failure, NOT_SAVED, RunReport, RunResult};
-use alustan_api::run::{BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec};
+use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
+use alustan_api::run::{
+    BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec, UnsavedState,
+};
 use alustan_api::{ABANDON, BackendProvider, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
@@ -11,47 +13,56 @@ use crate::decide::Case;
 use crate::seen::{CacheSeen, NOT_STARTED, Seen, UNSCHEDULABLE, Waiting};
 use crate::status::Situation;
 
-/// Report of the run that could not save its state, if no run had a result since: each run saves that state first.
-pub(crate) fn unsaved(history: &History) -> Option<&RunReport> {
-    since_result(history, is_unsaved)
-}
-
-/// Report of the run that was interrupted or killed, if no run had a result since. Without a connection to the API server, it may have kept
-/// its state on the cache volume and reported nothing.
-pub(crate) fn interrupted(history: &History) -> Option<&RunReport> {
-    since_result(history, |failure| {
-        ["Interrupted", "OutOfMemory"].contains(&failure.reason.as_str())
-    })
-}
-
-/// Report of the newest run with a `wanted` failure after the last run with a result.
-fn since_result(history: &History, wanted: fn(&Failure) -> bool) -> Option<&RunReport> {
-    let failed =
-        |report: &&RunReport| matches!(report.result, RunResult::Failed | RunResult::Cancelled);
-    let mut since = history.reports.iter().take_while(failed);
-    since.find(|report| report.failure.as_ref().is_some_and(wanted))
-}
-
-/// Whether a run with this failure could not save its state. A run that failed for another reason has that reason.
-fn is_unsaved(failure: &Failure) -> bool {
-    failure.reason == "StateNotSaved" || failure.message.contains(NOT_SAVED)
+/// State that is still unsaved after a run with this `report`. `before`: the one before it. `has_begun`: whether the run began to change things.
+pub(crate) fn unsaved_after(
+    before: Option<UnsavedState>,
+    run: &RunSpec,
+    report: &RunReport,
+    has_begun: bool,
+) -> Option<UnsavedState> {
+    let kept = |place| UnsavedState {
+        run: report.number,
+        place,
+    };
+    let has_result = !matches!(report.result, RunResult::Failed | RunResult::Cancelled);
+    let is_left = |unsaved: &UnsavedState| match unsaved.place {
+        UnsavedPlace::Report => !report.recovered,
+        UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
+        UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
+    };
+    // Without a connection to the API server, a run keeps its state on the cache volume and reports nothing.
+    let reason = report.failure.as_ref().map(|it| it.reason.as_str());
+    let is_interrupted = matches!(reason, Some("Interrupted" | "OutOfMemory"));
+    let may_hold = has_begun && run.cache && is_interrupted;
+    let told = report.unsaved.map(kept);
+    told.or_else(|| before.filter(is_left))
+        .or_else(|| may_hold.then(|| kept(UnsavedPlace::Unknown)))
 }
 
 /// Whether the claim exists and may hold a state that a run could not save.
-pub(crate) fn has_unsaved(seen: &Seen, history: &History) -> bool {
-    let may_hold = unsaved(history).or_else(|| interrupted(history)).is_some();
+pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
+    let place = history.unsaved.map(|unsaved| unsaved.place);
+    let may_hold = matches!(
+        place,
+        Some(UnsavedPlace::CacheVolume | UnsavedPlace::Unknown)
+    );
     seen.cache != CacheSeen::Absent && may_hold
+}
+
+/// Whether the claim exists and holds the only copy of a state.
+pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
+    let place = history.unsaved.map(|unsaved| unsaved.place);
+    seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
 }
 
 /// Whether pods can use the cache volume. One that holds a state, or the only copy of one that a run could not save, counts as usable, so
 /// that it is waited for. One that may hold the state of an interrupted run is done without, but not replaced.
 pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
-    let in_report = seen.record.as_ref().is_some_and(|record| record.unsaved);
-    if holds_state(seen) || unsaved(history).is_some() && !in_report {
+    if holds_state(seen) || holds_only_copy(seen, history) {
         return CacheVolume::Usable;
     }
     match history.cache {
-        CacheVolume::Unusable if interrupted(history).is_some() => CacheVolume::Suspect,
+        CacheVolume::Unusable if may_hold_unsaved(seen, history) => CacheVolume::Suspect,
         known => known,
     }
 }
@@ -94,22 +105,29 @@ impl Case<'_> {
             return String::new();
         }
         let claim = names::cache(&self.tf.name_any());
-        if let Some(report) = unsaved(&self.history).filter(|_| !self.record.unsaved) {
-            return format!(
+        match self.history.unsaved {
+            Some(UnsavedState {
+                run: number,
+                place: UnsavedPlace::CacheVolume,
+            }) => format!(
                 "; no run starts without PersistentVolumeClaim {claim}, where run {number} kept the state that it could not save. If its \
                  volume is lost for good, so is that state: what run {number} created last is missing in the stored state, and has to be \
                  imported. Only if you accept that: kubectl delete persistentvolumeclaim {claim} -n {namespace}",
-                number = report.number,
                 namespace = self.tf.namespace().unwrap_or_default(),
-            );
-        }
-        interrupted(&self.history).map_or_else(String::new, |report| {
-            format!(
-                "; the next run starts without PersistentVolumeClaim {claim}, where run {} may have kept its state when it was \
+            ),
+            Some(UnsavedState {
+                run: number,
+                place: UnsavedPlace::Unknown,
+            }) => format!(
+                "; the next run starts without PersistentVolumeClaim {claim}, where run {number} may have kept its state when it was \
                  interrupted; the claim is kept until a run succeeds",
-                report.number
-            )
-        })
+            ),
+            Some(UnsavedState {
+                place: UnsavedPlace::Report,
+                ..
+            })
+            | None => String::new(),
+        }
     }
 
     /// That a run with `backend` would find nothing where the state was: everything would be made a

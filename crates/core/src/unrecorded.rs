@@ -181,16 +181,23 @@ fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestam
     if is_unknown(tf, seen) && !abandoned && !nothing.namespace_terminating {
         return begin(tf, seen, now);
     }
-    let message = if applied {
-        "its state and pin are gone: what it applied is left as it is"
+    let message = if nothing.unreadable {
+        kept::unreadable(tf)
+    } else if applied {
+        "its state and pin are gone: what it applied is left as it is".to_owned()
     } else {
-        "nothing is applied"
+        "nothing is applied".to_owned()
     };
-    let kept = match (abandoned, state_volume::may_hold_state(tf, seen)) {
-        (false, _) => Vec::new(),
-        (true, false) => vec![Component::State],
-        (true, true) => vec![Component::State, Component::Cache],
-    };
+    let mut kept = Vec::new();
+    if abandoned {
+        kept.push(Component::State);
+    }
+    if abandoned && (nothing.unreadable || state_volume::may_hold_state(tf, seen)) {
+        kept.push(Component::Cache);
+    }
+    if nothing.unreadable {
+        kept.extend([Component::Report, Component::Record]);
+    }
     let steps = vec![Step::CleanUp { kept }, Step::RemoveFinalizer];
     let gone = Situation::busy(State::Destroying, "Destroyed", message);
     decision(tf, seen, steps, &gone, now)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use alustan_api::Engine;
 use alustan_api::report::{
-    ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult, StepTimes, Undeclared,
+    ChangeSet, ENGINE_SWITCH, Failure, PlanAsks, RunResult, StepTimes, Undeclared, UnsavedPlace,
 };
 use alustan_api::run::{Outputs, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord, StateLock};
 use k8s_openapi::jiff::Timestamp;
@@ -85,6 +85,10 @@ pub(crate) struct Findings {
     pub(crate) state_address: Option<String>,
     /// Where the state was copied from.
     pub(crate) moved_from: Option<String>,
+    /// Where the state is kept if it could not be saved.
+    pub(crate) unsaved: Option<UnsavedPlace>,
+    /// Whether no unsaved state of an earlier run is left.
+    pub(crate) recovered: bool,
     /// The module's own backend, with the state.
     pub(crate) own_backend: Option<OwnBackend>,
     pub(crate) engine: Option<Engine>,
@@ -117,6 +121,7 @@ impl Session {
         findings.own_backend = self.own_backend();
         findings.moved_from = self.move_state().await?;
         self.push_leftover().await?;
+        findings.recovered = true;
         let mut state = self.look_at_state().await?;
         let done = match kind {
             RunKind::Plan => {
@@ -209,7 +214,7 @@ impl Session {
         } else {
             self.apply_plan().await
         };
-        self.rescue_state(applied).await?;
+        self.rescue_state(applied, findings).await?;
         findings.outputs = Some(self.outputs().await?);
         Ok(RunResult::Done)
     }
@@ -249,7 +254,7 @@ impl Session {
                     .map(drop)
             }
         };
-        self.rescue_state(destroyed).await?;
+        self.rescue_state(destroyed, findings).await?;
         Ok(RunResult::Done)
     }
 

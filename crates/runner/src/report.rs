@@ -232,6 +232,8 @@ mod tests {
                 reason: "ApplyFailed".into(),
                 message: "\u{1F600}".repeat(MAX_TEXT),
             }),
+            unsaved: None,
+            recovered: false,
             state_address: None,
             moved_from: None,
             engine: None,

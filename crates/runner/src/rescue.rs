@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alustan_api::report::{Failure, MAX_TEXT, NOT_SAVED};
+use alustan_api::report::{Failure, MAX_TEXT, UnsavedPlace};
 use alustan_api::run::key;
 
 use crate::command::Ending;
-use crate::execute::Ended;
+use crate::execute::{Ended, Findings};
 use crate::failure::{Step, cut, world};
 use crate::leftover::{self, Unkept};
 use crate::record::RecordError;
@@ -32,13 +32,17 @@ enum Place {
 
 impl Session {
     /// Saves what the engine could not save. The result stays what it was.
-    pub(crate) async fn rescue_state(&self, result: Result<(), Failure>) -> Result<(), Failure> {
+    pub(crate) async fn rescue_state(
+        &self,
+        result: Result<(), Failure>,
+        findings: &mut Findings,
+    ) -> Result<(), Failure> {
         let file = self.directory.join(leftover::FILE);
         if !file.is_file() {
             return result;
         }
         crate::say!("the engine could not save the state");
-        let Some(note) = self.rescue(&file).await else {
+        let Some(note) = self.rescue(&file, findings).await else {
             let _ = fs::remove_file(&file);
             return result;
         };
@@ -55,7 +59,7 @@ impl Session {
 
     /// Pushes the state, which is kept before: the pod may end at any time. Where that is in vain,
     /// says what became of it.
-    async fn rescue(&self, file: &Path) -> Option<String> {
+    async fn rescue(&self, file: &Path, findings: &mut Findings) -> Option<String> {
         let on_cache = self.keep_on_cache(file);
         let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
         let Err(push) = self.push(file).await else {
@@ -68,6 +72,11 @@ impl Session {
             let end = self.commands.end_of_grace();
             in_report = self.keep_in_report(file, Patience::until(end)).await;
         }
+        findings.unsaved = match (&in_report, &on_cache) {
+            (Ok(()), _) => Some(UnsavedPlace::Report),
+            (Err(_), Ok(())) => Some(UnsavedPlace::CacheVolume),
+            (Err(_), Err(_)) => None,
+        };
         Some(self.what_became_of(file, in_report, on_cache, &push))
     }
 
@@ -106,7 +115,7 @@ impl Session {
             }
         };
         format!(
-            "{NOT_SAVED}; it is kept {place}, and the next run pushes it before \
+            "the state is not saved; it is kept {place}, and the next run pushes it before \
              anything else: {}",
             push.message
         )

@@ -84,6 +84,8 @@ pub async fn run(context: Context) -> ExitCode {
         lineage: findings.lineage.take(),
         lock: findings.lock.take(),
         failure,
+        unsaved: findings.unsaved,
+        recovered: findings.recovered,
         state_address: findings.state_address.take(),
         moved_from: findings.moved_from.take(),
         engine: findings.engine.take(),

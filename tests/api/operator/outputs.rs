@@ -65,6 +65,8 @@ fn done(tf: &Terraform, number: i64, signing_key: &[u8]) -> Done {
         lineage: None,
         lock: None,
         failure: None,
+        unsaved: None,
+        recovered: false,
         state_address: None,
         moved_from: None,
         engine: None,

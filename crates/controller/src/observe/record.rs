@@ -108,7 +108,7 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let nothing = deleting && record.is_none() && pin.is_none();
     let nothing_left = if nothing {
         check_is_latest(cx, tf).await?;
-        Some(nothing_left(cx, &namespace).await?)
+        Some(nothing_left(cx, &namespace, given_up).await?)
     } else {
         None
     };
@@ -176,13 +176,18 @@ async fn check_is_latest(cx: &Context, tf: &Terraform) -> Result<(), Error> {
     }
 }
 
-async fn nothing_left(cx: &Context, namespace: &str) -> Result<NothingLeft, Error> {
+async fn nothing_left(
+    cx: &Context,
+    namespace: &str,
+    unreadable: bool,
+) -> Result<NothingLeft, Error> {
     let api: Api<Namespace> = Api::all(cx.client.clone());
     let namespace = call("read the namespace", api.get_metadata_opt(namespace)).await?;
     let alive =
         |namespace: &PartialObjectMeta<Namespace>| namespace.metadata.deletion_timestamp.is_none();
     Ok(NothingLeft {
         namespace_terminating: !namespace.as_ref().is_some_and(alive),
+        unreadable,
     })
 }
 

@@ -117,11 +117,22 @@ pub(crate) fn left(case: &Case<'_>) -> String {
     format!("what it manages is left as it is, and so is its state{state}{unsaved}")
 }
 
+/// What stays of a resource whose record cannot be read.
+pub(crate) fn unreadable(tf: &Terraform) -> String {
+    let name = tf.name_any();
+    let namespace = tf.namespace().unwrap_or_default();
+    format!(
+        "the run record cannot be read: what the resource manages is left as it is, and so are its state, run record and cache volume: \
+         kubectl get secrets,persistentvolumeclaims -n {namespace} -l {}={name}",
+        alustan_api::labels::NAME,
+    )
+}
+
 /// Where the state is left that a run could not save, and how to save it, as the end of a message.
 fn unsaved(case: &Case<'_>) -> Option<String> {
     let name = case.tf.name_any();
-    let on_volume = state_volume::has_unsaved(case.seen, &case.history);
-    let is_known = case.record.unsaved || state_volume::unsaved(&case.history).is_some();
+    let on_volume = state_volume::may_hold_unsaved(case.seen, &case.history);
+    let is_known = case.record.unsaved || state_volume::holds_only_copy(case.seen, &case.history);
     let what = if is_known {
         "the unsaved state"
     } else {

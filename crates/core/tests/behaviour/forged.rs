@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::report::{
     ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
-    Undeclared,
+    Undeclared, UnsavedPlace,
 };
 use alustan_api::run::{
     Claim, Lineage, MAX_SLOTS, Output, OwnBackend, RunKind, RunPhase, RunProgress, RunRecord,
@@ -182,17 +182,24 @@ fn report() -> BoxedStrategy<RunReport> {
         .prop_map(|(id, because)| PlanAsks { id, because });
     let texts = (prop::option::of(text()), prop::option::of(text()), text());
     let times = (time(), time(), any::<u64>());
+    let unsaved = prop::sample::select(vec![
+        UnsavedPlace::Report,
+        UnsavedPlace::CacheVolume,
+        UnsavedPlace::Unknown,
+    ]);
     let head = (run_number(), kind, result);
     let more = (
         prop::option::of(changes()),
         prop::option::of(asks),
         prop::option::of(lock()),
         prop::option::of(failure),
+        prop::option::of(unsaved),
+        prop::bool::ANY,
     );
     (head, more, texts, times)
         .prop_map(|(head, more, texts, (started_at, finished_at, took))| {
             let (number, kind, result) = head;
-            let (changes, asks, lock, failure) = more;
+            let (changes, asks, lock, failure, unsaved, recovered) = more;
             let (lineage, state_address, other) = texts;
             RunReport {
                 number,
@@ -205,6 +212,8 @@ fn report() -> BoxedStrategy<RunReport> {
                 lineage,
                 lock,
                 failure,
+                unsaved,
+                recovered,
                 state_address,
                 moved_from: Some(other.clone()),
                 engine: None,

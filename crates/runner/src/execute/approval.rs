@@ -265,7 +265,7 @@ impl Session {
             Goal::Apply => self.apply_plan().await,
             Goal::Destroy => self.apply_destroy_plan().await,
         };
-        self.rescue_state(applied).await?;
+        self.rescue_state(applied, findings).await?;
         if goal == Goal::Apply {
             findings.outputs = Some(self.outputs().await?);
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use alustan_api::report::{FailureClass, RunResult};
+use alustan_api::report::{FailureClass, RunResult, UnsavedPlace};
 use alustan_api::run::RunKind;
 use serde_json::{Value, json};
 
@@ -53,11 +53,11 @@ impl Unsaved {
         self
     }
 
-    /// An apply that cannot save its state; gives what it says.
-    fn fail(&mut self) -> String {
+    /// A failed apply. Returns the message, and where the state is kept.
+    fn fail(&mut self) -> (String, Option<UnsavedPlace>) {
         let ran = self.world.run(RunKind::Apply);
-        ran.expect_failure(FailureClass::Module, "ScriptFailed")
-            .to_owned()
+        let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");
+        (message.to_owned(), ran.expect(RunResult::Failed).unsaved)
     }
 
     /// A run of another kind after the place is free.
@@ -90,7 +90,8 @@ fn noise() -> String {
 #[test]
 fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
     let mut unsaved = Unsaved::new(&state(7, "lost", "of value"));
-    let message = unsaved.fail();
+    let (message, place) = unsaved.fail();
+    assert_eq!(place, Some(UnsavedPlace::Report));
     assert!(
         message.contains("it is kept in Secret web-report, and the next run pushes it"),
         "{message}"
@@ -109,6 +110,7 @@ fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
         .insert("place".into(), json!(place));
     let ran = unsaved.world.run(RunKind::Drift);
     ran.expect_failure(FailureClass::World, "StateLocked");
+    assert!(!ran.expect(RunResult::Failed).recovered);
     assert_eq!(unsaved.world.leftover(), Some(sealed));
     unsaved.world.inputs.scripts.init = None;
 
@@ -116,6 +118,7 @@ fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
     std::fs::remove_dir_all(unsaved.world.path("cache")).unwrap();
     let ran = unsaved.look();
     assert!(ran.stderr.contains(PUSHING), "{}", ran.logs());
+    assert!(ran.report.as_ref().unwrap().recovered);
     assert_eq!(unsaved.saved()["outputs"]["x"]["value"], "of value");
     assert_eq!(unsaved.world.leftover(), None);
     let ran = unsaved.look();
@@ -125,7 +128,8 @@ fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
 #[test]
 fn a_pushed_state_is_forgotten_in_the_record_and_on_the_cache_volume() {
     let mut unsaved = Unsaved::new(&state(7, "lost", "of value")).with_kept_cache();
-    let message = unsaved.fail();
+    let (message, place) = unsaved.fail();
+    assert_eq!(place, Some(UnsavedPlace::Report));
     assert!(message.contains("kept in Secret web-report"), "{message}");
     assert!(unsaved.world.leftover().is_some() && unsaved.world.path(SEALED).is_file());
     unsaved.look();
@@ -136,7 +140,8 @@ fn a_pushed_state_is_forgotten_in_the_record_and_on_the_cache_volume() {
 #[test]
 fn a_state_that_is_too_large_for_the_report_is_kept_on_a_cache_volume_that_stays() {
     let mut unsaved = Unsaved::new(&state(7, "lost", &noise())).with_kept_cache();
-    let message = unsaved.fail();
+    let (message, place) = unsaved.fail();
+    assert_eq!(place, Some(UnsavedPlace::CacheVolume));
     assert!(
         message.contains("it is kept on the cache volume, and the next run pushes it"),
         "{message}"
@@ -150,7 +155,8 @@ fn a_state_that_is_too_large_for_the_report_is_kept_on_a_cache_volume_that_stays
 #[test]
 fn a_state_that_nothing_takes_is_called_lost() {
     let mut unsaved = Unsaved::new(&state(7, "lost", &noise()));
-    let message = unsaved.fail();
+    let (message, place) = unsaved.fail();
+    assert_eq!(place, None);
     for part in [
         "the state is LOST unless it is taken from this pod's",
         "Secret web-report: there is no room for the",
@@ -170,7 +176,8 @@ fn a_state_that_can_be_pushed_after_all_is_not_kept() {
     let script = unsaved.world.inputs.scripts.apply.take().unwrap();
     let script = script.replace("touch", "true");
     unsaved.world.inputs.scripts.apply = Some(script);
-    assert_eq!(unsaved.fail(), "scripts.apply ended with exit code 1");
+    let message = "scripts.apply ended with exit code 1".to_owned();
+    assert_eq!(unsaved.fail(), (message, None));
     assert_eq!(unsaved.saved()["lineage"], "lost");
     assert!(unsaved.world.leftover().is_none() && !unsaved.world.path(SEALED).exists());
 }

@@ -1,7 +1,7 @@
 //! Rule 13: the way out of a destroy that cannot succeed.
 
 use alustan_api::ABANDON;
-use alustan_api::report::{FailureClass, NOT_SAVED};
+use alustan_api::report::{FailureClass, UnsavedPlace};
 use rstest::rstest;
 
 use super::{is_quiet, words};
@@ -20,34 +20,36 @@ fn abandoning_leaves_everything_and_the_state() {
     assert!(world.objects.contains("web-state"));
 }
 
-/// An apply has failed half-way with `message`.
-fn failed(message: &str) -> World {
+/// An apply has failed half-way, and has kept its state at `place`.
+fn failed(place: UnsavedPlace) -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
     world.run_to(Stage::Applying);
     world.act(0, Act::Fail(FailureClass::Module));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
-    message.clone_into(&mut report.failure.as_mut().unwrap().message);
+    report.unsaved = Some(place);
+    world.record.as_mut().unwrap().unsaved = place == UnsavedPlace::Report;
     world.settle();
     world
 }
 
 #[rstest]
-#[case::in_the_report(true, "nope", "CleanUp but state, report, record", "Secret web-report")]
+#[case::in_the_report(
+    UnsavedPlace::Report,
+    "CleanUp but state, report, record",
+    "Secret web-report"
+)]
 #[case::on_the_volume(
-    false,
-    NOT_SAVED,
+    UnsavedPlace::CacheVolume,
     "CleanUp but state, cache, report, record",
     "PersistentVolumeClaim web-cache"
 )]
 fn unsaved_state_stays_with_the_key_that_opens_it(
-    #[case] in_report: bool,
-    #[case] message: &str,
+    #[case] kept: UnsavedPlace,
     #[case] clean_up: &str,
     #[case] place: &str,
 ) {
-    let mut world = failed(message);
-    world.record.as_mut().unwrap().unsaved = in_report;
+    let mut world = failed(kept);
     world.delete().edit(|tf| tf.annotated(ABANDON, "true"));
     let looked = world.look_once();
     assert_eq!(
@@ -84,9 +86,30 @@ fn volume_of_an_interrupted_run_stays() {
     );
 }
 
+/// A run that changes nothing has no state to save.
+#[test]
+fn volume_of_an_interrupted_drift_check_goes() {
+    let mut world = World::applied();
+    world.ask();
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::World));
+    let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
+    "Interrupted".clone_into(&mut report.failure.as_mut().unwrap().reason);
+    world.settle();
+    world.orphan(true);
+    assert_eq!(
+        words(&world.delete().look_once().decision.steps),
+        [
+            "SwapRecord Recorded",
+            "CleanUp but state",
+            "RemoveFinalizer"
+        ]
+    );
+}
+
 #[test]
 fn record_goes_once_a_run_has_saved_the_state() {
-    let mut world = failed(NOT_SAVED);
+    let mut world = failed(UnsavedPlace::CacheVolume);
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());
     world.orphan(true);

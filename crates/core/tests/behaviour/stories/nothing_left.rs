@@ -31,6 +31,7 @@ fn a_deleted_resource_without_record_and_pin(
     let mut seen = world.observe(0);
     seen.nothing_left = Some(NothingLeft {
         namespace_terminating,
+        unreadable: false,
     });
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
     assert_eq!(words(&decision.steps), steps);
@@ -40,6 +41,33 @@ fn a_deleted_resource_without_record_and_pin(
         ("Ready", reason)
     );
     assert!(!ready.message.is_empty());
+}
+
+/// Record and pin are there, but cannot be read: whether a run could not save its state is unknown.
+#[test]
+fn abandoned_resource_with_an_unreadable_record_keeps_everything() {
+    let mut world = World::applied();
+    world.delete().edit(|tf| tf.annotated(ABANDON, "true"));
+    world.record = None;
+    world.pin = None;
+    let mut seen = world.observe(0);
+    seen.nothing_left = Some(NothingLeft {
+        namespace_terminating: false,
+        unreadable: true,
+    });
+    let decision = decide(world.tf(), &seen, &world.settings, world.now);
+    assert_eq!(
+        words(&decision.steps),
+        [
+            "CleanUp but state, cache, report, record",
+            "RemoveFinalizer"
+        ]
+    );
+    let message = &decision.status.message;
+    assert!(
+        message.contains("the run record cannot be read"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! A resource that comes from a backup, with another uid than its Secrets.
 
-use alustan_api::report::RunResult;
-use alustan_api::run::{RunKind, RunPhase};
+use alustan_api::report::{RunResult, UnsavedPlace};
+use alustan_api::run::{RunKind, RunPhase, UnsavedState};
 use alustan_api::{ABANDON, Architecture, Engine, EngineName, FINALIZER, KEPT, State};
-use alustan_core::seen::LeftBehind;
+use alustan_core::seen::{CacheSeen, LeftBehind};
 use alustan_core::settings::EngineImage;
 use alustan_core::step::Step;
 use alustan_core::{progress, progress::Told};
@@ -56,6 +56,27 @@ fn message(world: &World) -> String {
         assert!(!message.contains(word), "{message}");
     }
     message
+}
+
+#[test]
+fn restored_resource_waits_for_the_volume_with_the_unsaved_state() {
+    let mut world = restored(World::applied());
+    world.left_behind.as_mut().unwrap().history.unsaved = Some(UnsavedState {
+        run: 1,
+        place: UnsavedPlace::CacheVolume,
+    });
+    restore(&mut world);
+    world.cache = CacheSeen::Bound;
+    world.volume_unreachable = true;
+    for number in 2..6 {
+        world.settle();
+        world.pass(10 * 60);
+        world.run_to(Stage::Created);
+        let job = world.jobs.values().max_by_key(|job| job.number).unwrap();
+        assert_eq!((job.number, job.volume), (number, true));
+        world.pass(20 * 60);
+    }
+    assert!(world.volume_unreachable, "the claim is not replaced");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What cannot start is told, waited for, and tried again (rule 10); what was lost is replaced
 //! where it can be (rule 2), and never where it cannot (rule 12).
 
-use alustan_api::report::{FailureClass, NOT_SAVED};
+use alustan_api::report::{FailureClass, UnsavedPlace};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
 use alustan_core::seen::{BuildState, CacheSeen, IMAGE_PULL, Waiting, Whose};
@@ -578,18 +578,19 @@ fn applying_without_a_zone() -> World {
     world
 }
 
-/// Run 2 has kept the state on the cache volume that it could not save. The reason of its failure is another.
-fn unsaved() -> World {
+/// Run 2 has kept the state at `place` that it could not save. The reason of its failure is another.
+fn unsaved(place: UnsavedPlace) -> World {
     let mut world = applying_without_a_zone();
     world.act(0, Act::Fail(FailureClass::World));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
-    report.failure.as_mut().unwrap().message = format!("{NOT_SAVED}; ApplyFailed");
+    report.unsaved = Some(place);
+    world.record.as_mut().unwrap().unsaved = place == UnsavedPlace::Report;
     world
 }
 
 #[test]
 fn a_cache_volume_that_holds_an_unsaved_state_is_waited_for() {
-    let mut world = unsaved();
+    let mut world = unsaved(UnsavedPlace::CacheVolume);
     for number in 3..15 {
         world.settle();
         world.pass(10 * 60);
@@ -615,12 +616,48 @@ fn a_cache_volume_that_holds_an_unsaved_state_is_waited_for() {
 
 #[test]
 fn unsaved_state_in_the_report_needs_no_cache_volume() {
-    let mut world = unsaved();
-    world.settle();
-    world.record.as_mut().unwrap().unsaved = true;
+    let mut world = unsaved(UnsavedPlace::Report);
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(last_run(&world), (4, false));
+}
+
+#[test]
+fn cache_volume_is_dispensable_once_a_failed_run_has_saved_the_state() {
+    let mut world = unsaved(UnsavedPlace::CacheVolume);
+    world.volume_unreachable = false;
+    world.settle();
+    world.pass(10 * 60);
+    world.run_to(Stage::Planning);
+    world.act(0, Act::Fail(FailureClass::Module));
+    world.volume_unreachable = true;
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert!(!last_run(&world).1);
+}
+
+#[test]
+fn run_without_cache_mounts_the_volume_that_holds_an_unsaved_state() {
+    let mut world = unsaved(UnsavedPlace::CacheVolume);
+    world.volume_unreachable = false;
+    world.edit(|tf| tf.with("/cache/enabled", false));
+    world.run_until_rest();
+    assert!(world.is_ready(), "{:?}", world.status());
+    assert_eq!(last_run(&world), (3, true));
+    world.edit(|tf| tf.with_variable("size", 2));
+    world.run_until_rest();
+    assert_eq!(last_run(&world), (4, false));
+}
+
+#[test]
+fn lost_claim_with_an_unsaved_state_is_not_replaced() {
+    let mut world = unsaved(UnsavedPlace::CacheVolume);
+    world.cache = CacheSeen::Lost;
+    world.settle();
+    world.pass(10 * 60);
+    world.run_to(Stage::Created);
+    assert_eq!(last_run(&world), (3, true));
+    assert_eq!(world.cache, CacheSeen::Lost);
 }
 
 /// The content of the volume is unknown.
@@ -691,7 +728,7 @@ fn a_plan_to_destroy_that_waits_for_approval_has_the_cache_volume() {
 
 #[test]
 fn a_working_cache_volume_is_not_replaced_after_a_busy_time() {
-    let mut world = unsaved();
+    let mut world = unsaved(UnsavedPlace::CacheVolume);
     world.settle();
     world.pass(10 * 60);
     world.run_to(Stage::Created);

@@ -106,6 +106,7 @@ fn a_namespace_that_goes_takes_what_is_unknown_with_it() {
     let mut seen = world.observe(0);
     seen.nothing_left = Some(NothingLeft {
         namespace_terminating: true,
+        unreadable: false,
     });
     let decision = decide(world.tf(), &seen, &world.settings, world.now);
     let steps = ["CleanUp", "RemoveFinalizer"];

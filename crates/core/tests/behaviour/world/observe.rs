@@ -78,6 +78,7 @@ impl World {
         let nothing = self.is_deleted() && self.record.is_none() && self.pin.is_none();
         let nothing_left = nothing.then_some(NothingLeft {
             namespace_terminating: false,
+            unreadable: false,
         });
         Seen {
             left_behind: self.left_behind.clone(),

@@ -1,7 +1,7 @@
 //! What runs report.
 
 use alustan_api::report::{
-    ChangeSet, Failure, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
+    ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
 };
 use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 
@@ -28,6 +28,9 @@ impl World {
         if let Some(asks) = &asks {
             self.ledger.asks(&asks.id, pod.number);
         }
+        // The run saves an earlier state before it does anything else, but after steps that fail for the world.
+        let world = |failure: &Failure| failure.class == FailureClass::World;
+        let recovered = !failure.as_ref().is_some_and(world);
         let report = RunReport {
             number: pod.number,
             kind,
@@ -40,6 +43,8 @@ impl World {
             lineage: None,
             lock: None,
             failure,
+            unsaved: None,
+            recovered,
             state_address: None,
             moved_from: None,
             engine: None,
@@ -57,6 +62,7 @@ impl World {
             true
         });
         let record = self.record.as_mut().unwrap();
+        record.unsaved &= !report.recovered;
         record.report = Some(report);
         record.outputs = hands_on.then_some(outputs);
         Stage::Reported
