@@ -145,6 +145,7 @@ pub const ALL: &[&str] = &[
     "ProviderNotFound",
     "ProvidersUnavailable",
     "PruneSkipped",
+    "PruneTimeout",
     "Pruned",
     "Pushed",
     "PushingContext",

@@ -19,6 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 use crate::context::{Memory, Mirrors};
 use crate::leader::Leader;
@@ -32,6 +33,8 @@ const EVERY: i64 = 86_400;
 /// Maximum number of repositories that are looked through at the same time. What a repository holds may take 50 MiB of
 /// memory.
 pub(crate) const AT_ONCE: usize = 2;
+/// Maximum time for one repository, without the wait for its turn. A registry that answers slowly must not keep the turn.
+const LONGEST: Duration = Duration::from_mins(20);
 /// The field, for messages.
 const FIELD: &str = "spec.containerRegistry.prune";
 
@@ -169,8 +172,22 @@ impl Work {
     async fn run(&self, now: Timestamp) -> Pruned {
         let _turn = self.turns.take(&Arc::from(self.namespace.as_str())).await;
         let mut removed = 0;
-        let trouble = self.remove(now, &mut removed).await.err();
+        let done = timeout(LONGEST, self.remove(now, &mut removed)).await;
+        let trouble = done.unwrap_or_else(|_| Err(self.too_slow())).err();
         Pruned { removed, trouble }
+    }
+
+    fn too_slow(&self) -> Failure {
+        Failure {
+            class: FailureClass::World,
+            reason: "PruneTimeout".to_owned(),
+            message: format!(
+                "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; the \
+                 remaining ones are removed by the next pruning, within a day",
+                self.name,
+                LONGEST.as_secs() / 60
+            ),
+        }
     }
 
     async fn remove(&self, now: Timestamp, removed: &mut usize) -> Result<(), Failure> {
@@ -286,6 +303,11 @@ fn day(tf: &Terraform, now: Timestamp) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use axum::Router;
+    use axum::extract::Path;
+    use axum::routing::get;
     use k8s_openapi::ByteString;
     use kube::runtime::reflector::{self, ObjectRef};
     use serde_json::{Value, json};
@@ -295,45 +317,108 @@ mod tests {
     use super::*;
     use crate::mirror::Mirror;
 
+    /// The pruning of a repository. Each request to its registry may take two hours.
+    fn work(host: SocketAddr, name: &str, turns: &Arc<Turns>) -> Work {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let options = alustan_registry::Options {
+            timeout: Duration::from_hours(2),
+            ..alustan_registry::Options::default()
+        };
+        Work {
+            registry: Registry::new(options).unwrap(),
+            name: ImageName::parse(&format!("{host}/team/{name}")).unwrap(),
+            access: Access {
+                insecure: true,
+                ..Access::default()
+            },
+            mirrors: Arc::new(Mirrors {
+                secrets: Mirror::new(reflector::store().0),
+                config_maps: Mirror::new(reflector::store().0),
+                claims: Mirror::new(reflector::store().0),
+                jobs: Mirror::new(reflector::store().0),
+                pods: Mirror::new(reflector::store().0),
+                listed: watch::channel(0).1,
+            }),
+            memory: Arc::default(),
+            leader: Leader::leading(),
+            turns: turns.clone(),
+            namespace: "uid".to_owned(),
+            policy: Policy {
+                keep: 0,
+                older_than: Duration::ZERO,
+            },
+            text: String::new(),
+        }
+    }
+
     #[tokio::test]
     async fn repositories_are_looked_through_in_turns() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = server.local_addr().unwrap();
         let turns = Turns::new(1);
         for name in ["a", "b"] {
-            let work = Work {
-                registry: Registry::new(alustan_registry::Options::default()).unwrap(),
-                name: ImageName::parse(&format!("{host}/team/{name}")).unwrap(),
-                access: Access {
-                    insecure: true,
-                    ..Access::default()
-                },
-                mirrors: Arc::new(Mirrors {
-                    secrets: Mirror::new(reflector::store().0),
-                    config_maps: Mirror::new(reflector::store().0),
-                    claims: Mirror::new(reflector::store().0),
-                    jobs: Mirror::new(reflector::store().0),
-                    pods: Mirror::new(reflector::store().0),
-                    listed: watch::channel(0).1,
-                }),
-                memory: Arc::default(),
-                leader: Leader::leading(),
-                turns: turns.clone(),
-                namespace: "uid".to_owned(),
-                policy: Policy {
-                    keep: 1,
-                    older_than: Duration::ZERO,
-                },
-                text: String::new(),
-            };
+            let work = work(host, name, &turns);
             tokio::spawn(async move { work.run(Timestamp::now()).await });
         }
         let first = server.accept().await.unwrap();
-        let second = tokio::time::timeout(Duration::from_millis(200), server.accept());
+        let second = timeout(Duration::from_millis(200), server.accept());
         assert!(second.await.is_err());
         drop(first);
         server.accept().await.unwrap();
+    }
+
+    /// Serves the repository `team/a` with two old images. Counts deletions and answers the first one only.
+    async fn serve_slow_deletions() -> (SocketAddr, watch::Receiver<usize>) {
+        let (deletions, counted) = watch::channel(0_usize);
+        let tags = json!({"tags": ["a".repeat(40), "b".repeat(40)]}).to_string();
+        let config = json!({
+            "created": "2020-01-02T03:04:05Z",
+            "config": {"Labels": {"io.alustan.namespace": "uid"}},
+        })
+        .to_string();
+        let manifest = |Path(tag): Path<String>| async move {
+            let config = Digest::of(b"config");
+            json!({"tag": tag, "config": {"digest": config.as_str()}}).to_string()
+        };
+        let delete = move || {
+            let deletions = deletions.clone();
+            async move {
+                deletions.send_modify(|number| *number += 1);
+                let is_first = *deletions.borrow() == 1;
+                if !is_first {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let router = Router::new()
+            .route("/v2/", get("{}"))
+            .route("/v2/team/a/tags/list", get(tags))
+            .route(
+                "/v2/team/a/manifests/{reference}",
+                get(manifest).delete(delete),
+            )
+            .route("/v2/team/a/blobs/{digest}", get(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (host, counted)
+    }
+
+    #[tokio::test]
+    async fn slow_deletions_end_after_20_minutes() {
+        let (host, mut deletions) = serve_slow_deletions().await;
+        let turns = Turns::new(1);
+        let work = work(host, "a", &turns);
+        let pruning = tokio::spawn(async move { work.run(Timestamp::now()).await });
+        deletions.wait_for(|number| *number == 2).await.unwrap();
+        // Nothing but the limit ends the wait for the second answer from here on.
+        tokio::time::pause();
+        let pruned = pruning.await.unwrap();
+        assert_eq!(pruned.removed, 1);
+        let trouble = pruned.trouble.unwrap();
+        assert_eq!(trouble.reason, "PruneTimeout");
+        assert!(trouble.message.contains("within 20 minutes"), "{trouble:?}");
+        assert!(turns.take(&Arc::from("other")).await.is_some());
     }
 
     fn digest(text: &str) -> Digest {
