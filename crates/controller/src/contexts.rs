@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use alustan_source::{Turn, Turns};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 
 /// How long a context waits for its push.
@@ -14,27 +13,31 @@ const KEEP: Duration = Duration::from_hours(1);
 /// Bytes of those that wait, before another comes.
 const LIMIT: u64 = 1 << 30;
 
-/// Maximum number of pushes at a time.
+/// Maximum size of a small context, in bytes.
+const SMALL: u64 = 4 << 20;
+
+/// Maximum number of pushes of small contexts at a time.
 pub(crate) const AT_ONCE: usize = 8;
 
-/// Maximum size of all contexts that are in memory for pushes, in MiB. A context has at most 64 MiB.
-const MEMORY_MIB: u32 = 128;
+/// Maximum number of pushes of larger contexts at a time. A context has at most 64 MiB, so all pushes together hold at
+/// most 160 MiB of contexts in memory.
+const LARGE_AT_ONCE: usize = 2;
 
 /// A folder of contexts.
 pub(crate) struct Contexts {
     folder: PathBuf,
     limit: u64,
-    /// Limits pushes.
-    turns: Arc<Turns>,
-    /// Limits contexts in memory; one permit for each MiB.
-    memory: Arc<Semaphore>,
+    /// Limits pushes of small contexts.
+    small: Arc<Turns>,
+    /// Limits pushes of larger contexts.
+    large: Arc<Turns>,
 }
 
 /// A context in memory for its push.
 pub(crate) struct Held {
     pub(crate) bytes: Vec<u8>,
-    /// Permits of the push. They must outlive all copies of the content.
-    pub(crate) permits: (Option<Turn>, OwnedSemaphorePermit),
+    /// Turn of the push. It must outlive all copies of the content.
+    pub(crate) turn: Option<Turn>,
 }
 
 impl Contexts {
@@ -44,8 +47,8 @@ impl Contexts {
         Ok(Self {
             folder,
             limit: LIMIT,
-            turns: Turns::new(AT_ONCE),
-            memory: Arc::new(Semaphore::new(MEMORY_MIB as usize)),
+            small: Turns::new(AT_ONCE),
+            large: Turns::new(LARGE_AT_ONCE),
         })
     }
 
@@ -53,13 +56,15 @@ impl Contexts {
     /// at once if the context is not stored.
     pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> Option<Held> {
         let size = self.file(digest).metadata().ok()?.len();
-        let mib =
-            u32::try_from(size.div_ceil(1 << 20)).map_or(MEMORY_MIB, |mib| mib.min(MEMORY_MIB));
-        let turn = self.turns.take(&Arc::from(tenant)).await;
-        let memory = self.memory.clone().acquire_many_owned(mib).await.ok()?;
+        let turns = if size > SMALL {
+            &self.large
+        } else {
+            &self.small
+        };
+        let turn = turns.take(&Arc::from(tenant)).await;
         Some(Held {
             bytes: self.get(digest)?,
-            permits: (turn, memory),
+            turn,
         })
     }
 
@@ -118,44 +123,68 @@ fn age_of(path: PathBuf) -> (Duration, u64, PathBuf) {
 mod tests {
     use std::pin::pin;
 
-    use futures::poll;
+    use futures::{FutureExt as _, poll};
 
     use super::*;
 
     #[tokio::test]
-    async fn contexts_in_memory_for_pushes_have_128_mib_at_most() {
+    async fn contexts_in_memory_for_pushes_have_160_mib_at_most() {
         let folder = tempfile::tempdir().unwrap();
         let contexts = Contexts::open(folder.path().to_owned()).unwrap();
         assert!(contexts.hold("team", "sha256:gone").await.is_none());
-        for (digest, mib) in [("sha256:a", 64), ("sha256:b", 63), ("sha256:c", 1)] {
+        let kinds = [("sha256:small", 4, 8), ("sha256:large", 64, 2)];
+        let mut held = Vec::new();
+        for (digest, mib, at_once) in kinds {
             contexts.put(digest, &vec![0; mib << 20]);
+            for _ in 0..at_once {
+                held.push(contexts.hold("team", digest).await.unwrap());
+            }
         }
-        contexts.put("sha256:d", b"small");
-        let large = contexts.hold("team", "sha256:a").await.unwrap();
-        let mut all = Vec::new();
-        for digest in ["sha256:b", "sha256:c"] {
-            all.push(contexts.hold("team", digest).await.unwrap());
+        for (digest, ..) in kinds {
+            let mut next = pin!(contexts.hold("team", digest));
+            assert!(poll!(&mut next).is_pending());
         }
-        let mut small = pin!(contexts.hold("other", "sha256:d"));
-        assert!(poll!(&mut small).is_pending());
-        drop(large);
-        assert_eq!(small.await.unwrap().bytes, b"small");
+        let bytes: usize = held.iter().map(|held| held.bytes.len()).sum();
+        assert_eq!(bytes, 160 << 20);
     }
 
     #[tokio::test]
     async fn pushes_of_one_namespace_delay_another_by_one_push() {
         let folder = tempfile::tempdir().unwrap();
         let contexts = Contexts::open(folder.path().to_owned()).unwrap();
-        contexts.put("sha256:a", b"context");
-        let mut held = Vec::new();
-        for _ in 0..AT_ONCE {
-            held.push(contexts.hold("busy", "sha256:a").await.unwrap());
+        for (digest, size, at_once) in [
+            ("sha256:small", 7, AT_ONCE),
+            ("sha256:large", 64 << 20, LARGE_AT_ONCE),
+        ] {
+            contexts.put(digest, &vec![0; size]);
+            let mut held = Vec::new();
+            for _ in 0..at_once {
+                held.push(contexts.hold("busy", digest).await.unwrap());
+            }
+            let mut busy = pin!(contexts.hold("busy", digest));
+            let mut team = pin!(contexts.hold("team", digest));
+            assert!(poll!(&mut busy).is_pending() && poll!(&mut team).is_pending());
+            held.pop();
+            assert!(team.now_or_never().flatten().is_some(), "{digest}");
         }
-        let mut busy = pin!(contexts.hold("busy", "sha256:a"));
-        let mut team = pin!(contexts.hold("team", "sha256:a"));
-        assert!(poll!(&mut busy).is_pending() && poll!(&mut team).is_pending());
-        held.pop();
-        assert!(team.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn large_contexts_do_not_delay_pushes_of_small_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        contexts.put("sha256:large", &vec![0; 64 << 20]);
+        contexts.put("sha256:small", b"context");
+        let hold = |_| Box::pin(contexts.hold("busy", "sha256:large"));
+        let mut pushes: Vec<_> = (0..AT_ONCE).map(hold).collect();
+        let mut held = Vec::new();
+        for push in &mut pushes {
+            held.push(poll!(push));
+        }
+        let begun = held.iter().filter(|held| held.is_ready()).count();
+        assert_eq!(begun, LARGE_AT_ONCE);
+        let small = contexts.hold("team", "sha256:small");
+        assert!(small.now_or_never().flatten().is_some());
     }
 
     #[test]

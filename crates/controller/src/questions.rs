@@ -370,10 +370,7 @@ pub(crate) fn push(
                 drop(bytes);
                 held = contexts.hold(tenant, &seen.context).await;
             }
-            let Held {
-                bytes,
-                permits: _permits,
-            } = held.ok_or_else(not_stored)?;
+            let Held { bytes, turn: _turn } = held.ok_or_else(not_stored)?;
             let digest = alustan_registry::Digest::parse(&seen.context)
                 .map_err(|error| registry("the context", &error))?;
             let pushed = client
