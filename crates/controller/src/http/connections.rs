@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::serve::Listener;
+use futures::{StreamExt as _, stream};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -27,11 +30,11 @@ const LIFE_LIMIT: Duration = Duration::from_mins(9);
 /// Time limit for the last response of a connection: its peer may not read it. An answer of `/sync` takes less.
 const LAST_LIMIT: Duration = Duration::from_mins(1);
 
-/// Maximum number of open connections of a listener. A further one closes the connection that has been without a request for the
-/// longest time, so that the probes of the kubelet are answered.
+/// Maximum number of open connections of a listener. A further one closes the connection that has been without a complete
+/// request for the longest time, so that the probes of the kubelet are answered.
 const CONNECTIONS: usize = 512;
 
-/// Connections without a request in progress.
+/// Connections without a complete request: idle, or with a request whose body has not arrived completely.
 #[derive(Default)]
 struct Idle(Mutex<Queue>);
 
@@ -74,6 +77,7 @@ impl Entry {
     }
 
     fn enter(&self) {
+        self.leave();
         let mut queue = self.idle.queue();
         let number = queue.next;
         queue.next += 1;
@@ -150,7 +154,7 @@ async fn serve(
     let answer = move |request: Request, next: Next| {
         let entry = of_request.clone();
         async move {
-            entry.leave();
+            let request = request.map(|body| leave_after(body, entry.clone()));
             let response = next.run(request).await;
             entry.enter();
             response
@@ -158,25 +162,42 @@ async fn serve(
     };
     let service = TowerToHyperService::new(router.layer(from_fn(answer)));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let mut ended = tokio::select! {
-        ended = connection.as_mut() => Some(ended),
-        () = entry.close.notified() => return,
-        () = sleep(LIFE_LIMIT) => None,
-        _ = stopping.changed() => None,
-    };
-    if ended.is_none() {
+    let served = async {
+        tokio::select! {
+            ended = connection.as_mut() => return Some(ended),
+            () = sleep(LIFE_LIMIT) => {}
+            _ = stopping.changed() => {}
+        }
         connection.as_mut().graceful_shutdown();
-        ended = timeout(LAST_LIMIT, connection).await.ok();
-    }
+        timeout(LAST_LIMIT, connection.as_mut()).await.ok()
+    };
+    let ended = tokio::select! {
+        ended = served => ended,
+        () = entry.close.notified() => return,
+    };
     if let Some(Err(error)) = ended {
         debug!(%error, "connection closed with an error");
     }
+}
+
+/// Returns `body`, after the end of which `entry` leaves [`Idle`].
+fn leave_after(body: Body, entry: Arc<Entry>) -> Body {
+    if body.is_end_stream() {
+        entry.leave();
+        return body;
+    }
+    let end = stream::poll_fn(move |_| {
+        entry.leave();
+        Poll::Ready(None)
+    });
+    Body::from_stream(body.into_data_stream().chain(end))
 }
 
 #[cfg(test)]
 mod tests {
     use std::io;
 
+    use axum::body::Bytes;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
     use tokio::sync::{mpsc, oneshot};
@@ -186,6 +207,10 @@ mod tests {
     use super::*;
 
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    const UPLOAD: &[u8] =
+        b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\nbody";
+    /// A request whose last byte is missing.
+    const INCOMPLETE: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nbody";
     /// How long an answer takes.
     const WORK: Duration = Duration::from_secs(1);
 
@@ -222,7 +247,8 @@ mod tests {
                 sleep(WORK).await;
                 "hello"
             };
-            let router = Router::new().route("/", get(answer));
+            let upload = move |_: Bytes| answer();
+            let router = Router::new().route("/", get(answer).post(upload));
             let stopped = async move {
                 let _ = stopped.await;
             };
@@ -261,14 +287,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn idle_connections_make_room_for_another() {
         let server = Server::new();
-        let mut busy = server.call(REQUEST).await;
+        let mut busy = [server.call(REQUEST).await, server.call(UPLOAD).await];
         let mut silent = Vec::new();
-        for _ in 1..CONNECTIONS {
+        for _ in busy.len()..CONNECTIONS {
             silent.push(server.call(b"").await);
         }
         sleep(WORK / 2).await;
         let mut late = server.call(REQUEST).await;
-        for caller in [&mut busy, &mut late] {
+        for caller in busy.iter_mut().chain([&mut late]) {
             let answered = timeout(WORK * 2, answer(caller)).await;
             assert!(answered.is_ok_and(|text| text.ends_with("hello")));
         }
@@ -276,6 +302,25 @@ mod tests {
         assert_eq!(closed.as_deref(), Ok(""), "the oldest is closed");
         let open = timeout(WORK, answer(&mut silent[1])).await;
         assert!(open.is_err(), "{open:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_with_incomplete_bodies_make_room() {
+        for age in [WORK / 2, LIFE_LIMIT + WORK] {
+            let server = Server::new();
+            let mut slow = Vec::new();
+            for _ in 0..CONNECTIONS {
+                slow.push(server.call(INCOMPLETE).await);
+            }
+            sleep(age).await;
+            let mut late = server.call(REQUEST).await;
+            let answered = timeout(WORK * 2, answer(&mut late)).await;
+            assert!(answered.is_ok_and(|text| text.ends_with("hello")));
+            let closed = timeout(WORK, answer(&mut slow[0])).await;
+            assert_eq!(closed.as_deref(), Ok(""), "the oldest is closed");
+            let open = timeout(WORK, answer(&mut slow[1])).await;
+            assert!(open.is_err(), "{open:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
