@@ -1,5 +1,7 @@
-//! Contexts on disk, by digest, from the fetch until the push. Losing one costs a fetch.
+//! Contexts on disk, by digest, from the fetch until the push, which reads them from there. A push whose context is lost
+//! fetches and stores it again.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -42,7 +44,7 @@ pub(crate) struct Held {
 
 impl Contexts {
     /// In `folder`, which is made if need be.
-    pub(crate) fn open(folder: PathBuf) -> std::io::Result<Self> {
+    pub(crate) fn open(folder: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&folder)?;
         Ok(Self {
             folder,
@@ -52,37 +54,34 @@ impl Contexts {
         })
     }
 
-    /// Reads a stored context of `tenant` once it may be held in memory; tenants take turns. Returns `None`
-    /// at once if the context is not stored.
-    pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> Option<Held> {
-        let size = self.file(digest).metadata().ok()?.len();
+    /// Reads a stored context of `tenant` once it may be held in memory; tenants take turns. Fails at once
+    /// if the context is not stored.
+    pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> io::Result<Held> {
+        let size = self.file(digest).metadata()?.len();
         let turns = if size > SMALL {
             &self.large
         } else {
             &self.small
         };
         let turn = turns.take(&Arc::from(tenant)).await;
-        Some(Held {
+        Ok(Held {
             bytes: self.get(digest)?,
             turn,
         })
     }
 
-    /// Keeps a context, and removes those that nobody pushed for long. Nothing depends on it.
-    pub(crate) fn put(&self, digest: &str, bytes: &[u8]) {
+    /// Stores a context until its push. Removes old contexts before that.
+    pub(crate) fn put(&self, digest: &str, bytes: &[u8]) -> io::Result<()> {
         self.sweep();
         let file = self.file(digest);
         let unfinished = file.with_extension("new");
-        let written =
-            std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, &file));
-        if let Err(error) = written {
-            warn!(%error, file = %file.display(), "could not keep a context");
-        }
+        std::fs::write(&unfinished, bytes)?;
+        std::fs::rename(&unfinished, &file)
     }
 
-    /// A context that was kept.
-    fn get(&self, digest: &str) -> Option<Vec<u8>> {
-        std::fs::read(self.file(digest)).ok()
+    /// Reads a stored context.
+    fn get(&self, digest: &str) -> io::Result<Vec<u8>> {
+        std::fs::read(self.file(digest))
     }
 
     fn file(&self, digest: &str) -> PathBuf {
@@ -131,11 +130,11 @@ mod tests {
     async fn contexts_in_memory_for_pushes_have_160_mib_at_most() {
         let folder = tempfile::tempdir().unwrap();
         let contexts = Contexts::open(folder.path().to_owned()).unwrap();
-        assert!(contexts.hold("team", "sha256:gone").await.is_none());
+        assert!(contexts.hold("team", "sha256:gone").await.is_err());
         let kinds = [("sha256:small", 4, 8), ("sha256:large", 64, 2)];
         let mut held = Vec::new();
         for (digest, mib, at_once) in kinds {
-            contexts.put(digest, &vec![0; mib << 20]);
+            contexts.put(digest, &vec![0; mib << 20]).unwrap();
             for _ in 0..at_once {
                 held.push(contexts.hold("team", digest).await.unwrap());
             }
@@ -156,7 +155,7 @@ mod tests {
             ("sha256:small", 7, AT_ONCE),
             ("sha256:large", 64 << 20, LARGE_AT_ONCE),
         ] {
-            contexts.put(digest, &vec![0; size]);
+            contexts.put(digest, &vec![0; size]).unwrap();
             let mut held = Vec::new();
             for _ in 0..at_once {
                 held.push(contexts.hold("busy", digest).await.unwrap());
@@ -165,7 +164,8 @@ mod tests {
             let mut team = pin!(contexts.hold("team", digest));
             assert!(poll!(&mut busy).is_pending() && poll!(&mut team).is_pending());
             held.pop();
-            assert!(team.now_or_never().flatten().is_some(), "{digest}");
+            let held = team.now_or_never();
+            assert!(held.is_some_and(|held| held.is_ok()), "{digest}");
         }
     }
 
@@ -173,8 +173,8 @@ mod tests {
     async fn large_contexts_do_not_delay_pushes_of_small_ones() {
         let folder = tempfile::tempdir().unwrap();
         let contexts = Contexts::open(folder.path().to_owned()).unwrap();
-        contexts.put("sha256:large", &vec![0; 64 << 20]);
-        contexts.put("sha256:small", b"context");
+        contexts.put("sha256:large", &vec![0; 64 << 20]).unwrap();
+        contexts.put("sha256:small", b"context").unwrap();
         let hold = |_| Box::pin(contexts.hold("busy", "sha256:large"));
         let mut pushes: Vec<_> = (0..AT_ONCE).map(hold).collect();
         let mut held = Vec::new();
@@ -183,8 +183,8 @@ mod tests {
         }
         let begun = held.iter().filter(|held| held.is_ready()).count();
         assert_eq!(begun, LARGE_AT_ONCE);
-        let small = contexts.hold("team", "sha256:small");
-        assert!(small.now_or_never().flatten().is_some());
+        let small = contexts.hold("team", "sha256:small").now_or_never();
+        assert!(small.is_some_and(|held| held.is_ok()));
     }
 
     #[test]
@@ -193,17 +193,17 @@ mod tests {
         let mut contexts = Contexts::open(folder.path().to_owned()).unwrap();
         contexts.limit = 250;
         for (digest, age) in [("sha256:a", 7200), ("sha256:b", 60), ("sha256:c", 30)] {
-            contexts.put(digest, &[0; 100]);
+            contexts.put(digest, &[0; 100]).unwrap();
             let file = std::fs::File::options()
                 .write(true)
                 .open(contexts.file(digest));
             let written = SystemTime::now() - Duration::from_secs(age);
             file.unwrap().set_modified(written).unwrap();
         }
-        contexts.put("sha256:d", &[0; 100]);
-        let kept = |digest: &str| contexts.get(digest).is_some();
+        contexts.put("sha256:d", &[0; 100]).unwrap();
+        let kept = |digest: &str| contexts.get(digest).is_ok();
         assert!(!kept("sha256:a") && kept("sha256:b") && kept("sha256:c") && kept("sha256:d"));
-        contexts.put("sha256:e", &[0; 100]);
+        contexts.put("sha256:e", &[0; 100]).unwrap();
         assert!(!kept("sha256:b") && kept("sha256:c") && kept("sha256:d") && kept("sha256:e"));
     }
 }

@@ -1,5 +1,6 @@
 //! The questions that are asked of repositories, registries and pods.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::ResourceExt;
 use kube::api::{Api, LogParams};
+use tracing::warn;
 
 use crate::context::Context;
 use crate::contexts::{Contexts, Held};
@@ -155,8 +157,11 @@ fn seen(
     context: alustan_source::Context,
     contexts: &Contexts,
 ) -> Result<SourceSeen, Failure> {
-    if let Some(bytes) = &context.bytes {
-        contexts.put(context.digest.as_str(), bytes);
+    if let Some(bytes) = &context.bytes
+        && let Err(error) = contexts.put(context.digest.as_str(), bytes)
+    {
+        // A resource whose image exists needs no push. A push stores the context again, or fails with the cause.
+        warn!(%error, context = context.digest.as_str(), "failed to store a context");
     }
     let digest = alustan_registry::Digest::parse(context.digest.as_str())
         .map_err(|error| registry("the context", &error))?;
@@ -363,14 +368,13 @@ pub(crate) fn push(
         let allowed = allowed.clone();
         Box::pin(async move {
             let tenant = &repository.remote.tenant;
-            let mut held = contexts.hold(tenant, &seen.context).await;
-            if held.is_none() {
-                let bytes = repository.fetch_again(&git, &seen, &allowed).await?;
-                contexts.put(&seen.context, &bytes);
-                drop(bytes);
-                held = contexts.hold(tenant, &seen.context).await;
-            }
-            let Held { bytes, turn: _turn } = held.ok_or_else(not_stored)?;
+            let Held { bytes, turn: _turn } =
+                if let Ok(held) = contexts.hold(tenant, &seen.context).await {
+                    held
+                } else {
+                    let bytes = repository.fetch_again(&git, &seen, &allowed).await?;
+                    store(&contexts, tenant, &seen.context, bytes).await?
+                };
             let digest = alustan_registry::Digest::parse(&seen.context)
                 .map_err(|error| registry("the context", &error))?;
             let pushed = client
@@ -383,11 +387,31 @@ pub(crate) fn push(
     Ok(Push { question, ask })
 }
 
-fn not_stored() -> Failure {
+/// Stores a context of `tenant` and reads it for its push.
+async fn store(
+    contexts: &Contexts,
+    tenant: &str,
+    context: &str,
+    bytes: Vec<u8>,
+) -> Result<Held, Failure> {
+    contexts
+        .put(context, &bytes)
+        .map_err(|error| not_stored(&error))?;
+    drop(bytes);
+    contexts
+        .hold(tenant, context)
+        .await
+        .map_err(|error| not_stored(&error))
+}
+
+fn not_stored(error: &io::Error) -> Failure {
     Failure {
         class: FailureClass::World,
         reason: "GitCacheUnusable".to_owned(),
-        message: "failed to store the context in the cache directory".to_owned(),
+        message: format!(
+            "failed to store the context in the cache directory: {error}; free space on the volume of \
+             --cache-dir, or make it writable; the push is retried automatically"
+        ),
     }
 }
 
@@ -548,6 +572,22 @@ mod tests {
         // 10000-01-01.
         assert_eq!(date(253_402_300_800), Timestamp::UNIX_EPOCH);
         assert_eq!(date(i64::MIN), Timestamp::UNIX_EPOCH);
+    }
+
+    #[tokio::test]
+    async fn unusable_cache_directory_is_told_with_its_cause() {
+        let folder = tempfile::tempdir().unwrap();
+        let contexts = Contexts::open(folder.path().join("contexts")).unwrap();
+        std::fs::remove_dir(folder.path().join("contexts")).unwrap();
+        let stored = store(&contexts, "team", "sha256:a", Vec::new()).await;
+        let failure = stored.err().unwrap();
+        assert_eq!(failure.reason, "GitCacheUnusable");
+        for part in [
+            "No such file or directory",
+            "free space on the volume of --cache-dir, or make it writable",
+        ] {
+            assert!(failure.message.contains(part), "{failure:?}");
+        }
     }
 
     #[test]

@@ -652,7 +652,7 @@ async fn fetch_of_a_context_again_takes_no_turn_of_pushes() {
     let git = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let git_host = git.local_addr().unwrap();
     let stored = Digest::of(b"context");
-    cx.contexts.put(stored.as_str(), b"context");
+    cx.contexts.put(stored.as_str(), b"context").unwrap();
     let gone = Digest::of(b"gone");
     let start = |name: &str, context: &Digest| {
         let seen = SourceSeen {
