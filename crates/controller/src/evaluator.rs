@@ -1,5 +1,5 @@
-//! Evaluates expressions of tenants, each in a child process: memory and time that an expression takes
-//! have a bound, and a child process that exceeds it ends alone.
+//! Evaluates expressions of tenants, each in a child process. Limits memory and time of each expression. Exceeding a
+//! limit terminates only the child process.
 
 use std::fmt::Display;
 use std::io::{Read as _, Write as _};
@@ -25,7 +25,7 @@ pub(crate) const ARGUMENT: &str = "evaluate";
 /// Memory for one expression, its object and its result, in MiB.
 const MEMORY_MIB: u64 = 64;
 
-/// What a child process needs besides, in MiB: address space for the stack of the evaluating thread.
+/// Address space for the stack of the evaluating thread, in MiB.
 const STACK_MIB: u64 = 64;
 
 /// Maximum number of child processes. Together they use at most 256 MiB, half of the default memory limit

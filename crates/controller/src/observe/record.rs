@@ -40,9 +40,9 @@ pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Err
     Ok(kept(cx, tf).await?.pin)
 }
 
-/// The run record and the pin of `tf`. Where a deleted resource seems to have no record, or the record is that of an earlier
-/// resource, which may be gone already, the API server is asked itself. When all objects are kept, unreadable Secrets count as absent, as
-/// do those that clean-up has labelled as orphaned.
+/// The run record and the pin of `tf`. Both are read from the API server if a deleted resource seems to have no record, or if
+/// the record is that of an earlier resource, which may be gone already. When all objects are kept, unreadable Secrets count
+/// as absent, as do those that clean-up has labelled as orphaned.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();

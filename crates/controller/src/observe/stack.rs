@@ -27,8 +27,8 @@ use crate::objects::{Page, Query, Which};
 use crate::{is_made_for, readable};
 pub(crate) use variables::LARGEST_VALUES;
 
-/// Maximum time for all expressions of one look, with the wait for child processes: less than after which
-/// a look counts as hung.
+/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be below
+/// `HUNG`.
 const EXPRESSIONS: Duration = Duration::from_mins(3);
 
 /// One look at a stack.
@@ -173,7 +173,10 @@ impl Stack<'_> {
             ),
             Nothing::TooSlow => waits(
                 "ExpressionTooSlow",
-                format!("{place}: {nothing} for {named}: {expression}; go through less of it"),
+                format!(
+                    "{place}: {nothing} for {named}: {expression}; reduce the number of elements \
+                     that the expression iterates over"
+                ),
             ),
             Nothing::Unknown(why) => waits("ExpressionLost", format!("{place}: {why}")),
         })
