@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_end_the_head_of_a_request_is_let_go() {
+    async fn connection_with_incomplete_head_is_closed() {
         let server = Server::new();
         for begun in [&b""[..], b"GET / HTTP/1.1\r\nhost: a"] {
             let began = Instant::now();
