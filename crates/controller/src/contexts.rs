@@ -175,8 +175,8 @@ mod tests {
         let contexts = Contexts::open(folder.path().to_owned()).unwrap();
         contexts.put("sha256:large", &vec![0; 64 << 20]).unwrap();
         contexts.put("sha256:small", b"context").unwrap();
-        let hold = |_| Box::pin(contexts.hold("busy", "sha256:large"));
-        let mut pushes: Vec<_> = (0..AT_ONCE).map(hold).collect();
+        let push = |_| Box::pin(contexts.hold("busy", "sha256:large"));
+        let mut pushes: Vec<_> = (0..AT_ONCE).map(push).collect();
         let mut held = Vec::new();
         for push in &mut pushes {
             held.push(poll!(push));
