@@ -13,7 +13,7 @@ use alustan_expressions::{Nothing, OBJECT};
 use alustan_source::Turns;
 use anyhow::{Context as _, Result};
 use kube::api::DynamicObject;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
@@ -32,8 +32,11 @@ const STACK_MIB: u64 = 64;
 /// of the container. The kernel may kill the whole container if it exceeds the limit.
 const AT_ONCE: usize = 2;
 
-/// Maximum time of a child process. An expression that reads its object ends by itself before it.
-const LONGEST: Duration = Duration::from_secs(5);
+/// Maximum CPU time of a child process, in seconds. An expression that reads its object ends by itself before it.
+const CPU_SECONDS: u64 = 5;
+
+/// Maximum time of a child process, which may have to wait for a CPU.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Maximum size of a request, in bytes of JSON. An object has 1.5 MiB at most.
 const LARGEST_REQUEST: u64 = 16 << 20;
@@ -99,6 +102,9 @@ async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
         }
     }
     let status = child.wait().await.map_err(|error| unknown(&error))?;
+    if status.signal() == Some(Signal::XCPU.as_raw()) {
+        return Err(Nothing::TooSlow);
+    }
     if status.signal().is_some() {
         let why = format!("it needs more than {MEMORY_MIB} MiB of memory");
         return Err(invalid(why));
@@ -123,12 +129,18 @@ fn unknown(error: &impl Display) -> Nothing {
 /// Runs the child process: evaluates the request on standard input, a JSON list of expression and
 /// object, and writes the result to standard output as JSON.
 pub(crate) fn evaluate_request() -> Result<()> {
-    let limit = Some((MEMORY_MIB + STACK_MIB) << 20);
-    let limit = Rlimit {
-        current: limit,
-        maximum: limit,
+    let limit = |most| Rlimit {
+        current: Some(most),
+        maximum: Some(most),
     };
-    setrlimit(Resource::Data, limit).context("limit the memory")?;
+    let memory = limit((MEMORY_MIB + STACK_MIB) << 20);
+    setrlimit(Resource::Data, memory).context("limit the memory")?;
+    // At the lower limit the kernel sends SIGXCPU, at the upper one SIGKILL.
+    let time = Rlimit {
+        maximum: Some(CPU_SECONDS + 1),
+        ..limit(CPU_SECONDS)
+    };
+    setrlimit(Resource::Cpu, time).context("limit the CPU time")?;
     let mut request = Vec::new();
     let input = std::io::stdin().lock();
     let read = input.take(LARGEST_REQUEST).read_to_end(&mut request);
@@ -176,6 +188,7 @@ mod tests {
         );
         let large = Nothing::Invalid("it needs more than 64 MiB of memory".to_owned());
         assert_eq!(shell("kill -KILL $$").await, Err(large));
+        assert_eq!(shell("kill -XCPU $$").await, Err(Nothing::TooSlow));
         let failed = shell(&format!("{read} exit 3")).await;
         assert!(matches!(failed, Err(Nothing::Unknown(_))), "{failed:?}");
         let endless = shell(&format!("{read} yes")).await;

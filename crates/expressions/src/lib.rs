@@ -5,12 +5,13 @@ mod check;
 mod json;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cel::common::types::CelNull;
 use cel::common::value::CowVal;
 use cel::context::VariableResolver;
-use cel::{Context, ExecutionError, Program};
+use cel::{Context, ExecutionError, Program, to_value};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -22,8 +23,7 @@ const STACK: usize = 64 * 1024 * 1024;
 /// The longest expression, in bytes. What is longer could be nested deeper than any stack.
 const LONGEST: usize = 1000;
 
-/// How long an expression may take. One that goes through a large object for each of its items would
-/// take minutes.
+/// Maximum CPU time of an expression. One that iterates over a large object for each of its elements would take minutes.
 const LONGEST_TIME: Duration = Duration::from_secs(2);
 
 /// What an expression is about.
@@ -57,7 +57,7 @@ pub enum Nothing {
     #[error("{0}")]
     Missing(String),
     /// It takes too long for this value.
-    #[error("it takes longer than {} s", LONGEST_TIME.as_secs())]
+    #[error("it takes longer than {} s of CPU time", LONGEST_TIME.as_secs())]
     TooSlow,
     /// We lack the means to look at it.
     #[error("it could not be looked at: {0}")]
@@ -80,29 +80,34 @@ pub fn evaluate(
     })
 }
 
-/// Takes the subject away once the time is over: without it nothing goes on for long.
+/// Takes the subject away once the CPU time of the thread is used up: without it nothing goes on for long.
 struct Clock {
-    until: Instant,
+    until: Duration,
     is_over: AtomicBool,
 }
 
 impl VariableResolver for Clock {
     fn resolve<'b>(&'b self, _: &str) -> Option<CowVal<'b, 'b>> {
-        let is_over = Instant::now() > self.until;
+        let is_over = cpu_time() > self.until;
         self.is_over.fetch_or(is_over, Ordering::Relaxed);
         is_over.then(|| CowVal::owned(CelNull))
     }
 }
 
+/// Returns the CPU time that the current thread has used.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Value, Nothing> {
+    let value = to_value(value).map_err(|error| Nothing::Invalid(error.to_string()))?;
     let clock = Clock {
-        until: Instant::now() + LONGEST_TIME,
+        until: cpu_time() + LONGEST_TIME,
         is_over: AtomicBool::new(false),
     };
     let mut context = Context::default();
     context.set_variable_resolver(&clock);
-    let known = context.add_variable(subject.name, value);
-    known.map_err(|error| Nothing::Invalid(error.to_string()))?;
+    context.add_variable_from_value(subject.name, value);
     let result = program.execute(&context);
     if clock.is_over.load(Ordering::Relaxed) {
         return Err(Nothing::TooSlow);
