@@ -521,9 +521,12 @@ mod tests {
     fn the_index_names_every_document() {
         let index = std::fs::read_to_string(root().join("docs/README.md")).unwrap();
         let linked = links(&index);
-        for entry in std::fs::read_dir(root().join("docs")).unwrap() {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            assert!(name == "README.md" || linked.contains(&name), "{name}");
+        for folder in ["", "development/"] {
+            for entry in std::fs::read_dir(root().join("docs").join(folder)).unwrap() {
+                let name = format!("{folder}{}", entry.unwrap().file_name().display());
+                let is_index = ["README.md", "development"].contains(&&*name);
+                assert!(is_index || linked.contains(&name), "{name}");
+            }
         }
     }
 
