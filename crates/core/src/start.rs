@@ -323,7 +323,7 @@ pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step>
     match (claim, cache) {
         (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
         (Some(_), CacheSeen::Absent | CacheSeen::Lost)
-            if state_volume::holds_state(seen) || state_volume::holds_only_copy(seen, history) =>
+            if state_volume::is_irreplaceable(seen, history) =>
         {
             Vec::new()
         }

@@ -1,5 +1,5 @@
-//! A state on the cache volume, by explicit choice (rule 2): that volume holds what cannot be made
-//! again.
+//! States on the cache volume, by explicit choice or because a run could not save its state (rule 2): that volume holds content that cannot
+//! be made again.
 
 use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
 use alustan_api::run::{
@@ -55,10 +55,15 @@ pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
     seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
 }
 
+/// Whether the volume holds a state that exists nowhere else. It is waited for, and not replaced.
+pub(crate) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
+    holds_state(seen) || holds_only_copy(seen, history)
+}
+
 /// Whether pods can use the cache volume. One that holds a state, or the only copy of one that a run could not save, counts as usable, so
 /// that it is waited for. One that may hold the state of an interrupted run is done without, but not replaced.
 pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
-    if holds_state(seen) || holds_only_copy(seen, history) {
+    if is_irreplaceable(seen, history) {
         return CacheVolume::Usable;
     }
     match history.cache {

@@ -72,12 +72,9 @@ impl Session {
             let end = self.commands.end_of_grace();
             in_report = self.keep_in_report(file, Patience::until(end)).await;
         }
-        findings.unsaved = match (&in_report, &on_cache) {
-            (Ok(()), _) => Some(UnsavedPlace::Report),
-            (Err(_), Ok(())) => Some(UnsavedPlace::CacheVolume),
-            (Err(_), Err(_)) => None,
-        };
-        Some(self.what_became_of(file, in_report, on_cache, &push))
+        let (place, note) = self.what_became_of(file, in_report, on_cache, &push);
+        findings.unsaved = place;
+        Some(note)
     }
 
     fn keep_on_cache(&self, file: &Path) -> Result<(), String> {
@@ -100,25 +97,27 @@ impl Session {
         in_report: Result<(), Unkept>,
         on_cache: Result<(), String>,
         push: &Failure,
-    ) -> String {
+    ) -> (Option<UnsavedPlace>, String) {
         let secret = self.record.identity().report();
-        let place = match (in_report, on_cache) {
-            (Ok(()), _) => format!("in Secret {secret}"),
-            (Err(_), Ok(())) => "on the cache volume".to_owned(),
+        let (place, name) = match (in_report, on_cache) {
+            (Ok(()), _) => (UnsavedPlace::Report, format!("in Secret {secret}")),
+            (Err(_), Ok(())) => (UnsavedPlace::CacheVolume, "on the cache volume".to_owned()),
             (Err(record), Err(cache)) => {
-                return format!(
+                let note = format!(
                     "the state is LOST unless it is taken from this pod's {} now: Secret {secret}: \
                      {record}; {cache}; {}",
                     file.display(),
                     push.message
                 );
+                return (None, note);
             }
         };
-        format!(
-            "the state is not saved; it is kept {place}, and the next run pushes it before \
+        let note = format!(
+            "the state is not saved; it is kept {name}, and the next run pushes it before \
              anything else: {}",
             push.message
-        )
+        );
+        (Some(place), note)
     }
 
     /// Whether an earlier run could not save the state where it is.
