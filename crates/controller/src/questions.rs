@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unusable_cache_directory_is_told_with_its_cause() {
+    async fn unusable_cache_directory_is_reported_with_its_cause() {
         let folder = tempfile::tempdir().unwrap();
         let contexts = Contexts::open(folder.path().join("contexts")).unwrap();
         std::fs::remove_dir(folder.path().join("contexts")).unwrap();

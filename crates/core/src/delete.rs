@@ -39,7 +39,7 @@ fn let_go(case: &mut Case<'_>, clean_up: Step) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// Deletes everything but the state, and what a run could not save of it, with the record, whose key opens that.
+/// Deletes everything but the state and an unsaved state with the record, whose key decrypts it.
 fn all_but_state(case: &Case<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
@@ -135,11 +135,7 @@ fn nothing_was_applied(mut case: Case<'_>) -> Decision {
         (false, false) => return gone(case, message),
         (true, false) => kept::in_secrets(case.tf),
         (false, true) => kept::on_volume(case.tf),
-        (true, true) => format!(
-            "{}, {}",
-            kept::in_secrets(case.tf),
-            kept::on_volume(case.tf)
-        ),
+        (true, true) => kept::in_secrets_and_on_volume(case.tf),
     };
     let in_secrets = secrets.then_some(Component::State);
     let on_volume = claim.then_some(Component::Cache);

@@ -119,12 +119,9 @@ pub(crate) fn left(case: &Case<'_>) -> String {
 
 /// What stays of a resource whose record cannot be read.
 pub(crate) fn unreadable(tf: &Terraform) -> String {
-    let name = tf.name_any();
-    let namespace = tf.namespace().unwrap_or_default();
     format!(
-        "the run record cannot be read: what the resource manages is left as it is, and so are its state, run record and cache volume: \
-         kubectl get secrets,persistentvolumeclaims -n {namespace} -l {}={name}",
-        alustan_api::labels::NAME,
+        "the run record cannot be read: managed objects, state and run record are left as they are {}",
+        in_secrets_and_on_volume(tf)
     )
 }
 
@@ -168,6 +165,11 @@ pub(crate) fn in_secrets(tf: &Terraform) -> String {
         alustan_api::labels::NAME,
         tf.name_any(),
     )
+}
+
+/// Both places, as the end of a message.
+pub(crate) fn in_secrets_and_on_volume(tf: &Terraform) -> String {
+    format!("{}, {}", in_secrets(tf), on_volume(tf))
 }
 
 /// Place of a state of `tf` on the cache volume, as the end of a message.

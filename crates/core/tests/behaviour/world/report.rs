@@ -28,7 +28,7 @@ impl World {
         if let Some(asks) = &asks {
             self.ledger.asks(&asks.id, pod.number);
         }
-        // The run saves an earlier state before it does anything else, but after steps that fail for the world.
+        // The run saves an earlier state before it plans, but after steps with transient failures.
         let world = |failure: &Failure| failure.class == FailureClass::World;
         let recovered = !failure.as_ref().is_some_and(world);
         let report = RunReport {
