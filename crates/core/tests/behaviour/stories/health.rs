@@ -69,7 +69,7 @@ fn fixtures() -> Vec<(&'static str, Terraform)> {
     let mut all: Vec<(&'static str, Terraform)> = Vec::new();
     let mut keep = |what, world: &World| all.push((what, world.tf().clone()));
 
-    keep("not looked at yet", &World::new());
+    keep("not reconciled yet", &World::new());
     let mut world = World::new();
     world.git_up = false;
     world.settle();
@@ -94,10 +94,10 @@ fn fixtures() -> Vec<(&'static str, Terraform)> {
 
     let mut world = World::new();
     world.fail_at(Stage::Applying, FailureClass::Module);
-    keep("failed, tried again", &world);
+    keep("failed, will be retried", &world);
     let mut world = World::new();
     world.fail_at(Stage::Applying, FailureClass::User);
-    keep("failed, waits for a person", &world);
+    keep("failed, not retried", &world);
 
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
@@ -118,7 +118,7 @@ fn fixtures() -> Vec<(&'static str, Terraform)> {
     let mut world = World::applied();
     world.delete();
     world.fail_at(Stage::Applying, FailureClass::User);
-    keep("the destroy waits for a person", &world);
+    keep("the destroy failed, not retried", &world);
     all
 }
 
