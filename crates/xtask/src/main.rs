@@ -313,11 +313,16 @@ mod tests {
         text
     }
 
+    /// Code spans of a text in Markdown.
+    fn code_spans(text: &str) -> Vec<&str> {
+        text.split('`').skip(1).step_by(2).collect()
+    }
+
     /// Whether the last cell of a row says something, and the tests that it names are there.
     fn assert_shown(row: &str, code: &str) {
         let shown_by = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap();
         assert!(!shown_by.trim().is_empty(), "nothing shows: {row}");
-        for name in shown_by.split('`').skip(1).step_by(2) {
+        for name in code_spans(shown_by) {
             let there = code.contains(&format!("fn {name}("));
             assert!(there, "no test has the name {name}");
         }
@@ -528,6 +533,48 @@ mod tests {
                 assert!(is_index || linked.contains(&name), "{name}");
             }
         }
+    }
+
+    /// Whether a code span is a path from the root of the repository.
+    fn is_path(span: &str) -> bool {
+        let Some((folder, _)) = span.split_once('/') else {
+            return false;
+        };
+        let is_known = span.ends_with(".rs") || root().join(folder).exists();
+        is_known && !folder.is_empty() && !span.contains(char::is_whitespace)
+    }
+
+    #[test]
+    fn paths_in_the_pages_of_development_exist() {
+        let mut count = 0;
+        for entry in std::fs::read_dir(root().join("docs/development")).unwrap() {
+            let page = entry.unwrap().path();
+            let text = std::fs::read_to_string(&page).unwrap();
+            for path in code_spans(&text).into_iter().filter(|span| is_path(span)) {
+                assert!(root().join(path).exists(), "{}: {path}", page.display());
+                count += 1;
+            }
+        }
+        assert!(count > 100, "{count} paths");
+    }
+
+    #[test]
+    fn table_of_ten_changes_names_files_that_exist() {
+        let page = root().join("docs/development/contributing.md");
+        let text = std::fs::read_to_string(page).unwrap();
+        let (_, table) = text.split_once("| change | files |").unwrap();
+        let rows = table.lines().skip(2).take_while(|row| row.starts_with('|'));
+        let mut count = 0;
+        for row in rows {
+            let (change, files) = row.trim_start_matches('|').split_once('|').unwrap();
+            let paths = code_spans(files);
+            assert!(!paths.is_empty(), "no files:{change}");
+            for path in paths {
+                assert!(root().join(path).exists(), "{path}:{change}");
+            }
+            count += 1;
+        }
+        assert_eq!(count, 10);
     }
 
     /// Actions are those that were read once: a tag may be moved, a commit not.
