@@ -108,7 +108,12 @@ fn root() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Evidence for the tables of `docs/security.md`.
+    const SECURITY_TESTS: &str = "docs/development/security-tests.md";
 
     /// The Rust code of all tests.
     fn code(folder: &Path, text: &mut String) {
@@ -433,10 +438,10 @@ mod tests {
 
     #[test]
     fn every_line_of_the_threat_model_is_shown_by_a_test_that_exists() {
-        let docs = std::fs::read_to_string(root().join("docs/security.md")).unwrap();
+        let docs = std::fs::read_to_string(root().join(SECURITY_TESTS)).unwrap();
         let code = all_code();
         let rows = docs.lines().filter(|line| line.starts_with('|'));
-        let rows = rows.filter(|row| !row.contains("| shown by |") && !row.starts_with("|---"));
+        let rows = rows.filter(|row| !row.ends_with("| tests |") && !row.starts_with("|---"));
         let mut count = 0;
         for row in rows {
             assert_shown(row, &code);
@@ -444,6 +449,35 @@ mod tests {
             count += 1;
         }
         assert!(count > 40, "{count} lines");
+    }
+
+    /// Section and first cell of each row in the tables of a page.
+    fn keys_of_rows(page: &str) -> BTreeSet<(String, String)> {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        let mut section = "";
+        let mut keys = BTreeSet::new();
+        for line in text.lines() {
+            if let Some(heading) = line.strip_prefix("## ") {
+                section = heading;
+            }
+            if let Some(row) = line.strip_prefix("| ") {
+                let cell = row.split(" | ").next().unwrap_or_default();
+                keys.insert((section.to_owned(), cell.to_owned()));
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn every_threat_has_tests() {
+        let tested = keys_of_rows(SECURITY_TESTS);
+        let threats = keys_of_rows("docs/security.md");
+        assert!(threats.len() > 40, "{threats:?}");
+        let untested: Vec<_> = threats.difference(&tested).collect();
+        assert!(
+            untested.is_empty(),
+            "no row in {SECURITY_TESTS}: {untested:?}"
+        );
     }
 
     /// The files in Markdown below a folder.
