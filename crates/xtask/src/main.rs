@@ -285,6 +285,10 @@ mod tests {
             assert!(has(reason), "nothing about {reason}");
         }
         assert!(has(alustan_api::reasons::OTHER));
+        for row in docs.lines().filter(|line| line.starts_with("| <a id=")) {
+            let advice = row.rsplit('|').nth(1).unwrap_or_default();
+            assert!(!advice.trim().is_empty(), "nothing to do: {row}");
+        }
         let alerts = std::fs::read_to_string(root().join(ALERTS)).unwrap();
         let of = |key: &str| {
             alerts
