@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn every_test_that_the_table_of_faults_names_exists() {
-        let docs = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+        let docs = std::fs::read_to_string(root().join("docs/development/fault-tests.md")).unwrap();
         let (_, table) = docs.split_once("| fault |").unwrap();
         let code = all_code();
         for row in table.lines().skip(2).take_while(|row| row.starts_with('|')) {
