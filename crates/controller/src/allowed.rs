@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use alustan_core::allowed::{Allowed, KEYS};
+use alustan_core::allow_list::{Allowed, KEYS};
 use anyhow::{Context as _, Result};
 use kube::runtime::reflector::Store;
 use tokio::sync::mpsc;

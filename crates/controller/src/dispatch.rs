@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use alustan_core::metrics;
-use alustan_core::references::Key;
+use alustan_core::seen::{Key};
 use alustan_core::schedule::{Class, Places, Queue, Running, Served, Waiting};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{HandedOn, Pin, PinnedImage};
 use alustan_api::{Terraform, names};
-use alustan_core::absorb::open_run;
+use alustan_core::model::facts::{open_run};
 use alustan_core::allowed;
 use alustan_core::base_image::base_image;
 use alustan_core::build;

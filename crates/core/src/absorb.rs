@@ -12,6 +12,7 @@ use kube::ResourceExt;
 
 use crate::approval;
 use crate::hand_on::{self, left_behind};
+use crate::model::facts::open_run;
 use crate::objects::{outputs, run_job};
 use crate::progress;
 use crate::seen::{IMAGE_PULL, JobSeen, NOT_STARTED, RecordSeen, Seen, UNSCHEDULABLE};
@@ -153,14 +154,6 @@ fn applies(run: &RunSpec) -> bool {
 
 fn is_done(result: RunResult) -> bool {
     matches!(result, RunResult::Done | RunResult::NoChanges)
-}
-
-/// The run of `record` that is not yet in the memory.
-pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
-    record
-        .run
-        .as_ref()
-        .filter(|_| record.phase < RunPhase::Recorded)
 }
 
 fn fail(report: &mut RunReport, failure: Failure) {

@@ -10,10 +10,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::decide::Case;
 use crate::digest;
+use crate::model::case::Case;
+use crate::model::summary::{differences, logs, patch};
 use crate::restore;
-use crate::status::{differences, logs, patch};
 
 /// Who has a say in what a run of `tf` applies or, where it `destroys`, takes away.
 pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {

@@ -6,17 +6,25 @@ use alustan_api::{BuilderKind, State, Terraform, names};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::absorb;
-use crate::decide::Case;
 use crate::digest;
 use crate::image::{self, ImagePlan};
+use crate::model::case::Case;
+use crate::model::facts;
+use crate::model::pod_wait;
+use crate::model::pod_wait::{NO_POD, patience, waits_since};
+use crate::model::pull_secret;
+use crate::model::summary::LOOKUP;
+use crate::model::summary::clock;
+use crate::model::summary::exhausted;
+use crate::model::summary::unanswered;
+use crate::model::summary::waiting;
+use crate::model::summary::{Situation, logs_in};
 use crate::objects::build_job::{self, Build};
 use crate::objects::secrets;
-use crate::ongoing::{self, NO_POD, patience, waits_since};
 use crate::retry;
 use crate::seen::{Answer, BuildSeen, BuildState, IMAGE_MISSING, Seen, SourceSeen, Waiting};
 use crate::settings::Settings;
 use crate::start;
-use crate::status::{Situation, logs_in};
 use crate::step::{Object, Step, Swap};
 
 /// How long a registry may take to tell the digest of what was pushed.
@@ -66,9 +74,6 @@ pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) ->
     let pin = pins.find(|pin| pin.tag == tag && lost != Some(&pin.image))?;
     pin.image.split_once('@').map(|(_, digest)| digest)
 }
-
-/// The reason of a resource for which a registry is asked.
-pub(crate) const LOOKUP: &str = "ImageLookup";
 
 /// The image for `plan`: found, being built, or to be built.
 pub(crate) fn image(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
@@ -120,26 +125,6 @@ fn not_there(
     missing(Vec::new(), asking)
 }
 
-/// What goes on while a question has only a failure for an answer.
-///
-/// No time is told: questions are asked again within a minute, and a status that changed with
-/// each try would cost every resource of a repository a write.
-pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Situation {
-    if failure.class == FailureClass::User {
-        let message = format!(
-            "{}; once that is mended, this goes on by itself",
-            failure.message
-        );
-        return Situation::stalled(&failure.reason, message);
-    }
-    let message = format!("{}; asked again within a minute", failure.message);
-    // One that is being asked right now wakes by its answer.
-    Situation {
-        look_at: Some(retry_at).filter(|at| *at > now),
-        ..Situation::blocked(State::Failed, &failure.reason, message)
-    }
-}
-
 /// Key of the failure counter of a build: tag, docker configuration and builder. A change of one of them starts a new
 /// counter.
 fn counted_as(case: &Case<'_>, plan: &ImagePlan) -> String {
@@ -163,7 +148,7 @@ fn counted_as(case: &Case<'_>, plan: &ImagePlan) -> String {
 
 fn build(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let failures = &case.history.build_failures;
-    if start::asked(case.tf, &case.history) && failures.of == counted_as(case, plan) {
+    if facts::asked(case.tf, &case.history) && failures.of == counted_as(case, plan) {
         return again(case);
     }
     let Some(build) = &case.seen.build else {
@@ -191,7 +176,7 @@ fn going_on(
     waiting: Option<&Waiting>,
 ) -> Image {
     let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
-        .then(|| ongoing::no_pod(case.settings.builds_in(case.tf), &build.job));
+        .then(|| pod_wait::no_pod(case.settings.builds_in(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
     // Nobody could lend it anything before it was there.
     let lent = (!build.lent).then(|| lend(case, plan)).flatten();
@@ -322,7 +307,7 @@ fn again(case: &Case<'_>) -> Image {
             "building again, since a person asked for it",
         ),
         history: Some(History {
-            reconcile_at: start::requested(case.tf),
+            reconcile_at: facts::requested(case.tf),
             build_failures: Failures {
                 job_uid: case.history.build_failures.job_uid.clone(),
                 ..Failures::default()
@@ -359,7 +344,7 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
             return missing(push.into_iter().collect(), pushing);
         }
     };
-    let (lent, docker) = (lend(case, plan), start::docker_secret(tf, seen));
+    let (lent, docker) = (lend(case, plan), pull_secret::docker_secret(tf, seen));
     let job = names::build_job(&plan.tag);
     let (docker, pull, mut steps) = if case.settings.lends(tf) {
         let docker = seen.found().docker_config.is_some();
@@ -367,7 +352,11 @@ fn begin(case: &Case<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
         (docker, docker.map(|_| job.clone()), Vec::new())
     } else {
         let docker = docker.as_ref().map(|(name, key)| (name.as_str(), *key));
-        (docker, start::pull_secret(tf, seen), surroundings(case))
+        (
+            docker,
+            pull_secret::pull_secret(tf, seen),
+            surroundings(case),
+        )
     };
     let build = Build {
         image: plan,
@@ -425,74 +414,4 @@ fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, see: &st
         retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, see),
         retry::Verdict::Stalled => exhausted(tf, failures, see),
     }
-}
-
-/// A failure that is tried again by itself.
-pub(crate) fn waiting(
-    failures: &Failures,
-    retry: &alustan_api::Retry,
-    next: Timestamp,
-    see: &str,
-) -> Situation {
-    let budget = if failures.count == 0 {
-        "costs no retry".to_owned()
-    } else {
-        format!("failure {} of {}", failures.count, retry.limit)
-    };
-    Situation {
-        retry_at: Some(next),
-        ..Situation::blocked(
-            State::Failed,
-            &failures.reason,
-            format!(
-                "{}; {budget}; tried again at {}{see}",
-                failures.message,
-                clock(next)
-            ),
-        )
-    }
-}
-
-/// A failure whose budget is used up.
-pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Situation {
-    let tries = if failures.count == u32::MAX {
-        "no retry would help".to_owned()
-    } else {
-        format!("failed {} times in a row", failures.count)
-    };
-    Situation::stalled(
-        &failures.reason,
-        format!(
-            "{}; {tries}; change the module or the resource, or try again with: {}{see}",
-            failures.message,
-            try_again(tf),
-        ),
-    )
-}
-
-/// The command by which a person asks for another try.
-pub(crate) fn try_again(tf: &Terraform) -> String {
-    format!(
-        "kubectl annotate tf {} -n {} --overwrite {}=\"$(date)\"",
-        tf.metadata.name.as_deref().unwrap_or_default(),
-        tf.metadata.namespace.as_deref().unwrap_or_default(),
-        alustan_api::RECONCILE_AT,
-    )
-}
-
-/// What a person must mend is no retry's business.
-pub(crate) fn refused(failure: &Failure) -> Situation {
-    match failure.class {
-        FailureClass::User => Situation::stalled(&failure.reason, &failure.message),
-        FailureClass::World | FailureClass::Module => {
-            Situation::blocked(State::Failed, &failure.reason, &failure.message)
-        }
-    }
-}
-
-/// A moment as people read it: to the second, in UTC.
-pub(crate) fn clock(at: Timestamp) -> String {
-    Timestamp::from_second(at.as_second())
-        .unwrap_or(at)
-        .to_string()
 }

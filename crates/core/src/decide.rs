@@ -2,12 +2,10 @@
 
 use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{
-    BackendInputs, History, PinnedImage, RunInputs, RunKind, RunPhase, RunRecord, Trigger,
-};
+use alustan_api::run::{BackendInputs, PinnedImage, RunKind, RunPhase, Trigger};
 use alustan_api::{GitRepo, State, Terraform, TerraformStatus};
 use alustan_expressions::{Nothing, OBJECT};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::admission;
@@ -15,37 +13,28 @@ use crate::allowed;
 use crate::base_image;
 use crate::build::{self, Image};
 use crate::image::{self, ImagePlan};
-use crate::inputs::Config;
 use crate::leave::engine_too_old;
+use crate::model::case::CONFLICT;
+use crate::model::case::Case;
+use crate::model::case::Runner;
+use crate::model::case::Target;
+use crate::model::case::Waits;
+use crate::model::case::Wanted;
+use crate::model::case::has_finalizer;
+use crate::model::facts;
+use crate::model::summary;
+use crate::model::summary::{Situation, logs};
 use crate::schedule::Class;
 use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose};
 use crate::settings::Settings;
 use crate::start::{self, Plan};
-use crate::status::{ImageView, Situation, View, logs};
+use crate::status::{ImageView, View};
 use crate::step::{Decision, Keep, Start, Step, Swap};
 use crate::want::Want;
 use crate::{absorb, approval, delete, inputs, progress, restore, state_address, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
-
-/// How often a resource looks whether what stands against it still does, where nobody would tell it: its
-/// state belongs to another, an account is not for its runs.
-pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
-
-/// One look at one resource.
-pub(crate) struct Case<'a> {
-    pub(crate) tf: &'a Terraform,
-    pub(crate) seen: &'a Seen,
-    pub(crate) settings: &'a Settings,
-    pub(crate) now: Timestamp,
-    pub(crate) record: &'a RecordSeen,
-    /// The record and the memory as they are once `steps` are done.
-    pub(crate) current: RunRecord,
-    pub(crate) history: History,
-    pub(crate) outputs: OutputsSeen,
-    pub(crate) steps: Vec<Step>,
-}
 
 /// What to do with `tf` at `now`.
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
@@ -95,12 +84,6 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     case.decide()
 }
 
-pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
-    tf.finalizers()
-        .iter()
-        .any(|finalizer| finalizer == alustan_api::FINALIZER)
-}
-
 /// Finished Jobs beyond the last few: their reports are in the status. That of a plan that waits for
 /// approval stays: its log is what is approved. A Job that lingers is deleted at once, since its
 /// sidecars would run forever.
@@ -125,40 +108,6 @@ fn old_jobs(case: &Case<'_>) -> Vec<Step> {
         .collect()
 }
 
-/// What is to be applied.
-pub(crate) struct Target {
-    pub(crate) source: SourceSeen,
-    /// In which image, or why nobody can tell.
-    pub(crate) runner: Result<Runner, Situation>,
-    /// Digest of all that is not found elsewhere, see [`Config::own`].
-    pub(crate) own: String,
-    /// With what, or what is missing of that. The image can be built all the same.
-    pub(crate) wanted: Result<Wanted, Situation>,
-}
-
-/// The image in which it is applied.
-#[derive(Clone)]
-pub(crate) struct Runner {
-    pub(crate) base: PinnedImage,
-    pub(crate) plan: ImagePlan,
-}
-
-/// With what it is applied.
-#[derive(Clone)]
-pub(crate) struct Wanted {
-    pub(crate) inputs: RunInputs,
-    pub(crate) config: Config,
-}
-
-/// What waits for an image.
-#[derive(Clone, Copy)]
-pub(crate) struct Waits {
-    /// Its place in the queue.
-    pub(crate) class: Class,
-    /// Whether nothing is said of it, since what it is for is applied.
-    pub(crate) quietly: bool,
-}
-
 /// What comes next for a [`Target`].
 enum Next {
     /// A run.
@@ -180,7 +129,7 @@ impl Case<'_> {
         {
             self.renew_hashes(source, wanted);
         }
-        let run = absorb::open_run(&self.current).cloned();
+        let run = facts::open_run(&self.current).cloned();
         if self.tf.spec.suspend && self.current.phase.is_harmless() {
             return self.suspended(run.as_ref(), &target);
         }
@@ -273,10 +222,10 @@ impl Case<'_> {
     /// Returns the target with `source`.
     fn target_of(&self, source: Result<SourceSeen, Situation>) -> Result<Target, Situation> {
         if let Some(invalid) = &self.seen.invalid {
-            return Err(build::refused(invalid));
+            return Err(summary::refused(invalid));
         }
         if let Some(refusal) = image::refusal(self.tf, self.settings) {
-            return Err(build::refused(&refusal));
+            return Err(summary::refused(&refusal));
         }
         if let Some(refusal) = allowed::refusal(self.tf, &self.seen.allowed, &self.seen.accounts) {
             return Err(self.not_allowed(&refusal));
@@ -340,14 +289,14 @@ impl Case<'_> {
             } => Ok(base.clone()),
             Answer::Pending => Err(Situation::busy(
                 State::Building,
-                build::LOOKUP,
+                summary::LOOKUP,
                 "asking the registry for the base image",
             )),
             Answer::Failed {
                 failure,
                 retry_at,
                 last: None,
-            } => Err(build::unanswered(failure, *retry_at, self.now)),
+            } => Err(summary::unanswered(failure, *retry_at, self.now)),
         }
     }
 
@@ -373,7 +322,7 @@ impl Case<'_> {
     fn not_allowed(&self, refusal: &Failure) -> Situation {
         let situation = match refusal.class {
             FailureClass::World => missing_input(refusal),
-            FailureClass::User | FailureClass::Module => build::refused(refusal),
+            FailureClass::User | FailureClass::Module => summary::refused(refusal),
         };
         Situation {
             look_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
@@ -412,7 +361,7 @@ impl Case<'_> {
         let conflict = self.seen.conflict.as_ref().filter(|_| counts)?;
         Some(Situation {
             look_at: Some(self.now + CONFLICT),
-            ..build::refused(conflict)
+            ..summary::refused(conflict)
         })
     }
 
@@ -440,7 +389,7 @@ impl Case<'_> {
         if let Some(status) = self.waits_as_before() {
             return Some(status);
         }
-        let quiet = match absorb::open_run(&self.current) {
+        let quiet = match facts::open_run(&self.current) {
             Some(run) => self.is_quiet(run.kind, &run.trigger, &run.config_hash),
             None => self
                 .history
@@ -450,7 +399,7 @@ impl Case<'_> {
         };
         let status = self.tf.status.as_ref().filter(|_| pending && quiet)?;
         let current = status.observed_generation == self.tf.metadata.generation;
-        let is_idle = absorb::open_run(&self.current).is_none();
+        let is_idle = facts::open_run(&self.current).is_none();
         let same = current || (is_idle && self.is_last_source_applied());
         (is_ready(status) && same).then(|| {
             let view = self.view(None, None);
@@ -481,7 +430,7 @@ impl Case<'_> {
 
     /// The status of a resource that waits, and to which nothing happened since.
     fn waited(&self) -> Option<TerraformStatus> {
-        let news = self.current != self.record.record || absorb::open_run(&self.current).is_some();
+        let news = self.current != self.record.record || facts::open_run(&self.current).is_some();
         let status = self.tf.status.as_ref().filter(|_| !news)?;
         let waits = matches!(
             status.state,
@@ -492,7 +441,7 @@ impl Case<'_> {
     }
 
     fn said(mut self, status: TerraformStatus) -> Decision {
-        if absorb::open_run(&self.current).is_some() {
+        if facts::open_run(&self.current).is_some() {
             self.steps
                 .extend(start::help(self.tf, self.seen, self.settings));
         }
@@ -534,7 +483,7 @@ impl Case<'_> {
 
     /// The commit, or why there is none to work with.
     fn source(&self) -> Result<SourceSeen, Situation> {
-        let goes_on = absorb::open_run(&self.current).is_some();
+        let goes_on = facts::open_run(&self.current).is_some();
         match &self.seen.source {
             Answer::Pending if self.tf.spec.suspend || goes_on => {
                 self.last_source().ok_or_else(fetching)
@@ -547,7 +496,7 @@ impl Case<'_> {
             } if failure.class == FailureClass::World => Ok(last.clone()),
             Answer::Failed {
                 failure, retry_at, ..
-            } => Err(build::unanswered(failure, *retry_at, self.now)),
+            } => Err(summary::unanswered(failure, *retry_at, self.now)),
             Answer::Pending => Err(fetching()),
         }
     }
@@ -646,7 +595,7 @@ impl Case<'_> {
         digest: Option<String>,
     ) -> Decision {
         match self.waited().filter(|status| !is_ready(status)) {
-            Some(status) if situation.reason == build::LOOKUP => self.said(status),
+            Some(status) if situation.reason == summary::LOOKUP => self.said(status),
             _ => self.done(situation, plan, digest),
         }
     }
@@ -709,7 +658,7 @@ impl Case<'_> {
         let applied = self.history.applied.as_ref();
         let unchanged =
             applied.is_some_and(|it| it.own_hash == own && self.is_applied(&it.config_hash));
-        if missing.stalled || !unchanged || start::asked(self.tf, &self.history) {
+        if missing.stalled || !unchanged || facts::asked(self.tf, &self.history) {
             return Next::Image(missing.clone());
         }
         let rest = self.at_rest();
@@ -743,7 +692,7 @@ impl Case<'_> {
         digest: Option<String>,
     ) -> Decision {
         let quiet = self.is_quiet(run.kind, &run.trigger, &run.config.hash);
-        let occupied = start::occupied(self.seen.job.as_ref());
+        let occupied = facts::occupied(self.seen.job.as_ref());
         let (reason, message) = if occupied {
             (
                 "AwaitingProcessing",
@@ -866,7 +815,7 @@ fn fetching() -> Situation {
 fn missing_input(failure: &Failure) -> Situation {
     Situation {
         state: State::Pending,
-        ..build::refused(failure)
+        ..summary::refused(failure)
     }
 }
 

@@ -12,22 +12,26 @@ use alustan_api::{NotificationEvent, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::absorb;
 use crate::approval;
 use crate::build::{self, Image, Missing};
-use crate::decide::{CONFLICT, Case, Waits};
 use crate::image::ImagePlan;
-use crate::notices::{DESTROYED, LAST_WORD, is_wanted};
+use crate::model::case::{CONFLICT, Case, Waits};
+use crate::model::facts;
+use crate::model::facts::says_attempted;
+use crate::model::facts::{Kept, is_abandoned};
+use crate::model::summary;
+use crate::model::summary::DESTROYED;
+use crate::model::summary::how_to_abandon;
+use crate::model::summary::unknown;
+use crate::model::summary::{AWAITING, Situation};
+use crate::notices::{LAST_WORD, is_wanted};
 use crate::retry;
 use crate::schedule::Class;
 use crate::seen::{Answer, ForeignState};
 use crate::start::{self, Plan};
 use crate::state_volume;
-use crate::status::{AWAITING, HALF_APPLIED, Situation};
 use crate::step::{Decision, Step, Swap};
 pub use gaps::docker_config;
-pub use kept::leaves_everything;
-use kept::{Kept, how_to_abandon, is_abandoned, unknown};
 pub use lenient::parse_leniently;
 
 /// Before anything is removed, the record is swapped for itself: somebody who looks at an old
@@ -64,7 +68,7 @@ pub(crate) fn decide(case: Case<'_>) -> Decision {
     if is_abandoned(case.tf) {
         return abandon(case);
     }
-    if let Some(run) = absorb::open_run(&case.current).cloned() {
+    if let Some(run) = facts::open_run(&case.current).cloned() {
         return under_way(case, &run);
     }
     if destroyed(&case) {
@@ -248,13 +252,13 @@ fn attempt(case: Case<'_>, mut run: Plan, image: Option<(ImagePlan, String)>) ->
     let of = approval::subject(&run.config.hash, &approval::judged_by(tf, true));
     run.trigger = plan::trigger(&case, &of);
     run.kind = approval::kind(tf, true);
-    if start::asked(tf, history) {
+    if facts::asked(tf, history) {
         return destroy(case, &run, image);
     }
     let (failures, see) = (&history.failures, abandon_hint(&case));
     let situation = match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
-        retry::Verdict::WaitUntil(next) => build::waiting(failures, &tf.spec.retry, next, &see),
-        retry::Verdict::Stalled => build::exhausted(tf, failures, &see),
+        retry::Verdict::WaitUntil(next) => summary::waiting(failures, &tf.spec.retry, next, &see),
+        retry::Verdict::Stalled => summary::exhausted(tf, failures, &see),
         retry::Verdict::Go => match approval::pending(tf, history, &run.config.hash, true) {
             None => return destroy(case, &run, image),
             Some(plan) if approval::is_approved(tf, plan) => {
@@ -278,7 +282,7 @@ fn abandon_hint(case: &Case<'_>) -> String {
 
 /// Gives up. A run that goes on is ended first, and gently: its state would be lost otherwise.
 fn abandon(mut case: Case<'_>) -> Decision {
-    let run = absorb::open_run(&case.current).cloned();
+    let run = facts::open_run(&case.current).cloned();
     let message = if let Some(run) = run {
         if case.current.phase < RunPhase::Applying {
             case.cancel(&run.job, None);
@@ -359,27 +363,6 @@ fn going(case: &Case<'_>, run: &RunSpec) -> String {
     let then = kept.map_or("destroying once it is done", Kept::after_the_run);
     let number = case.current.number;
     format!("run {number} is {what} and is not cut short; {then}")
-}
-
-/// Whether the status says that something is applied.
-pub(crate) fn says_applied(tf: &Terraform) -> bool {
-    tf.status
-        .as_ref()
-        .is_some_and(|status| status.last_applied.is_some())
-}
-
-/// Whether the status says that something is applied, or may be half applied.
-pub(crate) fn says_attempted(tf: &Terraform) -> bool {
-    says_applied(tf) || says_half_applied(tf)
-}
-
-/// Whether the status says that an apply goes on, or failed half-way.
-pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
-    tf.status.as_ref().is_some_and(|status| {
-        let mut conditions = status.conditions.iter();
-        status.state == State::Applying
-            || conditions.any(|it| it.type_ == "InSync" && it.reason == HALF_APPLIED)
-    })
 }
 
 /// Whether the last run destroyed everything, or planned to and found nothing.

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alustan_api::run::{
-    BackendInputs, MAX_SLOTS, ManagedState, RunInputs, RunRecord, TimeLimits, Trigger,
-};
+use alustan_api::run::{BackendInputs, MAX_SLOTS, ManagedState, RunInputs, RunRecord, TimeLimits};
 use alustan_api::{Terraform, names};
 use alustan_backends::{Error, Owner};
 use k8s_openapi::jiff::SignedDuration;
@@ -13,8 +11,9 @@ use kube::core::Duration;
 use serde_json::{Value, json};
 
 use crate::approval;
-use crate::delete;
 use crate::digest;
+use crate::model::config_hash::Config;
+use crate::model::facts;
 use crate::orphans;
 use crate::seen::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 
@@ -50,7 +49,7 @@ pub fn run_inputs(
         adopt: orphans::adopts(tf),
         migrate: None,
         engine_before: None,
-        applied_before: delete::says_applied(tf),
+        applied_before: facts::says_applied(tf),
         plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
         environment: BTreeMap::new(),
         service_account: service_account(tf).map(str::to_owned),
@@ -182,33 +181,6 @@ pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInpu
     let found = effective(tf, seen);
     inputs.variables.extend(all_variables(tf, &found));
     inputs.secret_variables.extend(secrets(&found));
-}
-
-/// Digests of what the result of an apply depends on (rule 3), keyed, since some of it is secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Of everything: the config hash. What is found elsewhere and triggers nothing is not in it.
-    pub hash: String,
-    /// Of all but what is found elsewhere; of where that is looked for, too.
-    pub own: String,
-    /// Of what is found elsewhere, by where.
-    pub found: BTreeMap<String, String>,
-}
-
-impl Config {
-    /// That only what is found elsewhere changed since a run with `own` and `found`, and what of it.
-    pub(crate) fn input_since(
-        &self,
-        own: &str,
-        found: &BTreeMap<String, String>,
-    ) -> Option<Trigger> {
-        let all: BTreeSet<_> = found.keys().chain(self.found.keys()).collect();
-        let changed = all
-            .into_iter()
-            .filter(|of| found.get(*of) != self.found.get(*of));
-        let of: Vec<_> = changed.cloned().collect();
-        (own == self.own && !of.is_empty()).then_some(Trigger::Input { of })
-    }
 }
 
 /// The digests of a run of `tf` with `inputs`, and with `content` in its image.

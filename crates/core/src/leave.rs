@@ -7,10 +7,10 @@ use alustan_api::{Terraform, engine};
 use alustan_backends::{Move, Since, step};
 use serde_json::json;
 
-use crate::decide::Case;
 use crate::inputs::{managed_state, slots};
+use crate::model::case::Case;
+use crate::model::summary::{Situation, patch};
 use crate::restore;
-use crate::status::{Situation, patch};
 
 fn may_switch(tf: &Terraform) -> bool {
     tf.spec.engine.as_ref().is_some_and(|it| it.allow_switch)

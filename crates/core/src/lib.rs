@@ -4,6 +4,7 @@
 
 pub mod absorb;
 pub mod admission;
+pub mod allow_list;
 pub mod allowed;
 pub mod approval;
 pub mod base_image;
@@ -21,6 +22,7 @@ mod leave;
 pub mod leftovers;
 pub mod metacontroller;
 pub mod metrics;
+pub mod model;
 pub mod notices;
 pub mod objects;
 mod ongoing;

@@ -12,8 +12,8 @@ use alustan_api::{State, Terraform, TerraformStatus, reasons};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::model::summary::AWAITING;
 use crate::schedule::Class;
-use crate::status::AWAITING;
 use crate::step::Swap;
 
 /// A metric.

@@ -11,7 +11,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::digest;
-use crate::status::{AWAITING, NOT_CONVERGING, ON_PURPOSE};
+use crate::model::summary::DESTROYED;
+use crate::model::summary::{AWAITING, NOT_CONVERGING, ON_PURPOSE};
 
 /// How long a message is tried. What is older is no news, and is not told to who asks for it only now.
 pub const NEWS: SignedDuration = SignedDuration::from_hours(1);
@@ -24,9 +25,6 @@ const DUE: usize = 8;
 
 /// How many ids of each event are remembered, so that what comes and goes is told once.
 const TOLD: usize = 8;
-
-/// The reason of a resource that is destroyed.
-pub(crate) const DESTROYED: &str = "Destroyed";
 
 /// Whether anybody wants to hear of `event` of `tf`, where `notified` are told of every resource.
 pub fn is_wanted(

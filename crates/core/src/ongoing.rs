@@ -9,21 +9,22 @@ use serde_json::json;
 
 use crate::admission;
 use crate::approval;
-use crate::build;
-use crate::decide::{Case, Target};
+use crate::model::case::{Case, Target};
+use crate::model::pod_wait::GIVE_UP;
+use crate::model::pod_wait::NO_POD;
+use crate::model::pod_wait::no_pod;
+use crate::model::pod_wait::patience;
+use crate::model::pod_wait::slow_pod;
+use crate::model::pod_wait::waits_since;
+use crate::model::summary;
+use crate::model::summary::{SUSPENDED, Situation, logs, patch};
 use crate::progress;
-use crate::seen::{IMAGE_PULL, NOT_STARTED, UNSCHEDULABLE, Waiting};
-use crate::settings::Settings;
+use crate::seen::{IMAGE_PULL, Waiting};
 use crate::start;
-use crate::status::{SUSPENDED, Situation, logs, patch};
 use crate::step::{Decision, Step, Swap};
 
-/// How long a Job may be without a pod before people are told.
-pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 /// How long a pod may take to start before people are told: its image may be large.
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
-/// How long a pod may be unable to start before it is given up.
-const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 /// The same where nobody says what keeps it.
 const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
 /// How long after its time limits a run may need to end: the grace period of its pod, and much more.
@@ -294,7 +295,7 @@ impl Case<'_> {
         } else {
             format!(
                 "{message}; waited for until {}, then it is started anew",
-                build::clock(given_up_at)
+                summary::clock(given_up_at)
             )
         };
         Some(Situation {
@@ -331,49 +332,8 @@ impl Case<'_> {
     }
 }
 
-/// How long a Job is waited for whose pod waits for `why`. One that is not admitted leaves its place to
-/// others: the namespace may stay full for long. A node for it may have to be made first.
-pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
-    if admission::is_refused(&why.reason) {
-        NO_POD
-    } else if why.reason == UNSCHEDULABLE {
-        settings.scheduling_timeout
-    } else {
-        GIVE_UP
-    }
-}
-
-/// Start of the startup timeout: when the pod was scheduled, else when the Job was created.
-pub(crate) fn waits_since(
-    made_at: Timestamp,
-    scheduled_at: Option<Timestamp>,
-    now: Timestamp,
-) -> Timestamp {
-    scheduled_at.map_or(made_at, |at| at.min(now).max(made_at))
-}
-
 /// That nothing begins, and how to go on.
 pub(crate) fn suspension(tf: &Terraform) -> String {
     let go_on = patch(tf, &json!({ "suspend": false }));
     format!("suspended: no run begins; to go on: {go_on}")
-}
-
-/// Nobody has made a pod for `job`: its namespace does not admit it, or has no room.
-pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
-    Waiting {
-        reason: "PodNotCreated".to_owned(),
-        message: format!("Job {job} has no pod yet; see kubectl describe -n {namespace} job/{job}"),
-    }
-}
-
-/// The pod of `job` is there and does not come to run: a volume, a network, its node.
-fn slow_pod(tf: &Terraform, job: &str) -> Waiting {
-    Waiting {
-        reason: NOT_STARTED.to_owned(),
-        message: format!(
-            "the pod of Job {job} is there but does not run; see kubectl describe pods -n {} -l \
-             job-name={job}",
-            tf.namespace().unwrap_or_default()
-        ),
-    }
 }

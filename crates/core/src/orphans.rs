@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::status::patch;
+use crate::model::summary::patch;
 
 /// Components of objects that may contain state.
 const STATES: [Component; 2] = [Component::State, Component::Cache];

@@ -11,7 +11,8 @@ use alustan_api::run::{
 use alustan_api::{Engine, reasons};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::absorb::open_run;
+use crate::model::facts::open_run;
+use crate::seen::Told;
 
 /// First protocol with a separate report Secret.
 const OWN_REPORT: u32 = 5;
@@ -43,18 +44,6 @@ const UNKNOWN_POD: &str = "an unknown pod";
 const UNKNOWN: &str = "Failed";
 /// Known plan actions.
 const ACTIONS: [&str; 6] = ["create", "update", "replace", "delete", "forget", "import"];
-
-/// Progress entry of a report Secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Told {
-    /// No report Secret.
-    #[default]
-    Absent,
-    /// Missing or unparsable progress entry.
-    Unreadable,
-    /// Unvalidated progress entry.
-    Progress(Box<RunProgress>),
-}
 
 /// Whether the runner of `run` writes a report Secret. Before protocol 5, runners wrote to the run record.
 pub fn has_own_report(run: &RunSpec) -> bool {

@@ -1,7 +1,6 @@
 //! Who depends on whom (rules 13, 14 and 17): the graph of the resources.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{OutputsRef, Terraform, TerraformStatus};
@@ -9,51 +8,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 
+use crate::seen::Key;
 use crate::seen::{DependencySeen, Standing};
 
 /// The reason of a resource that waits for one that is not ready.
 pub const NOT_READY: &str = "DependencyNotReady";
 /// The reason of a resource that waits for one that does not exist.
 pub(crate) const NOT_FOUND: &str = "DependencyNotFound";
-
-/// Namespace and name of a resource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl Key {
-    /// The key of `tf`.
-    pub fn of(tf: &Terraform) -> Self {
-        Self::new(tf.namespace().unwrap_or_default(), tf.name_any())
-    }
-
-    /// A key.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-
-    /// As it is told to a reader in the namespace `here`.
-    pub fn seen_from(&self, here: &str) -> String {
-        if self.namespace == here {
-            self.name.clone()
-        } else {
-            self.to_string()
-        }
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
 
 /// A resource that another one names.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use alustan_api::run::Pin;
 
-use crate::decide::{Case, Wanted};
 use crate::inputs;
+use crate::model::case::{Case, Wanted};
 use crate::seen::SourceSeen;
 
 /// First protocol with a config hash that is independent of the image tag.

@@ -7,14 +7,15 @@ use alustan_api::{ApprovalMode, KEPT, State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::absorb::open_run;
-use crate::decide::CONFLICT;
+use crate::model::case::CONFLICT;
+use crate::model::facts;
+use crate::model::facts::open_run;
+use crate::model::summary::Situation;
 use crate::objects::namespace;
-use crate::progress::{self, Told};
+use crate::progress::{self};
+use crate::seen::Told;
 use crate::seen::{LeftBehind, Seen};
 use crate::settings::Settings;
-use crate::start;
-use crate::status::Situation;
 use crate::step::{Object, Step, TakeOver};
 
 /// Maximum run number that is restored, so that later numbers do not overflow.
@@ -166,7 +167,7 @@ pub(crate) fn take_over(
     }
     let Rebound { record, open_run } = rebound(own, &left.told);
     let history = History {
-        reconcile_at: start::requested(tf),
+        reconcile_at: facts::requested(tf),
         restored: Some(Restored { at: now, open_run }),
         engine: left.history.engine.as_ref().map(progress::engine),
         architecture: left.history.architecture,

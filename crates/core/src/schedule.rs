@@ -6,7 +6,7 @@ use std::iter::Peekable;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::references::Key;
+use crate::seen::Key;
 
 /// Runs that matter more go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

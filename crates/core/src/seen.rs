@@ -9,14 +9,13 @@ use std::sync::Arc;
 use alustan_api::NotificationEvent;
 use alustan_api::report::{Failure, RunReport};
 use alustan_api::run::{
-    History, Notices, Outputs, Pin, PinnedImage, RunInputs, RunRecord, ScriptTexts,
+    History, Notices, Outputs, Pin, PinnedImage, RunInputs, RunProgress, RunRecord, ScriptTexts,
 };
 use k8s_openapi::jiff::Timestamp;
 
 pub use stack::*;
 
-use crate::allowed::Allowed;
-use crate::progress::Told;
+use crate::allow_list::Allowed;
 
 /// The answer to a question that takes a while: to a repository, to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -369,4 +368,16 @@ pub enum Whose {
     Ours,
     /// Somebody else made it.
     Foreign,
+}
+
+/// Progress entry of a report Secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Told {
+    /// No report Secret.
+    #[default]
+    Absent,
+    /// Missing or unparsable progress entry.
+    Unreadable,
+    /// Unvalidated progress entry.
+    Progress(Box<RunProgress>),
 }

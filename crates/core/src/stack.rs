@@ -7,11 +7,11 @@ use alustan_api::run::{Trigger, WaitingSince};
 use alustan_api::{BlockedBy, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::decide::Case;
-use crate::delete::kept::how_to_abandon;
+use crate::model::case::Case;
+use crate::model::summary::Situation;
+use crate::model::summary::how_to_abandon;
 use crate::references::{NOT_FOUND, NOT_READY};
 use crate::seen::{DependencySeen, StackSeen, Standing, TestSeen};
-use crate::status::Situation;
 
 /// The reason of one that depends on a resource, in the way of its destruction.
 const DEPENDENT: &str = "Dependent";

@@ -11,16 +11,20 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::approval;
-use crate::decide::Case;
 use crate::digest;
 use crate::flapping;
-use crate::inputs::{Config, managed_state};
+use crate::inputs::managed_state;
 use crate::leave;
+use crate::model::case::Case;
+use crate::model::config_hash::Config;
+use crate::model::facts::requested;
+use crate::model::pull_secret::docker_secret;
+use crate::model::pull_secret::pull_secret;
 use crate::objects::run_job::{self, Parts};
 use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
 use crate::progress;
 use crate::schedule::Class;
-use crate::seen::{CacheSeen, JobSeen, RecordSeen, Seen};
+use crate::seen::{CacheSeen, RecordSeen, Seen};
 use crate::settings::Settings;
 use crate::state_volume;
 use crate::step::{Keep, Object, Step, Swap};
@@ -238,30 +242,6 @@ fn pinned_spec(tf: &Terraform) -> Value {
     serde_json::to_value(spec).unwrap_or_default()
 }
 
-/// The value of the annotation that asks for a run.
-pub fn requested(tf: &Terraform) -> Option<String> {
-    tf.annotations().get(alustan_api::RECONCILE_AT).cloned()
-}
-
-/// Whether what that annotation asks for may also correct drift that is otherwise only reported.
-pub(crate) fn asks_to_apply(tf: &Terraform) -> bool {
-    let applies = tf.annotations().get(alustan_api::APPLY_AT).cloned();
-    applies.is_some() && applies == requested(tf)
-}
-
-/// Whether that annotation has a value that no run was started for.
-pub fn asked(tf: &Terraform, history: &History) -> bool {
-    let requested = requested(tf);
-    requested.is_some() && requested != history.reconcile_at
-}
-
-/// Why the next try after `failures` is started.
-pub fn again(failures: &Failures) -> Trigger {
-    Trigger::Retry {
-        failures: failures.count.saturating_add(failures.world),
-    }
-}
-
 /// Everything a runner pod needs, applied anew before each run: what somebody removed is back. But
 /// not the pointer at the state: an empty one in the place of one that is lost would have
 /// everything made twice.
@@ -383,33 +363,6 @@ fn job(
     Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
 }
 
-/// The Secret with the docker configuration, and the key in it: the registry's own, or the one that
-/// is derived from it, or from the pin, since not every program reads every form.
-pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
-    let found = seen.found();
-    if found.pull_config.is_some() {
-        return Some((names::pull_secret(&tf.name_any()), secrets::DOCKER_CONFIG));
-    }
-    let own = tf.spec.container_registry.secret_ref.as_ref()?;
-    Some((own.name.clone(), found.registry_key.as_deref()?))
-}
-
-/// The Secret that pulls the runner image: the registry's own, the one derived from it, or, where
-/// the registry's cannot be read, that of the pin.
-pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
-    let own = tf
-        .spec
-        .container_registry
-        .secret_ref
-        .as_ref()
-        .map(|secret| secret.name.clone());
-    match &seen.inputs {
-        Ok(inputs) if inputs.pull_config.is_some() => Some(names::pull_secret(&tf.name_any())),
-        Ok(_) => own,
-        Err(_) => seen.pin.as_ref().map_or(own, |pin| pin.pull_secret.clone()),
-    }
-}
-
 /// What a run that is going on needs from us: pin and Job, if the controller died before it could
 /// make them; more slots, if the state outgrew those it has.
 pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
@@ -464,9 +417,4 @@ fn more_slots(tf: &Terraform, current: &RecordSeen, inputs: &RunInputs) -> Vec<S
         inputs: Keep::Set(Box::new(inputs)),
     })));
     steps
-}
-
-/// Whether the Job of the last run still keeps the next one from starting.
-pub fn occupied(job: Option<&JobSeen>) -> bool {
-    job.is_some_and(|job| !job.finished || job.pods_alive)
 }

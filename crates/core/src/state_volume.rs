@@ -9,9 +9,9 @@ use alustan_api::{ABANDON, BackendProvider, Terraform, labels, names};
 use alustan_backends::{address_of, is_on_the_volume};
 use kube::ResourceExt;
 
-use crate::decide::Case;
+use crate::model::case::Case;
+use crate::model::summary::Situation;
 use crate::seen::{CacheSeen, NOT_STARTED, Seen, UNSCHEDULABLE, Waiting};
-use crate::status::Situation;
 
 /// State that is still unsaved after a run with this `report`. `before`: the one before it. `has_begun`: whether the run began to change things.
 pub(crate) fn unsaved_after(

@@ -1,7 +1,7 @@
 //! From what goes on to what `kubectl get` and `kubectl describe` show.
 
 use alustan_api::conditions::{self, Kind, Verdict};
-use alustan_api::report::{ChangeSet, RunReport};
+use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{
     AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus,
@@ -9,27 +9,21 @@ use alustan_api::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{Timestamp, Unit};
-use kube::ResourceExt;
-use serde_json::{Value, json};
 
-use crate::delete;
 use crate::image::ImagePlan;
+use crate::model::facts;
+use crate::model::summary::AWAITING;
+use crate::model::summary::HALF_APPLIED;
+use crate::model::summary::NOT_CONVERGING;
+use crate::model::summary::SUSPENDED;
+use crate::model::summary::Situation;
+use crate::model::summary::differences;
+use crate::model::summary::drifted;
+use crate::model::summary::summary;
 use crate::progress;
 use crate::seen::{Answer, IMAGE_MISSING, SourceSeen, StackSeen};
 use crate::stack;
 
-/// The reason of `InSync` where an apply failed half-way.
-pub(crate) const HALF_APPLIED: &str = "ApplyFailed";
-/// The reason of a resource whose plan waits for a person.
-pub(crate) const AWAITING: &str = "AwaitingApproval";
-/// The reason of a resource for which no run begins.
-pub(crate) const SUSPENDED: &str = "Suspended";
-/// The reason of a deleted resource that is not to be destroyed.
-pub(crate) const DELETION_PROTECTED: &str = "DeletionProtected";
-/// Reasons for which a resource stands still because a person wants it so. Alerts leave them out, too.
-pub const ON_PURPOSE: [&str; 2] = [SUSPENDED, DELETION_PROTECTED];
-/// The reason of drift that no correction ends (rule 7).
-pub(crate) const NOT_CONVERGING: &str = "NotConverging";
 /// Message of the conditions Reconciling and Stalled: condition Ready has the whole text, once.
 const SEE_READY: &str = "see condition Ready";
 
@@ -44,64 +38,6 @@ pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
         condition.message = progress::cut(&condition.message, MAX_MESSAGE);
     }
     status
-}
-
-/// What goes on with a resource, for people and for `kubectl wait`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Situation {
-    /// In one word.
-    pub state: State,
-    /// `Ready`: yes, no, or on the way.
-    pub ready: Option<bool>,
-    /// A stable word.
-    pub reason: String,
-    /// What goes on, what comes next and when, what a person can do.
-    pub message: String,
-    /// Whether nothing more happens until a person changes something.
-    pub stalled: bool,
-    /// When a failure is tried again.
-    pub retry_at: Option<Timestamp>,
-    /// When to look again at the latest; not told.
-    pub look_at: Option<Timestamp>,
-}
-
-impl Situation {
-    /// Work is going on or due.
-    pub fn busy(state: State, reason: &str, message: impl Into<String>) -> Self {
-        Self {
-            state,
-            ready: None,
-            reason: reason.to_owned(),
-            message: message.into(),
-            stalled: false,
-            retry_at: None,
-            look_at: None,
-        }
-    }
-
-    /// Something stands against it and is tried again.
-    pub fn blocked(state: State, reason: &str, message: impl Into<String>) -> Self {
-        Self {
-            ready: Some(false),
-            ..Self::busy(state, reason, message)
-        }
-    }
-
-    /// Nothing more happens until a person changes something.
-    pub fn stalled(reason: &str, message: impl Into<String>) -> Self {
-        Self {
-            stalled: true,
-            ..Self::blocked(State::Stalled, reason, message)
-        }
-    }
-
-    /// Everything is as described.
-    pub fn ready(state: State, reason: &str, message: impl Into<String>) -> Self {
-        Self {
-            ready: Some(true),
-            ..Self::busy(state, reason, message)
-        }
-    }
 }
 
 /// `status` where a read or a write failed with `reason` and `message`: it is tried again.
@@ -139,26 +75,6 @@ pub fn troubled(
         ),
         ..status
     }
-}
-
-/// The command that shows what `job` prints.
-pub(crate) fn logs(tf: &Terraform, job: &str) -> String {
-    logs_in(&tf.namespace().unwrap_or_default(), job)
-}
-
-/// The same, of a `job` in `namespace`.
-pub(crate) fn logs_in(namespace: &str, job: &str) -> String {
-    format!("kubectl logs -n {namespace} job/{job}")
-}
-
-/// The command that changes the spec as `change` says.
-pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
-    format!(
-        "kubectl patch tf {} -n {} --type merge -p '{}'",
-        tf.name_any(),
-        tf.namespace().unwrap_or_default(),
-        json!({ "spec": change }),
-    )
 }
 
 /// The runner image, as far as it is known.
@@ -401,7 +317,7 @@ impl View<'_> {
     fn in_sync(&self, situation: &Situation) -> Verdict {
         let kind = Kind::InSync;
         // Where the memory is lost, the status is the only one that still knows.
-        let half = self.record.is_none() && delete::says_half_applied(self.tf);
+        let half = self.record.is_none() && facts::says_half_applied(self.tf);
         match (&self.history.applied, drifted(self.history)) {
             _ if self.history.unfinished || half => Verdict::new(
                 kind,
@@ -463,33 +379,6 @@ impl View<'_> {
 fn fetched(revision: &str) -> Verdict {
     let message = format!("revision {revision}");
     Verdict::new(Kind::SourceReady, true, "Fetched", message)
-}
-
-/// How the real objects differ, as the last look that found it tells.
-pub(crate) fn drifted(history: &History) -> Option<&ChangeSet> {
-    let run = history.drift.as_ref()?.run;
-    history.report(run)?.changes.as_ref()
-}
-
-/// A change set in one word: `+2 ~1 -0`.
-pub fn summary(changes: &ChangeSet) -> String {
-    format!("+{} ~{} -{}", changes.add, changes.change, changes.destroy)
-}
-
-/// A change set in a line: `+0 ~1 -0: update local_file.a`.
-pub fn differences(changes: &ChangeSet) -> String {
-    let named: Vec<String> = changes
-        .resources
-        .iter()
-        .take(3)
-        .map(|resource| format!("{} {}", resource.action, resource.address))
-        .collect();
-    let more = if changes.resources.len() > 3 {
-        ", …"
-    } else {
-        ""
-    };
-    format!("{}: {}{more}", summary(changes), named.join(", "))
 }
 
 fn run(report: &RunReport) -> RunStatus {

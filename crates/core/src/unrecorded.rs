@@ -6,16 +6,19 @@ use alustan_api::{State, Terraform, names};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::decide::has_finalizer;
-use crate::delete::kept::{self, Kept, NOTHING_KNOWN, how_to_abandon, is_abandoned};
-use crate::delete::{self, leaves_everything};
+use crate::delete::kept::{self};
+use crate::model::case::has_finalizer;
+use crate::model::facts;
+use crate::model::facts::leaves_everything;
+use crate::model::facts::{Kept, is_abandoned};
+use crate::model::summary::Situation;
+use crate::model::summary::{NOTHING_KNOWN, how_to_abandon};
 use crate::objects::secrets;
 use crate::restore;
 use crate::seen::{NothingLeft, OwnJob, Seen};
 use crate::settings::Settings;
-use crate::start;
 use crate::state_volume;
-use crate::status::{ImageView, Situation, View};
+use crate::status::{ImageView, View};
 use crate::step::{Decision, Step};
 
 /// What to do with `tf` at `now`, of which no record was seen.
@@ -58,7 +61,7 @@ fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
 /// resource.
 pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let history = History {
-        reconcile_at: start::requested(tf),
+        reconcile_at: facts::requested(tf),
         ..History::default()
     };
     let mut steps = Vec::new();
@@ -163,7 +166,7 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
 /// A deleted resource that has neither record nor pin. Its status remembers whether anything is
 /// applied, and forgets once that is destroyed; its Jobs go before its record does.
 fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
-    let applied = delete::says_attempted(tf) || !seen.jobs.is_empty();
+    let applied = facts::says_attempted(tf) || !seen.jobs.is_empty();
     let abandoned = leaves_everything(tf);
     if Kept::of(tf) == Some(Kept::Protected) && !abandoned {
         return decision(tf, seen, Vec::new(), &kept::protected(tf), now);

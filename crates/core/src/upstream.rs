@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use alustan_api::{Terraform, TerraformStatus};
 
-use crate::references::{Key, sources, standing_with, taken};
+use crate::references::{sources, standing_with, taken};
+use crate::seen::Key;
 use crate::seen::{Answer, DependencySeen, Seen, Standing};
 
 /// What the last look at a resource came to.

@@ -5,13 +5,15 @@ use alustan_api::{DriftMode, State};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::decide::Case;
 use crate::flapping;
-use crate::inputs::Config;
+use crate::model::case::Case;
+use crate::model::config_hash::Config;
+use crate::model::facts;
+use crate::model::summary;
+use crate::model::summary::{AWAITING, NOT_CONVERGING, Situation, differences, drifted};
 use crate::objects::outputs;
 use crate::seen::{SourceSeen, Whose};
-use crate::status::{AWAITING, NOT_CONVERGING, Situation, differences, drifted};
-use crate::{approval, build, digest, hand_on, leave, retry, start};
+use crate::{approval, digest, hand_on, leave, retry};
 
 /// How many corrections in a row may be undone before there is no further one.
 const CORRECTIONS: u32 = 2;
@@ -37,9 +39,9 @@ impl Case<'_> {
     pub(crate) fn want(&self, source: &SourceSeen, config: &Config) -> Want {
         let hash = &config.hash;
         let kind = approval::kind(self.tf, false);
-        if start::asked(self.tf, &self.history) {
+        if facts::asked(self.tf, &self.history) {
             let reports = self.tf.spec.drift_detection.mode != DriftMode::Correct;
-            let looks = reports && self.is_applied(hash) && !start::asks_to_apply(self.tf);
+            let looks = reports && self.is_applied(hash) && !facts::asks_to_apply(self.tf);
             let kind = if looks { RunKind::Drift } else { kind };
             return Want::Run(kind, Trigger::Requested);
         }
@@ -51,7 +53,7 @@ impl Case<'_> {
         if failed && let Some(waits) = self.after_failure(hash) {
             return waits;
         }
-        let retry = || start::again(&self.history.failures);
+        let retry = || facts::again(&self.history.failures);
         if let Some(plan) = self.approved(hash) {
             let trigger = if failed {
                 retry()
@@ -89,11 +91,11 @@ impl Case<'_> {
         match retry::verdict(failures, &self.subject(hash), retry, self.now) {
             retry::Verdict::Go => None,
             retry::Verdict::WaitUntil(next) => {
-                let situation = build::waiting(failures, retry, next, &see());
+                let situation = summary::waiting(failures, retry, next, &see());
                 Some(Want::Nothing(situation, Some(next)))
             }
             retry::Verdict::Stalled => Some(Want::Nothing(
-                build::exhausted(self.tf, failures, &see()),
+                summary::exhausted(self.tf, failures, &see()),
                 None,
             )),
         }
@@ -144,7 +146,7 @@ impl Case<'_> {
                     "{} changed again; the next run is at {}, since inputs that change often are \
                      applied more and more rarely",
                     of.join(", "),
-                    build::clock(due),
+                    summary::clock(due),
                 );
                 let situation = Situation::busy(State::Pending, reason, message);
                 Want::Nothing(situation, Some(due))
@@ -249,7 +251,7 @@ impl Case<'_> {
              timestamp(), or somebody changes it back; nothing more is corrected until the \
              configuration changes, or with: {}",
             self.history.undone.times,
-            build::try_again(self.tf),
+            summary::try_again(self.tf),
         )
     }
 

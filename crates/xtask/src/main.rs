@@ -256,7 +256,7 @@ mod tests {
                 assert_eq!(alustan_api::reasons::bounded(reason), *reason);
             }
             if operator == "!~" {
-                let on_purpose = alustan_core::status::ON_PURPOSE;
+                let on_purpose = alustan_core::model::summary::ON_PURPOSE;
                 assert!(on_purpose.iter().all(|it| reasons.contains(it)));
                 excluded += 1;
             }

@@ -7,7 +7,7 @@ use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{Terraform, TerraformStatus};
 use alustan_core::admission::no_pod;
-use alustan_core::references::Key;
+use alustan_core::seen::{Key};
 use alustan_core::schedule::{Class, Places};
 use alustan_core::seen::{JobSeen, RecordSeen, SourceSeen};
 use alustan_core::step::{Decision, Start, Step, TakeOver};

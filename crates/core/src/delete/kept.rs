@@ -1,88 +1,14 @@
 //! What stands against a destroy, because a person wants it so.
 
-use alustan_api::{ABANDON, DeletionPolicy, Terraform, names};
+use alustan_api::{Terraform, names};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::decide::Case;
+use crate::model::case::Case;
+use crate::model::summary::how_to_abandon;
+use crate::model::summary::{DELETION_PROTECTED, SUSPENDED, Situation, patch};
 use crate::restore;
 use crate::state_volume;
-use crate::status::{DELETION_PROTECTED, SUSPENDED, Situation, patch};
-
-/// Why the spec says that nothing is destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    /// `deletionProtection`: nothing at all is done.
-    Protected,
-    /// `deletionPolicy: Orphan`: everything stays as it is.
-    Orphaned,
-    /// `suspend`: no run begins.
-    Suspended,
-}
-
-impl Kept {
-    /// The strongest reason of `tf`, if it has any.
-    pub(crate) fn of(tf: &Terraform) -> Option<Self> {
-        let spec = &tf.spec;
-        let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
-        match (spec.deletion_protection, orphaned, spec.suspend) {
-            (true, _, _) => Some(Self::Protected),
-            (false, true, _) => Some(Self::Orphaned),
-            (false, false, true) => Some(Self::Suspended),
-            (false, false, false) => None,
-        }
-    }
-
-    /// What comes once a run that goes on is over.
-    pub(crate) fn after_the_run(self) -> &'static str {
-        match self {
-            Self::Protected => "nothing is destroyed then, since spec.deletionProtection is true",
-            Self::Orphaned => {
-                "everything is left as it is then, since spec.deletionPolicy is Orphan"
-            }
-            Self::Suspended => "nothing is destroyed then, since spec.suspend is true",
-        }
-    }
-}
-
-/// Whether a person gave `tf` up: nothing is destroyed, whatever its spec says.
-pub(crate) fn is_abandoned(tf: &Terraform) -> bool {
-    tf.annotations()
-        .get(ABANDON)
-        .is_some_and(|value| value == "true")
-}
-
-/// Whether the deleted `tf` goes and leaves what it manages as it is.
-pub fn leaves_everything(tf: &Terraform) -> bool {
-    is_abandoned(tf) || Kept::of(tf) == Some(Kept::Orphaned)
-}
-
-/// How a person gives `tf` up, as the end of a message.
-pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
-    format!(
-        "; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
-        tf.name_any(),
-        tf.namespace().unwrap_or_default(),
-    )
-}
-
-/// What is said where nobody knows whether anything was applied.
-pub(crate) const NOTHING_KNOWN: &str = "this resource has no status, run record or pin, as after a restore from a backup: whether \
-     anything was applied is unknown, so destroy runs with the spec as it is, and finding no state \
-     is success";
-
-/// `situation` of a deleted resource of which nothing is known.
-pub(crate) fn unknown(tf: &Terraform, situation: Situation) -> Situation {
-    let message = format!(
-        "{}; {NOTHING_KNOWN}{}",
-        situation.message,
-        how_to_abandon(tf)
-    );
-    Situation {
-        message,
-        ..situation
-    }
-}
 
 /// A deleted resource that waits until it is no longer protected.
 pub(crate) fn protected(tf: &Terraform) -> Situation {

@@ -10,12 +10,14 @@ use super::gaps;
 use crate::allowed;
 use crate::approval;
 use crate::build::image_by_digest;
-use crate::decide::{Case, Wanted};
 use crate::image::{self, ImagePlan};
-use crate::inputs::{self, Config};
+use crate::inputs::{self};
+use crate::model::case::{Case, Wanted};
+use crate::model::config_hash::Config;
+use crate::model::facts;
 use crate::restore;
 use crate::seen::{Answer, InputsSeen, SourceSeen};
-use crate::start::{self, Plan};
+use crate::start::Plan;
 
 /// The run that destroys what exists, if the pin is there.
 pub(super) fn by_the_pin(case: &Case<'_>) -> Option<Plan> {
@@ -105,10 +107,10 @@ pub(super) fn is_in_repository(case: &Case<'_>, run: &Plan) -> bool {
 /// Why `run` is started, unless a person approved it.
 pub(super) fn trigger(case: &Case<'_>, of: &str) -> Trigger {
     let failures = &case.history.failures;
-    if start::asked(case.tf, &case.history) {
+    if facts::asked(case.tf, &case.history) {
         Trigger::Requested
     } else if failures.of == of && failures.at.is_some() {
-        start::again(failures)
+        facts::again(failures)
     } else {
         Trigger::Deleted
     }
@@ -145,7 +147,7 @@ fn judged(case: &Case<'_>, inputs: &mut RunInputs) {
     inputs.adopt = false;
     inputs.migrate = None;
     inputs.engine_before = None;
-    inputs.applied_before = super::says_applied(case.tf);
+    inputs.applied_before = facts::says_applied(case.tf);
 }
 
 /// The backend as the resource has it, if that is still the one of the pin: only then are its

@@ -1,12 +1,13 @@
 //! What was seen of the objects that a resource takes values from, waits for, or stands before.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use alustan_api::Terraform;
 use alustan_api::report::Failure;
 use k8s_openapi::jiff::SignedDuration;
+use kube::ResourceExt;
 use serde_json::Value;
-
-use crate::references::Key;
 
 /// What was seen of a resource's stack.
 #[derive(Clone, Default)]
@@ -94,4 +95,43 @@ pub struct TestSeen {
     pub timeout: SignedDuration,
     /// Why it fails.
     pub result: Result<(), Failure>,
+}
+
+/// Namespace and name of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of `tf`.
+    pub fn of(tf: &Terraform) -> Self {
+        Self::new(tf.namespace().unwrap_or_default(), tf.name_any())
+    }
+
+    /// A key.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// As it is told to a reader in the namespace `here`.
+    pub fn seen_from(&self, here: &str) -> String {
+        if self.namespace == here {
+            self.name.clone()
+        } else {
+            self.to_string()
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }

@@ -12,7 +12,7 @@ use alustan_api::run::{
     RunSpec, StateLock,
 };
 use alustan_api::{labels, names, reasons};
-use alustan_core::absorb::open_run;
+use alustan_core::model::facts::{open_run};
 use alustan_core::decide::decide;
 use alustan_core::seen::Seen;
 use alustan_core::step::{Decision, Keep, Object, Step};

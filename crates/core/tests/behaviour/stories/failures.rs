@@ -3,6 +3,7 @@
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use alustan_api::{RECONCILE_AT, State};
+use alustan_core::model::summary;
 use alustan_core::build;
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
@@ -337,10 +338,10 @@ fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
         reason: "BranchNotFound".to_owned(),
         message: "branch `nope` does not exist".to_owned(),
     };
-    let situation = build::unanswered(&failure, at(60), at(0));
+    let situation = summary::unanswered(&failure, at(60), at(0));
     assert!(situation.stalled && situation.retry_at.is_none());
     assert!(situation.message.ends_with("this goes on by itself"));
-    assert_eq!(situation, build::unanswered(&failure, at(120), at(0)));
+    assert_eq!(situation, summary::unanswered(&failure, at(120), at(0)));
 }
 
 /// Rule 10: an hour in which nothing answers costs time and nothing else, whenever it begins.

@@ -6,7 +6,8 @@ use alustan_api::{ABANDON, Architecture, Engine, EngineName, FINALIZER, KEPT, St
 use alustan_core::seen::{CacheSeen, LeftBehind};
 use alustan_core::settings::EngineImage;
 use alustan_core::step::Step;
-use alustan_core::{progress, progress::Told};
+use alustan_core::{progress};
+use alustan_core::seen::{Told};
 use rstest::rstest;
 use serde_json::json;
 

@@ -3,7 +3,8 @@
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};
 use alustan_api::{DeletionPolicy, State, TerraformStatus};
-use alustan_core::absorb::open_run;
+use alustan_core::model::facts;
+use alustan_core::model::facts::{open_run};
 use alustan_core::seen::{RecordSeen, Seen};
 use alustan_core::start;
 use alustan_core::step::{Decision, Step};
@@ -124,7 +125,7 @@ impl World {
         };
         let last = record.report.iter().chain(&record.history.reports);
         let mut applies = last.filter(|report| report.kind == RunKind::Apply);
-        start::asked(self.tf(), &record.history)
+        facts::asked(self.tf(), &record.history)
             || record.history.failures.at.is_some()
             || open_run(&record.record).is_some_and(|run| !about_drift(run))
             || applies

@@ -2,7 +2,7 @@
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Claim, RunInputs, RunKind, RunPhase, RunProgress, StateLock};
-use alustan_core::absorb::open_run;
+use alustan_core::model::facts::{open_run};
 use alustan_core::digest;
 use k8s_openapi::jiff::Timestamp;
 

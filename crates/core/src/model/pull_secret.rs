@@ -1,0 +1,34 @@
+//! Secrets with registry credentials for the pods of a resource.
+
+use alustan_api::{Terraform, names};
+use kube::ResourceExt;
+
+use crate::objects::secrets;
+use crate::seen::Seen;
+
+/// The Secret with the docker configuration, and the key in it: the registry's own, or the one that
+/// is derived from it, or from the pin, since not every program reads every form.
+pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
+    let found = seen.found();
+    if found.pull_config.is_some() {
+        return Some((names::pull_secret(&tf.name_any()), secrets::DOCKER_CONFIG));
+    }
+    let own = tf.spec.container_registry.secret_ref.as_ref()?;
+    Some((own.name.clone(), found.registry_key.as_deref()?))
+}
+
+/// The Secret that pulls the runner image: the registry's own, the one derived from it, or, where
+/// the registry's cannot be read, that of the pin.
+pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
+    let own = tf
+        .spec
+        .container_registry
+        .secret_ref
+        .as_ref()
+        .map(|secret| secret.name.clone());
+    match &seen.inputs {
+        Ok(inputs) if inputs.pull_config.is_some() => Some(names::pull_secret(&tf.name_any())),
+        Ok(_) => own,
+        Err(_) => seen.pin.as_ref().map_or(own, |pin| pin.pull_secret.clone()),
+    }
+}
