@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::labels::{COMPONENT, Component, NAME};
-use alustan_core::seen::{Key};
+use alustan_core::seen::Key;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};

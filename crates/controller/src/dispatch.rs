@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use alustan_core::metrics;
-use alustan_core::seen::{Key};
 use alustan_core::schedule::{Class, Places, Queue, Running, Served, Waiting};
+use alustan_core::seen::Key;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc::UnboundedSender;
 

@@ -6,8 +6,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use alustan_api::Terraform;
-use alustan_core::seen::{Key};
 use alustan_core::references::{NOT_READY, followers, named, standing};
+use alustan_core::seen::Key;
 use alustan_core::seen::Standing;
 use kube::ResourceExt;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use alustan_api::Terraform;
-use alustan_core::seen::{Key};
+use alustan_core::seen::Key;
 use alustan_core::upstream::{self, Doing, Look};
 use tokio::sync::mpsc::UnboundedSender;
 

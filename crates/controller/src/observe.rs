@@ -25,12 +25,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{HandedOn, Pin, PinnedImage};
 use alustan_api::{Terraform, names};
-use alustan_core::model::facts::{open_run};
 use alustan_core::allowed;
 use alustan_core::base_image::base_image;
 use alustan_core::build;
 use alustan_core::delete::docker_config;
 use alustan_core::image::{self, ImagePlan};
+use alustan_core::model::facts::open_run;
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::restore;
 use alustan_core::seen::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::{GitRepo, Terraform};
-use alustan_core::allow_list::{Allowed};
+use alustan_core::allow_list::Allowed;
 use alustan_core::digest as hash;
 use alustan_core::progress;
 use alustan_core::seen::{IMAGE_MISSING, SourceSeen};

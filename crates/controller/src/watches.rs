@@ -7,7 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use alustan_core::approval::sets_approval;
-use alustan_core::seen::{Key};
+use alustan_core::seen::Key;
 use futures::stream::Stream;
 use futures::{StreamExt, TryStreamExt, future};
 use kube::api::Api;

@@ -6,7 +6,7 @@ mod push;
 mod slots;
 
 use alustan_api::Terraform;
-use alustan_core::seen::{Key};
+use alustan_core::seen::Key;
 use clap::{Args, Subcommand};
 
 use crate::cluster::Cluster;

@@ -11,7 +11,7 @@ use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_core::objects::outputs;
 use alustan_core::references::{self};
-use alustan_core::seen::{Key};
+use alustan_core::seen::Key;
 use alustan_core::seen::StackSeen;
 use alustan_core::upstream;
 use alustan_expressions::Nothing;

@@ -12,8 +12,8 @@ use alustan_api::run::{
     RunSpec, StateLock,
 };
 use alustan_api::{labels, names, reasons};
-use alustan_core::model::facts::{open_run};
 use alustan_core::decide::decide;
+use alustan_core::model::facts::open_run;
 use alustan_core::seen::Seen;
 use alustan_core::step::{Decision, Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;

@@ -9,7 +9,7 @@ use std::io::Write as _;
 
 use alustan_api::report::FailureClass;
 use alustan_api::{RECONCILE_AT, State};
-use alustan_core::model::facts::{open_run};
+use alustan_core::model::facts::open_run;
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, TestRunner};

@@ -7,7 +7,7 @@ use alustan_api::run::{Output, Outputs};
 use alustan_api::{KeysRef, OutputsRef, ValuesRef, VariablesFrom};
 use alustan_core::objects::outputs;
 use alustan_core::references::{self};
-use alustan_core::seen::{Key};
+use alustan_core::seen::Key;
 use alustan_core::seen::{FoundInput, FoundValue, VariablesSeen};
 use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;

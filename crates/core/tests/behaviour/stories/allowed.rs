@@ -8,7 +8,7 @@ use std::sync::Arc;
 use alustan_api::run::RunKind;
 use alustan_api::{State, Terraform};
 use alustan_core::allow_list::{Allowed, KEYS};
-use alustan_core::allowed::{refusal};
+use alustan_core::allowed::refusal;
 use alustan_core::seen::AccountSeen;
 use alustan_core::step::Object;
 use k8s_openapi::api::batch::v1::Job;

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::seen::{Key};
-use alustan_core::references::{NOT_READY, check, dependencies, dependents, followers, named, selected, standing};
+use alustan_core::references::{
+    NOT_READY, check, dependencies, dependents, followers, named, selected, standing,
+};
+use alustan_core::seen::Key;
 use alustan_core::seen::Standing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;

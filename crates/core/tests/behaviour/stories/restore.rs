@@ -3,11 +3,11 @@
 use alustan_api::report::{RunResult, UnsavedPlace};
 use alustan_api::run::{RunKind, RunPhase, UnsavedState};
 use alustan_api::{ABANDON, Architecture, Engine, EngineName, FINALIZER, KEPT, State};
+use alustan_core::progress;
+use alustan_core::seen::Told;
 use alustan_core::seen::{CacheSeen, LeftBehind};
 use alustan_core::settings::EngineImage;
 use alustan_core::step::Step;
-use alustan_core::{progress};
-use alustan_core::seen::{Told};
 use rstest::rstest;
 use serde_json::json;
 

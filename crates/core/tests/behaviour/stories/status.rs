@@ -4,9 +4,9 @@ use alustan_api::State;
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;
 use alustan_core::decide::decide;
+use alustan_core::model::summary::differences;
 use alustan_core::seen::{Answer, OwnJob};
-use alustan_core::model::summary::{differences};
-use alustan_core::status::{troubled};
+use alustan_core::status::troubled;
 use k8s_openapi::jiff::Timestamp;
 use rstest::rstest;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Terraform;
-use alustan_core::seen::{Key};
+use alustan_core::seen::Key;
 use alustan_core::seen::{DependencySeen, Seen, Standing};
 use alustan_core::upstream::{Doing, Look, changing, versions};
 use proptest::prelude::*;

@@ -4,7 +4,7 @@ use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};
 use alustan_api::{DeletionPolicy, State, TerraformStatus};
 use alustan_core::model::facts;
-use alustan_core::model::facts::{open_run};
+use alustan_core::model::facts::open_run;
 use alustan_core::seen::{RecordSeen, Seen};
 use alustan_core::start;
 use alustan_core::step::{Decision, Step};

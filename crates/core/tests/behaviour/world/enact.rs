@@ -9,7 +9,7 @@ use alustan_core::image;
 use alustan_core::notices;
 use alustan_core::objects::{outputs, secrets};
 use alustan_core::progress::{self};
-use alustan_core::seen::{Told};
+use alustan_core::seen::Told;
 use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
 use alustan_core::status::troubled;
 use alustan_core::step::{Decision, Keep, Object, Step, Swap, TakeOver};

@@ -2,8 +2,8 @@
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Claim, RunInputs, RunKind, RunPhase, RunProgress, StateLock};
-use alustan_core::model::facts::{open_run};
 use alustan_core::digest;
+use alustan_core::model::facts::open_run;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Class, Ledger, World};
