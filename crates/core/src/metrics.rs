@@ -64,17 +64,17 @@ const fn label(name: &'static str, values: &'static str) -> Label {
     Label { name, values }
 }
 
-const REASON: Label = label("reason", "a reason of troubleshooting.md, else `Other`");
+const REASON: Label = label("reason", "a reason of troubleshooting.md, or `Other`");
 const KIND: Label = label("kind", "`plan`, `apply`, `drift`, `destroy`");
 const CLASS: Label = label("class", "`change` (apply and destroy), `plan`, `drift`");
 const RESULT: Label = label(
     "result",
-    "`ok`, `refused` (what was asked for is wrong: an address, a name, a credential), `error` (no answer: network, \
-     throttling, a fault of the host; asked again within a minute)",
+    "`ok`, `refused` (invalid address, name or credential), `error` (no response: network, throttling, a fault of the \
+     host; retried within a minute)",
 );
 const LOOK: Label = label(
     "result",
-    "`ok`, `conflict` (somebody else wrote first; looked at again at once), `error`",
+    "`ok`, `conflict` (another client wrote first; requeued immediately), `error`",
 );
 
 macro_rules! definitions {
@@ -95,73 +95,73 @@ macro_rules! definitions {
 
 definitions! {
     BUILD_INFO = Gauge "alustan_build_info" [
-        label("version", "of the operator"), label("commit", "it was built from, else `unknown`"),
-        label("protocol", "between controller and runner"), label("crd", "the version of the resource")
-    ] "Always 1; the labels tell what runs";
+        label("version", "version of the operator"), label("commit", "commit of its build, or `unknown`"),
+        label("protocol", "version of the protocol between operator and runner"), label("crd", "API version of the resource")
+    ] "Constant 1; the labels have the versions of the operator";
     READY = Gauge "alustan_ready" []
-        "1 once the operator has seen all that it watches, and `/readyz` says so; 0 before: it does nothing until then";
+        "1 once the operator has listed all objects that it watches; 0 before, while it reconciles nothing";
     LEADER = Gauge "alustan_leader" []
-        "1 where this replica acts, 0 where it stands by, or cannot renew its Lease";
+        "1 on the replica that leads; 0 on a replica that stands by or cannot renew its Lease";
     RESOURCES = Gauge "alustan_resources" [
-        label("state", "as `status.state`; `Unreadable` where the resource is none that this version can read")
-    ] "Resources by what goes on with them";
+        label("state", "as in `status.state`; `Unreadable` for a resource that this version cannot read")
+    ] "Resources by state";
     NOT_READY = Gauge "alustan_resources_not_ready" [REASON]
-        "Resources whose condition Ready is False, by its reason";
+        "Resources with condition Ready False, by reason";
     STALLED = Gauge "alustan_resources_stalled" [REASON]
-        "Resources with which nothing more happens until a person changes something";
+        "Resources with condition Stalled, by reason; they are not retried until something changes";
     DRIFTED = Gauge "alustan_resources_drifted" []
-        "Resources whose real objects differ from the configuration (condition `InSync` is False)";
+        "Resources with condition `InSync` False: their real objects differ from the configuration";
     AWAITING_APPROVAL = Gauge "alustan_resources_awaiting_approval" []
-        "Resources with a plan that waits for a person";
+        "Resources with a plan that waits for approval";
     SUSPENDED = Gauge "alustan_resources_suspended" [] "Resources with spec.suspend";
     OLDEST_NOT_READY = Gauge "alustan_oldest_not_ready_timestamp_seconds" [REASON]
-        "Of the resources that are not ready and not stalled, by the present reason: since when the one that waits longest \
-         has been at it without a success, whatever the reasons were";
+        "Unix time since which the longest-failing resource (not stalled) has not been Ready, by its current reason; time \
+         with earlier reasons is included";
     OLDEST_DRIFT = Gauge "alustan_oldest_drift_timestamp_seconds" [label("reason", "`Drifted`, `NotConverging`")]
-        "When the oldest drift that is still there was first seen";
+        "Unix time of the first detection of the oldest drift that still exists";
     OLDEST_APPROVAL = Gauge "alustan_oldest_approval_timestamp_seconds" [
         label("of", "`change`, `drift` (its correction), `destroy`")
-    ] "Since when the plan that waits longest has been waiting for a person";
+    ] "Unix time since which the longest-waiting plan has been waiting for approval";
     RUN_FAILED = Gauge "alustan_resources_run_failed" []
-        "Resources whose last run failed, and did so within the last hour; each counts once, however often it was tried";
+        "Resources with a last run that failed within the last hour; each counts once, whatever the number of attempts";
     LOOK_FAILED = Gauge "alustan_resources_reconcile_failed" []
-        "Resources whose last look failed; each counts once, however often it was tried";
+        "Resources with a last reconcile that failed; each counts once, whatever the number of attempts";
     GIT_FAILED = Gauge "alustan_resources_git_failed" []
-        "Resources with a question to a repository whose last answer was an `error`";
+        "Resources with a request to a repository that had the result `error` at its last attempt";
     REGISTRY_FAILED = Gauge "alustan_resources_registry_failed" []
-        "Resources with a question to a registry whose last answer was an `error`";
+        "Resources with a request to a registry that had the result `error` at its last attempt";
     RECONCILES = Counter "alustan_reconciles_total" [LOOK]
-        "Looks at a resource, each from what is seen to what is written";
+        "Reconciles of resources";
     LAST_RECONCILE = Gauge "alustan_last_reconcile_timestamp_seconds" [LOOK]
-        "When the last look ended; every resource is looked at once an hour";
-    RECONCILE_SECONDS = Histogram "alustan_reconcile_duration_seconds" [] "How long a look took";
+        "Unix time of the end of the last reconcile; each resource is reconciled at least once an hour";
+    RECONCILE_SECONDS = Histogram "alustan_reconcile_duration_seconds" [] "Duration of reconciles";
     ERRORS = Counter "alustan_errors_total" [REASON]
-        "What failed: looks, questions to git and registries (each try), runs and builds";
+        "Failures: reconciles, requests to git and registries (each attempt), runs and builds";
     RUNS = Counter "alustan_runs_total" [
         KIND, label("result", "`NoChanges`, `Changes`, `Done`, `Failed`, `Cancelled`")
-    ] "Runs that ended, as status.runs tells them, looks for drift that found none included";
+    ] "Runs that ended, with the results of status.runs; includes drift checks that found no drift";
     RUN_SECONDS = Histogram "alustan_run_duration_seconds" [KIND]
-        "From the start of a run to its report, its pod included; without the wait in the queue";
+        "Duration from the start of a run to its report; includes the start of the pod, not the time in the queue";
     STEP_SECONDS = Histogram "alustan_step_duration_seconds" [
-        label("step", "`build` (a Job that ended well), `init`, `plan`, `apply`, `destroy`")
-    ] "How long the steps took; in a run that failed, too";
+        label("step", "`build` (a Job that succeeded), `init`, `plan`, `apply`, `destroy`")
+    ] "Duration of steps, also in runs that failed";
     QUEUE_SECONDS = Histogram "alustan_queue_duration_seconds" [CLASS]
-        "How long runs waited for a place of --max-concurrent-runs";
-    QUEUE_LENGTH = Gauge "alustan_queue_length" [CLASS] "Runs that wait for a place";
+        "Time that runs waited for a slot of --max-concurrent-runs";
+    QUEUE_LENGTH = Gauge "alustan_queue_length" [CLASS] "Runs that wait for a slot";
     OLDEST_QUEUED = Gauge "alustan_oldest_queued_timestamp_seconds" [CLASS]
-        "Since when the run that waits longest has been waiting for a place";
-    PLACES_USED = Gauge "alustan_run_places_used" [] "Runs that go on";
-    PLACES = Gauge "alustan_run_places" [] "Runs that may go on at once: --max-concurrent-runs";
+        "Unix time since which the longest-waiting run has been waiting for a slot";
+    PLACES_USED = Gauge "alustan_run_places_used" [] "Slots in use";
+    PLACES = Gauge "alustan_run_places" [] "Number of slots: --max-concurrent-runs";
     GIT = Counter "alustan_git_requests_total" [
-        label("operation", "`resolve` (where a reference points), `fetch` (a commit, and what the module needs of it)"),
+        label("operation", "`resolve` (a reference to a commit), `fetch` (the files of a commit that the module needs)"),
         RESULT
-    ] "Questions to repositories; those that many resources share count once";
+    ] "Requests to repositories; a request that several resources share counts once";
     REGISTRY = Counter "alustan_registry_requests_total" [
         label("operation", "`digest` (of an image), `push` (of a context), `prune` (of a repository)"), RESULT
-    ] "Questions to registries by the operator; what builds and nodes pull and push is not seen here";
+    ] "Requests of the operator to registries; excludes pulls and pushes of builds and nodes";
     API = Counter "alustan_api_requests_total" [
-        label("method", "of HTTP"), label("code", "of HTTP, else `none` where no answer came")
-    ] "Calls of the API server, watches included; those that the client tries again by itself count once";
+        label("method", "HTTP method"), label("code", "HTTP status code, or `none` without a response")
+    ] "Requests to the API server, including watches; a request that the client repeats counts once";
 }
 
 /// What ended with a swap of the run record.
@@ -413,14 +413,17 @@ pub fn document() -> String {
     let text = String::from(
         "<!-- Generated by `cargo xtask gen` from crates/core/src/metrics.rs; do not edit. -->\n\
          # Metrics\n\n\
-         The operator answers `GET /metrics` where its probes are (`--listen`, port 8080), as OpenMetrics text. No label has \
-         the\nname of a resource, a namespace, a repository or a registry in it: their number is bounded, and who reads them \
-         learns\nnothing that kubectl would refuse. Counters begin anew with the operator; gauges are counted at each scrape. Where \
-         nothing\nwaits, `alustan_oldest_…_timestamp_seconds` has no sample; where something does, `time() -` that is its age in \
-         seconds. Of\nseveral replicas the one that acts counts resources and runs, and the others tell 0: sums over all are right.\n\n\
-         `deploy/monitoring` has a dashboard for Grafana and alerts for Prometheus; what to do about an alert:\n\
-         [troubleshooting.md](troubleshooting.md).\n\n\
-         | metric | type | labels | |\n|---|---|---|---|\n",
+         The operator serves `GET /metrics` as OpenMetrics text on the port of its probes (`--listen`, 8080).\n\n\
+         - Labels contain no names of resources, namespaces, repositories or registries. The number of time series is \
+         bounded, and\n  metrics reveal nothing that RBAC protects.\n\
+         - Counters start at 0 with the operator. Gauges are computed at each scrape.\n\
+         - `alustan_oldest_…_timestamp_seconds` has no sample while nothing waits. Otherwise `time() -` the value is the \
+         age in seconds.\n\
+         - With several replicas only the leader counts resources and runs. The others report 0, so sums over all \
+         replicas are correct.\n\n\
+         `deploy/monitoring` has a Grafana dashboard and Prometheus alerts. [troubleshooting.md](troubleshooting.md) has a \
+         remedy for\neach alert.\n\n\
+         | metric | type | labels | description |\n|---|---|---|---|\n",
     );
     let row = |metric: &Definition| {
         let labels: Vec<String> = metric
