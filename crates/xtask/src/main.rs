@@ -578,7 +578,10 @@ mod tests {
         let Some((folder, _)) = span.split_once('/') else {
             return false;
         };
-        let is_known = span.ends_with(".rs") || root().join(folder).exists();
+        let is_rust = Path::new(span)
+            .extension()
+            .is_some_and(|extension| extension == "rs");
+        let is_known = is_rust || root().join(folder).exists();
         is_known && !folder.is_empty() && !span.contains(char::is_whitespace)
     }
 

@@ -3,7 +3,6 @@
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use alustan_api::{RECONCILE_AT, State};
-use alustan_core::build;
 use alustan_core::model::summary;
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;

@@ -6,7 +6,6 @@ use alustan_api::{DeletionPolicy, State, TerraformStatus};
 use alustan_core::model::facts;
 use alustan_core::model::facts::open_run;
 use alustan_core::seen::{RecordSeen, Seen};
-use alustan_core::start;
 use alustan_core::step::{Decision, Step};
 
 use super::{World, condition};
