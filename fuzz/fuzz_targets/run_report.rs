@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use alustan_api::report::RunReport;
 use alustan_api::run::{RunProgress, RunRecord};
-use alustan_core::progress::{self};
-use alustan_core::seen::Told;
+use alustan_core::model::progress;
+use alustan_core::observed::Told;
 use serde_json::json;
 
 /// Maximum size of what is taken over, in bytes of JSON.

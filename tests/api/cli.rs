@@ -271,7 +271,7 @@ async fn a_plan_is_shown_and_approved_by_its_id() {
     let manager = web
         .managed_fields()
         .iter()
-        .find(|it| alustan_core::approval::sets_approval(it));
+        .find(|it| alustan_core::decide::approval::sets_approval(it));
     assert_eq!(manager.unwrap().manager.as_deref(), Some("alice"));
 }
 

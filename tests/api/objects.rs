@@ -9,12 +9,12 @@ use alustan_api::run::{
     Trigger,
 };
 use alustan_api::{Architecture, BuilderKind, FIELD_MANAGER, Terraform, labels, names};
-use alustan_core::image;
+use alustan_core::model::image;
 use alustan_core::objects::build_job::{self, Build};
 use alustan_core::objects::outputs::Chosen;
 use alustan_core::objects::run_job::{self, Parts};
 use alustan_core::objects::{budget, cache_pvc, outputs as outputs_of, rbac, secrets};
-use alustan_core::seen::SourceSeen;
+use alustan_core::observed::SourceSeen;
 use alustan_core::settings::{KANIKO, KANIKO_CAPABILITIES, Settings};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};

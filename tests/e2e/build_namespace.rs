@@ -69,7 +69,7 @@ mod own_operators {
             (job.len(), names::<Secret>(&scene, &builds).await.len()),
             (1, 0)
         );
-        operators.start(Some("Before:TakeBack:")).died().await;
+        operators.start(Some("Before:DeleteBuildSecret:")).died().await;
         assert_eq!(names::<Secret>(&scene, &builds).await, job);
         let operator = operators.start(None);
         scene.ready("web").await;

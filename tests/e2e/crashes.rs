@@ -89,7 +89,7 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
         StepKind::DeleteJob => &[(Story::Cancel, 3, "web-apply-1")],
         // See restore.rs, and build_namespace.rs for builds in another namespace.
-        StepKind::TakeOver | StepKind::Lend | StepKind::TakeBack => &[],
+        StepKind::TakeOver | StepKind::CreateBuildSecret | StepKind::DeleteBuildSecret => &[],
         StepKind::CleanUp => &[(Story::Destroy, 7, "")],
         StepKind::RemoveFinalizer => &[(Story::Destroy, 8, "")],
     }

@@ -1,7 +1,7 @@
 //! Names of everything that belongs to a resource. Each is the resource's name and a suffix; no
 //! suffix ends in another, so objects of two resources never share a name.
 
-use crate::run::RunKind;
+use crate::run_kind::RunKind;
 
 /// The longest name of a `Terraform` resource: its Jobs' names must be label values
 /// (63 characters, <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).

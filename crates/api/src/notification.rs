@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::NameRef;
+use crate::references::NameRef;
 
 /// A place that is told what happens, by one message for each event: a CloudEvent 1.0 in JSON, sent by
 /// POST. It is tried for an hour until the place answers with 2xx; the same message may come twice, with the

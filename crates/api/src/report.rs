@@ -4,7 +4,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
-use crate::run::{RunKind, StateLock};
+use crate::run_kind::RunKind;
+use crate::state_lock::StateLock;
 
 /// How many characters of the engine's own text a report carries. The copy of a report in the
 /// termination message must stay below 4096 bytes (kubelet's limit).
@@ -207,7 +208,8 @@ pub struct Failure {
 pub enum FailureClass {
     /// Network, throttling, quota, eviction, a lock held by somebody: it passes by itself and
     /// costs no retry budget.
-    World,
+    #[serde(rename = "World")]
+    Transient,
     /// The module, its values or what it manages: tried again within the budget.
     Module,
     /// The user must change something first: no retry helps.

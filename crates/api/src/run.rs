@@ -14,15 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use k8s_openapi::jiff::Timestamp;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ApprovalRule;
 use crate::architecture::Architecture;
 use crate::engine::Engine;
 use crate::notification::NotificationEvent;
 use crate::report::{Failure, RunReport, UnsavedPlace};
+use crate::spec::ApprovalRule;
+
+pub use crate::run_kind::RunKind;
+pub use crate::state_lock::StateLock;
 
 /// Version of what controller, image and runner agree on. It is part of the image's tag: only a
 /// new one rebuilds images when the operator is upgraded.
@@ -72,48 +74,6 @@ pub mod key {
     /// The run whose log `key` has.
     pub fn log_of(key: &str) -> Option<i64> {
         key.strip_prefix(LOG)?.parse().ok()
-    }
-}
-
-/// What a run does.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum RunKind {
-    /// Makes a plan that waits for approval.
-    Plan,
-    /// Plans, and applies that very plan.
-    Apply,
-    /// Looks for differences between the real objects and the configuration.
-    Drift,
-    /// Destroys everything in the state.
-    Destroy,
-}
-
-impl RunKind {
-    /// Whether a run of this kind may change real objects.
-    pub const fn changes(self) -> bool {
-        match self {
-            Self::Apply | Self::Destroy => true,
-            Self::Plan | Self::Drift => false,
-        }
-    }
-
-    /// The word used in names of Jobs and in `status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Plan => "plan",
-            Self::Apply => "apply",
-            Self::Drift => "drift",
-            Self::Destroy => "destroy",
-        }
-    }
-}
-
-impl fmt::Display for RunKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -392,20 +352,6 @@ pub struct Claim {
     pub at: Timestamp,
 }
 
-/// The engine's own lock information.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StateLock {
-    /// The engine's lock id.
-    pub id: String,
-    /// `OperationTypeApply` and the like.
-    pub operation: String,
-    /// `user@host` as the engine tells it.
-    pub who: String,
-    /// When the lock was taken.
-    pub at: Timestamp,
-}
-
 /// What the runner needs, secrets included.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -604,7 +550,7 @@ pub struct History {
     /// The last approval that a run was started for.
     pub approved: Option<ApprovalGiven>,
     /// Corrections in a row that the next look found undone.
-    pub undone: Undone,
+    pub undone: CorrectionHistory,
     /// Failures of runs since the last success, for one configuration.
     pub failures: Failures,
     /// Failures of builds since the last success, for one image.
@@ -721,13 +667,13 @@ pub struct Applied {
     pub at: Timestamp,
     /// Where the outputs went.
     #[serde(default)]
-    pub handed_on: Option<HandedOn>,
+    pub handed_on: Option<PublishedOutputs>,
 }
 
 /// Where outputs were handed on to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HandedOn {
+pub struct PublishedOutputs {
     /// The Secret.
     pub secret: String,
     /// The `ConfigMap`, where one was wanted.
@@ -772,15 +718,17 @@ pub struct ApprovalGiven {
     pub run: i64,
 }
 
-/// Corrections in a row that the look right after them found undone (rule 7).
+/// Consecutive corrections of the same drift that the next drift check found reverted (rule 7).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Undone {
-    /// [`crate::report::ChangeSet::shape`] of what was corrected last.
-    pub shape: String,
-    /// How many corrections.
-    pub times: u32,
-    /// Whether the look right after the last correction is still to come.
+pub struct CorrectionHistory {
+    /// [`crate::report::ChangeSet::shape`] of the last corrected drift.
+    #[serde(rename = "shape")]
+    pub change_digest: String,
+    /// Number of corrections.
+    #[serde(rename = "times")]
+    pub count: u32,
+    /// Whether the drift check after the last correction has not finished.
     pub unverified: bool,
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::architecture::Architecture;
 use crate::engine::EngineName;
 use crate::notification::Notification;
+use crate::references::{KeyRef, NameRef, OBJECT, OBJECT_HELP};
 use crate::stack::{DependencyRef, ObjectTest, ObjectsGone, OutputsSpec, VariablesFrom};
 use crate::status::TerraformStatus;
 
@@ -20,17 +21,8 @@ const AGE: &str = r"self.matches('^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$') && duratio
 const AGE_HELP: &str = "must be a duration from 1h to 8760h, such as 168h";
 const DURATION_HELP: &str = "must be a duration from 1s to 8760h, such as 30s, 5m or 1h";
 
-pub(crate) const OBJECT: &str = "!format.dns1123Subdomain().validate(self).hasValue()";
-pub(crate) const OBJECT_HELP: &str =
-    "must be the name of an object: lower case letters, digits, '-' and '.'";
-/// Names of the operator's own Secrets, see [`crate::names`].
-pub(crate) const NOT_OURS: &str =
-    "!self.matches('-(run|report|pin|plan|state|state-slot-[0-9]+|registry)$')";
-pub(crate) const NOT_OURS_HELP: &str = "must not end in -run, -report, -pin, -plan, -state, -state-slot-N or -registry, as the operator's own Secrets do";
 const VERSION: &str = r"self.matches('^[0-9]{1,9}(\\.[0-9]{1,9}){0,2}$') || self.matches('^([0-9]{1,9}\\.){2}[0-9]{1,9}-[0-9A-Za-z.-]+$')";
 const VERSION_HELP: &str = "must be a version such as 1.12.6, or its first numbers, such as 1.12";
-const KEY: &str = "self.matches('^[-._a-zA-Z0-9]+$')";
-const KEY_HELP: &str = "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'";
 
 const COMMIT: &str = "self.matches('^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$')";
 const COMMIT_HELP: &str = "must be a full commit id, all 40 (or 64) hexadecimal digits as `git rev-parse` prints them: hosts do not find a commit by a part of it";
@@ -191,32 +183,6 @@ impl JsonSchema for Anything {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({ "nullable": true, "x-kubernetes-preserve-unknown-fields": true })
     }
-}
-
-/// The key of a Secret or ConfigMap in the resource's namespace.
-#[derive(
-    KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
-)]
-#[serde(rename_all = "camelCase")]
-pub struct KeyRef {
-    /// Its name.
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
-    pub name: String,
-    /// The key in its data.
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new(KEY).message(KEY_HELP))]
-    pub key: String,
-}
-
-/// The name of a Secret or ConfigMap in the resource's namespace.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct NameRef {
-    /// Its name.
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
-    pub name: String,
 }
 
 /// Who keeps the state. Absent: the module's own backend if it has one, else `managed`.

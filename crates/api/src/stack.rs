@@ -14,7 +14,7 @@ use kube::core::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
+use crate::references::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 
 /// Patterns: within lists, rules in CEL would cost more than the API server allows.
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";

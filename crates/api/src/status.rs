@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
-use crate::run::RunKind;
+use crate::run_kind::RunKind;
 use crate::stack::BlockedBy;
 
 /// What goes on, in one word.

@@ -5,7 +5,7 @@ use alustan_api::BackendSpec;
 use alustan_api::run::Bootstrap;
 use serde_json::{Value, json};
 
-use crate::{Backend, Config, Environment, Invalid, Owner, Since, text};
+use crate::backend::{Backend, Config, Environment, Invalid, Owner, Since, text};
 
 pub(crate) struct Aws;
 

@@ -2,7 +2,7 @@
 
 use alustan_api::BackendSpec;
 
-use crate::{Backend, Config, Invalid, Owner, of_kind};
+use crate::backend::{Backend, Config, Owner, text};
 
 pub(crate) struct Generic;
 
@@ -22,17 +22,6 @@ impl Backend for Generic {
         spec.kind.as_deref().unwrap_or_default()
     }
 
-    fn validate(&self, spec: &BackendSpec, _: Owner<'_>) -> Result<(), Invalid> {
-        let kind = self.kind(spec);
-        match of_kind(kind) {
-            Some(known) => Err(Invalid::new(
-                "type",
-                format!("say provider: {}", known.name()),
-            )),
-            None => Ok(()),
-        }
-    }
-
     fn config(&self, _: &BackendSpec, _: Owner<'_>) -> Config {
         Config::new()
     }
@@ -41,7 +30,7 @@ impl Backend for Generic {
 /// Where a state of the type `kind` is, where that is known.
 pub(crate) fn place(kind: &str, config: &Config) -> Option<String> {
     let (_, names) = PLACES.iter().find(|(known, _)| *known == kind)?;
-    let values = names.iter().filter_map(|name| crate::text(config, name));
+    let values = names.iter().filter_map(|name| text(config, name));
     Some(values.collect::<Vec<_>>().join("/"))
 }
 

@@ -4,7 +4,7 @@
 use alustan_api::BackendSpec;
 use serde_json::json;
 
-use crate::{Backend, Config, Environment, Owner, text};
+use crate::backend::{Backend, Config, Environment, Owner, text};
 
 pub(crate) struct Http;
 

@@ -3,7 +3,7 @@
 use alustan_api::{BackendSpec, paths};
 use serde_json::json;
 
-use crate::{Backend, Config, Environment, Owner, text};
+use crate::backend::{Backend, Config, Environment, Owner, text};
 
 pub(crate) struct Local;
 

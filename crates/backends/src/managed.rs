@@ -2,7 +2,7 @@
 
 use alustan_api::BackendSpec;
 
-use crate::{Backend, Config, Owner};
+use crate::backend::{Backend, Config, Owner};
 
 pub(crate) struct Managed;
 

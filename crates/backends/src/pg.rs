@@ -4,7 +4,7 @@
 use alustan_api::BackendSpec;
 use serde_json::json;
 
-use crate::{Backend, Config, Environment, Invalid, Owner, text};
+use crate::backend::{Backend, Config, Environment, Invalid, Owner, text};
 
 pub(crate) struct Pg;
 

@@ -2,7 +2,8 @@
 
 use alustan_api::run::BackendInputs;
 
-use crate::{Config, address_of};
+use crate::address::{address_of, is_known};
+use crate::backend::Config;
 
 /// Whether a state moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +34,6 @@ fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config
     known.ok_or((backend.kind.as_deref(), &backend.config))
 }
 
-/// Whether an [`address`](crate::address) names a place.
-pub fn is_known(address: &str) -> bool {
-    !address.ends_with("://")
-}
-
 /// The place of a state as people read it: `s3://bucket/key`.
 pub fn place(backend: &BackendInputs) -> String {
     match &backend.managed {
@@ -49,7 +45,7 @@ pub fn place(backend: &BackendInputs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Environment;
+    use crate::backend::Environment;
     use alustan_api::run::ManagedState;
     use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::BackendSpec;
 use serde_json::Value;
 
-use crate::{Backend, Environment, Invalid};
+use crate::backend::{Backend, Environment, Invalid};
 
 /// Parts of names that give a secret away.
 const SECRET: &[&str] = &[

@@ -1,6 +1,6 @@
 use super::*;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const OWNER: Owner<'_> = Owner {
     namespace: "team",

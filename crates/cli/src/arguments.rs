@@ -1,8 +1,8 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Place};
 use crate::commands::approve::Approve;
 use crate::commands::logs::Logs;
 use crate::commands::outputs::Outputs;
@@ -24,17 +24,6 @@ pub(crate) struct Arguments {
     pub(crate) place: Place,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Which cluster, and where in it.
-#[derive(Debug, Args)]
-pub(crate) struct Place {
-    /// The context of the kubeconfig. Default: the current one.
-    #[arg(long, global = true)]
-    pub(crate) context: Option<String>,
-    /// The namespace. Default: that of the context.
-    #[arg(short, long, global = true)]
-    pub(crate) namespace: Option<String>,
 }
 
 /// What is done.

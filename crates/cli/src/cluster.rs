@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use alustan_api::Terraform;
 use alustan_api::labels::{COMPONENT, Component, NAME};
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
+use clap::Args;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -13,7 +14,6 @@ use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde_json::Value;
 
-use crate::arguments::Place;
 use crate::error::Error;
 
 /// How long a call may take.
@@ -21,6 +21,17 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The manager of the fields that we set.
 pub(crate) const FIELD_MANAGER: &str = "kubectl-alustan";
+
+/// Which cluster, and where in it.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// The context of the kubeconfig. Default: the current one.
+    #[arg(long, global = true)]
+    pub(crate) context: Option<String>,
+    /// The namespace. Default: that of the context.
+    #[arg(short, long, global = true)]
+    pub(crate) namespace: Option<String>,
+}
 
 /// A namespace of a cluster.
 pub(crate) struct Cluster {

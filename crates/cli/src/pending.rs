@@ -1,7 +1,7 @@
 //! The plan that waits for a person.
 
 use alustan_api::Terraform;
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 
 use crate::condition::situation;
 use crate::error::Error;

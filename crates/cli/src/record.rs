@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use alustan_api::run::{RunPhase, RunRecord, StateLock, key};
 use alustan_api::{BackendProvider, Terraform, names};
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use alustan_state::error_text::place_in_json;
 use alustan_state::retry::{Patience, pause_between_tries};
 use alustan_state::secrets::{Changes, KubeSecrets, Secrets, Snapshot, StoreError, to_json};

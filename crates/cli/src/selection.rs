@@ -1,7 +1,7 @@
 //! Which resources a command is about, and one change made to each of them.
 
 use alustan_api::Terraform;
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use clap::{ArgGroup, Args};
 use serde_json::Value;
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
-use alustan_core::references::{named, outputs_refs, selected};
-use alustan_core::seen::Key;
+use alustan_core::dependency_graph::{named, outputs_refs, selected};
+use alustan_core::observed::Key;
 
 use crate::condition::condition;
 use crate::print;

@@ -2,9 +2,8 @@
 
 use alustan_api::names;
 use alustan_api::report::Failure;
-use alustan_core::admission;
-use alustan_core::seen::Waiting;
-use alustan_core::step::{OutputsObject, Step};
+use alustan_core::model::admission;
+use alustan_core::observed::Waiting;
 use thiserror::Error;
 
 use crate::leader::NotLeading;
@@ -283,40 +282,6 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// A step in words.
-pub(crate) fn name(step: &Step) -> String {
-    match step {
-        Step::AddFinalizer => "add the finalizer".to_owned(),
-        Step::CreateRecord(_) => "create the run record".to_owned(),
-        Step::TakeOver(_) => "restore the run record".to_owned(),
-        Step::SwapRecord(_) => "swap the run record".to_owned(),
-        Step::SwapReport(_) => "swap the run report".to_owned(),
-        Step::Ensure(object) => format!("apply {}", crate::enact::object_name(object)),
-        Step::PushContext => "push the context".to_owned(),
-        Step::CreateJob(job) => {
-            format!(
-                "create job {}",
-                job.metadata.name.as_deref().unwrap_or_default()
-            )
-        }
-        Step::DeleteJob { name, .. } => format!("delete job {name}"),
-        Step::Lend(secret) => {
-            let name = secret.metadata.name.as_deref().unwrap_or_default();
-            format!("lend Secret {name}")
-        }
-        Step::TakeBack(lent) => format!("take back Secret {}", lent.name),
-        Step::DeleteOutputs(OutputsObject::Secret(name)) => {
-            format!("delete the outputs in Secret {name}")
-        }
-        Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
-            format!("delete the outputs in ConfigMap {name}")
-        }
-        Step::DeleteClaim => "delete the claim of the cache volume".to_owned(),
-        Step::CleanUp { .. } => "clean up".to_owned(),
-        Step::RemoveFinalizer => "remove the finalizer".to_owned(),
-    }
 }
 
 #[cfg(test)]

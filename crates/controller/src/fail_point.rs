@@ -20,7 +20,7 @@ mod under_test {
     use rustix::process::{Signal, getpid, kill_process};
 
     use super::Moment;
-    use crate::enact::object_name;
+    use crate::step_name::object_name;
 
     /// Names the step: `Before:CreateJob`, or `After:CreateJob:web-apply`, the first whose subject
     /// begins so.
@@ -74,8 +74,8 @@ mod under_test {
             Step::SwapReport(progress) => format!("{:?}", progress.phase),
             Step::CreateJob(job) => job.metadata.name.clone().unwrap_or_default(),
             Step::DeleteJob { name, .. } => name.clone(),
-            Step::Lend(secret) => secret.metadata.name.clone().unwrap_or_default(),
-            Step::TakeBack(lent) => lent.name.clone(),
+            Step::CreateBuildSecret(secret) => secret.metadata.name.clone().unwrap_or_default(),
+            Step::DeleteBuildSecret(lent) => lent.name.clone(),
             Step::DeleteOutputs(object) => object.name().to_owned(),
             Step::AddFinalizer
             | Step::CreateRecord(_)

@@ -1,6 +1,6 @@
 //! An API server for tests, which remembers what it was asked.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -8,6 +8,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// A request.
@@ -44,8 +45,8 @@ pub(crate) async fn address(
         let (log, answer) = (log.clone(), answer.clone());
         async move {
             let asked = read(request).await;
-            log.lock().unwrap().push(asked.clone());
-            let (status, body) = (answer.lock().unwrap())(&asked);
+            log.lock().push(asked.clone());
+            let (status, body) = (answer.lock())(&asked);
             Response::builder()
                 .status(StatusCode::from_u16(status).unwrap())
                 .header(header::CONTENT_TYPE, "application/json")

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use tokio::net::TcpListener;
 
-use crate::config::Config;
+use crate::args::Config;
+use crate::health::Health;
 use crate::sync::Syncs;
 use connections::listen;
 pub(crate) use hooks::{Hooks, Push, Pushed};
 pub(crate) use metrics::Measured;
-pub(crate) use probes::Health;
 use sync::Door;
 use tls::{Identity, TlsListener};
 

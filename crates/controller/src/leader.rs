@@ -6,9 +6,10 @@ mod election;
 mod fence;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use alustan_core::lease::{Elector, Identity, Moment, Standing, pod};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 use tokio::time::Instant;
 
@@ -61,7 +62,7 @@ impl Leader {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock()
     }
 
     fn now(&self) -> Moment {

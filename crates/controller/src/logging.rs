@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, LogFormat};
+use crate::args::{Config, LogFormat};
 
 /// How often the file is read. Kubelet brings a changed `ConfigMap` within a minute or so.
 const EVERY: Duration = Duration::from_secs(5);
@@ -103,7 +103,8 @@ impl Level {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -118,7 +119,7 @@ mod tests {
             file: None,
             last: "info".to_owned(),
             set: Box::new(move |filter| {
-                told.lock().unwrap().push(filter.to_string());
+                told.lock().push(filter.to_string());
                 Ok(())
             }),
         };
@@ -131,7 +132,7 @@ mod tests {
         level.look(&file);
         std::fs::remove_file(&file).unwrap();
         level.look(&file);
-        let seen = seen.lock().unwrap();
+        let seen = seen.lock();
         assert_eq!(*seen, ["debug", "kube=debug,info", "info", "error", "info"]);
     }
 }

@@ -1,67 +1,43 @@
 //! The operator: watches `Terraform` resources and does what [`alustan_core`] decides.
 
-mod allowed;
+mod apply;
+mod args;
 mod backoff;
-mod config;
+mod call;
 mod context;
-mod contexts;
-mod dispatch;
-mod enact;
 mod error;
 mod evaluator;
 mod fail_point;
 #[cfg(test)]
 mod fake_api;
-mod followers;
+mod health;
 mod http;
 mod leader;
 mod logging;
-mod looks;
-mod lookups;
+mod memory;
 mod metrics;
-mod mirror;
-mod notifier;
-mod objects;
+mod mirrors;
+mod notify;
 mod observe;
-mod pruning;
-mod pushes;
-mod questions;
+mod push_events;
+mod queue;
 mod reconcile;
-mod references;
+mod remote;
 mod report;
-mod run;
+mod resource;
 mod signing;
+mod step_name;
 mod sync;
 mod unreadable;
+mod upstream_activity;
 mod version;
-mod watches;
+mod watch;
 mod webhook;
+mod wiring;
+mod write_through_cache;
 
-use std::sync::Arc;
-
-use alustan_api::{Terraform, labels};
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use kube::ResourceExt;
-use kube::core::DeserializeGuard;
-use kube::runtime::reflector::ObjectRef;
-
-/// A resource that may be unreadable: one of those does not stop the watch of the others.
-pub(crate) type Guarded = DeserializeGuard<Terraform>;
-/// The name of a resource.
-pub(crate) type Ref = ObjectRef<Guarded>;
-
-/// Those of `all` that can be read.
-pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
-    all.iter().filter_map(|it| it.0.as_ref().ok())
-}
-
-/// Whether `object` was made for `tf`: not by somebody else, and not for an earlier resource of the
-/// same name. Of objects elsewhere only builds are, and what is lent to them.
-pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
-    object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
-        && object.namespace() == tf.namespace()
-}
 
 fn main() -> Result<()> {
     // A child process has neither flags nor environment.
@@ -76,7 +52,7 @@ fn main() -> Result<()> {
 
 #[tokio::main]
 async fn operate() -> Result<()> {
-    let config = config::Config::parse();
+    let config = args::Config::parse();
     let level = logging::start(&config)?;
     tokio::spawn(level.follow());
     config.check()?;
@@ -86,5 +62,7 @@ async fn operate() -> Result<()> {
     {
         anyhow::bail!("a TLS provider is installed already");
     }
-    Box::pin(run::run(config)).await.context("run the operator")
+    Box::pin(wiring::run(config))
+        .await
+        .context("run the operator")
 }

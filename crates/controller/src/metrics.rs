@@ -3,16 +3,17 @@
 mod calls;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use alustan_api::reasons;
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
 use alustan_core::metrics::{self as table, Counts, Definition, Ended, Run};
-use alustan_core::schedule::Class;
-use alustan_core::seen::{BuildSeen, BuildState};
+use alustan_core::observed::{BuildSeen, BuildState};
+use alustan_core::queue::Class;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,9 +21,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-use crate::Ref;
-use crate::dispatch::Load;
 use crate::error::Error;
+use crate::queue::Load;
+use crate::resource::Ref;
 use crate::version::Version;
 
 pub(crate) use calls::Counting;
@@ -206,7 +207,7 @@ impl Metrics {
 
     /// A look at `who` ended, `took` after it began.
     pub(crate) fn looked<T>(&self, who: &Ref, result: &Result<T, Error>, took: Duration) {
-        let mut in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_vain = self.in_vain.lock();
         let word = match result {
             Ok(_) => {
                 in_vain.remove(who);
@@ -284,7 +285,7 @@ impl Metrics {
         if at < self.since {
             return;
         }
-        let mut builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut builds = self.builds.lock();
         if builds.contains(&build.uid) {
             return;
         }
@@ -307,7 +308,7 @@ impl Metrics {
         for result in ["ok", "refused", "error"] {
             self.counter(asked, result);
         }
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asking = self.asking.lock();
         asking.push((asked, by));
     }
 
@@ -323,7 +324,7 @@ impl Metrics {
 
     /// How many have a question of this kind that nobody answers.
     fn unanswered(&self, of: fn(Asked) -> bool) -> i64 {
-        let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let asking = self.asking.lock();
         let all = asking.iter().filter(|(asked, _)| of(*asked));
         let who = all.filter_map(|(_, who)| Some(who.upgrade()?.unanswered()));
         let who: HashSet<Ref> = who.flatten().collect();
@@ -332,7 +333,7 @@ impl Metrics {
 
     /// Forgets all but those who are `there`.
     pub(crate) fn keep(&self, there: impl Fn(&Ref) -> bool) {
-        let mut in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_vain = self.in_vain.lock();
         in_vain.retain(there);
     }
 
@@ -340,7 +341,7 @@ impl Metrics {
     pub(crate) fn answered(&self, asked: Asked, failure: Option<&Failure>) {
         let result = match failure.map(|failure| failure.class) {
             None => "ok",
-            Some(FailureClass::World) => "error",
+            Some(FailureClass::Transient) => "error",
             Some(FailureClass::Module | FailureClass::User) => "refused",
         };
         if let Some(counter) = self.counter(asked, result) {
@@ -360,7 +361,7 @@ impl Metrics {
 
     /// Everything as text of `OpenMetrics`; gauges as they are `now`.
     pub(crate) fn text(&self, now: &Now) -> Result<String, std::fmt::Error> {
-        let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.scrape.lock();
         let Now {
             counts,
             load,
@@ -380,7 +381,7 @@ impl Metrics {
         self.awaiting_approval.set(counts.awaiting_approval);
         self.suspended.set(counts.suspended);
         self.run_failed.set(counts.run_failed);
-        let in_vain = self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_vain = self.in_vain.lock();
         self.look_failed.set(number(in_vain.len()));
         drop(in_vain);
         let of_git = self.unanswered(|asked| matches!(asked, Asked::Git(_)));

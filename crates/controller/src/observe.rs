@@ -12,32 +12,29 @@ macro_rules! found {
 }
 
 mod accounts;
+mod dependencies;
 mod inputs;
 pub(crate) mod jobs;
 mod record;
-mod stack;
+pub(crate) mod session;
 
-use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use alustan_api::report::{Failure, FailureClass};
-use alustan_api::run::{HandedOn, Pin, PinnedImage};
+use alustan_api::run::{Pin, PinnedImage, PublishedOutputs};
 use alustan_api::{Terraform, names};
-use alustan_core::allowed;
-use alustan_core::base_image::base_image;
-use alustan_core::build;
-use alustan_core::delete::docker_config;
-use alustan_core::image::{self, ImagePlan};
+use alustan_core::decide::deletion::docker_config;
+use alustan_core::decide::{allow_lists, image_build, restore, state_conflict};
+use alustan_core::model::base_image::base_image;
 use alustan_core::model::facts::open_run;
+use alustan_core::model::image::{self, ImagePlan};
 use alustan_core::objects::{outputs, secrets};
-use alustan_core::restore;
-use alustan_core::seen::{
+use alustan_core::observed::{
     Answer, BuildSeen, BuildState, CacheSeen, ForeignState, OutputsSeen, RecordSeen, Seen,
     SourceSeen, Waiting, Whose,
 };
-use alustan_core::state_address;
 use alustan_registry::DockerConfig;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
 use k8s_openapi::jiff::Timestamp;
@@ -45,34 +42,23 @@ use kube::api::Api;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
-use crate::Ref;
+use crate::call::call;
 use crate::context::Context;
-use crate::enact::call;
 use crate::error::Error;
-use crate::mirror::Mirror;
-use crate::questions::{self, Push, Repository};
-use crate::{is_made_for, readable};
+use crate::observe::session::Observer;
+use crate::remote::queries::{self, Push, Repository};
+use crate::resource::{Ref, is_made_for, readable};
+use crate::write_through_cache::WriteThroughCache;
 use inputs::Inputs;
 use record::Kept;
 
+pub(crate) use crate::observe::dependencies::LARGEST_VALUES;
 pub(crate) use record::{LARGEST_PROGRESS, LARGEST_REPORT, pin};
-pub(crate) use stack::LARGEST_VALUES;
 
-/// One look at one resource. It knows the questions that the resource still has, and how its
-/// context would be pushed.
-pub(crate) struct Session<'a> {
-    pub(crate) cx: &'a Context,
-    pub(crate) tf: &'a Terraform,
-    pub(crate) who: &'a Ref,
-    /// What is wrong with the resource, if nobody can read it as it is stored.
-    pub(crate) unreadable: Option<Failure>,
-    used: Mutex<HashSet<String>>,
-    push: Mutex<Option<Push>>,
-}
-
-impl<'a> Session<'a> {
+impl<'a> Observer<'a> {
     /// A look at `tf`.
     pub(crate) fn new(
         cx: &'a Context,
@@ -92,11 +78,7 @@ impl<'a> Session<'a> {
 
     /// Starts the push of the context.
     pub(crate) fn push_context(&self) {
-        let push = self
-            .push
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let push = self.push.lock().take();
         if let Some(push) = push {
             self.cx
                 .answers
@@ -116,16 +98,13 @@ impl<'a> Session<'a> {
         let attempted = record.map_or(0, |it| it.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
         // Most states are nobody else's, and then nobody else is looked at.
-        state_address::in_use(self.tf, pin)?;
+        state_conflict::in_use(self.tf, pin)?;
         let others = self.cx.resources.state();
-        state_address::conflict(self.tf, pin, readable(&others))
+        state_conflict::conflict(self.tf, pin, readable(&others))
     }
 
     pub(crate) fn use_question(&self, question: &str) {
-        self.used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(question.to_owned());
+        self.used.lock().insert(question.to_owned());
     }
 
     /// Sees everything.
@@ -142,7 +121,7 @@ impl<'a> Session<'a> {
         let namespace_uid = self.namespace_uid();
         let (lists, accounts) = (cx.allowed.now(), accounts::see(cx, tf).await?);
         // Who may not use a repository and a registry has nobody ask them.
-        let not_allowed = allowed::refusal(tf, &lists, &accounts).filter(|_| pin.is_none());
+        let not_allowed = allow_lists::refusal(tf, &lists, &accounts).filter(|_| pin.is_none());
         let (source, base) = match not_allowed {
             Some(failure) => (failed(failure.clone()), failed(failure)),
             None => (self.source(&inputs), self.base(record.as_ref(), &inputs)),
@@ -155,7 +134,7 @@ impl<'a> Session<'a> {
         let history = record.as_ref().map(|record| &record.history);
         let pinned = plan
             .as_ref()
-            .is_some_and(|plan| build::pinned(&plan.tag, pin.as_ref(), history).is_some());
+            .is_some_and(|plan| image_build::pinned(&plan.tag, pin.as_ref(), history).is_some());
         let image = match &plan {
             Some(plan) if !pinned => {
                 self.image(plan, build.as_ref().map(|build| &build.seen), &inputs)
@@ -178,7 +157,7 @@ impl<'a> Session<'a> {
         let job = self.job(record.as_ref()).await?;
         let outputs = self.outputs(record.as_ref()).await?;
         let foreign_state = self.foreign_state(record.as_ref()).await?;
-        let (stack, refused) = stack::see(self).await?;
+        let (stack, refused) = dependencies::see(self).await?;
         let left = record.as_ref().map(|record| &record.history.notices);
         let notices = cx.notifier.notices(self.who, left);
         let seen = Seen {
@@ -189,7 +168,7 @@ impl<'a> Session<'a> {
             invalid: self
                 .unreadable
                 .clone()
-                .or_else(|| questions::check(tf).err())
+                .or_else(|| queries::check(tf).err())
                 .or(refused),
             allowed: lists,
             accounts,
@@ -217,11 +196,7 @@ impl<'a> Session<'a> {
             notices,
             notified: cx.notifier.notified(),
         };
-        let used = self
-            .used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let used = self.used.lock().clone();
         cx.answers.keep(self.who, &used);
         Ok(seen)
     }
@@ -230,7 +205,7 @@ impl<'a> Session<'a> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let question = format!("namespace {namespace}");
         self.use_question(&question);
-        let ask = questions::namespace_uid(self.cx.client.clone(), namespace);
+        let ask = queries::namespace_uid(self.cx.client.clone(), namespace);
         self.cx
             .answers
             .namespaces
@@ -334,7 +309,7 @@ impl<'a> Session<'a> {
                 },
                 _,
             ) => {
-                if failure.class != FailureClass::World {
+                if failure.class != FailureClass::Transient {
                     self.cx.memory.forget_source(self.who);
                 }
                 Answer::Failed {
@@ -365,7 +340,7 @@ impl<'a> Session<'a> {
         };
         match digest {
             Answer::Known(Some(digest)) => {
-                let resolved = questions::by_digest(&wanted.reference, &digest);
+                let resolved = queries::by_digest(&wanted.reference, &digest);
                 Answer::Known(wanted.pinned(resolved))
             }
             Answer::Known(None) => failed(Failure {
@@ -454,7 +429,7 @@ impl<'a> Session<'a> {
         pushed_by: Option<&str>,
         docker: Option<&DockerConfig>,
     ) -> Result<Answer<Option<String>>, Failure> {
-        let question = questions::digest(self.cx, self.tf, reference, pushed_by, docker)?;
+        let question = queries::digest(self.cx, self.tf, reference, pushed_by, docker)?;
         self.use_question(&question.text);
         Ok(self
             .cx
@@ -472,7 +447,7 @@ impl<'a> Session<'a> {
         };
         self.use_question(&push.question);
         let known = self.cx.answers.artifacts.peek(&push.question, self.who);
-        *self.push.lock().unwrap_or_else(PoisonError::into_inner) = Some(push);
+        *self.push.lock() = Some(push);
         known
     }
 
@@ -480,7 +455,7 @@ impl<'a> Session<'a> {
         let docker = inputs.docker.as_ref().map_err(Clone::clone)?.as_ref();
         let git = inputs.git.as_ref().map_err(Clone::clone)?;
         let repository = Repository::of(self.tf, git)?;
-        questions::push(self.cx, self.tf, source, repository, docker)
+        queries::push(self.cx, self.tf, source, repository, docker)
     }
 
     fn build(&self, plan: &ImagePlan) -> Option<jobs::Build> {
@@ -495,9 +470,9 @@ impl<'a> Session<'a> {
         {
             let question = format!("log {namespace}/{pod}");
             self.use_question(&question);
-            let ask = questions::log(self.cx.client.clone(), namespace, pod.clone());
+            let ask = queries::log(self.cx.client.clone(), namespace, pod.clone());
             match self.cx.answers.logs.get(&question, self.who, None, ask) {
-                Answer::Known(log) => *failure = questions::explain(failure, &log),
+                Answer::Known(log) => *failure = queries::explain(failure, &log),
                 Answer::Pending => build.seen.state = BuildState::Active(None),
                 Answer::Failed { .. } => {}
             }
@@ -508,7 +483,7 @@ impl<'a> Session<'a> {
     async fn job(
         &self,
         record: Option<&RecordSeen>,
-    ) -> Result<Option<alustan_core::seen::JobSeen>, Error> {
+    ) -> Result<Option<alustan_core::observed::JobSeen>, Error> {
         let Some(record) = record else {
             return Ok(None);
         };
@@ -533,7 +508,7 @@ impl<'a> Session<'a> {
 
     /// Whose the objects with the outputs are.
     async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
-        let HandedOn {
+        let PublishedOutputs {
             secret, config_map, ..
         } = outputs::wanted(self.tf);
         let Context {
@@ -557,7 +532,12 @@ impl<'a> Session<'a> {
     }
 
     /// Whose the object `name` is. The mirror has only our own, so a foreign one is seen if it is `read`.
-    async fn whose<K>(&self, mirror: &Mirror<K>, name: &str, read: bool) -> Result<Whose, Error>
+    async fn whose<K>(
+        &self,
+        mirror: &WriteThroughCache<K>,
+        name: &str,
+        read: bool,
+    ) -> Result<Whose, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: DeserializeOwned + Clone + Debug + 'static,
@@ -586,7 +566,7 @@ fn failed<T>(failure: Failure) -> Answer<T> {
     Answer::Failed {
         failure,
         last: None,
-        retry_at: Timestamp::now() + questions::LOOK_AGAIN,
+        retry_at: Timestamp::now() + queries::LOOK_AGAIN,
     }
 }
 

@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use alustan_api::{FINALIZER, State, Terraform, TerraformStatus, labels};
-use alustan_core::admission::{LIMITS, QUOTA, limits_of};
 use alustan_core::decide::decide;
+use alustan_core::decide::start_run::class;
 use alustan_core::metacontroller::{Pace, pace};
-use alustan_core::model::facts::occupied;
-use alustan_core::model::facts::open_run;
-use alustan_core::schedule::Class;
-use alustan_core::seen::Key;
-use alustan_core::seen::{BuildState, JobSeen, RecordSeen, Seen};
+use alustan_core::model::admission::{LIMITS, QUOTA, limits_of};
+use alustan_core::model::facts::{occupied, open_run};
+use alustan_core::observed::{BuildState, JobSeen, Key, RecordSeen, Seen};
+use alustan_core::queue::Class;
 use alustan_core::settings::Settings;
-use alustan_core::start::class;
-use alustan_core::status::troubled;
+use alustan_core::status::render::troubled;
 use alustan_core::step::{Decision, Start, Step};
-use alustan_core::upstream::Look;
+use alustan_core::upstream_changes::Look;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::controller::Action;
@@ -26,15 +24,18 @@ use kube::{Resource, ResourceExt};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span, warn};
 
-use crate::config::Driver;
+use crate::apply::pass::StepExecutor;
+use crate::args::Driver;
 use crate::context::Context;
-use crate::dispatch::Queued;
-use crate::enact::Pass;
 use crate::error::Error;
-use crate::observe::{Session, jobs};
-use crate::report::{publish, report, tell};
-use crate::run::{LISTS, owner};
-use crate::{Guarded, Ref, unreadable};
+use crate::observe::jobs;
+use crate::observe::session::Observer;
+use crate::queue::Queued;
+use crate::report::events::publish;
+use crate::report::{report, tell};
+use crate::resource::{Guarded, Ref};
+use crate::unreadable;
+use crate::watch::mapping::{LISTS, owner};
 
 /// Nothing is looked at again sooner by the clock: what happens wakes.
 const SOONEST: Duration = Duration::from_secs(1);
@@ -128,7 +129,7 @@ async fn unmeasured(object: &Guarded, who: Ref, cx: &Arc<Context>) -> Result<Loo
         tf.status = Some(written);
     }
     cx.dispatcher.begin(|| running(cx));
-    let session = Session::new(cx, &tf, &who, unreadable);
+    let session = Observer::new(cx, &tf, &who, unreadable);
     if tf.metadata.deletion_timestamp.is_some() && !tf.finalizers().iter().any(|f| f == FINALIZER) {
         forget(cx, &who);
         return Ok(Looked::UNTIL_CHANGED);
@@ -210,7 +211,7 @@ async fn act(
     cx: &Context,
     who: &Ref,
     tf: &Terraform,
-    session: &Session<'_>,
+    session: &Observer<'_>,
     seen: &Seen,
     decision: Decision,
 ) -> Result<(), Error> {
@@ -224,7 +225,7 @@ async fn act(
     let leaving = steps
         .iter()
         .any(|step| matches!(step, Step::RemoveFinalizer));
-    let mut pass = Pass::new(cx, tf, session, seen);
+    let mut pass = StepExecutor::new(cx, tf, session, seen);
     let mut done = pass.enact(&steps).await;
     let run = running_class(seen.record.as_ref(), seen.job.as_ref());
     match start {

@@ -9,8 +9,7 @@ use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
 use alustan_core::signature::{self, SIGNED};
 use anyhow::{Context as _, Result, bail};
-use futures::StreamExt;
-use futures::stream;
+use futures::{StreamExt, stream};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
@@ -19,9 +18,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 use tracing::{info, warn};
 
-use crate::context::Context;
-use crate::enact::call;
+use crate::call::call;
 use crate::error::Error;
+use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
 const KEY_SIZE: usize = 32;
@@ -126,9 +125,9 @@ impl Signer {
     }
 
     /// Signs the Secrets that exist, if this key has not signed them yet. Waits until this replica may write.
-    pub(crate) async fn sign_existing(&self, cx: &Context) {
+    pub(crate) async fn sign_existing(&self, client: &Client, secrets: &WriteThroughCache<Secret>) {
         while self.trusts_existing.load(Ordering::Relaxed) {
-            match self.try_sign_existing(cx).await {
+            match self.try_sign_existing(client, secrets).await {
                 Ok(()) => self.trusts_existing.store(false, Ordering::Relaxed),
                 Err(error) => {
                     warn!(
@@ -142,19 +141,23 @@ impl Signer {
         }
     }
 
-    async fn try_sign_existing(&self, cx: &Context) -> Result<(), Error> {
-        let unsigned = cx.mirrors.secrets.filter(|secret| {
+    async fn try_sign_existing(
+        &self,
+        client: &Client,
+        secrets: &WriteThroughCache<Secret>,
+    ) -> Result<(), Error> {
+        let unsigned = secrets.filter(|secret| {
             uid(secret).is_some_and(|uid| self.first_forged(uid, secret).is_some())
         });
         let count = unsigned.len();
         let mut results = stream::iter(unsigned)
-            .map(|secret| self.sign_one(&cx.client, Secret::clone(&secret)))
+            .map(|secret| self.sign_one(client, Secret::clone(&secret)))
             .buffer_unordered(CONCURRENCY);
         while let Some(result) = results.next().await {
             result?;
         }
         info!(count, "signed the run records and pins that exist");
-        let api: Api<Secret> = Api::default_namespaced(cx.client.clone());
+        let api: Api<Secret> = Api::default_namespaced(client.clone());
         let body = json!({"data": {ALL_SIGNED: ByteString(b"true".to_vec())}});
         let patch = Patch::Merge(&body);
         let parameters = PatchParams::default();

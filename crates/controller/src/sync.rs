@@ -2,30 +2,30 @@
 //! more: what is done depends on what the API server has of it.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use alustan_api::{FINALIZER, TerraformStatus};
-use alustan_core::approval::sets_approval;
+use alustan_core::decide::approval::sets_approval;
 use alustan_core::metacontroller::{Answer, Asked, Pace, Refusal};
 use kube::api::Api;
 use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
 use tracing::{debug, warn};
 
+use crate::call::call;
 use crate::context::Context;
-use crate::enact::call;
 use crate::error::Error;
 use crate::reconcile::{forget, look, pause, signed};
-use crate::run::LISTS;
-use crate::watches::is_watched;
-use crate::{Guarded, Ref};
+use crate::resource::{Guarded, Ref};
+use crate::watch::mapping::{LISTS, is_watched};
 
 /// Metacontroller gives up after 10 s
 /// (<https://metacontroller.github.io/metacontroller/api/hook.html#webhook>). A look takes some
 /// milliseconds; one that is held up goes on, and is not waited for.
 const LONGEST: Duration = Duration::from_secs(6);
 
-/// Looks at resources when metacontroller asks.
+/// Reconciles resources on requests of metacontroller.
 #[derive(Default)]
 pub(crate) struct Syncs {
     /// The namespaces that are watched, where it is not all of them.
@@ -50,7 +50,7 @@ impl Syncs {
         let _ = self.context.set(cx);
     }
 
-    /// Looks at the resource that is `asked` about. The look goes on when the caller goes away.
+    /// Reconciles the resource in `asked`. The reconcile continues if the caller disconnects.
     ///
     /// # Errors
     /// Why nobody looks at it: 422 where nobody ever will, 429 where it is to be asked again.
@@ -104,7 +104,7 @@ struct Turn {
 impl Turn {
     /// `None` while somebody else has it.
     fn take(of: Arc<Syncs>, who: Ref) -> Option<Self> {
-        let mut busy = of.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy = of.busy.lock();
         let free = busy.insert(who.clone());
         drop(busy);
         free.then_some(Self { of, who })
@@ -113,7 +113,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut busy = self.of.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut busy = self.of.busy.lock();
         busy.remove(&self.who);
     }
 }

@@ -3,15 +3,15 @@
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
-use alustan_core::delete::parse_leniently;
-use alustan_core::events::Event;
+use alustan_core::decide::deletion::parse_leniently;
+use alustan_core::status::events::Event;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta};
 use kube::core::error_boundary::InvalidObject;
 use serde_json::{Value, json};
 
+use crate::call::call;
 use crate::context::Context;
-use crate::enact::call;
 use crate::error::Error;
 use crate::observe::pin;
 

@@ -1,5 +1,26 @@
 //! What to do with a resource, given what was seen of its world: the operator's behaviour.
 
+pub mod allow_lists;
+pub mod approval;
+pub mod deletion;
+pub mod image_build;
+pub mod restore;
+pub mod retry;
+pub mod run_inputs;
+pub mod run_result;
+pub mod start_run;
+pub mod state_conflict;
+
+mod active_run;
+pub(crate) mod dependencies;
+mod flapping;
+mod missing_record;
+mod next_action;
+mod opt_in;
+mod publish_outputs;
+mod renew_hashes;
+mod state_volume;
+
 use alustan_api::conditions::update;
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{BackendInputs, PinnedImage, RunKind, RunPhase, Trigger};
@@ -8,47 +29,36 @@ use alustan_expressions::{Nothing, OBJECT};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::admission;
-use crate::allowed;
-use crate::base_image;
-use crate::build::{self, Image};
-use crate::image::{self, ImagePlan};
-use crate::leave::engine_too_old;
-use crate::model::case::CONFLICT;
-use crate::model::case::Case;
-use crate::model::case::Runner;
-use crate::model::case::Target;
-use crate::model::case::Waits;
-use crate::model::case::Wanted;
-use crate::model::case::has_finalizer;
-use crate::model::facts;
-use crate::model::summary;
-use crate::model::summary::{Situation, logs};
-use crate::schedule::Class;
-use crate::seen::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose};
+use self::image_build::Image;
+use self::next_action::NextAction;
+use self::opt_in::engine_too_old;
+use self::start_run::RunRequest;
+use crate::model::case::{CONFLICT, ReconcileCase, Runner, Target, Waits, Wanted, has_finalizer};
+use crate::model::image::{self, ImagePlan};
+use crate::model::summary::{self, Summary, logs};
+use crate::model::{admission, base_image, facts, progress};
+use crate::observed::{Answer, BuildState, OutputsSeen, RecordSeen, Seen, SourceSeen, Whose};
+use crate::queue::Class;
 use crate::settings::Settings;
-use crate::start::{self, Plan};
-use crate::status::{ImageView, View};
+use crate::status::render::{ImageView, View};
 use crate::step::{Decision, Keep, Start, Step, Swap};
-use crate::want::Want;
-use crate::{absorb, approval, delete, inputs, progress, restore, state_address, unrecorded};
 
 /// How many finished runner Jobs stay for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
 
 /// What to do with `tf` at `now`.
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
-    let asking = allowed::asks_before_destroy(tf, &seen.allowed);
+    let asking = allow_lists::asks_before_destroy(tf, &seen.allowed);
     let tf = asking.as_ref().unwrap_or(tf);
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let Some(record) = &seen.record else {
-        let mut decision = unrecorded::decide(tf, seen, settings, now);
-        decision.steps.splice(0..0, build::taken_back(seen));
+        let mut decision = missing_record::decide(tf, seen, settings, now);
+        decision.steps.splice(0..0, image_build::taken_back(seen));
         return decision;
     };
     let asking = restore::asking(tf, &record.history);
     let tf = asking.as_ref().unwrap_or(tf);
-    let mut case = Case {
+    let mut case = ReconcileCase {
         tf,
         seen,
         settings,
@@ -59,7 +69,7 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         outputs: seen.outputs,
         steps: Vec::new(),
     };
-    if let Some(absorbed) = absorb::absorb(tf, seen, now) {
+    if let Some(absorbed) = run_result::record_result(tf, seen, now) {
         case.steps = absorbed.steps;
         case.current = absorbed.record;
         case.history = absorbed.history;
@@ -73,10 +83,10 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
         case.clear_report();
     }
     case.remember_notices();
-    case.steps.extend(build::taken_back(seen));
+    case.steps.extend(image_build::taken_back(seen));
     case.steps.extend(old_jobs(&case));
     if deleting {
-        return delete::decide(case);
+        return deletion::decide(case);
     }
     if !has_finalizer(tf) {
         case.steps.push(Step::AddFinalizer);
@@ -87,7 +97,7 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
 /// Finished Jobs beyond the last few: their reports are in the status. That of a plan that waits for
 /// approval stays: its log is what is approved. A Job that lingers is deleted at once, since its
 /// sidecars would run forever.
-fn old_jobs(case: &Case<'_>) -> Vec<Step> {
+fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
     let current = &case.current;
     let waits = case.history.pending.as_ref().map(|plan| plan.run);
     let is_over = |number: i64| number < current.number || current.phase == RunPhase::Recorded;
@@ -113,12 +123,12 @@ enum Next {
     /// A run.
     Run(Box<Wanted>, RunKind, Trigger),
     /// An image, while inputs of the run are missing.
-    Image(Situation),
+    Image(Summary),
     /// Nothing, until the given moment or until something changes.
-    Rest(Situation, Option<Timestamp>),
+    Rest(Summary, Option<Timestamp>),
 }
 
-impl Case<'_> {
+impl ReconcileCase<'_> {
     fn decide(mut self) -> Decision {
         let target = self.target();
         if let Ok(Target {
@@ -157,7 +167,7 @@ impl Case<'_> {
             }
         };
         self.remember_base(runner.base);
-        match build::image(&self, source, &runner.plan) {
+        match image_build::image(&self, source, &runner.plan) {
             Image::Ready(digest) => self.with_image(source, &runner.plan, next, digest),
             Image::Missing(missing) => self.without_image(&runner.plan, *missing, waiting),
         }
@@ -169,14 +179,14 @@ impl Case<'_> {
             Ok(wanted) => wanted,
             Err(missing) => return self.without_values(&target.own, missing),
         };
-        match self.want(&target.source, &wanted.config) {
-            Want::Run(kind, trigger) => Next::Run(Box::new(wanted.clone()), kind, trigger),
-            Want::Nothing(situation, at) => Next::Rest(situation, at),
+        match self.next_action(&target.source, &wanted.config) {
+            NextAction::Run(kind, trigger) => Next::Run(Box::new(wanted.clone()), kind, trigger),
+            NextAction::Nothing(situation, at) => Next::Rest(situation, at),
         }
     }
 
     /// Nothing runs: the image is the one of the last run.
-    fn resting(mut self, situation: &Situation, at: Option<Timestamp>) -> Decision {
+    fn resting(mut self, situation: &Summary, at: Option<Timestamp>) -> Decision {
         self.note_wait(&self.seen.stack.health_checks);
         let digest = self.last_digest();
         let mut decision = self.done(situation, None, digest);
@@ -215,23 +225,25 @@ impl Case<'_> {
     }
 
     /// What is wanted, or why nobody can tell.
-    pub(crate) fn target(&self) -> Result<Target, Situation> {
+    pub(crate) fn target(&self) -> Result<Target, Summary> {
         self.target_of(self.source())
     }
 
     /// Returns the target with `source`.
-    fn target_of(&self, source: Result<SourceSeen, Situation>) -> Result<Target, Situation> {
+    fn target_of(&self, source: Result<SourceSeen, Summary>) -> Result<Target, Summary> {
         if let Some(invalid) = &self.seen.invalid {
             return Err(summary::refused(invalid));
         }
         if let Some(refusal) = image::refusal(self.tf, self.settings) {
             return Err(summary::refused(&refusal));
         }
-        if let Some(refusal) = allowed::refusal(self.tf, &self.seen.allowed, &self.seen.accounts) {
+        if let Some(refusal) =
+            allow_lists::refusal(self.tf, &self.seen.allowed, &self.seen.accounts)
+        {
             return Err(self.not_allowed(&refusal));
         }
         alustan_approval::check(&self.tf.spec.approval.rules)
-            .map_err(|bad| Situation::stalled("InvalidRule", bad.to_string()))?;
+            .map_err(|bad| Summary::stalled("InvalidRule", bad.to_string()))?;
         self.check_expressions()?;
         let seen = self
             .seen
@@ -246,8 +258,8 @@ impl Case<'_> {
             None
         };
         let variables = &self.seen.stack.variables;
-        let slots = inputs::slots(&self.current);
-        let mut inputs = inputs::run_inputs(
+        let slots = run_inputs::slots(&self.current);
+        let mut inputs = run_inputs::run_inputs(
             self.tf,
             &source,
             seen,
@@ -255,12 +267,12 @@ impl Case<'_> {
             slots,
             self.settings.max_timeout,
         )
-        .map_err(|error| Situation::stalled(error.reason(), error.to_string()))?;
+        .map_err(|error| Summary::stalled(error.reason(), error.to_string()))?;
         if let Some(refused) = self.volume_lost(&inputs.backend) {
             return Err(refused);
         }
         let content = image::content(self.tf, &source, asked.as_deref());
-        let config = inputs::config(self.tf, &self.record.key, &content, &inputs, self.seen);
+        let config = run_inputs::config(self.tf, &self.record.key, &content, &inputs, self.seen);
         if let Some(conflict) = self.conflict(&config.hash) {
             return Err(conflict);
         }
@@ -281,13 +293,13 @@ impl Case<'_> {
     }
 
     /// The base image, or why nobody knows it.
-    fn base(&self) -> Result<PinnedImage, Situation> {
+    fn base(&self) -> Result<PinnedImage, Summary> {
         match &self.seen.base {
             Answer::Known(base)
             | Answer::Failed {
                 last: Some(base), ..
             } => Ok(base.clone()),
-            Answer::Pending => Err(Situation::busy(
+            Answer::Pending => Err(Summary::busy(
                 State::Building,
                 summary::LOOKUP,
                 "asking the registry for the base image",
@@ -306,7 +318,7 @@ impl Case<'_> {
         source: &SourceSeen,
         base: PinnedImage,
         backend: &BackendInputs,
-    ) -> Result<Runner, Situation> {
+    ) -> Result<Runner, Summary> {
         let refused = self.refuses_engine(&base);
         if let Some(refused) = refused.or_else(|| engine_too_old(&base, backend)) {
             return Err(refused);
@@ -319,19 +331,19 @@ impl Case<'_> {
     }
 
     /// Nobody tells when the owner of an account changes it.
-    fn not_allowed(&self, refusal: &Failure) -> Situation {
+    fn not_allowed(&self, refusal: &Failure) -> Summary {
         let situation = match refusal.class {
-            FailureClass::World => missing_input(refusal),
+            FailureClass::Transient => missing_input(refusal),
             FailureClass::User | FailureClass::Module => summary::refused(refusal),
         };
-        Situation {
+        Summary {
             look_at: (!self.seen.accounts.is_empty()).then(|| self.now + CONFLICT),
             ..situation
         }
     }
 
     /// What is wrong with the expressions of the spec, whatever they are about.
-    fn check_expressions(&self) -> Result<(), Situation> {
+    fn check_expressions(&self) -> Result<(), Summary> {
         let spec = &self.tf.spec;
         let lists = [
             ("waitFor", &spec.wait_for),
@@ -346,7 +358,7 @@ impl Case<'_> {
         for (field, expression) in tests {
             if let Err(Nothing::Invalid(why)) = alustan_expressions::check(expression, OBJECT) {
                 let message = format!("{field}: {why}: {expression}");
-                return Err(Situation::stalled("InvalidExpression", message));
+                return Err(Summary::stalled("InvalidExpression", message));
             }
         }
         Ok(())
@@ -354,12 +366,12 @@ impl Case<'_> {
 
     /// That the state belongs to another resource. What a run told counts as long as the same would
     /// run again: with another configuration the state may be elsewhere.
-    fn conflict(&self, hash: &str) -> Option<Situation> {
+    fn conflict(&self, hash: &str) -> Option<Summary> {
         let last = self.current.run.as_ref();
         let same = last.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
-        let counts = same || !state_address::is_told(self.tf);
+        let counts = same || !state_conflict::is_told(self.tf);
         let conflict = self.seen.conflict.as_ref().filter(|_| counts)?;
-        Some(Situation {
+        Some(Summary {
             look_at: Some(self.now + CONFLICT),
             ..summary::refused(conflict)
         })
@@ -382,7 +394,7 @@ impl Case<'_> {
                 failure,
                 last: None,
                 ..
-            } => failure.class == FailureClass::World,
+            } => failure.class == FailureClass::Transient,
             Answer::Known(_) | Answer::Failed { .. } => false,
         };
         let pending = unknown && self.seen.inputs.is_ok();
@@ -443,7 +455,7 @@ impl Case<'_> {
     fn said(mut self, status: TerraformStatus) -> Decision {
         if facts::open_run(&self.current).is_some() {
             self.steps
-                .extend(start::help(self.tf, self.seen, self.settings));
+                .extend(start_run::help(self.tf, self.seen, self.settings));
         }
         Decision {
             steps: self.steps,
@@ -467,7 +479,7 @@ impl Case<'_> {
         let told = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
         let context = told.context.clone()?;
-        let backend = inputs::module_backend(&pin.inputs.backend);
+        let backend = run_inputs::module_backend(&pin.inputs.backend);
         let artifact = pin.artifact.as_ref()?;
         let (_, digest) = artifact.split_once('@')?;
         let pinned: GitRepo = serde_json::from_value(pin.spec.get("gitRepo")?.clone()).ok()?;
@@ -482,7 +494,7 @@ impl Case<'_> {
     }
 
     /// The commit, or why there is none to work with.
-    fn source(&self) -> Result<SourceSeen, Situation> {
+    fn source(&self) -> Result<SourceSeen, Summary> {
         let goes_on = facts::open_run(&self.current).is_some();
         match &self.seen.source {
             Answer::Pending if self.tf.spec.suspend || goes_on => {
@@ -493,7 +505,7 @@ impl Case<'_> {
                 failure,
                 last: Some(last),
                 ..
-            } if failure.class == FailureClass::World => Ok(last.clone()),
+            } if failure.class == FailureClass::Transient => Ok(last.clone()),
             Answer::Failed {
                 failure, retry_at, ..
             } => Err(summary::unanswered(failure, *retry_at, self.now)),
@@ -512,10 +524,10 @@ impl Case<'_> {
     pub(crate) fn without_image(
         mut self,
         plan: &ImagePlan,
-        missing: build::Missing,
+        missing: image_build::Missing,
         waiting: Waits,
     ) -> Decision {
-        let build::Missing {
+        let image_build::Missing {
             steps,
             start,
             situation,
@@ -545,7 +557,7 @@ impl Case<'_> {
             status: view.status(&situation, self.now),
         };
         let message = "waiting for a free place to build the runner image";
-        let queued = Situation::busy(State::Pending, "Queued", message);
+        let queued = Summary::busy(State::Pending, "Queued", message);
         let queued = self.meanwhile(waiting, &queued);
         Decision {
             start: Some(start),
@@ -557,7 +569,7 @@ impl Case<'_> {
     fn waiting_for_image(&self, next: &Next) -> Waits {
         match next {
             Next::Run(wanted, kind, trigger) => Waits {
-                class: start::class(*kind, trigger),
+                class: start_run::class(*kind, trigger),
                 quietly: self.is_quiet(*kind, trigger, &wanted.config.hash),
             },
             Next::Image(_) | Next::Rest(..) => Waits {
@@ -568,7 +580,7 @@ impl Case<'_> {
     }
 
     /// What is said while something `waits` because of `why`: what is applied stays so.
-    fn meanwhile(&self, waits: Waits, why: &Situation) -> Situation {
+    fn meanwhile(&self, waits: Waits, why: &Summary) -> Summary {
         if !waits.quietly {
             return why.clone();
         }
@@ -578,7 +590,7 @@ impl Case<'_> {
         } else {
             format!("{}; the next run waits: {}", rest.message, why.message)
         };
-        Situation {
+        Summary {
             message,
             retry_at: why.retry_at,
             look_at: why.look_at,
@@ -590,7 +602,7 @@ impl Case<'_> {
     /// answers; but what is ready may be so with something else than what is asked for.
     fn asking(
         self,
-        situation: &Situation,
+        situation: &Summary,
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
@@ -636,10 +648,10 @@ impl Case<'_> {
         {
             approval::approve(&mut inputs.approval, plan);
         }
-        let run = Plan {
+        let run = RunRequest {
             kind,
             trigger,
-            image: build::image_by_digest(self.tf, &digest),
+            image: image_build::image_by_digest(self.tf, &digest),
             architecture: plan.architecture,
             tag: plan.tag.clone(),
             artifact: Some(image::artifact(self.tf, source)),
@@ -654,7 +666,7 @@ impl Case<'_> {
 
     /// Values are `missing`: what is applied stays so until somebody knows that there are others, or
     /// until something else changed.
-    fn without_values(&self, own: &str, missing: &Situation) -> Next {
+    fn without_values(&self, own: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged =
             applied.is_some_and(|it| it.own_hash == own && self.is_applied(&it.config_hash));
@@ -663,7 +675,7 @@ impl Case<'_> {
         }
         let rest = self.at_rest();
         let (said, why) = (&rest.message, &missing.message);
-        let situation = Situation {
+        let situation = Summary {
             message: format!("{said}; the next run waits: {why}"),
             look_at: missing.look_at,
             ..rest
@@ -687,7 +699,7 @@ impl Case<'_> {
     /// Starts `run` once there is room for it.
     pub(crate) fn run(
         mut self,
-        run: &Plan,
+        run: &RunRequest,
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
@@ -703,9 +715,9 @@ impl Case<'_> {
         };
         let waiting = match run.kind {
             _ if quiet => self.at_rest(),
-            RunKind::Destroy => Situation::busy(State::Destroying, reason, message),
+            RunKind::Destroy => Summary::busy(State::Destroying, reason, message),
             RunKind::Plan | RunKind::Apply | RunKind::Drift => {
-                Situation::busy(State::Pending, reason, message)
+                Summary::busy(State::Pending, reason, message)
             }
         };
         if occupied {
@@ -720,7 +732,7 @@ impl Case<'_> {
         Decision {
             steps: self.steps,
             start: Some(Start {
-                class: start::class(run.kind, &run.trigger),
+                class: start_run::class(run.kind, &run.trigger),
                 steps,
                 status: running,
             }),
@@ -771,7 +783,7 @@ impl Case<'_> {
 
     pub(crate) fn done(
         self,
-        situation: &Situation,
+        situation: &Summary,
         plan: Option<&ImagePlan>,
         digest: Option<String>,
     ) -> Decision {
@@ -802,8 +814,8 @@ fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
 }
 
 /// Returns the situation while the repository has not answered.
-fn fetching() -> Situation {
-    Situation::busy(
+fn fetching() -> Summary {
+    Summary::busy(
         State::Pending,
         "Fetching",
         "fetching the module from the repository",
@@ -812,8 +824,8 @@ fn fetching() -> Situation {
 
 /// Something that the spec names is not there. It is said before anything that may follow from it:
 /// without credentials repository and registry do not answer either.
-fn missing_input(failure: &Failure) -> Situation {
-    Situation {
+fn missing_input(failure: &Failure) -> Summary {
+    Summary {
         state: State::Pending,
         ..summary::refused(failure)
     }

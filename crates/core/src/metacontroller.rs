@@ -12,9 +12,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::model::facts::occupied;
-use crate::model::facts::open_run;
-use crate::seen::{Answer as Found, Seen};
+use crate::model::facts::{occupied, open_run};
+use crate::observed::{Answer as Found, Seen};
 use crate::step::Decision;
 
 /// The largest request, in bytes: a resource of the largest size that etcd takes (1.5 MiB), with room

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::model::summary::AWAITING;
-use crate::schedule::Class;
+use crate::queue::Class;
 use crate::step::Swap;
 
 /// A metric.

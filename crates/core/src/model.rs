@@ -1,8 +1,14 @@
-//! Types and wording that every decision shares. Imports nothing from `decide` or from the modules that it calls.
+//! Types and wording that every decision shares. Imports nothing from `decide`.
 
+pub mod admission;
+pub mod allow_list;
+pub mod base_image;
 pub(crate) mod case;
 pub mod config_hash;
 pub mod facts;
+pub mod image;
+pub mod orphans;
 pub(crate) mod pod_wait;
+pub mod progress;
 pub mod pull_secret;
 pub mod summary;

@@ -11,8 +11,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::schedule::Class;
-use crate::seen::LentSeen;
+use crate::observed::LentSeen;
+use crate::queue::Class;
 
 /// One write. Each can be done again without harm.
 #[derive(Clone)]
@@ -43,10 +43,10 @@ pub enum Step {
         /// Its uid.
         uid: String,
     },
-    /// Lend this Secret to the build Job of the same name, which becomes its owner.
-    Lend(Box<Secret>),
+    /// `CreateBuildSecret` this Secret to the build Job of the same name, which becomes its owner.
+    CreateBuildSecret(Box<Secret>),
     /// Delete a Secret that was lent, unless it is another one by now.
-    TakeBack(Box<LentSeen>),
+    DeleteBuildSecret(Box<LentSeen>),
     /// Delete an object with outputs that are handed on elsewhere by now, or no longer.
     DeleteOutputs(OutputsObject),
     /// Delete the claim of the cache volume, which lost its volume.
@@ -106,8 +106,8 @@ kinds!(
     PushContext,
     CreateJob,
     DeleteJob,
-    Lend,
-    TakeBack,
+    CreateBuildSecret,
+    DeleteBuildSecret,
     DeleteOutputs,
     DeleteClaim,
     CleanUp,
@@ -127,8 +127,8 @@ impl Step {
             Self::PushContext => StepKind::PushContext,
             Self::CreateJob(_) => StepKind::CreateJob,
             Self::DeleteJob { .. } => StepKind::DeleteJob,
-            Self::Lend(_) => StepKind::Lend,
-            Self::TakeBack(_) => StepKind::TakeBack,
+            Self::CreateBuildSecret(_) => StepKind::CreateBuildSecret,
+            Self::DeleteBuildSecret(_) => StepKind::DeleteBuildSecret,
             Self::DeleteOutputs(_) => StepKind::DeleteOutputs,
             Self::DeleteClaim => StepKind::DeleteClaim,
             Self::CleanUp { .. } => StepKind::CleanUp,

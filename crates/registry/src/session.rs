@@ -1,16 +1,14 @@
 //! Opened repositories, each with the credentials of one tenant, kept until their token expires.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
+
+use parking_lot::Mutex;
 
 use crate::{
     auth::Operation,
     credential::{Access, Credential},
     name::ImageName,
-    registry::Raw,
+    registry::raw::Raw,
 };
 
 /// More sessions than that are forgotten rather than kept.
@@ -49,12 +47,12 @@ pub(crate) struct Sessions(Mutex<HashMap<SessionKey, Arc<Raw>>>);
 
 impl Sessions {
     pub(crate) fn get(&self, key: &SessionKey, now: Instant) -> Option<Arc<Raw>> {
-        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.0.lock();
         sessions.get(key).filter(|raw| raw.end > now).cloned()
     }
 
     pub(crate) fn keep(&self, key: SessionKey, raw: Arc<Raw>, now: Instant) {
-        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.0.lock();
         sessions.retain(|_, raw| raw.end > now);
         if sessions.len() >= MOST {
             sessions.clear();
@@ -63,9 +61,6 @@ impl Sessions {
     }
 
     pub(crate) fn forget(&self, key: &SessionKey) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(key);
+        self.0.lock().remove(key);
     }
 }

@@ -79,7 +79,7 @@ pub fn failure(class: FailureClass, reason: &str, message: impl AsRef<str>) -> F
 
 /// A failure of the world around the run.
 pub fn world(reason: &str, message: impl AsRef<str>) -> Failure {
-    failure(FailureClass::World, reason, message)
+    failure(FailureClass::Transient, reason, message)
 }
 
 /// A failure that the user must do something about.
@@ -121,9 +121,9 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
     } else if says(NO_SUCH_BACKEND) {
         (FailureClass::User, "InvalidBackend")
     } else if says(LOCKED) {
-        (FailureClass::World, "StateLocked")
+        (FailureClass::Transient, "StateLocked")
     } else if says(STALE) {
-        (FailureClass::World, "PlanStale")
+        (FailureClass::Transient, "PlanStale")
     } else if says(MISSING_VALUE) {
         (FailureClass::User, "VariablesInvalid")
     } else if step != Step::Apply && says(INVALID) {
@@ -132,13 +132,13 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
         (FailureClass::Module, "ProviderNotFound")
     } else if says(NO_PROVIDER) {
         let class = if says(WORLD) {
-            FailureClass::World
+            FailureClass::Transient
         } else {
             FailureClass::User
         };
         (class, "ProvidersUnavailable")
     } else if says(WORLD) {
-        (FailureClass::World, step.reason())
+        (FailureClass::Transient, step.reason())
     } else if step == Step::Init && says(NO_MODULE) {
         (FailureClass::Module, MODULES_UNAVAILABLE)
     } else if matches!(step, Step::Script(_)) && matches!(code, 126 | 127) {

@@ -10,7 +10,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
-use crate::record::{Record, RecordError, Update};
+use crate::record::{RESERVE, Record, RecordError, Update};
 use crate::retry::Patience;
 use crate::seal::Seal;
 use crate::secrets::{self, Changes};
@@ -20,8 +20,6 @@ use crate::tail;
 pub const FILE: &str = "errored.tfstate";
 /// How many sealed bytes the report takes.
 pub const LARGEST: usize = 700 * 1024;
-/// What the report's Secret keeps free for reports.
-pub(crate) const RESERVE: usize = 64 * 1024;
 
 /// Why a state is not kept in the report.
 #[derive(Debug, thiserror::Error)]

@@ -9,72 +9,42 @@ mod dockerfile;
 mod empty_state;
 mod finish;
 mod git;
+mod place;
 mod providers;
+mod registry_access;
+mod request;
+
+pub use request::Request;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use alustan_api::paths;
-use alustan_api::report::{Failure, FailureClass, PrepareReport};
-use alustan_registry::{Access, DockerConfig, ImageRef, Options, Registry};
+use alustan_api::report::{Failure, PrepareReport};
+use alustan_registry::ImageRef;
 use alustan_source::{UnpackLimits, unpack};
 
 use crate::backend::{self, Prepared};
-use crate::cache;
-use crate::certificates;
 use crate::command::{Commands, Ending, Show, Task};
 use crate::engine::{self, Engine, Mirror, NO_COLOR, cli_config};
-use crate::failure::{Step, chain, classify, failure, module, user, world};
+use crate::failure::{Step, chain, classify, module, user, world};
 use crate::layout::{Layout, Vars};
 use crate::record::to_json;
 use crate::redact::Redactor;
 use crate::report::write_failure;
 use crate::secret_values::of_environment;
 use crate::workspace::module_directory;
+use crate::{cache, certificates};
+
+use place::{Place, unwritten};
+use registry_access::{access, of_registry, registry};
 
 /// How long providers and modules may take to arrive.
 const PATIENCE: Duration = Duration::from_mins(30);
-
-/// What the build asks for.
-pub struct Request {
-    /// The context artifact, by digest.
-    pub context: String,
-    /// Path of the module in the context.
-    pub path: String,
-    /// The Dockerfile for the builder.
-    pub dockerfile: String,
-    /// The path of the Dockerfile in the context that comes first.
-    pub before: Option<String>,
-    /// The backend to initialise the module for; `None` for none.
-    pub backend: Option<String>,
-    /// Whether the image needs a runner, because its base has none.
-    pub inject: bool,
-}
-
-impl Request {
-    /// Reads the request from the environment.
-    pub fn from_vars(vars: &Vars) -> Result<Self, Failure> {
-        let text = |name: &str| vars.get(name).cloned().unwrap_or_default();
-        let needed = |name: &str| {
-            vars.get(name)
-                .cloned()
-                .ok_or_else(|| module("PrepareFailed", format!("{name} is not set")))
-        };
-        Ok(Self {
-            context: needed("ALUSTAN_CONTEXT")?,
-            path: text("ALUSTAN_MODULE_PATH"),
-            dockerfile: needed("ALUSTAN_DOCKERFILE")?,
-            before: vars.get("ALUSTAN_DOCKERFILE_BEFORE").cloned(),
-            backend: Some(text("ALUSTAN_BACKEND_KIND")).filter(|kind| !kind.is_empty()),
-            inject: text("ALUSTAN_INJECT") == "true",
-        })
-    }
-}
 
 /// Prepares the context for a builder. Writes a failure to the termination message.
 pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
@@ -149,63 +119,6 @@ async fn pull(request: &Request, vars: &Vars) -> Result<impl AsRef<[u8]> + use<>
         .map_err(|error| of_registry(&error))
 }
 
-/// The client of registries, as the environment configures it.
-fn registry(vars: &Vars) -> Result<Registry, Failure> {
-    let insecure = vars.get("ALUSTAN_INSECURE_REGISTRIES");
-    let insecure = insecure.iter().flat_map(|hosts| hosts.split(','));
-    let options = Options {
-        insecure_hosts: insecure
-            .map(str::trim)
-            .filter(|host| !host.is_empty())
-            .map(str::to_owned)
-            .collect(),
-        ca_pem: Vec::from_iter(vars.get(certificates::BUNDLE).cloned()),
-        ..Options::default()
-    };
-    Registry::new(options).map_err(|error| of_registry(&error))
-}
-
-/// The access to `image` in a build that pushes to the registry `own`. The credential helper is for that registry alone: a
-/// base image in another one is read with the login of the docker configuration, or anonymously.
-fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access, Failure> {
-    let same = image.name().registry() == own;
-    let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").filter(|_| same);
-    let file = Path::new(vars.get("DOCKER_CONFIG").map_or("", String::as_str)).join("config.json");
-    let config = fs::read(file)
-        .ok()
-        .map(|bytes| DockerConfig::parse(&bytes))
-        .transpose()
-        .map_err(|error| of_registry(&error))?;
-    let login = config.as_ref().map(|config| config.open(image.name()));
-    let credential = match login.transpose() {
-        Err(error) if same && helper.is_none() => return Err(of_registry(&error)),
-        login => login.ok().flatten().flatten().cloned(),
-    };
-    Ok(Access {
-        credential,
-        helper: helper.cloned(),
-        ..Access::default()
-    })
-}
-
-/// Only credentials and names are up to the user. Any other answer of a registry may change with the next try, so it counts
-/// as a failed build (rule 10).
-fn of_registry(error: &alustan_registry::Error) -> Failure {
-    use alustan_registry::{Error, Failure as Refused};
-    let class = match error {
-        Error::InvalidImageName { .. }
-        | Error::InvalidCredentials { .. }
-        | Error::Request {
-            failure: Refused::Unauthorized | Refused::Forbidden,
-            ..
-        } => FailureClass::User,
-        Error::LayerFile { .. } => FailureClass::World,
-        error if error.is_transient() => FailureClass::World,
-        _ => FailureClass::Module,
-    };
-    failure(class, error.reason(), chain(error))
-}
-
 /// From the bytes of the context to what the builder copies.
 pub async fn prepare_context(
     layout: &Layout,
@@ -245,42 +158,6 @@ pub async fn prepare_context(
     };
     providers.gather().map_err(unwritten)?;
     finish::finish(&place, request, &dockerfile, vars, &directory).map_err(unwritten)
-}
-
-/// Where the builder finds what it copies.
-struct Place {
-    root: PathBuf,
-    module: PathBuf,
-    providers: PathBuf,
-}
-
-impl Place {
-    fn new(layout: &Layout) -> Self {
-        let source = layout.build.join("src");
-        Self {
-            root: layout.build.clone(),
-            module: source.join("module"),
-            providers: source.join("providers"),
-        }
-    }
-
-    /// Folder with the content of a layer.
-    fn source(&self, layer: &paths::Layer) -> PathBuf {
-        self.root.join("src").join(layer.source)
-    }
-
-    fn make(&self) -> io::Result<()> {
-        fs::create_dir_all(&self.module)?;
-        fs::create_dir_all(&self.providers)
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
-fn unwritten(error: io::Error) -> Failure {
-    world(
-        "PrepareFailed",
-        format!("the build's scratch space could not be written: {error}"),
-    )
 }
 
 fn environment(layout: &Layout, vars: &Vars, place: &Place) -> io::Result<Vars> {

@@ -1,7 +1,8 @@
 //! The run record, which the runner reads, and the report, which it writes: every write is a
 //! compare-and-swap that first makes sure that the run is still ours.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use alustan_api::names;
@@ -11,6 +12,9 @@ use serde::de::DeserializeOwned;
 use crate::retry::{Patience, pause_between_tries};
 pub use crate::secrets::to_json;
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
+
+/// What the report's Secret keeps free for reports, in bytes.
+pub(crate) const RESERVE: usize = 64 * 1024;
 
 /// How long a lock may wait for the API server.
 const LOCK_PATIENCE: Duration = Duration::from_mins(2);
@@ -203,13 +207,13 @@ impl Record {
         let name = self.identity.report();
         let version = &snapshot.version;
         let version = self.secrets.swap(&name, version, changes.clone()).await?;
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.written.lock();
         *written = Some(snapshot.swapped(version, changes));
         Ok(())
     }
 
     fn take_written(&self) -> Option<Snapshot> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.written.lock();
         written.take()
     }
 

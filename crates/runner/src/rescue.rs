@@ -8,7 +8,7 @@ use alustan_api::report::{Failure, MAX_TEXT, UnsavedPlace};
 use alustan_api::run::key;
 
 use crate::command::Ending;
-use crate::execute::{Ended, Findings};
+use crate::execute::outcome::{Ended, Findings};
 use crate::failure::{Step, cut, world};
 use crate::leftover::{self, Unkept};
 use crate::record::RecordError;

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::claim::{Claimed, claim};
 use crate::command::Commands;
-use crate::execute::{Ended, Findings};
+use crate::execute::outcome::{Ended, Findings};
 use crate::failure::world;
 use crate::layout::{Layout, Vars};
 use crate::record::{Identity, Record, RecordError};

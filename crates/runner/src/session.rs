@@ -6,11 +6,12 @@ mod lock;
 mod old_place;
 mod state;
 
+use parking_lot::Mutex;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use alustan_api::EngineName;
@@ -41,6 +42,9 @@ use crate::workspace::module_directory;
 use ending::judge;
 pub(crate) use ending::stopped;
 use files::{backend_argument, for_scripts, trusted, write_files};
+
+/// How long `show` and `output` may take.
+pub(crate) const LOOK: Duration = Duration::from_mins(5);
 
 /// Arguments of the engine's `s3` backend, and what the SDK of AWS knows them by.
 const AWS_CREDENTIALS: [(&str, &str); 3] = [
@@ -400,7 +404,7 @@ impl Session {
     }
 
     fn note_time(&self, step: Step, elapsed: Duration) {
-        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut took = self.took.lock();
         let part = match step {
             Step::Init | Step::Script("init") => &mut took.init,
             Step::Plan | Step::Script("plan") => &mut took.plan,
@@ -420,7 +424,7 @@ impl Session {
 
     /// How long the steps took that have ended.
     pub(crate) fn took(&self) -> StepTimes {
-        *self.took.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.took.lock()
     }
 
     /// The engine shows its own lock in the place of the one that stands in its way.

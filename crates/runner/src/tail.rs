@@ -1,16 +1,17 @@
 //! The end of what a run printed: pods vanish, and their logs with them. That of a run that failed is
 //! kept in the run's report, for `kubectl alustan logs`.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use alustan_api::run::key;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::failure::without_escapes;
-use crate::leftover::RESERVE;
+use crate::record::RESERVE;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 
 /// How much of it is kept.
@@ -25,7 +26,7 @@ pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
 impl Tail {
     /// Takes what was printed, without secrets.
     pub fn push(&self, clean: &[u8]) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         kept.extend(clean.iter().skip(clean.len().saturating_sub(LONGEST)));
         let much = kept.len().saturating_sub(LONGEST);
         kept.drain(..much);
@@ -34,7 +35,7 @@ impl Tail {
     /// The last 64 KiB without colours, compressed; none if nothing was printed. The first line is a
     /// whole one.
     pub fn packed(&self) -> Option<Vec<u8>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         let mut text = &*kept.make_contiguous();
         if text.len() == LONGEST {
             let line = text.iter().position(|byte| *byte == b'\n');

@@ -5,101 +5,36 @@ mod commits;
 mod facts;
 mod fetch;
 mod known;
+mod options;
 mod pack;
 mod refs;
+mod repositories;
 mod store;
 mod submodules;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use self::collect::{Call, WantedModule};
-use self::commits::{Commit, Commits};
+use self::commits::Commit;
 use self::facts::KnownFacts;
-use self::fetch::{Fetch, KEPT};
+use self::fetch::KEPT;
 use self::known::{KnownContext, KnownContexts, SelectionId};
+pub use self::options::CacheOptions;
+use self::options::LISTING;
 pub use self::refs::Listing;
+pub use self::repositories::GitCache;
+use self::repositories::Question;
 use self::store::Store;
 use self::submodules::Selected;
 use crate::{
     context::{Allows, Context, ContextDigest, ContextSpec, Newest},
     credentials::Credentials,
     error::Error,
-    git::{self, Bounds, Session},
+    git::Bounds,
     reference::{Reference, Revision},
     turns::{Turn, Turns},
     url::RepositoryUrl,
 };
-
-/// Limits of a [`GitCache`].
-#[derive(Clone, Debug)]
-pub struct CacheOptions {
-    /// Time for one `ls-remote` [30 s].
-    pub resolve_timeout: Duration,
-    /// Time for one fetch [5 min].
-    pub fetch_timeout: Duration,
-    /// Time for one call of git that needs no network [1 min].
-    pub local_timeout: Duration,
-    /// Bytes of a context's files before packing [64 MiB].
-    pub context_bytes: u64,
-    /// Files in a context [20 000].
-    pub context_files: u64,
-    /// Bytes that one fetch may bring [2 GiB].
-    pub repository_bytes: u64,
-    /// Bytes of all repositories together; those that were not used for longest go first [3 GiB].
-    pub cache_bytes: u64,
-    /// Repositories that are asked or fetched at once, and modules that are read at once; others queue, tenant by tenant [8].
-    pub at_once: usize,
-    /// What git may know of the machine: search path, proxies, trusted certificates [those of this process].
-    pub environment: BTreeMap<String, OsString>,
-}
-
-impl Default for CacheOptions {
-    fn default() -> Self {
-        Self {
-            resolve_timeout: Duration::from_secs(30),
-            fetch_timeout: Duration::from_mins(5),
-            local_timeout: Duration::from_mins(1),
-            context_bytes: 64 << 20,
-            context_files: 20_000,
-            repository_bytes: 2 << 30,
-            cache_bytes: 3 << 30,
-            at_once: 8,
-            environment: git::environment(),
-        }
-    }
-}
-
-/// Bytes that a list of references or of files may have.
-const LISTING: u64 = 64 << 20;
-
-/// The repositories that the operator has seen. Cheap to clone; every method may run many times at once.
-#[derive(Clone)]
-pub struct GitCache {
-    store: Arc<Store>,
-    commits: Arc<Commits>,
-    facts: KnownFacts,
-    known: Arc<KnownContexts>,
-    options: Arc<CacheOptions>,
-    /// Limits concurrent calls to remotes.
-    turns: Arc<Turns>,
-    /// Limits modules that are read from the cache and packed at once.
-    reading: Arc<Turns>,
-    tenant: Arc<str>,
-}
-
-/// A question about a module.
-struct Question<'a> {
-    url: &'a RepositoryUrl,
-    spec: &'a ContextSpec,
-    credentials: &'a Credentials,
-    allows: Allows<'a>,
-}
 
 impl GitCache {
     /// A cache below `root`, with default limits. One process per root: what an earlier one left of its calls
@@ -182,15 +117,6 @@ impl GitCache {
             .await?;
         let listing = String::from_utf8_lossy(&listing).into_owned();
         Ok(Listing::new(url.remote(), listing))
-    }
-
-    fn session(&self, url: &RepositoryUrl, credentials: &Credentials) -> Result<Session, Error> {
-        Session::open(
-            self.store.calls(),
-            url,
-            credentials,
-            &self.options.environment,
-        )
     }
 
     /// Fetches `revision` unless it is there, and packs what the module needs.
@@ -288,55 +214,6 @@ impl GitCache {
         let folder = self.folder(question, revision);
         let (url, credentials) = (question.url, question.credentials);
         self.commit(&folder, url, credentials, revision, KEPT).await
-    }
-
-    /// Returns the commit of `revision` in the repository at `folder` and fetches it if necessary. Callers that waited for a fetch of
-    /// the same commit share its failure.
-    async fn commit(
-        &self,
-        folder: &Path,
-        url: &RepositoryUrl,
-        credentials: &Credentials,
-        revision: &Revision,
-        kept: &str,
-    ) -> Result<Commit, Error> {
-        let known = || {
-            let commit = self.commits.get(folder, revision);
-            commit.filter(|_| store::exists(folder))
-        };
-        if let Some(commit) = known() {
-            return Ok(commit);
-        }
-        let asked = Instant::now();
-        let repository = self.store.lock(folder).await;
-        if let Some(commit) = known() {
-            return Ok(commit);
-        }
-        if let Some(error) = self.commits.failure(folder, revision, asked) {
-            return Err(error);
-        }
-        let _turn = self.turns.take(&self.tenant).await;
-        let session = self.session(url, credentials)?;
-        let fetch = Fetch {
-            call: Call {
-                session: &session,
-                repository: folder,
-                options: &self.options,
-                url,
-            },
-            repository: &repository,
-            store: &self.store,
-            commits: &self.commits,
-            revision,
-            kept,
-        };
-        match fetch.run().await {
-            Ok(()) => Ok(self.commits.fetched(folder, revision)),
-            Err(error) => {
-                self.commits.failed(folder, revision, error.clone());
-                Err(error)
-            }
-        }
     }
 
     /// Removes the repository of `commit`, unless that was done since `commit` was found.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::{
     error::Error,
-    module::{Call, Facts, Unclear},
+    module::facts::{Call, Facts, Unclear},
     repopath,
     tree::{Astray, Entry, Found, Kind, Steps, Tree},
 };

@@ -1,9 +1,9 @@
 //! Secrets in memory, for tests: with the versions, conflicts and faults of a real API server.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
@@ -105,7 +105,7 @@ impl FakeSecrets {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock()
     }
 }
 

@@ -14,6 +14,8 @@
 //! The answer of a write may never come. What was tried is therefore noted before it is sent, and
 //! forgotten once it is known to have happened: nothing is written until the pointer is certain.
 
+mod error;
+mod layout;
 mod memory;
 mod read;
 mod write;
@@ -27,102 +29,17 @@ use async_trait::async_trait;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::future::try_join_all;
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use crate::secrets::{Secrets, Snapshot, StoreError};
+use crate::secrets::{Secrets, Snapshot};
 
+use layout::sha256_hex;
 use memory::{Memory, Slot, Tried};
-use read::{join, parse_pointer, read_pointer, read_slot};
+use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot};
 
-/// Key of the pointer Secret's data.
-pub const POINTER: &str = "pointer";
-/// Key of a slot Secret's data.
-pub const DATA: &str = "data";
-/// Key of a slot Secret's writer: the same chunk of another writer is another version of the Secret.
-const WRITER: &str = "writer";
-/// How many bytes one slot takes: a Secret may have 1 MiB in all.
-pub const CHUNK: usize = 900 * 1024;
-/// Maximum size of a state, in bytes.
-pub const LARGEST: usize = 256 << 20;
-/// Maximum number of Secrets of one version.
-const SLOTS: usize = 1024;
-/// How long a write waits for the API server.
-const PATIENCE: Duration = Duration::from_mins(2);
-
-/// What the pointer Secret says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Pointer {
-    /// The state.
-    pub current: Option<Version>,
-    /// The state before the last write.
-    pub previous: Option<Version>,
-    /// Unique identifier of the writer that changed the pointer last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub writer: Option<String>,
-}
-
-/// One version of the state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Version {
-    /// Counted from 1.
-    pub version: u64,
-    /// The Secrets with its chunks, in order.
-    pub slots: Vec<String>,
-    /// Bytes of the uncompressed state.
-    pub size: u64,
-    /// SHA-256 of the uncompressed state.
-    pub sha256: String,
-    /// The engine's serial number.
-    pub serial: Option<u64>,
-    /// The engine's lineage.
-    pub lineage: Option<String>,
-}
-
-/// Why the state could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// A Secret could not be read or written.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The pointer is no pointer.
-    #[error("pointer of the state in secret {0} is unreadable")]
-    Pointer(String, #[source] serde_json::Error),
-    /// The Secret that says where the state is does not exist.
-    #[error("secret {0}, which says where the state is, does not exist")]
-    NoPointer(String),
-    /// A Secret that the pointer names does not exist, or is empty.
-    #[error(
-        "secret {slot} with a part of version {version} of the state is gone or empty; {advice}"
-    )]
-    NoSlot {
-        /// The Secret.
-        slot: String,
-        /// The version that it is a part of.
-        version: u64,
-        /// What is left.
-        advice: String,
-    },
-    /// The stored state is damaged.
-    #[error("{0}")]
-    Corrupt(String),
-    /// Another writer moved the state since we read it.
-    #[error("state was changed by somebody else since this run read it")]
-    Moved,
-    /// There are too few slots.
-    #[error("state needs {needed} more slots of {CHUNK} bytes, but {free} of {all} are free")]
-    NoRoom {
-        /// Slots that the new version needs.
-        needed: usize,
-        /// Slots that it may use.
-        free: usize,
-        /// Slots that there are.
-        all: usize,
-    },
-}
+pub use error::StateError;
+pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
 
 /// Where more slots come from.
 #[async_trait]
@@ -338,17 +255,6 @@ impl StateStore {
     }
 }
 
-impl Pointer {
-    /// The slots of the versions that the pointer names.
-    fn used(&self) -> BTreeSet<&String> {
-        self.current
-            .iter()
-            .chain(&self.previous)
-            .flat_map(|version| &version.slots)
-            .collect()
-    }
-}
-
 /// `slots`, and more of them if `parsed` names others: an earlier resource may have had more.
 async fn with_used(
     parsed: &Pointer,
@@ -412,10 +318,6 @@ fn version_of(
         serial: head.serial,
         lineage: head.lineage,
     }
-}
-
-fn sha256_hex(bytes: &[u8]) -> String {
-    hex::encode(Sha256::digest(bytes))
 }
 
 #[cfg(test)]

@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_chart_reaches_every_flag_of_the_operator() {
-        let flags = read("crates/controller/src/config.rs");
+        let flags = read("crates/controller/src/args.rs");
         let flags: BTreeSet<&str> = flags
             .split("env = \"")
             .skip(1)

@@ -1,7 +1,8 @@
 //! `cargo xtask gen`: writes the files that come from the Rust types; with `--check` it only
-//! says which are stale, and fails. `cargo xtask release`: see `release.rs`.
+//! says which are stale, and fails. `cargo xtask imports`: see `imports.rs`; `cargo xtask release`: see `release.rs`.
 
 mod chart;
+mod imports;
 mod reference;
 mod release;
 
@@ -21,6 +22,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Fail if the files of a crate import from each other in a circle.
+    Imports,
     /// Make what of a release is data; `hack/release` calls it.
     #[command(subcommand)]
     Release(release::Release),
@@ -30,11 +33,12 @@ enum Command {
 const ALERTS: &str = "deploy/monitoring/alerts.yaml";
 
 /// The operator's flags.
-const FLAGS: &str = "crates/controller/src/config.rs";
+const FLAGS: &str = "crates/controller/src/args.rs";
 
 fn main() -> Result<()> {
     match Command::parse() {
         Command::Gen { check } => write_generated(check),
+        Command::Imports => imports::check(&root()),
         Command::Release(step) => release::run(&root(), step),
     }
 }

@@ -2,19 +2,18 @@
 
 mod changelog;
 mod deploy;
+mod file_io;
 mod images;
+mod package;
 mod sums;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Subcommand;
 
-/// The program's version, which is every package's.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Where sources and releases are.
-const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+use file_io::{json, read, write};
+use package::VERSION;
 
 #[derive(Subcommand)]
 pub(crate) enum Release {
@@ -88,27 +87,6 @@ fn agree(tag: &str, chart: &str) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn json(value: &impl serde::Serialize) -> Result<String> {
-    Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
-}
-
-fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    }
-    std::fs::write(path, bytes).with_context(|| format!("write {}", path.display()))
-}
-
-/// The sha256 of bytes, in hexadecimal.
-fn sha256(bytes: &[u8]) -> String {
-    use sha2::Digest;
-    hex::encode(sha2::Sha256::digest(bytes))
 }
 
 #[cfg(test)]

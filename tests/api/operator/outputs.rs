@@ -5,8 +5,9 @@ use alustan_api::run::{
     Output, Outputs, PROTOCOL, RunPhase, RunProgress, RunRecord, RunSpec, Trigger, key,
 };
 use alustan_api::{ABANDON, Architecture, RunStatus};
+use alustan_core::model::progress;
 use alustan_core::objects::secrets;
-use alustan_core::{progress, signature};
+use alustan_core::signature;
 use futures::FutureExt as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;

@@ -1,6 +1,6 @@
 //! `approve`: says yes to the plan that waits.
 
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use clap::Args;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use alustan_api::run::{Output, Outputs as Values};
 use alustan_core::objects::outputs::{read, text};
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! `plan`: the plan that waits for approval, as people read it.
 
 use alustan_api::names::{self, plan_key};
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 

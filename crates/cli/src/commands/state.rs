@@ -1,17 +1,15 @@
 //! `state`: a managed state, read and written by a person.
 
 mod check;
+mod managed;
 mod pull;
 mod push;
 mod slots;
 
-use alustan_api::Terraform;
-use alustan_core::seen::Key;
 use clap::{Args, Subcommand};
 
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::record::Record;
 
 /// Read or write a managed state.
 #[derive(Debug, Args)]
@@ -34,32 +32,4 @@ impl State {
             What::Push(push) => push.run(cluster).await,
         }
     }
-}
-
-/// The record of `tf`, whose state must be managed.
-async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record, Error> {
-    let record = Record::of(cluster, tf);
-    if record.is_managed(tf).await? {
-        return Ok(record);
-    }
-    let status = tf.status.as_ref();
-    let address = status.and_then(|status| status.state_address.as_deref());
-    let is_chosen = tf
-        .spec
-        .backend
-        .as_ref()
-        .is_some_and(|it| it.provider.is_some());
-    if address.is_none() && !is_chosen {
-        return Err(Error::Refused(format!(
-            "nothing is known of the state of {} yet: no run has told where it is",
-            Key::of(tf)
-        )));
-    }
-    Err(Error::Refused(format!(
-        "the state of {} is not kept by the operator ({}): take `terraform state` in a checkout of \
-         {}, with the credentials of the backend",
-        Key::of(tf),
-        address.unwrap_or("its place is not known yet"),
-        tf.spec.git_repo.url
-    )))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use alustan_api::Terraform;
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use clap::Args;
 
 use crate::cluster::Cluster;

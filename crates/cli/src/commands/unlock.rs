@@ -2,7 +2,7 @@
 
 use alustan_api::Terraform;
 use alustan_api::run::RunRecord;
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use clap::Args;
 
 use crate::cluster::Cluster;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
-use alustan_core::seen::Key;
+use alustan_core::observed::Key;
 use clap::Args;
 use futures::StreamExt;
 use kube::runtime::WatchStreamExt;

@@ -4,7 +4,7 @@ mod payload;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use k8s_openapi::jiff::Timestamp;
+use parking_lot::Mutex;
 use reqwest::{Client, redirect};
 use ring::digest::{self, digest};
 use serde_json::{Value, json};
@@ -105,13 +106,13 @@ impl Hooks {
     /// Whether a message was seen a moment ago.
     fn is_seen(&self, message: &[u8]) -> bool {
         let now = Instant::now();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.retain(|_, at| now.duration_since(*at) < REMEMBERED);
         seen.contains_key(message)
     }
 
     fn remember(&self, message: Vec<u8>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         if seen.len() >= MEMORY {
             seen.clear();
         }

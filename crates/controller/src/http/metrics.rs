@@ -12,11 +12,11 @@ use axum::routing::get;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::reflector::Store;
 
-use crate::Guarded;
-use crate::dispatch::{Dispatcher, Load};
-use crate::http::Health;
+use crate::health::Health;
 use crate::leader::Leader;
 use crate::metrics::{Metrics, Now};
+use crate::queue::{Dispatcher, Load};
+use crate::resource::Guarded;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -73,7 +73,7 @@ async fn scrape(State(measured): State<Measured>) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use alustan_core::schedule::Places;
+    use alustan_core::queue::Places;
     use std::time::Duration;
 
     use axum::body::{Body, to_bytes};
@@ -85,8 +85,8 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::Ref;
     use crate::error::Error;
+    use crate::resource::Ref;
 
     fn resource(name: &str, reason: &str) -> Guarded {
         let condition = |kind: &str, status: &str| -> Value {

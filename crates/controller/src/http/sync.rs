@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use alustan_core::metacontroller::{Answer, Asked, LONGEST_REQUEST, Refusal};
-use alustan_core::metacontroller::{entity_tag, is_known, read};
+use alustan_core::metacontroller::{
+    Answer, Asked, LONGEST_REQUEST, Refusal, entity_tag, is_known, read,
+};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -20,7 +21,7 @@ use tracing::{debug, error};
 
 use super::received::{Budget, PATIENCE, Received, Unreceived};
 use super::shared::secrets_in;
-use crate::config::Driver;
+use crate::args::Driver;
 use crate::sync::Syncs;
 use crate::webhook::Secret;
 

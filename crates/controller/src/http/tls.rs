@@ -3,11 +3,12 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use axum::serve::Listener;
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
-use crate::config::SyncFlags;
+use crate::args::SyncFlags;
 use crate::error::with_causes;
 
 /// Certificates that were changed count after this at the latest.
@@ -64,7 +65,7 @@ impl Identity {
     /// What is presented now. Files that can no longer be read are worth a line in the log: what was
     /// read before goes on.
     fn acceptor(&self) -> TlsAcceptor {
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock();
         if read.at.elapsed() >= REREAD {
             read.at = Instant::now();
             match config(&self.folder, self.client_ca.as_deref()) {

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::Leader;
 use crate::error::cause;
-use crate::run::LISTS;
+use crate::watch::mapping::LISTS;
 
 /// The annotation of the Lease with where its holder answers.
 const ADDRESS: &str = "alustan.io/address";

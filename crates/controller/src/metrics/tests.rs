@@ -28,7 +28,7 @@ fn sampled() -> Arc<Metrics> {
     });
     metrics.admitted(Class::Drift, SignedDuration::from_secs(4));
     let failure = Failure {
-        class: FailureClass::World,
+        class: FailureClass::Transient,
         reason: "HeardNowhere".to_owned(),
         message: String::new(),
     };

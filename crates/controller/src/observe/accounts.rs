@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use alustan_api::Terraform;
 use alustan_api::labels::ALLOW_RUNS;
-use alustan_core::allowed;
-use alustan_core::seen::AccountSeen;
+use alustan_core::decide::allow_lists;
+use alustan_core::observed::AccountSeen;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
 use kube::api::Api;
 
+use crate::call::call;
 use crate::context::Context;
-use crate::enact::call;
 use crate::error::Error;
 
 /// The accounts that `tf` names, in its namespace, by name.
@@ -22,7 +22,7 @@ pub(super) async fn see(
     let namespace = tf.namespace().unwrap_or_default();
     let api: Api<ServiceAccount> = Api::namespaced(cx.client.clone(), &namespace);
     let mut accounts = BTreeMap::new();
-    for (_, name) in allowed::accounts(tf) {
+    for (_, name) in allow_lists::accounts(tf) {
         let what = format!("read ServiceAccount {name}");
         let found = call(&what, api.get_metadata_opt(name)).await?;
         let seen = found.map_or(AccountSeen::Absent, |account| {

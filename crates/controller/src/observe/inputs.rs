@@ -7,7 +7,7 @@ use alustan_api::run::ScriptTexts;
 use alustan_api::{KeyRef, Script, Terraform};
 use alustan_core::objects::prepare::{HTTPS_FILES, SSH_FILES};
 use alustan_core::objects::secrets::DOCKER_CONFIG;
-use alustan_core::seen::{Incomplete, InputsSeen};
+use alustan_core::observed::{Incomplete, InputsSeen};
 use alustan_registry::DockerConfig;
 use alustan_source::{Credentials, HttpsCredentials, SecretBytes, SecretString};
 use k8s_openapi::ByteString;
@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
 use kube::api::Api;
 
+use crate::call::call;
 use crate::context::Context;
-use crate::enact::call;
 use crate::error::{Error, Found};
 
 /// Maximum size of a script, in bytes. The run record holds all of them, and a Secret holds 1 MiB.
@@ -332,7 +332,7 @@ fn check_script(place: &str, text: String) -> Result<String, Failure> {
 /// What is not there yet is waited for; it costs no retry.
 pub(super) fn waits(reason: &str, message: String) -> Failure {
     Failure {
-        class: FailureClass::World,
+        class: FailureClass::Transient,
         reason: reason.to_owned(),
         message,
     }

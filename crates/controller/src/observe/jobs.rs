@@ -8,11 +8,10 @@ use alustan_api::labels::{self, Component};
 use alustan_api::report::{Failure, FailureClass, PrepareReport};
 use alustan_api::run::RunKind;
 use alustan_api::{Terraform, names};
-use alustan_core::admission;
+use alustan_core::model::{admission, progress};
 use alustan_core::objects::build_job::BUILD_CONTAINER;
 use alustan_core::objects::run_job::ENGINE_CONTAINER;
-use alustan_core::progress;
-use alustan_core::seen::{
+use alustan_core::observed::{
     BuildSeen, BuildState, IMAGE_PULL, JobSeen, LentSeen, OwnJob, UNSCHEDULABLE, Waiting,
 };
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
@@ -26,11 +25,11 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tracing::debug;
 
+use crate::call::call;
 use crate::context::Context;
-use crate::enact::call;
-use crate::enact::lending::{is_lent, is_lent_to};
 use crate::error::Error;
-use crate::is_made_for;
+use crate::resource::is_made_for;
+use crate::watch::mapping::{is_lent, is_lent_to};
 
 /// The label by which the Job controller marks the pods of a Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
@@ -337,7 +336,7 @@ fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Fai
         .then(|| format!("ended by signal, exit code {}", end.exit_code));
     let why = status.reason.clone().or(disrupted).or(killed)?;
     Some(Failure {
-        class: FailureClass::World,
+        class: FailureClass::Transient,
         reason: "PodLost".to_owned(),
         message: format!("the pod of the build was ended from outside: {why}"),
     })
@@ -387,7 +386,7 @@ fn lost(name: &str, end: &JobCondition) -> Failure {
         )
     };
     Failure {
-        class: FailureClass::World,
+        class: FailureClass::Transient,
         reason: reason.to_owned(),
         message: format!("build {name} {what}"),
     }
@@ -650,7 +649,7 @@ mod tests {
         });
         let tf: Terraform = serde_json::from_value(tf).unwrap();
         let lives = lives(&client, &tf, "web-apply-1").await.unwrap();
-        let uri = asked.lock().unwrap()[0].uri.clone();
+        let uri = asked.lock()[0].uri.clone();
         (lives, uri)
     }
 
@@ -672,7 +671,7 @@ mod tests {
     async fn at_most_100_events_of_a_job_are_read() {
         let (client, asked) = fake_api::serve(|_| fake_api::list(&[])).await;
         assert_eq!(no_pod(&client, "team", "uid-of-job").await, None);
-        let uri = asked.lock().unwrap()[0].uri.clone();
+        let uri = asked.lock()[0].uri.clone();
         assert!(uri.contains("limit=100"), "{uri}");
     }
 }

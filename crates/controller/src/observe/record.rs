@@ -7,21 +7,20 @@ use alustan_api::report::RunReport;
 use alustan_api::run::{History, Outputs, Pin, RunRecord, RunSpec, key};
 use alustan_api::{Terraform, names};
 use alustan_core::model::facts::leaves_everything;
+use alustan_core::model::orphans;
+use alustan_core::model::progress::{self, has_own_report};
 use alustan_core::objects::secrets;
-use alustan_core::orphans;
-use alustan_core::progress::{self, has_own_report};
-use alustan_core::seen::Told;
-use alustan_core::seen::{LeftBehind, NothingLeft, RecordSeen};
+use alustan_core::observed::{LeftBehind, NothingLeft, RecordSeen, Told};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, PartialObjectMeta};
 use serde::de::DeserializeOwned;
 
 use super::jobs;
+use crate::call::call;
 use crate::context::Context;
-use crate::enact::call;
 use crate::error::Error;
-use crate::is_made_for;
+use crate::resource::is_made_for;
 
 /// Largest report of a run that is read, in bytes of JSON. Runners cut theirs to a fraction.
 pub(crate) const LARGEST_REPORT: usize = 256 << 10;

@@ -6,10 +6,9 @@ use alustan_api::labels::{self, Component};
 use alustan_api::report::RunReport;
 use alustan_api::run::{History, RunRecord};
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::admission::no_pod;
-use alustan_core::schedule::{Class, Places};
-use alustan_core::seen::Key;
-use alustan_core::seen::{JobSeen, RecordSeen, SourceSeen};
+use alustan_core::model::admission::no_pod;
+use alustan_core::observed::{JobSeen, Key, RecordSeen, SourceSeen};
+use alustan_core::queue::{Class, Places};
 use alustan_core::step::{Decision, Start, Step, TakeOver};
 use alustan_registry::Digest;
 use alustan_source::Credentials;
@@ -26,21 +25,23 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
 use super::{act, look, retry, running, running_class};
-use crate::config::Config;
-use crate::context::{Context, Mirrors};
-use crate::contexts::AT_ONCE;
-use crate::dispatch::Dispatcher;
-use crate::enact::Pass;
+use crate::apply::pass::StepExecutor;
+use crate::args::Config;
+use crate::context::Context;
 use crate::fake_api::{self, Log};
-use crate::http::Health;
+use crate::health::Health;
 use crate::leader::Leader;
 use crate::metrics::Metrics;
-use crate::mirror::Mirror;
-use crate::observe::Session;
-use crate::questions::{Repository, push};
-use crate::run::{LISTS, Made, context};
+use crate::mirrors::Mirrors;
+use crate::observe::session::Observer;
+use crate::queue::Dispatcher;
+use crate::remote::context_store::AT_ONCE;
+use crate::remote::queries::{Repository, push};
+use crate::resource::{Guarded, Ref};
 use crate::signing::Signer;
-use crate::{Guarded, Ref};
+use crate::watch::mapping::LISTS;
+use crate::wiring::{Made, context};
+use crate::write_through_cache::WriteThroughCache;
 
 /// The operator with `client`, which has seen an empty cluster.
 fn operator(client: kube::Client, cache: &std::path::Path) -> Arc<Context> {
@@ -87,11 +88,11 @@ fn operator_with(
         dispatcher: Arc::new(Dispatcher::new(Places::new(1, 0), wake)),
     };
     let mirrors = Mirrors {
-        secrets: Mirror::new(reflector::store().0),
-        config_maps: Mirror::new(reflector::store().0),
-        claims: Mirror::new(reflector::store().0),
-        jobs: Mirror::new(jobs),
-        pods: Mirror::new(pods),
+        secrets: WriteThroughCache::new(reflector::store().0),
+        config_maps: WriteThroughCache::new(reflector::store().0),
+        claims: WriteThroughCache::new(reflector::store().0),
+        jobs: WriteThroughCache::new(jobs),
+        pods: WriteThroughCache::new(pods),
         listed: watch::channel(LISTS).1,
     };
     Arc::new(context(made, &config, mirrors, resources).unwrap())
@@ -99,7 +100,7 @@ fn operator_with(
 
 async fn told(place: &Log) -> Value {
     for _ in 0..100 {
-        if let Some(first) = place.lock().unwrap().first() {
+        if let Some(first) = place.lock().first() {
             return first.body.clone();
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -184,7 +185,7 @@ async fn earlier_status_of_a_destroyed_resource_is_not_believed() {
     let look_at = async |version: &str| {
         let tf: Terraform = serde_json::from_value(destroyed(version, &applied)).unwrap();
         let failed = look(&DeserializeGuard(Ok(tf)), &cx).await.is_err();
-        let mut asked = std::mem::take(&mut *asked.lock().unwrap());
+        let mut asked = std::mem::take(&mut *asked.lock());
         asked.retain(|asked| asked.method == "PATCH" && asked.uri.contains("/status"));
         (failed, asked.len())
     };
@@ -215,7 +216,7 @@ async fn restore_binds_the_report_before_the_record_and_after_all_else() {
     let cx = operator(client, folder.path());
     let tf = living();
     let who = Ref::new("web").within("team");
-    let session = Session::new(&cx, &tf, &who, None);
+    let session = Observer::new(&cx, &tf, &who, None);
     let seen = Box::pin(session.observe()).await.unwrap();
     let left = TakeOver {
         uid: "u1".to_owned(),
@@ -224,9 +225,9 @@ async fn restore_binds_the_report_before_the_record_and_after_all_else() {
         history: History::default(),
     };
     let steps = [Step::TakeOver(Box::new(left))];
-    let mut pass = Pass::new(&cx, &tf, &session, &seen);
+    let mut pass = StepExecutor::new(&cx, &tf, &session, &seen);
     Box::pin(pass.enact(&steps)).await.unwrap();
-    let asked = asked.lock().unwrap();
+    let asked = asked.lock();
     let bound: Vec<_> = asked
         .iter()
         .filter(|asked| asked.method == "PATCH")
@@ -299,7 +300,7 @@ async fn values_and_scripts_have_a_bound() {
             .extend(spec.as_object().unwrap().clone());
         let tf: Terraform = serde_json::from_value(resource).unwrap();
         let who = Ref::new("web").within("team");
-        let session = Session::new(&cx, &tf, &who, None);
+        let session = Observer::new(&cx, &tf, &who, None);
         let seen = Box::pin(session.observe()).await.unwrap();
         let missing = [
             seen.inputs.err().map(|it| it.failure),
@@ -470,7 +471,7 @@ async fn slot_is_released_if_the_steps_before_a_run_fail() {
     let cx = operator(client, folder.path());
     let tf = living();
     let who = Ref::new("web").within("team");
-    let session = Session::new(&cx, &tf, &who, None);
+    let session = Observer::new(&cx, &tf, &who, None);
     let seen = Box::pin(session.observe()).await.unwrap();
     let key = Key::new("team", "web");
     cx.dispatcher.running(&key, Some(Class::Change));
@@ -516,10 +517,10 @@ async fn denied_job_is_remembered_with_its_reason() {
         let cx = operator(client, folder.path());
         let tf = living();
         let who = Ref::new("web").within("team");
-        let session = Session::new(&cx, &tf, &who, None);
+        let session = Observer::new(&cx, &tf, &who, None);
         let seen = Box::pin(session.observe()).await.unwrap();
         let create = Step::CreateJob(Box::new(unfinished_job("web-apply-2", "web", "u")));
-        let mut pass = Pass::new(&cx, &tf, &session, &seen);
+        let mut pass = StepExecutor::new(&cx, &tf, &session, &seen);
         assert!(Box::pin(pass.enact(&[create])).await.is_err());
         let why = cx.memory.denied(&who, "web-apply-2");
         assert_eq!(why.map(|why| why.reason).as_deref(), remembered);
@@ -588,16 +589,11 @@ async fn tested(resource: &Value, count: usize) -> (Result<(), String>, Vec<Stri
     let cx = operator(client, folder.path());
     let tf: Terraform = serde_json::from_value(resource.clone()).unwrap();
     let who = Ref::new("web").within("team");
-    let session = Session::new(&cx, &tf, &who, None);
+    let session = Observer::new(&cx, &tf, &who, None);
     let stack = Box::pin(session.observe()).await.unwrap().stack;
     let tests = [stack.wait_for, stack.destroy_wait_for].concat();
     let result = tests[0].result.clone();
-    let mut lists: Vec<_> = asked
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|asked| asked.uri.clone())
-        .collect();
+    let mut lists: Vec<_> = asked.lock().iter().map(|asked| asked.uri.clone()).collect();
     // A watch lists objects as well.
     lists.retain(|uri| {
         let is_of_watch = uri.contains("limit=500") || uri.contains("watch=");

@@ -5,11 +5,11 @@ use alustan_api::run::{History, PinnedImage, RunInputs, RunRecord};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::image::ImagePlan;
 use crate::model::config_hash::Config;
-use crate::model::summary::Situation;
-use crate::schedule::Class;
-use crate::seen::{OutputsSeen, RecordSeen, Seen, SourceSeen};
+use crate::model::image::ImagePlan;
+use crate::model::summary::Summary;
+use crate::observed::{OutputsSeen, RecordSeen, Seen, SourceSeen};
+use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::Step;
 
@@ -18,7 +18,7 @@ use crate::step::Step;
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
 /// One look at one resource.
-pub(crate) struct Case<'a> {
+pub(crate) struct ReconcileCase<'a> {
     pub(crate) tf: &'a Terraform,
     pub(crate) seen: &'a Seen,
     pub(crate) settings: &'a Settings,
@@ -41,11 +41,11 @@ pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
 pub(crate) struct Target {
     pub(crate) source: SourceSeen,
     /// In which image, or why nobody can tell.
-    pub(crate) runner: Result<Runner, Situation>,
+    pub(crate) runner: Result<Runner, Summary>,
     /// Digest of all that is not found elsewhere, see [`Config::own`].
     pub(crate) own: String,
     /// With what, or what is missing of that. The image can be built all the same.
-    pub(crate) wanted: Result<Wanted, Situation>,
+    pub(crate) wanted: Result<Wanted, Summary>,
 }
 
 /// The image in which it is applied.

@@ -5,7 +5,7 @@ use alustan_api::{ABANDON, DeletionPolicy, State, Terraform};
 use kube::ResourceExt;
 
 use crate::model::summary::HALF_APPLIED;
-use crate::seen::JobSeen;
+use crate::observed::JobSeen;
 
 /// Whether the status says that something is applied.
 pub(crate) fn says_applied(tf: &Terraform) -> bool {

@@ -4,8 +4,8 @@ use alustan_api::Terraform;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::admission;
-use crate::seen::{NOT_STARTED, UNSCHEDULABLE, Waiting};
+use crate::model::admission;
+use crate::observed::{NOT_STARTED, UNSCHEDULABLE, Waiting};
 use crate::settings::Settings;
 
 /// How long a Job may be without a pod before people are told.

@@ -4,7 +4,7 @@ use alustan_api::{Terraform, names};
 use kube::ResourceExt;
 
 use crate::objects::secrets;
-use crate::seen::Seen;
+use crate::observed::Seen;
 
 /// The Secret with the docker configuration, and the key in it: the registry's own, or the one that
 /// is derived from it, or from the pin, since not every program reads every form.

@@ -27,7 +27,7 @@ pub(crate) const NOT_CONVERGING: &str = "NotConverging";
 
 /// What goes on with a resource, for people and for `kubectl wait`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Situation {
+pub struct Summary {
     /// In one word.
     pub state: State,
     /// `Ready`: yes, no, or on the way.
@@ -44,7 +44,7 @@ pub struct Situation {
     pub look_at: Option<Timestamp>,
 }
 
-impl Situation {
+impl Summary {
     /// Work is going on or due.
     pub fn busy(state: State, reason: &str, message: impl Into<String>) -> Self {
         Self {
@@ -137,19 +137,19 @@ pub(crate) const LOOKUP: &str = "ImageLookup";
 ///
 /// No time is told: questions are asked again within a minute, and a status that changed with
 /// each try would cost every resource of a repository a write.
-pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Situation {
+pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Summary {
     if failure.class == FailureClass::User {
         let message = format!(
             "{}; once that is mended, this goes on by itself",
             failure.message
         );
-        return Situation::stalled(&failure.reason, message);
+        return Summary::stalled(&failure.reason, message);
     }
     let message = format!("{}; asked again within a minute", failure.message);
     // One that is being asked right now wakes by its answer.
-    Situation {
+    Summary {
         look_at: Some(retry_at).filter(|at| *at > now),
-        ..Situation::blocked(State::Failed, &failure.reason, message)
+        ..Summary::blocked(State::Failed, &failure.reason, message)
     }
 }
 
@@ -159,15 +159,15 @@ pub(crate) fn waiting(
     retry: &alustan_api::Retry,
     next: Timestamp,
     see: &str,
-) -> Situation {
+) -> Summary {
     let budget = if failures.count == 0 {
         "costs no retry".to_owned()
     } else {
         format!("failure {} of {}", failures.count, retry.limit)
     };
-    Situation {
+    Summary {
         retry_at: Some(next),
-        ..Situation::blocked(
+        ..Summary::blocked(
             State::Failed,
             &failures.reason,
             format!(
@@ -180,13 +180,13 @@ pub(crate) fn waiting(
 }
 
 /// A failure whose budget is used up.
-pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Situation {
+pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Summary {
     let tries = if failures.count == u32::MAX {
         "no retry would help".to_owned()
     } else {
         format!("failed {} times in a row", failures.count)
     };
-    Situation::stalled(
+    Summary::stalled(
         &failures.reason,
         format!(
             "{}; {tries}; change the module or the resource, or try again with: {}{see}",
@@ -207,11 +207,11 @@ pub(crate) fn try_again(tf: &Terraform) -> String {
 }
 
 /// What a person must mend is no retry's business.
-pub(crate) fn refused(failure: &Failure) -> Situation {
+pub(crate) fn refused(failure: &Failure) -> Summary {
     match failure.class {
-        FailureClass::User => Situation::stalled(&failure.reason, &failure.message),
-        FailureClass::World | FailureClass::Module => {
-            Situation::blocked(State::Failed, &failure.reason, &failure.message)
+        FailureClass::User => Summary::stalled(&failure.reason, &failure.message),
+        FailureClass::Transient | FailureClass::Module => {
+            Summary::blocked(State::Failed, &failure.reason, &failure.message)
         }
     }
 }
@@ -238,13 +238,13 @@ pub(crate) const NOTHING_KNOWN: &str = "this resource has no status, run record 
      is success";
 
 /// `situation` of a deleted resource of which nothing is known.
-pub(crate) fn unknown(tf: &Terraform, situation: Situation) -> Situation {
+pub(crate) fn unknown(tf: &Terraform, situation: Summary) -> Summary {
     let message = format!(
         "{}; {NOTHING_KNOWN}{}",
         situation.message,
         how_to_abandon(tf)
     );
-    Situation {
+    Summary {
         message,
         ..situation
     }

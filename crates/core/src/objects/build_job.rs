@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::prepare::{self, Prepare, environment, host, insecure};
 use super::{cache_pvc, meta_of_build, pod};
-use crate::image::{DOCKER_HUB, ImagePlan, canonical, repository};
+use crate::model::image::{DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
 /// How long a finished build stays for `kubectl logs`, in seconds. The registry has its result.

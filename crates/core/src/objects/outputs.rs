@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::labels::{self, Component};
-use alustan_api::run::{HandedOn, Output, Outputs};
+use alustan_api::run::{Output, Outputs, PublishedOutputs};
 use alustan_api::{Terraform, names};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -32,9 +32,9 @@ pub fn name(tf: &Terraform) -> String {
 }
 
 /// Where the outputs of `tf` are to go.
-pub fn wanted(tf: &Terraform) -> HandedOn {
+pub fn wanted(tf: &Terraform) -> PublishedOutputs {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
-    HandedOn {
+    PublishedOutputs {
         secret: name(tf),
         config_map: spec.config_map_name,
         how: digest::plain(&json!([spec.keys, spec.labels, spec.annotations])),

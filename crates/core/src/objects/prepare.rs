@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 use alustan_api::Terraform;
 
 use super::pod;
-use crate::image::canonical;
+use crate::model::image::canonical;
 use crate::settings::Settings;
 
 /// The volume with what is prepared.

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::prepare::LENT_FILE;
 use super::{meta, meta_of_build};
-use crate::seen::InputsSeen;
+use crate::observed::InputsSeen;
 use crate::settings::Settings;
 
 /// The key of the pin in its Secret.

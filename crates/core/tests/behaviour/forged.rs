@@ -14,7 +14,7 @@ use alustan_api::run::{
 use alustan_api::{labels, names, reasons};
 use alustan_core::decide::decide;
 use alustan_core::model::facts::open_run;
-use alustan_core::seen::Seen;
+use alustan_core::observed::Seen;
 use alustan_core::step::{Decision, Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -168,7 +168,7 @@ fn report() -> BoxedStrategy<RunReport> {
         RunResult::Cancelled,
     ]);
     let class = prop::sample::select(vec![
-        FailureClass::World,
+        FailureClass::Transient,
         FailureClass::Module,
         FailureClass::User,
     ]);
@@ -378,7 +378,7 @@ fn check_lock(lock: &StateLock) {
 
 /// What is believed of the report.
 fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
-    let report = alustan_core::progress::report(told.clone(), run, now);
+    let report = alustan_core::model::progress::report(told.clone(), run, now);
     assert_eq!(
         (report.kind, &report.job, &report.trigger),
         (run.kind, &run.job, &run.trigger.to_string())
@@ -487,8 +487,8 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
         Step::AddFinalizer | Step::PushContext => {}
         Step::CreateRecord(_)
         | Step::TakeOver(_)
-        | Step::Lend(_)
-        | Step::TakeBack(_)
+        | Step::CreateBuildSecret(_)
+        | Step::DeleteBuildSecret(_)
         | Step::DeleteClaim => panic!("no world here needs {:?}", step.kind()),
     }
 }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use alustan_api::run::{Notices, Outputs, Pin, RunProgress, RunRecord};
 use alustan_api::{NotificationEvent, Terraform, TerraformStatus};
-use alustan_core::allow_list::Allowed;
-use alustan_core::seen::{
+use alustan_core::model::allow_list::Allowed;
+use alustan_core::observed::{
     AccountSeen, BuildState, CacheSeen, ForeignState, LeftBehind, OutputsSeen, RecordSeen,
     StackSeen, Whose,
 };

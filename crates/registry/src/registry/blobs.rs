@@ -5,7 +5,7 @@ use std::{
     path::Path,
     pin::pin,
     sync::{
-        Arc, Mutex as StdMutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -16,10 +16,7 @@ use futures::{Stream, StreamExt as _, stream};
 use reqwest::{Body, Method, Response, StatusCode, Url, header};
 use tokio::{fs::File, io::AsyncReadExt as _, sync::Mutex, time::timeout};
 
-use super::{
-    calls::Call,
-    raw::{MANIFESTS, Raw},
-};
+use super::{calls::Call, raw::Raw, requests::MANIFESTS};
 use crate::{
     error::{Error, Failure, read_request},
     image::{Blob, Layer},
@@ -384,7 +381,7 @@ struct Progress {
     size: u64,
     sent: AtomicU64,
     /// Why the content could not be read.
-    fault: StdMutex<Option<Error>>,
+    fault: parking_lot::Mutex<Option<Error>>,
 }
 
 /// An upload made no progress for this time.
@@ -395,7 +392,7 @@ impl Progress {
         Self {
             size,
             sent: AtomicU64::new(0),
-            fault: StdMutex::default(),
+            fault: parking_lot::Mutex::default(),
         }
     }
 
@@ -415,17 +412,14 @@ impl Progress {
                 Ok(chunk)
             }
             Err(error) => {
-                *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *self.fault.lock() = Some(error);
                 Err(io::Error::other("the content cannot be read"))
             }
         }
     }
 
     fn fault(&self) -> Option<Error> {
-        self.fault
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.fault.lock().take()
     }
 
     /// Waits for `work` while bytes are sent: at most `stall` between two bytes, and `end` after the last byte. Stalls

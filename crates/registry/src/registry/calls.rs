@@ -6,28 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use reqwest::{Method, RequestBuilder, header};
-
-use super::{
-    Inner,
-    blobs::{CONTENT_DIGEST, Repository, in_memory},
-    raw::{MANIFEST, MANIFESTS, Raw},
-};
+use super::{inner::Inner, raw::Raw};
 use crate::{
-    artifact,
     auth::{Grant, Operation, Question},
     credential::Access,
     error::{self, Error, Failure},
     helper,
-    image::Blob,
     name::{HUB_HOST, ImageName, is_docker_hub},
-    reference::{Digest, Hasher, ImageRef},
     session::SessionKey,
 };
-
-/// Maximum size of the manifest of a context, in bytes.
-const CONTEXT_MANIFEST: usize = 64 << 10;
 
 /// A call on one repository.
 #[derive(Clone)]
@@ -93,8 +80,21 @@ impl Call<'_> {
         Ok(raw)
     }
 
+    /// Signs in. The token opens `source` for pull as well.
+    pub(super) async fn raw(&self, source: Option<&ImageName>) -> Result<Raw, Error> {
+        let (host, grant) = self.grant(source).await?;
+        Ok(Raw {
+            reads: self.inner.reads.clone(),
+            writes: self.inner.writes.clone(),
+            base: self.base(&host),
+            repository: self.name.repository().to_owned(),
+            authorization: grant.authorization,
+            end: Instant::now() + grant.life,
+        })
+    }
+
     /// The host that is spoken to, and what opens the repository there, and `source` for pull.
-    pub(super) async fn grant(&self, source: Option<&ImageName>) -> Result<(String, Grant), Error> {
+    async fn grant(&self, source: Option<&ImageName>) -> Result<(String, Grant), Error> {
         let host = self.host();
         let helped = match (&self.access.credential, &self.access.helper) {
             (None, Some(program)) => Some(helper::ask(program, self.name.registry()).await?),
@@ -126,7 +126,7 @@ impl Call<'_> {
         self.base(&self.host())
     }
 
-    pub(super) fn base(&self, host: &str) -> String {
+    fn base(&self, host: &str) -> String {
         let scheme = if self.insecure() { "http" } else { "https" };
         format!("{scheme}://{host}")
     }
@@ -134,108 +134,6 @@ impl Call<'_> {
     fn insecure(&self) -> bool {
         let hosts = &self.inner.options.insecure_hosts;
         self.access.insecure || hosts.iter().any(|host| host == self.name.registry())
-    }
-
-    pub(super) async fn digest(&self, raw: Arc<Raw>, image: &ImageRef) -> Result<Digest, Error> {
-        let path = format!("manifests/{}", reference(image));
-        let ask = |method| {
-            let request = raw.request(method, &path);
-            request.header(header::ACCEPT, MANIFESTS.join(", "))
-        };
-        let told = match self.open(ask(Method::HEAD)).await {
-            Ok(response) => response.headers().get(CONTENT_DIGEST).cloned(),
-            Err(Error::Request {
-                failure: Failure::Unsupported,
-                ..
-            }) => None,
-            Err(error) => return Err(error),
-        };
-        let Some(told) = told else {
-            return self.digest_of_manifest(ask(Method::GET)).await;
-        };
-        let digest = told.to_str().ok().map(Digest::parse);
-        digest
-            .and_then(Result::ok)
-            .ok_or_else(|| self.refused(Failure::Other, "its digest is invalid".to_owned()))
-    }
-
-    /// Computes the digest of a manifest while it is read, so that no manifest is held in memory.
-    async fn digest_of_manifest(&self, request: RequestBuilder) -> Result<Digest, Error> {
-        let mut response = self.open(request).await?;
-        let mut hasher = Hasher::sha256();
-        let take = |chunk: &[u8]| hasher.update(chunk);
-        let size = self.begin_chunks(&mut response, MANIFEST, take).await?;
-        if size > MANIFEST {
-            return Err(self.too_large(MANIFEST));
-        }
-        Ok(hasher.finish())
-    }
-
-    pub(super) async fn push(
-        &self,
-        raw: Arc<Raw>,
-        image: &ImageRef,
-        context: &Digest,
-        bytes: Bytes,
-    ) -> Result<Digest, Error> {
-        let manifest = Bytes::from(artifact::manifest(context, bytes.len()));
-        let digest = Digest::of(&manifest);
-        match self.digest(raw.clone(), image).await {
-            Ok(found) if found == digest => return Ok(digest),
-            Err(error) if !error.is_not_found() => return Err(error),
-            _ => {}
-        }
-        let repository = Repository::opened(self.clone(), raw);
-        let empty = Bytes::from_static(artifact::EMPTY);
-        for content in [empty, bytes] {
-            self.push_blob(&repository, content).await?;
-        }
-        let put =
-            |reference| repository.put_manifest(reference, artifact::MANIFEST_TYPE, &manifest);
-        match put(reference(image)).await {
-            // Some registries do not allow tags to be moved. Contexts are pulled by digest, so the tag is not needed.
-            Err(refused) if refused.may_be_the_tag() => match put(digest.as_str()).await {
-                Ok(_) => Ok(digest),
-                Err(_) => Err(refused),
-            },
-            other => other.map(|_| digest),
-        }
-    }
-
-    async fn push_blob(&self, repository: &Repository<'_>, content: Bytes) -> Result<(), Error> {
-        let blob = Blob {
-            digest: Digest::of(&content),
-            size: content.len() as u64,
-        };
-        if repository.has_blob(&blob.digest).await? {
-            return Ok(());
-        }
-        repository.upload(None, &blob, in_memory(content)).await
-    }
-
-    pub(super) async fn pull(&self, raw: Arc<Raw>, manifest: &Digest) -> Result<Bytes, Error> {
-        let path = format!("manifests/{manifest}");
-        let request = raw.request(Method::GET, &path);
-        let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
-        let found = self.send_bounded(request, CONTEXT_MANIFEST).await?.body;
-        self.check(&found, manifest)?;
-        let most = self.inner.options.context_bytes;
-        let layer = artifact::layer(&self.subject, &found, most)?;
-        let request = raw.request(Method::GET, &format!("blobs/{layer}"));
-        let content = self.send_bounded(request, most).await?.body;
-        self.check(&content, &layer)?;
-        Ok(content.into())
-    }
-
-    /// Verifies the digest of what the registry sent.
-    fn check(&self, content: &[u8], digest: &Digest) -> Result<(), Error> {
-        if Digest::of(content) == *digest {
-            return Ok(());
-        }
-        Err(Error::NotAContext {
-            subject: self.subject.clone(),
-            why: format!("the content does not match {digest}"),
-        })
     }
 
     pub(super) fn broken(&self, error: &reqwest::Error) -> Error {
@@ -251,10 +149,4 @@ impl Call<'_> {
             detail,
         }
     }
-}
-
-/// Digest, tag or `latest`.
-fn reference(image: &ImageRef) -> &str {
-    let digest = image.digest().map(Digest::as_str);
-    digest.or_else(|| image.tag()).unwrap_or("latest")
 }

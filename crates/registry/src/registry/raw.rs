@@ -1,42 +1,18 @@
-//! Requests to one repository, with bounded answers; tags, labels of images and deletions for pruning.
+//! An opened repository: builds requests with its credentials.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::time::Instant;
 
-use reqwest::{Client, Method, RequestBuilder, Response, Url, header};
-use serde_json::Value;
+use reqwest::{Client, Method, RequestBuilder, Url};
 
-use super::calls::Call;
-use crate::{
-    auth::Authorization,
-    error::{self, Error, Failure},
-    image::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST},
-    name::{ImageName, is_docker_hub},
-    prune::{Found, Ours, is_cache_tag, is_context_tag, is_image_tag, read_config},
-    reference::{Digest, is_tag},
-};
-
-/// Maximum size of a list of tags or of the config of an image, in bytes.
-const ANSWER: usize = 8 << 20;
-/// Maximum size of a manifest, in bytes:
-/// <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pushing-manifests>.
-pub(super) const MANIFEST: usize = 4 << 20;
-/// Number of bytes that are read of the body of an error, of which a message shows 300. The number of concurrent requests
-/// has no limit.
-const ERROR: usize = 64 << 10;
-/// Tags of one page.
-const PAGE: usize = 500;
-/// Maximum number of tags of a repository that is pruned.
-const TAGS: usize = 100_000;
-/// The forms of manifests that registries keep.
-pub(super) const MANIFESTS: [&str; 4] = [OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST];
+use crate::{auth::Authorization, name::is_docker_hub};
 
 /// An opened repository.
 pub(crate) struct Raw {
-    reads: Client,
-    writes: Client,
-    base: String,
-    repository: String,
-    authorization: Authorization,
+    pub(super) reads: Client,
+    pub(super) writes: Client,
+    pub(super) base: String,
+    pub(super) repository: String,
+    pub(super) authorization: Authorization,
     /// When the token should be replaced.
     pub(crate) end: Instant,
 }
@@ -77,7 +53,7 @@ impl Raw {
 }
 
 /// Whether `url` belongs to the registry at `base`.
-fn is_of_registry(base: &str, url: &Url) -> bool {
+pub(super) fn is_of_registry(base: &str, url: &Url) -> bool {
     Url::parse(base).is_ok_and(|base| is_same_registry(&base, url))
 }
 
@@ -88,209 +64,6 @@ fn is_same_registry(base: &Url, url: &Url) -> bool {
         host && url.port_or_known_default() == Some(443) && url.scheme() == "https"
     };
     base.origin() == url.origin() || is_hub(base) && is_hub(url)
-}
-
-impl Call<'_> {
-    /// Signs in. The token opens `source` for pull as well.
-    pub(super) async fn raw(&self, source: Option<&ImageName>) -> Result<Raw, Error> {
-        let (host, grant) = self.grant(source).await?;
-        Ok(Raw {
-            reads: self.inner.reads.clone(),
-            writes: self.inner.writes.clone(),
-            base: self.base(&host),
-            repository: self.name.repository().to_owned(),
-            authorization: grant.authorization,
-            end: Instant::now() + grant.life,
-        })
-    }
-
-    /// Sends a request and reads at most [`ANSWER`] bytes of the answer, which must be a success.
-    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Answer, Error> {
-        self.send_bounded(request, ANSWER).await
-    }
-
-    /// Sends a request and reads at most `limit` bytes of the answer, which must be a success.
-    pub(super) async fn send_bounded(
-        &self,
-        request: RequestBuilder,
-        limit: usize,
-    ) -> Result<Answer, Error> {
-        let mut response = self.open(request).await?;
-        let body = self.body(&mut response, limit).await?;
-        Ok(Answer {
-            headers: response.headers().clone(),
-            body,
-        })
-    }
-
-    /// Sends a request and returns the answer with its body unread. The answer must be a success.
-    pub(super) async fn open(&self, request: RequestBuilder) -> Result<Response, Error> {
-        self.open_with(request, error::read_answer).await
-    }
-
-    /// Sends the content of a blob like [`Self::open`].
-    pub(super) async fn open_upload(&self, request: RequestBuilder) -> Result<Response, Error> {
-        self.open_with(request, error::read_upload_answer).await
-    }
-
-    async fn open_with(
-        &self,
-        request: RequestBuilder,
-        read: fn(u16, &[u8]) -> (Failure, String),
-    ) -> Result<Response, Error> {
-        let mut response = request.send().await.map_err(|error| self.broken(&error))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        if status.is_redirection() {
-            let detail = format!("status {status}, a redirect that is not followed");
-            return Err(self.refused(Failure::Other, detail));
-        }
-        // Text of hosts that the registry refers to, in redirects and upload addresses, stays out of messages.
-        let body = if is_of_registry(&self.registry_url(), response.url()) {
-            self.begin_body(&mut response, ERROR).await?
-        } else {
-            Vec::new()
-        };
-        let (failure, detail) = read(status.as_u16(), &body);
-        Err(self.refused(failure, detail))
-    }
-
-    async fn body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
-        let body = self.begin_body(response, limit).await?;
-        if body.len() > limit {
-            return Err(self.too_large(limit));
-        }
-        Ok(body)
-    }
-
-    /// Reads the body up to its end, or until it has more than `limit` bytes.
-    async fn begin_body(&self, response: &mut Response, limit: usize) -> Result<Vec<u8>, Error> {
-        let mut body = Vec::new();
-        let take = |chunk: &[u8]| body.extend_from_slice(chunk);
-        self.begin_chunks(response, limit, take).await?;
-        Ok(body)
-    }
-
-    /// Passes the body to `take` in chunks, up to its end or until it has more than `limit` bytes. Returns the number of bytes.
-    pub(super) async fn begin_chunks(
-        &self,
-        response: &mut Response,
-        limit: usize,
-        mut take: impl FnMut(&[u8]),
-    ) -> Result<usize, Error> {
-        let mut size = 0;
-        while size <= limit
-            && let Some(chunk) = response
-                .chunk()
-                .await
-                .map_err(|error| self.broken(&error))?
-        {
-            size += chunk.len();
-            take(&chunk);
-        }
-        Ok(size)
-    }
-
-    pub(super) fn too_large(&self, limit: usize) -> Error {
-        self.refused(
-            Failure::Other,
-            format!("the answer is larger than {limit} bytes"),
-        )
-    }
-
-    /// What is there, as far as pruning must know it.
-    pub(super) async fn inventory(&self) -> Result<Vec<Found>, Error> {
-        let raw = self.raw(None).await?;
-        let mut found = Vec::new();
-        let tags = self.tags(&raw).await?;
-        for tag in tags
-            .into_iter()
-            .filter(|tag| !is_cache_tag(tag) && !is_context_tag(tag))
-        {
-            found.extend(self.found(&raw, tag).await?);
-        }
-        Ok(found)
-    }
-
-    /// All tags. Some registries know no pages and send all at once, again and again.
-    async fn tags(&self, raw: &Raw) -> Result<BTreeSet<String>, Error> {
-        let mut tags = BTreeSet::new();
-        let mut last: Option<String> = None;
-        loop {
-            let mut request = raw.request(Method::GET, "tags/list").query(&[("n", PAGE)]);
-            if let Some(last) = &last {
-                request = request.query(&[("last", last)]);
-            }
-            let answer = match self.send(request).await {
-                Err(error) if error.is_not_found() => return Ok(tags),
-                other => other?,
-            };
-            let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-            let page = body.get("tags").and_then(Value::as_array);
-            let page = page.into_iter().flatten().filter_map(Value::as_str);
-            let page: Vec<&str> = page.collect();
-            let more = answer.headers.contains_key(header::LINK) || page.len() >= PAGE;
-            let before = tags.len();
-            let valid = page.into_iter().filter(|tag| is_tag(tag));
-            let valid: Vec<String> = valid.map(str::to_owned).collect();
-            last = valid.last().cloned();
-            tags.extend(valid);
-            if tags.len() > TAGS {
-                let detail = format!("it lists more than {TAGS} tags");
-                return Err(self.refused(Failure::Other, detail));
-            }
-            if !more || tags.len() == before {
-                return Ok(tags);
-            }
-        }
-    }
-
-    /// The manifest of `tag`, unless somebody was faster and removed it.
-    async fn found(&self, raw: &Raw, tag: String) -> Result<Option<Found>, Error> {
-        let request = raw.request(Method::GET, &format!("manifests/{tag}"));
-        let request = request.header(header::ACCEPT, MANIFESTS.join(", "));
-        let answer = match self.send_bounded(request, MANIFEST).await {
-            Err(error) if error.is_not_found() => return Ok(None),
-            other => other?,
-        };
-        let digest = Digest::of(&answer.body);
-        let ours = if is_image_tag(&tag) {
-            self.ours(raw, &answer.body).await?
-        } else {
-            None
-        };
-        Ok(Some(Found { tag, digest, ours }))
-    }
-
-    async fn ours(&self, raw: &Raw, manifest: &[u8]) -> Result<Option<Ours>, Error> {
-        let manifest: Value = serde_json::from_slice(manifest).unwrap_or_default();
-        let config = manifest.pointer("/config/digest").and_then(Value::as_str);
-        let Some(config) = config.and_then(|digest| Digest::parse(digest).ok()) else {
-            return Ok(None);
-        };
-        let request = raw.request(Method::GET, &format!("blobs/{config}"));
-        match self.send(request).await {
-            Err(error) if error.is_not_found() => Ok(None),
-            other => Ok(read_config(&other?.body)),
-        }
-    }
-
-    pub(super) async fn delete(&self, digest: &Digest) -> Result<(), Error> {
-        let raw = self.raw(None).await?;
-        let request = raw.request(Method::DELETE, &format!("manifests/{digest}"));
-        match self.open(request).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => other.map(drop),
-        }
-    }
-}
-
-/// A good answer.
-pub(super) struct Answer {
-    pub(super) headers: header::HeaderMap,
-    pub(super) body: Vec<u8>,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use reqwest::{
     redirect::{Action, Attempt, Policy},
 };
 
-use super::Options;
+use super::options::Options;
 use crate::error::Error;
 
 const END: &str = "-----END CERTIFICATE-----";

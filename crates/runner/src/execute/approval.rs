@@ -9,8 +9,9 @@ use alustan_api::{ApprovalRule, RuleAction};
 use alustan_approval::{Matched, judge, unjudged};
 use ring::digest;
 
+use super::goal::Goal;
+use super::outcome::{Ended, Findings};
 use super::ownership::State;
-use super::{Ended, Findings, Goal};
 use crate::changes::Summary;
 use crate::engine::NO_COLOR;
 use crate::failure::user;

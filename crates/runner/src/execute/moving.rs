@@ -7,13 +7,13 @@ use alustan_api::report::{BACKEND_CHANGED, Failure};
 use alustan_api::run::{BackendInputs, Lineage, OwnBackend};
 use serde_json::json;
 
-use super::{Ended, LOOK};
+use super::outcome::Ended;
 use crate::backend;
 use crate::command::Ending;
 use crate::failure::{Step, module, user, world};
 use crate::lineage::{StateHead, Transfer, transfer, with_serial};
 use crate::record::to_json;
-use crate::session::Session;
+use crate::session::{LOOK, Session};
 use crate::workspace::write_private;
 
 use super::ownership::read;

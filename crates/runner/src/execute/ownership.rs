@@ -6,13 +6,13 @@ use alustan_api::report::{Failure, RunResult};
 use alustan_api::run::Lineage;
 use alustan_backends::is_known;
 
-use super::{Ended, Findings, LOOK};
+use super::outcome::{Ended, Findings};
 use crate::backend;
 use crate::failure::{Step, module, place_in_json, user};
 use crate::leftover;
 use crate::lineage::{Owner, StateHead, owner};
 use crate::plan_file;
-use crate::session::Session;
+use crate::session::{LOOK, Session};
 use crate::state_store::Version;
 
 /// The state that a run starts from.

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use alustan_api::report::{ChangeSet, Failure};
 
+use super::goal::Goal;
+use super::outcome::Ended;
 use super::ownership::State;
-use super::{Ended, Goal, LOOK};
 use crate::changes::{Summary, summary};
 use crate::command::Ending;
 use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, place_in_json, tidy, user};
 use crate::plan_file;
-use crate::session::Session;
+use crate::session::{LOOK, Session};
 
 /// A plan with changes.
 pub(super) struct Planned {

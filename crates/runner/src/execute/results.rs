@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use alustan_api::run::Outputs;
 
-use super::{Ended, LOOK};
+use super::outcome::Ended;
 use crate::failure::{Step, module, place_in_json, user};
 use crate::outputs;
 use crate::record::to_json;
-use crate::session::Session;
+use crate::session::{LOOK, Session};
 
 impl Session {
     /// The outputs of the module.

@@ -179,32 +179,42 @@ Error: Unsupported Terraform Core version
 ";
 
 #[rstest]
-#[case(Step::Apply, STALE, FailureClass::World, "PlanStale")]
-#[case(Step::Destroy, OTHER_STATE, FailureClass::World, "PlanStale")]
-#[case(Step::Script("apply"), STALE, FailureClass::World, "PlanStale")]
+#[case(Step::Apply, STALE, FailureClass::Transient, "PlanStale")]
+#[case(Step::Destroy, OTHER_STATE, FailureClass::Transient, "PlanStale")]
+#[case(Step::Script("apply"), STALE, FailureClass::Transient, "PlanStale")]
 #[case(Step::Init, SYNTAX, FailureClass::User, "ModuleInvalid")]
 #[case(Step::Plan, ARGUMENT, FailureClass::User, "ModuleInvalid")]
 #[case(Step::Init, VERSION, FailureClass::User, "ModuleInvalid")]
 #[case(Step::Plan, NO_VALUE, FailureClass::User, "VariablesInvalid")]
-#[case(Step::Init, S3, FailureClass::World, "InitFailed")]
+#[case(Step::Init, S3, FailureClass::Transient, "InitFailed")]
 #[case(Step::Init, NO_BUCKET, FailureClass::User, "BackendMissing")]
 #[case(Step::Init, NO_GOOGLE_BUCKET, FailureClass::User, "BackendMissing")]
 #[case(Step::Apply, NO_LOCK_TABLE, FailureClass::User, "BackendMissing")]
-#[case(Step::Plan, NEW_IN_GOOGLE_LOCKED, FailureClass::World, "StateLocked")]
+#[case(
+    Step::Plan,
+    NEW_IN_GOOGLE_LOCKED,
+    FailureClass::Transient,
+    "StateLocked"
+)]
 #[case(
     Step::Pull,
     NEW_IN_KUBERNETES_LOCKED,
-    FailureClass::World,
+    FailureClass::Transient,
     "StateLocked"
 )]
-#[case(Step::Init, GIT_MODULE, FailureClass::World, "InitFailed")]
+#[case(Step::Init, GIT_MODULE, FailureClass::Transient, "InitFailed")]
 #[case(Step::Init, NOT_IN_MIRROR, FailureClass::User, "ProvidersUnavailable")]
-#[case(Step::Init, REGISTRY_DOWN, FailureClass::World, "ProvidersUnavailable")]
+#[case(
+    Step::Init,
+    REGISTRY_DOWN,
+    FailureClass::Transient,
+    "ProvidersUnavailable"
+)]
 #[case(Step::Init, NO_SUCH_PROVIDER, FailureClass::Module, "ProviderNotFound")]
 #[case(Step::Init, NO_SUCH_VERSION, FailureClass::Module, "ProviderNotFound")]
-#[case(Step::Apply, LOCK_HELD, FailureClass::World, "StateLocked")]
+#[case(Step::Apply, LOCK_HELD, FailureClass::Transient, "StateLocked")]
 #[case(Step::Apply, EXITED, FailureClass::Module, "ApplyFailed")]
-#[case(Step::Destroy, THROTTLED, FailureClass::World, "DestroyFailed")]
+#[case(Step::Destroy, THROTTLED, FailureClass::Transient, "DestroyFailed")]
 #[case(Step::Apply, DENIED, FailureClass::Module, "ApplyFailed")]
 #[case(
     Step::Apply,
@@ -215,7 +225,7 @@ Error: Unsupported Terraform Core version
 #[case(
     Step::Apply,
     "Error: googleapi: Error 403: Quota exceeded for quota metric",
-    FailureClass::World,
+    FailureClass::Transient,
     "ApplyFailed"
 )]
 #[case(
@@ -312,7 +322,7 @@ fn a_module_that_cannot_be_fetched_says_where_credentials_come_from() {
     let away = classify(Step::Init, 1, &said("Could not resolve host: host"));
     assert_eq!(
         (away.class, away.reason.as_str()),
-        (FailureClass::World, "InitFailed")
+        (FailureClass::Transient, "InitFailed")
     );
     assert!(!away.message.contains("sshKeySecret"));
 }

@@ -10,7 +10,8 @@ use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::Failure;
 use alustan_registry::{Digest, ImageConfig, ImageRef, Layer};
 
-use super::{Place, access, of_registry, registry, unwritten};
+use super::place::{Place, unwritten};
+use super::registry_access::{access, of_registry, registry};
 use crate::failure::{module, user, world};
 use crate::layer::{self, Content, LayerError};
 use crate::layout::{Layout, Vars};

@@ -9,7 +9,8 @@ use alustan_api::paths::RUNNER_LAYER;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use serde_json::Value;
 
-use super::{Place, Request};
+use super::place::Place;
+use super::request::Request;
 use crate::certificates;
 use crate::layer::TIME;
 use crate::layout::Vars;

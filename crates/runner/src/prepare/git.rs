@@ -69,7 +69,7 @@ impl Credentials {
             url.and_then(|url| GitAccess::open(&std::env::temp_dir(), &url, found, &names));
         access.map(Some).map_err(|error| {
             let class = if error.is_transient() {
-                FailureClass::World
+                FailureClass::Transient
             } else {
                 FailureClass::User
             };

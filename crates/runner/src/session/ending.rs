@@ -40,7 +40,7 @@ fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Fai
 /// The failure of a run whose time was up before it began to change anything.
 pub(crate) fn stopped() -> Failure {
     failure(
-        FailureClass::World,
+        FailureClass::Transient,
         "Interrupted",
         "the pod was stopped before anything was changed",
     )

@@ -1,9 +1,9 @@
 //! Locks of a state that stand in the way: one that a dead run of this resource left behind is
 //! released (rule 9), any other is told.
 
+use parking_lot::MutexGuard;
 use std::fs;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use alustan_api::report::Failure;
@@ -99,9 +99,7 @@ impl Session {
     }
 
     fn lock_seen(&self) -> MutexGuard<'_, Option<StateLock>> {
-        self.lock_seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.lock_seen.lock()
     }
 
     /// Whether its holder was a pod of this resource, and is proven to have ended.

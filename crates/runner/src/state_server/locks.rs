@@ -1,7 +1,7 @@
 //! The lock of a managed state. The run's report names the lock of this run; which engine of this pod holds
 //! it is known in memory. An engine that unlocks the state writes nothing: the end of the run releases the lock.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use alustan_api::run::StateLock;
@@ -42,7 +42,7 @@ impl Locks {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock()
     }
 
     /// The report names the lock `id` for the engine that the run starts next.

@@ -347,7 +347,7 @@ fn a_value_that_only_the_module_calls_secret_is_in_no_report() {
     world.start(RunKind::Apply);
     world.lock_by("hunter22-long@host");
     let ran = world.finish(world.pod());
-    let message = ran.expect_failure(FailureClass::World, "StateLocked");
+    let message = ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert!(message.contains("locked by (redacted)@host"), "{message}");
     let copy = world.read("termination-log");
     for text in [ran.logs(), copy] {

@@ -281,7 +281,7 @@ fn a_rule_that_takes_its_time_does_not_keep_a_pod_that_has_to_end() {
     });
     pod.terminate();
     let ran = world.finish(pod);
-    ran.expect_failure(FailureClass::World, "Interrupted");
+    ran.expect_failure(FailureClass::Transient, "Interrupted");
     assert_eq!(world.record().attempted, 0);
 }
 

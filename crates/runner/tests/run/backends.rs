@@ -103,5 +103,5 @@ fn what_the_engine_does_not_know_is_refused() {
         "{}",
         failure.message
     );
-    assert_ne!(failure.class, FailureClass::World);
+    assert_ne!(failure.class, FailureClass::Transient);
 }

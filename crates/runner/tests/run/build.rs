@@ -412,7 +412,7 @@ fn full_disk_is_transient_and_leaves_no_image() {
     let (class, reason, message) = place.build_within(1024, &module, "one").failure();
     assert_eq!(
         (class, reason.as_str()),
-        (FailureClass::World, "PrepareFailed")
+        (FailureClass::Transient, "PrepareFailed")
     );
     assert!(message.contains("No space left on device"), "{message}");
     let (status, ..) = place.send("GET", "/v2/team/web/manifests/one", "", b"");
@@ -460,7 +460,7 @@ fn unreachable_registry_of_the_base_is_transient() {
         .failure();
     assert_eq!(
         (class, reason.as_str()),
-        (FailureClass::World, "RegistryUnreachable")
+        (FailureClass::Transient, "RegistryUnreachable")
     );
     assert!(message.contains("127.0.0.1:1/team/base"), "{message}");
 }

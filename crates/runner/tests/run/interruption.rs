@@ -49,7 +49,7 @@ fn an_engine_behind_a_shell_gets_one_sigint_and_saves_its_state() {
     pod.terminate();
     let ran = world.finish(pod);
     drop(waiting);
-    ran.expect_failure(FailureClass::World, "Interrupted");
+    ran.expect_failure(FailureClass::Transient, "Interrupted");
     let log = ran.logs();
     assert_eq!(log.matches("Interrupt received").count(), 1, "{log}");
     assert!(!log.contains("Two interrupts received"), "{log}");
@@ -78,7 +78,7 @@ fn a_run_that_is_stopped_before_it_applies_changes_nothing() {
     pod.terminate();
     let ran = world.finish(pod);
     drop(waiting);
-    ran.expect_failure(FailureClass::World, "Interrupted");
+    ran.expect_failure(FailureClass::Transient, "Interrupted");
     assert_eq!(world.record().attempted, 0);
     assert_eq!(world.record().phase, RunPhase::Reported);
 }

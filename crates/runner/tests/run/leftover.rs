@@ -109,7 +109,7 @@ fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
         .variables
         .insert("place".into(), json!(place));
     let ran = unsaved.world.run(RunKind::Drift);
-    ran.expect_failure(FailureClass::World, "StateLocked");
+    ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert!(!ran.expect(RunResult::Failed).recovered);
     assert_eq!(unsaved.world.leftover(), Some(sealed));
     unsaved.world.inputs.scripts.init = None;

@@ -68,7 +68,7 @@ fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     lock(&bucket, host.trim());
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::World, "StateLocked");
+    ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert!(bucket.has(LOCK));
 }
 
@@ -79,7 +79,7 @@ fn any_other_lock_is_shown_and_respected() {
     world.earlier_pods = vec!["web-apply-1-abcde".into()];
     lock(&bucket, "web-apply-1-abcd");
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::World, "StateLocked");
+    ran.expect_failure(FailureClass::Transient, "StateLocked");
     let lock = ran.report.unwrap().lock.unwrap();
     assert_eq!(
         (lock.id.as_str(), lock.who.as_str()),
@@ -105,7 +105,7 @@ fn a_lock_in_the_way_of_a_script_is_released_as_well() {
     assert!(!bucket.has(LOCK));
     lock(&bucket, "somewhere-else");
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::World, "StateLocked");
+    ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert_eq!(
         ran.report.unwrap().lock.unwrap().who,
         "alustan@somewhere-else"
@@ -123,7 +123,7 @@ fn a_lock_that_cannot_be_released_stays_in_the_way() {
     ));
     world.earlier_pods = vec!["web-apply-1-abcde".into()];
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::World, "StateLocked");
+    ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert_eq!(ran.stderr.matches("could not be released").count(), 1);
     assert_eq!(ran.report.unwrap().lock.unwrap().id, ID);
 }
@@ -146,7 +146,7 @@ fn an_approval_outlives_a_lock_that_stood_in_its_way() {
     world.approve(&report);
     lock(&bucket, "somewhere-else");
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::World, "StateLocked");
+    ran.expect_failure(FailureClass::Transient, "StateLocked");
     let record = world.record();
     assert_eq!((record.attempted, record.begun), (0, 0));
     assert_eq!(
@@ -161,7 +161,7 @@ fn an_approval_outlives_a_lock_that_stood_in_its_way() {
     world.inputs.approval.manual = false;
     lock(&bucket, "somewhere-else");
     let ran = world.run(RunKind::Destroy);
-    ran.expect_failure(FailureClass::World, "StateLocked");
+    ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert_eq!((world.record().attempted, world.record().begun), (3, 3));
 }
 
@@ -177,7 +177,7 @@ fn a_plan_that_was_stale_when_it_was_to_be_applied_changed_nothing() {
         &format!("sed -i 's/\"serial\": [0-9]*/\"serial\": 77/' {state}"),
     );
     let ran = world.run(RunKind::Apply);
-    ran.expect_failure(FailureClass::World, "PlanStale");
+    ran.expect_failure(FailureClass::Transient, "PlanStale");
     assert_eq!((world.record().attempted, world.record().begun), (1, 1));
 }
 

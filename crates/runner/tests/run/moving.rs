@@ -329,7 +329,7 @@ fn who_works_on_the_old_place_is_waited_for() {
     bucket.put("a.tflock", &lock);
     moves(&mut world, &s3(&bucket, "b"));
     let ran = world.run(RunKind::Apply);
-    let message = ran.expect_failure(FailureClass::World, "StateLocked");
+    let message = ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert!(message.contains("ann@laptop"), "{message}");
     assert!(!bucket.has("b"));
     bucket.remove("a.tflock");

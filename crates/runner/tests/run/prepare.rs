@@ -330,7 +330,7 @@ fn a_failure_stands_in_the_termination_message() {
         "{}",
         report.failure.message
     );
-    assert_eq!(report.failure.class, FailureClass::World);
+    assert_eq!(report.failure.class, FailureClass::Transient);
 }
 
 #[test]

@@ -1,5 +1,4 @@
-use alustan_api::report::FailureClass;
-use alustan_api::report::RunResult;
+use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::{RunKind, RunPhase};
 
 use crate::world::{World, until};
@@ -10,7 +9,7 @@ fn a_lock_of_somebody_else_is_shown_and_respected() {
     world.start(RunKind::Apply);
     let lock = world.lock_by("somebody@elsewhere");
     let ran = world.finish(world.pod());
-    let message = ran.expect_failure(FailureClass::World, "StateLocked");
+    let message = ran.expect_failure(FailureClass::Transient, "StateLocked");
     assert!(message.contains("somebody@elsewhere"), "{message}");
     assert_eq!(world.record().lock, Some(lock));
     assert_eq!(world.record().phase, RunPhase::Reported);

@@ -3,13 +3,17 @@
 use std::collections::{BTreeSet, HashMap};
 use std::{io, path::Path, sync::Arc};
 
-use super::{CacheOptions, LISTING, commits::Snapshot, facts::KnownFacts};
+use super::{
+    commits::Snapshot,
+    facts::KnownFacts,
+    options::{CacheOptions, LISTING},
+};
 use crate::{
     closure::{Closure, Limits, Selection, Wanted},
     context::Allows,
     error::Error,
     git::{Bounds, GitFailure, Session, session::cache_error},
-    module::{self, Facts},
+    module::{self, facts::Facts},
     reference::CommitId,
     tree::{Entry, Tree},
     url::RepositoryUrl,
@@ -66,7 +70,7 @@ impl Call<'_> {
         for (path, entry) in links {
             let target = contents
                 .get(&entry.object)
-                .filter(|target| target.len() <= module::PATH)
+                .filter(|target| target.len() <= module::facts::PATH)
                 .map(|target| String::from_utf8_lossy(target).into_owned());
             tree.set_link(path, target.unwrap_or_default());
         }

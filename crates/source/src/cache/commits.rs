@@ -1,9 +1,10 @@
 //! Commits in the cache and their files: one tree per commit, shared by all modules that are read from it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::{
@@ -54,7 +55,7 @@ struct Known {
 
 impl Commits {
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the commit of `revision` if it was fetched into `repository`.

@@ -1,9 +1,10 @@
 //! Facts of configuration files by the id of their content: other commits and other modules hold the same files.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use crate::module::{self, Facts};
+use crate::module::{self, facts::Facts};
 
 /// Bytes of all facts together. The cache is emptied when it exceeds them.
 const BYTES: usize = 16 << 20;
@@ -26,7 +27,7 @@ type Key = (String, bool);
 impl KnownFacts {
     /// The facts of the file `path` with the content `object`, if it was read before.
     pub(super) fn get(&self, path: &str, object: &str) -> Option<Arc<Facts>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.facts.get(&key(path, object)).cloned()
     }
 
@@ -38,7 +39,7 @@ impl KnownFacts {
             .iter()
             .map(|(source, call)| source.len() + call.module.len() + ENTRY);
         let bytes = ENTRY + object.len() + texts.sum::<usize>();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.bytes + bytes > BYTES {
             *known = Known::default();
         }
@@ -86,7 +87,7 @@ mod tests {
         for file in 0..20 {
             known.read("main.tf", &file.to_string(), calls(file).as_bytes());
         }
-        let known = known.0.lock().unwrap();
+        let known = known.0.lock();
         assert!(known.bytes <= BYTES && !known.facts.is_empty() && known.facts.len() < 20);
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    LISTING,
     collect::Call,
     commits::Commits,
+    options::LISTING,
     store::{Repository, Store, is_own_fault},
 };
 use crate::{

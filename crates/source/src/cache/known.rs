@@ -1,8 +1,8 @@
 //! Contexts that were packed before, by what goes into them: the same files need not be packed again.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
@@ -51,12 +51,12 @@ pub(super) struct KnownContexts(Mutex<HashMap<SelectionId, KnownContext>>);
 
 impl KnownContexts {
     pub(super) fn get(&self, id: &SelectionId) -> Option<KnownContext> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.get(id).cloned()
     }
 
     pub(super) fn put(&self, id: SelectionId, context: KnownContext) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() >= CONTEXTS {
             known.clear();
         }
@@ -117,7 +117,7 @@ mod tests {
             bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
             known.put(SelectionId(bytes), context.clone());
         }
-        let last = known.0.lock().unwrap();
+        let last = known.0.lock();
         assert_eq!(last.len(), 1);
     }
 }

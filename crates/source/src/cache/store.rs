@@ -6,10 +6,11 @@ use std::{
     io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::{
     Mutex as AsyncMutex, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
@@ -141,7 +142,7 @@ impl Store {
     }
 
     fn lock_of(&self, path: &Path) -> Lock {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks.lock();
         locks.retain(|_, lock| lock.is_used());
         locks.entry(path.to_owned()).or_default().clone()
     }

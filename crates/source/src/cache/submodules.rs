@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{
-    GitCache, LISTING, Question,
     collect::{Call, WantedModule},
     commits::{Commit, Snapshot},
+    options::LISTING,
+    repositories::{GitCache, Question},
     store::Reading,
 };
 use crate::{

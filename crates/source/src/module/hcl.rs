@@ -4,7 +4,7 @@
 //! and without a parse tree; expressions are skipped. Text outside of that grammar ends the scan and is not an error: whether the
 //! configuration is valid is for the engine to say.
 
-use super::{COMPUTED, Facts};
+use super::facts::{COMPUTED, Facts};
 
 /// Nested blocks, brackets and templates. Real modules have fewer than 100.
 const DEPTH: usize = 1_000;

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{COMPUTED, Facts};
+use super::facts::{COMPUTED, Facts};
 
 /// Reads facts up to the end of the text, or up to where it is no longer JSON.
 pub(super) fn read(text: &str) -> Facts {

@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+
+use super::facts::{COMPUTED, Call, NAME, PATH, SOURCES};
 use super::*;
 use proptest::prelude::*;
 use rstest::rstest;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{POINTER, Pointer, sha256_hex};
+use super::layout::{POINTER, Pointer, sha256_hex};
 use crate::secrets::Snapshot;
 
 /// What is known of the Secrets.

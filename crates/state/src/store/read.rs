@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use flate2::read::GzDecoder;
 
-use super::{DATA, LARGEST, PATIENCE, POINTER, Pointer, SLOTS, StateError, Version, sha256_hex};
+use super::error::StateError;
+use super::layout::{DATA, LARGEST, POINTER, Pointer, SLOTS, Version, sha256_hex};
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Secrets, Snapshot, StoreError};
+
+/// How long a read or a write waits for the API server.
+pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Parses the pointer. A module has the rights of its run, so the pointer may name any number of Secrets.
 pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {

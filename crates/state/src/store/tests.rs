@@ -2,20 +2,22 @@ mod faults;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::layout::SLOTS;
 use super::*;
 use crate::fake::{FakeSecrets, Fault};
 use rstest::rstest;
+use sha2::{Digest, Sha256};
 
 struct Given(Vec<String>);
 
 /// How many slots were asked for.
 #[derive(Default)]
-struct Asked(std::sync::Mutex<Vec<usize>>);
+struct Asked(parking_lot::Mutex<Vec<usize>>);
 
 #[async_trait]
 impl MoreSlots for Asked {
     async fn more_slots(&self, wanted: usize) -> Vec<String> {
-        self.0.lock().unwrap().push(wanted);
+        self.0.lock().push(wanted);
         names(wanted)
     }
 
@@ -232,7 +234,7 @@ async fn slots_that_the_pointer_names_are_asked_for_before_they_are_read() {
     let found = reopened.await.unwrap().get().await;
     assert_eq!(*found.unwrap(), state(1, 400));
     assert!(used > 1, "{used}");
-    assert_eq!(*asked.0.lock().unwrap(), [used]);
+    assert_eq!(*asked.0.lock(), [used]);
 }
 
 #[tokio::test]

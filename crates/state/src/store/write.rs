@@ -2,9 +2,11 @@
 
 use futures::future::try_join_all;
 
+use super::StateStore;
+use super::error::StateError;
+use super::layout::{DATA, POINTER, Pointer, WRITER};
 use super::memory::{Memory, Slot, Tried};
 use super::read::read_for;
-use super::{DATA, POINTER, Pointer, StateError, StateStore, WRITER};
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use super::file_io::{self, read};
 use super::images::Images;
-use super::{VERSION, read};
+use super::package::VERSION;
 
 /// The digest that `overlays/prod` has in the repository.
 const ZEROS: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
@@ -73,7 +74,7 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
             ),
         ],
     )?;
-    super::write(
+    file_io::write(
         &folder.join(OVERLAY),
         overlay(
             registry,
@@ -121,7 +122,7 @@ fn edit(path: &Path, changes: &[(&str, &str)]) -> Result<()> {
         );
         text = text.replacen(old, new, 1);
     }
-    super::write(path, text)
+    file_io::write(path, text)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -131,7 +132,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         if entry.file_type()?.is_dir() {
             copy(&entry.path(), &target)?;
         } else {
-            super::write(&target, std::fs::read(entry.path())?)?;
+            file_io::write(&target, std::fs::read(entry.path())?)?;
         }
     }
     Ok(())

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{VERSION, read, sha256, write};
+use super::file_io::{read, sha256, write};
+use super::package::VERSION;
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 

@@ -7,8 +7,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::file_io::{self, read, sha256};
 use super::images::Images;
-use super::{REPOSITORY, VERSION, read, sha256};
+use super::package::{REPOSITORY, VERSION};
 
 /// Files with the checksums of all others.
 const SUMS: &str = "SHA256SUMS";
@@ -17,7 +18,7 @@ const PROVENANCE: &str = "provenance.intoto.json";
 /// Writes them into `dist`.
 pub(super) fn write(dist: &Path, registry: &str, profile: &str) -> Result<()> {
     let krew = krew(&files(dist)?)?;
-    super::write(&dist.join("krew.yaml"), krew)?;
+    file_io::write(&dist.join("krew.yaml"), krew)?;
     let images: Images = serde_json::from_str(&read(&dist.join("images.json"))?)?;
     let mut sums = files(dist)?;
     sums.retain(|name, _| name != SUMS && name != PROVENANCE);
@@ -25,14 +26,14 @@ pub(super) fn write(dist: &Path, registry: &str, profile: &str) -> Result<()> {
     let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
     let built = json!({"profile": profile, "clean": clean});
     let statement = provenance(&sums, &images, registry, &commit, &built);
-    let statement = super::json(&statement)?;
+    let statement = file_io::json(&statement)?;
     sums.insert(PROVENANCE.to_owned(), sha256(statement.as_bytes()));
-    super::write(&dist.join(PROVENANCE), statement)?;
+    file_io::write(&dist.join(PROVENANCE), statement)?;
     let lines: Vec<String> = sums
         .iter()
         .map(|(name, sum)| format!("{sum}  {name}\n"))
         .collect();
-    super::write(&dist.join(SUMS), lines.concat())
+    file_io::write(&dist.join(SUMS), lines.concat())
 }
 
 /// The checksums of the files of `dist` and its folder `sbom`. Images have digests.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::managed;
+use super::managed::managed;
 use super::slots::{NoSlots, open};
 use crate::cluster::Cluster;
 use crate::error::Error;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use alustan_api::run::{RunRecord, StateLock};
-use alustan_core::inputs::slots;
-use alustan_core::seen::Key;
+use alustan_core::decide::run_inputs::slots;
+use alustan_core::observed::Key;
 use alustan_state::error_text::place_in_json;
 use alustan_state::head::StateHead;
 use alustan_state::store::StateStore;
@@ -15,7 +15,7 @@ use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 
 use super::check::{check, is_foreign};
-use super::managed;
+use super::managed::managed;
 use super::slots::{Maker, open};
 use crate::cluster::Cluster;
 use crate::error::Error;

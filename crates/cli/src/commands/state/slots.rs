@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use alustan_api::run::ManagedState;
 use alustan_api::{Terraform, labels, names};
-use alustan_core::inputs::managed_state;
+use alustan_core::decide::run_inputs::managed_state;
+use alustan_core::model::orphans;
 use alustan_core::objects::secrets;
-use alustan_core::orphans;
 use alustan_state::store::{MoreSlots, StateError, StateStore};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Secret;

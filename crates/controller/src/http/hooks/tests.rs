@@ -35,7 +35,7 @@ impl Endpoint {
         let kept = taken.clone();
         tokio::spawn(async move {
             while let Some((push, told)) = receiver.recv().await {
-                kept.lock().unwrap().push(push);
+                kept.lock().push(push);
                 told.send(3).unwrap();
             }
         });
@@ -79,7 +79,7 @@ impl Endpoint {
     }
 
     fn pushes(&self) -> usize {
-        self.taken.lock().unwrap().len()
+        self.taken.lock().len()
     }
 }
 
@@ -236,7 +236,7 @@ async fn what_is_remembered_has_a_bound() {
         hooks.remember(number.to_be_bytes().to_vec());
     }
     assert!(hooks.is_seen(&MEMORY.to_be_bytes()));
-    assert_eq!(hooks.seen.lock().unwrap().len(), 1);
+    assert_eq!(hooks.seen.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,7 +248,7 @@ async fn a_message_is_forgotten_after_ten_minutes() {
     assert!(hooks.is_seen(b"a"));
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!hooks.is_seen(b"a"));
-    assert!(hooks.seen.lock().unwrap().is_empty());
+    assert!(hooks.seen.lock().is_empty());
 }
 
 #[tokio::test]
@@ -327,7 +327,7 @@ async fn a_push_that_is_handed_on_follows_no_redirect() {
     let stands_by = stands_by_for(Router::new().fallback(redirect)).await;
     let (status, _) = stands_by.github(SECRET, "push", PUSH).await;
     assert_eq!(status, 307);
-    assert!(asked.lock().unwrap().is_empty());
+    assert!(asked.lock().is_empty());
 }
 
 #[tokio::test]

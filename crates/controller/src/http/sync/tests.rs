@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 
 use axum::body::to_bytes;
 use axum::http::Request as HttpRequest;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -21,7 +21,7 @@ fn door(answer: Result<Answer, Refusal>) -> (Door, Log) {
     let asked = Log::default();
     let seen = asked.clone();
     let look = move |asked: Asked| -> Looked {
-        seen.lock().unwrap().push(asked);
+        seen.lock().push(asked);
         let answer = answer.clone();
         Box::pin(async move { answer })
     };
@@ -82,7 +82,7 @@ async fn both_versions_of_the_hook_get_the_same_answer() {
         });
         assert_eq!(body, answer);
     }
-    let asked = asked.lock().unwrap();
+    let asked = asked.lock();
     let names: Vec<_> = asked.iter().map(|it| (&*it.namespace, &*it.name)).collect();
     assert_eq!(names, [("team", "web"), ("team", "web")]);
 }
@@ -97,7 +97,7 @@ async fn an_answer_that_is_known_is_not_sent_again() {
     assert_eq!(headers[ETAG], tag);
     let (status, ..) = call(&door, with(post_of(V2), IF_NONE_MATCH, "\"other\"")).await;
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(asked.lock().unwrap().len(), 3, "each call is a look");
+    assert_eq!(asked.lock().len(), 3, "each call is a look");
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn who_has_no_token_learns_nothing() {
         let (status, ..) = call(&door, with(post_of(V2), AUTHORIZATION, right)).await;
         assert_eq!(status, StatusCode::OK, "{right}");
     }
-    let looks = asked.lock().unwrap().len();
+    let looks = asked.lock().len();
     for wrong in [
         "Bearer ",
         "Bearer old",
@@ -150,7 +150,7 @@ async fn who_has_no_token_learns_nothing() {
     let nothing = with(post_of(V2), AUTHORIZATION, "Bearer ");
     let nothing = refusal(&door, nothing).await.0;
     assert_eq!(nothing, 401, "an empty file lets everybody in");
-    assert_eq!(asked.lock().unwrap().len(), looks);
+    assert_eq!(asked.lock().len(), looks);
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn what_is_no_call_of_a_hook_is_refused_with_a_reason() {
         (413, "TooLarge".to_owned())
     );
     let large = format!("{V2}{}", " ".repeat(LONGEST_REQUEST - V2.len()));
-    assert!(asked.lock().unwrap().is_empty());
+    assert!(asked.lock().is_empty());
     assert_eq!(call(&door, post_of(large)).await.0, StatusCode::OK);
 }
 
@@ -199,7 +199,7 @@ async fn the_native_driver_says_that_it_is_not_to_be_asked() {
         refusal(&door, post_of(V2)).await,
         (409, "WrongDriver".to_owned())
     );
-    assert!(asked.lock().unwrap().is_empty());
+    assert!(asked.lock().is_empty());
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn what_metacontroller_was_recorded_to_say_is_answered_as_it_was_then() {
         let (status, _, body) = call(&door, post_of(request.to_string())).await;
         assert_eq!(status, StatusCode::OK, "{said}");
         assert_eq!(&serde_json::from_str::<Value>(&body).unwrap(), answer);
-        let asked = asked.lock().unwrap().pop().unwrap();
+        let asked = asked.lock().pop().unwrap();
         assert_eq!(request["parent"]["metadata"]["name"], asked.name);
         assert_eq!(request["finalizing"], asked.finalizing);
         let status = answer["status"].clone();

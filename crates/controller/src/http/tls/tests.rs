@@ -122,8 +122,8 @@ fn certificates_that_are_changed_count_and_broken_ones_do_not() {
     let (server, other) = (authority(), authority());
     let (folder, flags) = folder(&server, None);
     let identity = Identity::of(&flags).unwrap();
-    let config = || identity.read.lock().unwrap().config.clone();
-    let long_ago = || identity.read.lock().unwrap().at -= REREAD;
+    let config = || identity.read.lock().config.clone();
+    let long_ago = || identity.read.lock().at -= REREAD;
     let first = config();
     identity.acceptor();
     assert!(Arc::ptr_eq(&first, &config()), "read again too soon");

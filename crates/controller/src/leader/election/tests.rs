@@ -1,7 +1,8 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, Response};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
@@ -31,7 +32,7 @@ impl Api {
                 let (parts, body) = request.into_parts();
                 let body = to_bytes(Body::new(body), usize::MAX).await.unwrap();
                 let body = serde_json::from_slice(&body).unwrap_or_default();
-                if api.0.lock().unwrap().down {
+                if api.0.lock().down {
                     sleep(Duration::from_hours(1)).await;
                 }
                 let (code, answer) = api.answer(&parts.method, parts.uri.path(), body);
@@ -45,7 +46,7 @@ impl Api {
     }
 
     fn answer(&self, method: &Method, path: &str, mut body: Value) -> (u16, Value) {
-        let mut stored = self.0.lock().unwrap();
+        let mut stored = self.0.lock();
         let leases = "/apis/coordination.k8s.io/v1/namespaces/alustan-system/leases";
         let own = [leases.to_owned(), format!("{leases}/alustan")];
         assert!(own.contains(&path.to_owned()), "{path}");
@@ -67,11 +68,11 @@ impl Api {
     }
 
     fn lease(&self) -> Value {
-        self.0.lock().unwrap().lease.clone().unwrap_or_default()
+        self.0.lock().lease.clone().unwrap_or_default()
     }
 
     fn is_down(&self, down: bool) {
-        self.0.lock().unwrap().down = down;
+        self.0.lock().down = down;
     }
 
     /// A replica that takes part.
@@ -206,7 +207,7 @@ async fn who_finds_another_in_its_place_ends() {
     let first = api.replica("a", None);
     first.leads().await;
     {
-        let mut stored = api.0.lock().unwrap();
+        let mut stored = api.0.lock();
         let lease = stored.lease.as_mut().unwrap();
         lease["spec"]["holderIdentity"] = "b_1".into();
         lease["metadata"]["resourceVersion"] = "900".into();
@@ -223,7 +224,7 @@ async fn what_others_wrote_on_the_lease_stays() {
         "metadata": {"name": "alustan", "annotations": {"example.com/a": "b"}, "resourceVersion": "7"},
         "spec": {},
     });
-    api.0.lock().unwrap().lease = Some(lease);
+    api.0.lock().lease = Some(lease);
     api.replica("a", Some("10.0.0.1:8080")).leads().await;
     let lease = api.lease();
     let annotations = json!({"example.com/a": "b", ADDRESS: "10.0.0.1:8080"});
@@ -239,7 +240,7 @@ async fn a_lease_with_the_largest_number_of_transitions_is_taken() {
         "metadata": {"name": "alustan", "resourceVersion": "7"},
         "spec": {"leaseTransitions": i32::MAX},
     });
-    api.0.lock().unwrap().lease = Some(lease);
+    api.0.lock().lease = Some(lease);
     let replica = api.replica("a", None);
     let led = timeout(Duration::from_mins(1), replica.leads()).await;
     assert!(led.is_ok());

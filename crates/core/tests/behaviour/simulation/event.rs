@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::fixtures::Edit as _;
 use crate::world::{Act, World};
-use alustan_core::seen::{CacheSeen, Whose};
+use alustan_core::observed::{CacheSeen, Whose};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub(super) enum After {
 fn class() -> impl Strategy<Value = FailureClass> {
     prop_oneof![
         3 => Just(FailureClass::Module),
-        2 => Just(FailureClass::World),
+        2 => Just(FailureClass::Transient),
         2 => Just(FailureClass::User),
     ]
 }

@@ -92,7 +92,7 @@ fn volume_of_an_interrupted_drift_check_goes() {
     let mut world = World::applied();
     world.ask();
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
     "Interrupted".clone_into(&mut report.failure.as_mut().unwrap().reason);
     world.settle();

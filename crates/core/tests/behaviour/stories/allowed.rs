@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use alustan_api::run::RunKind;
 use alustan_api::{State, Terraform};
-use alustan_core::allow_list::{Allowed, KEYS};
-use alustan_core::allowed::refusal;
-use alustan_core::seen::AccountSeen;
+use alustan_core::decide::allow_lists::refusal;
+use alustan_core::model::allow_list::{Allowed, KEYS};
+use alustan_core::observed::AccountSeen;
 use alustan_core::step::Object;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
@@ -78,7 +78,7 @@ fn resources_use_what_the_lists_name_and_nothing_else() {
 
 /// Every account that `tf` names, lent.
 fn open(tf: &Terraform) -> BTreeMap<String, AccountSeen> {
-    let names = alustan_core::allowed::accounts(tf).map(|(_, name)| name.to_owned());
+    let names = alustan_core::decide::allow_lists::accounts(tf).map(|(_, name)| name.to_owned());
     names.map(|name| (name, AccountSeen::Open)).collect()
 }
 

@@ -1,12 +1,11 @@
 //! Builds in a namespace of their own, and in user namespaces.
 
-use alustan_api::Terraform;
 use alustan_api::labels::{self, Component};
-use alustan_api::names;
 use alustan_api::report::FailureClass;
+use alustan_api::{Terraform, names};
 use alustan_core::objects::prepare::LENT_FILE;
 use alustan_core::objects::secrets;
-use alustan_core::seen::{AccountSeen, BuildState, InputsSeen, Waiting};
+use alustan_core::observed::{AccountSeen, BuildState, InputsSeen, Waiting};
 use alustan_core::settings::Settings;
 use alustan_core::step::Step;
 use k8s_openapi::api::batch::v1::Job;
@@ -95,7 +94,7 @@ fn a_build_elsewhere_is_lent_what_it_needs() {
             "PushContext".to_owned(),
             "SwapRecord Starting".to_owned(),
             format!("CreateJob {job}"),
-            format!("Lend {job}"),
+            format!("CreateBuildSecret {job}"),
         ]
     );
     let said = world.status().message;
@@ -197,22 +196,29 @@ fn what_is_lent_is_what_is_there(
 #[rstest]
 #[case::it_went_well(None)]
 #[case::it_failed(Some(FailureClass::Module))]
-#[case::the_world_failed(Some(FailureClass::World))]
+#[case::the_world_failed(Some(FailureClass::Transient))]
 fn it_is_taken_back_as_soon_as_the_build_has_ended(#[case] fail: Option<FailureClass>) {
     let (mut world, job) = building();
     assert!(world.is_lent(&job));
     assert!(world.advance_builds(fail));
     let steps = written(&world.look_once());
-    assert_eq!(steps.first(), Some(&format!("TakeBack {job}")), "{steps:?}");
+    assert_eq!(
+        steps.first(),
+        Some(&format!("DeleteBuildSecret {job}")),
+        "{steps:?}"
+    );
     assert!(!world.is_lent(&job));
     let again = written(&world.look_once());
-    assert!(!again.contains(&format!("TakeBack {job}")), "{again:?}");
+    assert!(
+        !again.contains(&format!("DeleteBuildSecret {job}")),
+        "{again:?}"
+    );
 }
 
 #[test]
 fn a_failed_build_is_deleted_where_it_is_and_the_next_is_lent_anew() {
     let (mut world, job) = building();
-    world.advance_builds(Some(FailureClass::World));
+    world.advance_builds(Some(FailureClass::Transient));
     let mut deleted = None;
     for _ in 0..20 {
         let looked = world.look_once();
@@ -321,7 +327,11 @@ fn it_is_taken_back_from_a_resource_that_is_deleted_or_whose_record_is_gone() {
             world.record = None;
         }
         let steps = written(&world.look_once());
-        assert_eq!(steps.first(), Some(&format!("TakeBack {job}")), "{steps:?}");
+        assert_eq!(
+            steps.first(),
+            Some(&format!("DeleteBuildSecret {job}")),
+            "{steps:?}"
+        );
     }
 }
 

@@ -2,9 +2,9 @@
 
 use alustan_api::run::{PROTOCOL, PinnedImage};
 use alustan_api::{Architecture, State, Terraform, names};
-use alustan_core::image::{ImagePlan, plan};
-use alustan_core::inputs::config;
-use alustan_core::seen::SourceSeen;
+use alustan_core::decide::run_inputs::config;
+use alustan_core::model::image::{ImagePlan, plan};
+use alustan_core::observed::SourceSeen;
 use rstest::rstest;
 use serde_json::json;
 

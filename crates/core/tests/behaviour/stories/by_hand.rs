@@ -3,7 +3,7 @@
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;
-use alustan_core::seen::CacheSeen;
+use alustan_core::observed::CacheSeen;
 use alustan_core::step::Step;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -317,7 +317,7 @@ fn drift_is_not_forgotten_because_looks_fail() {
     world.pass(3_601);
     for _ in 0..12 {
         world.run_to(Stage::Planning);
-        world.act(0, Act::Fail(FailureClass::World));
+        world.act(0, Act::Fail(FailureClass::Transient));
         world.look_once();
         world.act(0, Act::Progress);
         world.pass(601);

@@ -2,8 +2,8 @@
 
 use alustan_api::Terraform;
 use alustan_api::run::{BackendInputs, RunInputs};
-use alustan_core::inputs::{config, run_inputs};
-use alustan_core::seen::{InputsSeen, Seen, SourceSeen, VariablesSeen};
+use alustan_core::decide::run_inputs::{config, run_inputs};
+use alustan_core::observed::{InputsSeen, Seen, SourceSeen, VariablesSeen};
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Rules 11 and 13: a state that is, or was, that of another.
 
 use alustan_api::report::FailureClass;
-use alustan_core::state_address;
+use alustan_core::decide::state_conflict;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
@@ -19,7 +19,7 @@ fn in_s3(name: &str, second: i64) -> alustan_api::Terraform {
 fn owner(key: &str) -> alustan_api::Terraform {
     let mut tf = in_s3("old", 1).with("/backend/key", key);
     let applied = World::applied().status().last_applied;
-    let address = state_address::address(&tf);
+    let address = state_conflict::address(&tf);
     let status = tf.status.get_or_insert_default();
     status.last_applied = applied;
     status.state_address = address;
@@ -31,7 +31,7 @@ fn claimed_address_does_not_block_what_was_applied_there() {
     let mut world = World::with(in_s3("web", 5));
     world.settle();
     assert!(world.is_ready());
-    let address = state_address::address(world.tf.as_ref().unwrap());
+    let address = state_conflict::address(world.tf.as_ref().unwrap());
     // Older, with something applied elsewhere: a run reports the address, or the spec names it.
     let mut told = terraform().named("old");
     told.metadata.creation_timestamp = Some(Time(at(1)));
@@ -53,7 +53,7 @@ fn address_of_a_forged_report_gives_way_to_that_of_the_spec() {
     world.run_to(Stage::Reported);
     tell(&mut world, "s3://bucket/of-another");
     world.settle();
-    let address = state_address::address(world.tf.as_ref().unwrap());
+    let address = state_conflict::address(world.tf.as_ref().unwrap());
     assert_eq!(world.status().state_address, address);
 }
 

@@ -118,7 +118,7 @@ fn a_person_may_stop_asking() {
 #[test]
 fn a_plan_to_destroy_waits_for_no_volume() {
     let mut world = World::applied();
-    world.cache = alustan_core::seen::CacheSeen::Lost;
+    world.cache = alustan_core::observed::CacheSeen::Lost;
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));
     world.delete().settle();
     assert_eq!(world.status().state, State::AwaitingApproval);

@@ -3,7 +3,7 @@
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_api::{APPLY_AT, State};
-use alustan_core::schedule::Class;
+use alustan_core::queue::Class;
 use rstest::rstest;
 
 use super::is_quiet;
@@ -202,7 +202,7 @@ fn drift_found_after_a_look_that_failed_is_looked_at_again_only_after_the_interv
     let mut world = World::with_mode("Report");
     world.real.drifted = true;
     world.begin_look().run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     world.settle();
     world.next_look();
     world.settle();
@@ -331,7 +331,7 @@ fn a_correction_that_failed_is_tried_again_and_a_look_that_failed_is_only_a_look
     world.look_once();
     world.act(0, Act::Progress);
     world.run_to(Stage::Applying);
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     world.run_until_rest();
     let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(
@@ -342,7 +342,7 @@ fn a_correction_that_failed_is_tried_again_and_a_look_that_failed_is_only_a_look
     let mut world = World::applied();
     world.begin_look();
     world.act(0, Act::Progress);
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     world.run_until_rest();
     let kinds: Vec<_> = world.ledger.kinds.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [RunKind::Apply, RunKind::Drift, RunKind::Drift]);

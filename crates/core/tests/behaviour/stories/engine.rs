@@ -2,7 +2,7 @@
 
 use alustan_api::report::FailureClass;
 use alustan_api::{Engine, EngineName, Terraform};
-use alustan_core::base_image::base_image;
+use alustan_core::model::base_image::base_image;
 use alustan_core::settings::{EngineImage, Settings};
 use rstest::rstest;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Events: one for each change of what a resource waits for, and none without a change.
 
 use alustan_api::report::FailureClass;
-use alustan_core::events::{Event, events};
+use alustan_core::status::events::{Event, events};
 
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
@@ -74,7 +74,7 @@ fn a_failure_is_a_warning_and_repeats_are_not_told_again() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
     let before = world.status();
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     world.look_once();
     let told = events(Some(&before), &world.status());
     assert_eq!(

@@ -121,7 +121,7 @@ fn faults_of_the_world_cost_no_budget_and_wait_longer_and_longer() {
     let mut world = World::new();
     let mut waits = Vec::new();
     for _ in 0..9 {
-        world.fail_at(Stage::Planning, FailureClass::World);
+        world.fail_at(Stage::Planning, FailureClass::Transient);
         assert_eq!(world.status().state, State::Failed);
         let next = world.status().retry.unwrap().next_at.unwrap().0;
         waits.push(next.duration_since(world.now).as_secs());
@@ -295,7 +295,7 @@ fn a_stalled_build_is_tried_again_when_a_person_asks() {
 fn a_failed_build_of_the_world_is_built_again() {
     let mut world = World::new();
     for _ in 0..4 {
-        world.fail_build(FailureClass::World);
+        world.fail_build(FailureClass::Transient);
         assert_eq!(world.status().state, State::Failed);
         world.now = world.status().retry.unwrap().next_at.unwrap().0;
     }
@@ -358,8 +358,8 @@ fn an_hour_without_git_and_registry_ends_with_everything_converged(#[case] mut w
         let looked = world.look_once();
         looks += 1;
         assert!(!world.is_stalled(), "{:?}", world.status());
-        world.advance_builds(Some(FailureClass::World));
-        if !world.act(0, Act::Fail(FailureClass::World)) && !looked.wrote {
+        world.advance_builds(Some(FailureClass::Transient));
+        if !world.act(0, Act::Fail(FailureClass::Transient)) && !looked.wrote {
             world.now = looked.decision.requeue_at.unwrap_or(end).max(world.now);
         }
     }

@@ -6,7 +6,7 @@ use alustan_api::Terraform;
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunInputs, RunKind};
 use alustan_core::decide::decide;
-use alustan_core::seen::CacheSeen;
+use alustan_core::observed::CacheSeen;
 use alustan_core::step::{Keep, Object, Step};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alustan_api::labels;
 use alustan_api::run::{Output, RunKind};
 use alustan_core::objects::outputs;
-use alustan_core::seen::Whose;
+use alustan_core::observed::Whose;
 use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Rule 13: an image that is gone keeps nothing from being destroyed.
 
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_core::seen::Seen;
+use alustan_core::observed::Seen;
 use k8s_openapi::api::batch::v1::Job;
 
 use super::objects::{Made, pod};

@@ -2,8 +2,8 @@
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
-use alustan_core::events::events;
-use alustan_core::seen::ForeignState;
+use alustan_core::observed::ForeignState;
+use alustan_core::status::events::events;
 use rstest::rstest;
 
 use super::{is_quiet, words};

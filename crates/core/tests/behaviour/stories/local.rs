@@ -1,6 +1,6 @@
 //! Rule 2: "Only `backend: local` puts state there, by explicit choice."
 
-use alustan_core::seen::CacheSeen;
+use alustan_core::observed::CacheSeen;
 use rstest::rstest;
 use serde_json::json;
 

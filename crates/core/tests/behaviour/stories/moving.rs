@@ -136,7 +136,7 @@ fn a_destroy_after_a_crash_works_where_the_state_is(#[case] stage: Stage, #[case
 fn a_move_that_fails_is_tried_again_from_the_old_place() {
     let mut world = applied(&managed());
     world.edit(to(&s3("a"), true)).run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     world.settle();
     world.pass(3600).run_to(Stage::Planning);
     let before = inputs(&world).migrate.as_ref().unwrap();

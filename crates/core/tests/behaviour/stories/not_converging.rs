@@ -27,7 +27,7 @@ fn corrections_that_do_not_last_are_told_although_each_took_two_tries() {
                 .is_some_and(|pod| pod.stage == Stage::Planning);
             let first = world.last_run() == (RunKind::Apply, "drift".to_owned());
             let act = if planning && first {
-                Act::Fail(FailureClass::World)
+                Act::Fail(FailureClass::Transient)
             } else {
                 Act::Progress
             };

@@ -2,7 +2,7 @@
 
 use alustan_api::ABANDON;
 use alustan_core::decide::decide;
-use alustan_core::seen::NothingLeft;
+use alustan_core::observed::NothingLeft;
 use rstest::rstest;
 
 use super::words;

@@ -7,7 +7,7 @@ use alustan_api::RECONCILE_AT;
 use alustan_api::report::FailureClass;
 use alustan_api::run::{Notice, Notices};
 use alustan_core::model::summary::ON_PURPOSE;
-use alustan_core::notices::{settle, take_up, until};
+use alustan_core::status::notifications::{settle, take_up, until};
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 
 use alustan_api::State;
 use alustan_api::run::RunPhase;
-use alustan_core::admission::QUOTA;
-use alustan_core::seen::BuildState;
+use alustan_core::model::admission::QUOTA;
+use alustan_core::observed::BuildState;
 use k8s_openapi::jiff::SignedDuration;
 
 use super::words;
@@ -135,7 +135,7 @@ fn a_pod_that_is_not_admitted_leaves_its_place_after_half_a_minute() {
 #[test]
 fn a_build_that_is_not_admitted_is_told_and_done_again() {
     let mut world = World::until(|world| !world.builds.is_empty());
-    let why = alustan_core::admission::no_pod(
+    let why = alustan_core::model::admission::no_pod(
         r#"Error creating: pods "b-x" is forbidden: exceeded quota: small, requested: pods=1"#,
     );
     for build in world.builds.values_mut() {

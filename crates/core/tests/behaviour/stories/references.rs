@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::{Terraform, TerraformStatus};
-use alustan_core::references::{
+use alustan_core::dependency_graph::{
     NOT_READY, check, dependencies, dependents, followers, named, selected, standing,
 };
-use alustan_core::seen::Key;
-use alustan_core::seen::Standing;
+use alustan_core::observed::{Key, Standing};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use proptest::prelude::*;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use alustan_api::Terraform;
 use alustan_api::report::FailureClass;
-use alustan_core::image::canonical;
-use alustan_core::seen::AccountSeen;
+use alustan_core::model::image::canonical;
+use alustan_core::observed::AccountSeen;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use proptest::prelude::*;

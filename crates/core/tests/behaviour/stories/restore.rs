@@ -3,9 +3,8 @@
 use alustan_api::report::{RunResult, UnsavedPlace};
 use alustan_api::run::{RunKind, RunPhase, UnsavedState};
 use alustan_api::{ABANDON, Architecture, Engine, EngineName, FINALIZER, KEPT, State};
-use alustan_core::progress;
-use alustan_core::seen::Told;
-use alustan_core::seen::{CacheSeen, LeftBehind};
+use alustan_core::model::progress;
+use alustan_core::observed::{CacheSeen, LeftBehind, Told};
 use alustan_core::settings::EngineImage;
 use alustan_core::step::Step;
 use rstest::rstest;

@@ -2,7 +2,7 @@
 
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunPhase};
-use alustan_core::seen::Whose;
+use alustan_core::observed::Whose;
 use alustan_core::step::Step;
 use rstest::rstest;
 

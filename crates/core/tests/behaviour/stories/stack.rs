@@ -2,7 +2,7 @@
 
 use alustan_api::State;
 use alustan_api::report::FailureClass;
-use alustan_core::seen::{DependencySeen, FoundInput, FoundValue, Standing, TestSeen};
+use alustan_core::observed::{DependencySeen, FoundInput, FoundValue, Standing, TestSeen};
 use k8s_openapi::jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn test(list: &str, result: Result<(), (FailureClass, &str)>) -> TestSeen {
 }
 
 fn fails(list: &str) -> TestSeen {
-    test(list, Err((FailureClass::World, "ObjectNotReady")))
+    test(list, Err((FailureClass::Transient, "ObjectNotReady")))
 }
 
 /// Applied, with the password that the Secret `db` has.
@@ -142,7 +142,7 @@ fn what_is_applied_stays_ready_whatever_becomes_of_its_dependencies() {
 fn a_value_that_is_not_there_is_waited_for_while_the_image_is_built() {
     let mut world = World::new();
     let missing = failure(
-        FailureClass::World,
+        FailureClass::Transient,
         "SecretNotFound",
         "Secret db does not exist",
     );
@@ -165,7 +165,7 @@ fn a_value_that_is_not_there_is_waited_for_while_the_image_is_built() {
 
 #[rstest]
 #[case::of_the_spec("InputTooLarge", FailureClass::User, true)]
-#[case::of_the_world("OutputNotFound", FailureClass::World, false)]
+#[case::of_the_world("OutputNotFound", FailureClass::Transient, false)]
 fn a_value_that_cannot_be_stalls(
     #[case] reason: &str,
     #[case] class: FailureClass,
@@ -185,7 +185,7 @@ fn a_value_that_goes_missing_leaves_ready_what_is_applied() {
     let mut world = with_password("one");
     let found = std::mem::take(&mut world.stack.variables.found);
     let why = "spec.variablesFrom[0].secretRef: Secret db does not exist";
-    world.stack.variables.missing = Some(failure(FailureClass::World, "SecretNotFound", why));
+    world.stack.variables.missing = Some(failure(FailureClass::Transient, "SecretNotFound", why));
     world.settle();
     let status = world.status();
     assert!(world.is_ready(), "{status:?}");
@@ -498,7 +498,7 @@ fn a_destroy_has_the_value(#[case] now: Option<&str>, #[case] wanted: &str) {
     } else {
         world.stack.variables.found = Vec::new();
         let gone = failure(
-            FailureClass::World,
+            FailureClass::Transient,
             "SecretNotFound",
             "Secret db does not exist",
         );

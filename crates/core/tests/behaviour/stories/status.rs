@@ -5,8 +5,8 @@ use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
 use alustan_api::run::StateLock;
 use alustan_core::decide::decide;
 use alustan_core::model::summary::differences;
-use alustan_core::seen::{Answer, OwnJob};
-use alustan_core::status::troubled;
+use alustan_core::observed::{Answer, OwnJob};
+use alustan_core::status::render::troubled;
 use k8s_openapi::jiff::Timestamp;
 use rstest::rstest;
 
@@ -110,7 +110,7 @@ fn a_registry_out_of_reach_stands_in_image_ready() {
 fn a_lock_in_the_way_is_shown_until_it_is_gone() {
     let mut world = World::new();
     world.run_to(Stage::Planning);
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     let lock = StateLock {
         id: "6f".to_owned(),
         operation: "OperationTypeApply".to_owned(),
@@ -233,7 +233,7 @@ fn during_an_outage_a_look_for_drift_goes_on_and_the_outage_is_told() {
 /// A restart is no news: nobody is told twice, and nothing is written.
 #[rstest]
 #[case::a_plan_that_waits(World::with(fixtures::terraform().with("/approval/mode", "Manual")), None)]
-#[case::a_failure_that_is_tried_again(World::new(), Some(FailureClass::World))]
+#[case::a_failure_that_is_tried_again(World::new(), Some(FailureClass::Transient))]
 #[case::a_failure_that_a_person_must_mend(World::new(), Some(FailureClass::User))]
 fn a_restart_is_no_news(#[case] mut world: World, #[case] fails: Option<FailureClass>) {
     if let Some(class) = fails {

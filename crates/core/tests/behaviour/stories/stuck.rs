@@ -4,7 +4,7 @@
 use alustan_api::report::{FailureClass, UnsavedPlace};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
 use alustan_api::{ABANDON, State};
-use alustan_core::seen::{BuildState, CacheSeen, IMAGE_PULL, Waiting, Whose};
+use alustan_core::observed::{BuildState, CacheSeen, IMAGE_PULL, Waiting, Whose};
 use k8s_openapi::jiff::SignedDuration;
 use serde_json::json;
 
@@ -581,7 +581,7 @@ fn applying_without_a_zone() -> World {
 /// Run 2 has kept the state at `place` that it could not save. The reason of its failure is another.
 fn unsaved(place: UnsavedPlace) -> World {
     let mut world = applying_without_a_zone();
-    world.act(0, Act::Fail(FailureClass::World));
+    world.act(0, Act::Fail(FailureClass::Transient));
     let report = world.record.as_mut().unwrap().report.as_mut().unwrap();
     report.unsaved = Some(place);
     world.record.as_mut().unwrap().unsaved = place == UnsavedPlace::Report;

@@ -4,7 +4,7 @@
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
 use alustan_core::decide::decide;
-use alustan_core::seen::NothingLeft;
+use alustan_core::observed::NothingLeft;
 
 use super::words;
 use crate::fixtures::{Edit as _, at, terraform};

@@ -1,7 +1,7 @@
 //! Rule 13: a deleted resource that cannot be read is destroyed by its metadata and its pin.
 
 use alustan_api::{Script, Terraform};
-use alustan_core::delete::parse_leniently;
+use alustan_core::decide::deletion::parse_leniently;
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::Terraform;
-use alustan_core::seen::Key;
-use alustan_core::seen::{DependencySeen, Seen, Standing};
-use alustan_core::upstream::{Doing, Look, changing, versions};
+use alustan_core::observed::{DependencySeen, Key, Seen, Standing};
+use alustan_core::upstream_changes::{Doing, Look, changing, versions};
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;

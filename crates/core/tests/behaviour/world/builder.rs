@@ -2,7 +2,7 @@
 
 use alustan_api::report::FailureClass;
 use alustan_core::digest;
-use alustan_core::seen::BuildState;
+use alustan_core::observed::BuildState;
 
 use super::{Class, World};
 use crate::fixtures::failure;

@@ -3,9 +3,8 @@
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};
 use alustan_api::{DeletionPolicy, State, TerraformStatus};
-use alustan_core::model::facts;
-use alustan_core::model::facts::open_run;
-use alustan_core::seen::{RecordSeen, Seen};
+use alustan_core::model::facts::{self, open_run};
+use alustan_core::observed::{RecordSeen, Seen};
 use alustan_core::step::{Decision, Step};
 
 use super::{World, condition};

@@ -3,15 +3,12 @@
 use alustan_api::labels::Component;
 use alustan_api::names;
 use alustan_api::run::{Pin, RunProgress, RunRecord, key};
-use alustan_core::admission;
 use alustan_core::decide::decide;
-use alustan_core::image;
-use alustan_core::notices;
+use alustan_core::model::{admission, image, progress};
 use alustan_core::objects::{outputs, secrets};
-use alustan_core::progress::{self};
-use alustan_core::seen::Told;
-use alustan_core::seen::{BuildState, CacheSeen, RecordSeen, Seen, Whose};
-use alustan_core::status::troubled;
+use alustan_core::observed::{BuildState, CacheSeen, RecordSeen, Seen, Told, Whose};
+use alustan_core::status::notifications;
+use alustan_core::status::render::troubled;
 use alustan_core::step::{Decision, Keep, Object, Step, Swap, TakeOver};
 use k8s_openapi::api::batch::v1 as batch;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Secret, Volume};
@@ -119,7 +116,7 @@ impl World {
     fn report_status(&mut self, status: alustan_api::TerraformStatus) -> bool {
         let Some(tf) = &mut self.tf else { return false };
         let changed = tf.status.as_ref() != Some(&status);
-        notices::note(&mut self.notices, tf, &status, &self.notified, self.now);
+        notifications::note(&mut self.notices, tf, &status, &self.notified, self.now);
         tf.status = Some(status);
         changed
     }
@@ -164,13 +161,13 @@ impl World {
                 Some(reason) => return Err(Ended::Refused(reason)),
                 None => self.create_job(job),
             },
-            Step::Lend(secret) => {
+            Step::CreateBuildSecret(secret) => {
                 let build = self.builds.get_mut(&secret.name_any());
                 if let Some(build) = build.filter(|it| matches!(it.state, BuildState::Active(_))) {
                     build.lent = Some((**secret).clone());
                 }
             }
-            Step::TakeBack(lent) => {
+            Step::DeleteBuildSecret(lent) => {
                 let build = self.builds.get_mut(&lent.name);
                 if let Some(build) = build.filter(|it| format!("lent-to-{}", it.uid) == lent.uid) {
                     build.lent = None;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Pin, RunKind, RunPhase, RunRecord};
 use alustan_api::{ABANDON, DeletionPolicy, Terraform};
-use alustan_core::seen::RecordSeen;
+use alustan_core::observed::RecordSeen;
 use kube::ResourceExt;
 
 use super::{Config, Pod, Real};
@@ -216,7 +216,7 @@ impl Ledger {
     pub(crate) fn lost(&mut self, number: i64) {
         self.class(Class::Lost);
         let of = self.subject(number);
-        self.failed(&of, FailureClass::World);
+        self.failed(&of, FailureClass::Transient);
     }
 
     /// What the failures of run `number` count against.
@@ -239,7 +239,7 @@ impl Ledger {
             self.streak = (of.to_owned(), 0);
         }
         let cost = match class {
-            FailureClass::World => return,
+            FailureClass::Transient => return,
             FailureClass::Module => 1,
             FailureClass::User => LIMIT,
         };

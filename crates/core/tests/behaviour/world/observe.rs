@@ -5,17 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PinnedImage, ScriptTexts};
 use alustan_api::{BackendSpec, Script, names};
-use alustan_core::admission;
-use alustan_core::allowed;
-use alustan_core::base_image::base_image;
-use alustan_core::delete::docker_config;
-use alustan_core::image::{self, ImagePlan};
-use alustan_core::notices;
-use alustan_core::seen::{
+use alustan_core::decide::deletion::docker_config;
+use alustan_core::decide::{allow_lists, state_conflict};
+use alustan_core::model::admission;
+use alustan_core::model::base_image::base_image;
+use alustan_core::model::image::{self, ImagePlan};
+use alustan_core::observed::{
     AccountSeen, Answer, BuildSeen, BuildState, IMAGE_MISSING, Incomplete, InputsSeen, JobSeen,
     LentSeen, NothingLeft, OwnJob, RecordSeen, Seen, SourceSeen, Waiting,
 };
-use alustan_core::state_address;
+use alustan_core::status::notifications;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -62,7 +61,7 @@ impl World {
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
         if let Some(record) = &record {
-            notices::take_up(&mut self.notices, &record.history.notices);
+            notifications::take_up(&mut self.notices, &record.history.notices);
         }
         let source = self.source();
         let base = self.base(record.as_ref());
@@ -114,7 +113,7 @@ impl World {
 
     fn accounts(&self) -> BTreeMap<String, AccountSeen> {
         let seen = |name: &str| self.accounts.get(name).copied();
-        allowed::accounts(self.tf())
+        allow_lists::accounts(self.tf())
             .map(|(_, name)| (name.to_owned(), seen(name).unwrap_or(AccountSeen::Absent)))
             .collect()
     }
@@ -122,7 +121,7 @@ impl World {
     fn conflict(&self) -> Option<Failure> {
         let attempted = self.record.as_ref().map_or(0, |it| it.record.attempted);
         let pin = self.pin.as_ref().map(|pin| pin.of_what_exists(attempted));
-        state_address::conflict(self.tf(), pin, &self.others)
+        state_conflict::conflict(self.tf(), pin, &self.others)
     }
 
     fn record_seen(&mut self, stale: usize) -> Option<RecordSeen> {
@@ -147,7 +146,7 @@ impl World {
             self.ledger.class(Class::Outage);
             return Answer::Failed {
                 failure: failure(
-                    FailureClass::World,
+                    FailureClass::Transient,
                     "RepositoryUnreachable",
                     "git ls-remote https://git.test/team/infra: no route to host",
                 ),
@@ -221,7 +220,7 @@ impl World {
             .is_some_and(|build| matches!(build.state, BuildState::Done(_)));
         if digest.is_none() && done {
             return Answer::Failed {
-                failure: failure(FailureClass::World, IMAGE_MISSING, "it is not there"),
+                failure: failure(FailureClass::Transient, IMAGE_MISSING, "it is not there"),
                 last: None,
                 retry_at: self.next_minute(),
             };
@@ -239,7 +238,7 @@ impl World {
     fn artifact(&mut self, source: &SourceSeen) -> Option<Answer<String>> {
         if !self.may_push() {
             return Some(Answer::Failed {
-                failure: failure(FailureClass::World, "SecretNotFound", NO_REGCRED),
+                failure: failure(FailureClass::Transient, "SecretNotFound", NO_REGCRED),
                 last: None,
                 retry_at: self.next_minute(),
             });
@@ -261,7 +260,7 @@ impl World {
         self.ledger.class(Class::Outage);
         let why = "GET https://registry.test/v2/: connection refused";
         Answer::Failed {
-            failure: failure(FailureClass::World, "RegistryUnreachable", why),
+            failure: failure(FailureClass::Transient, "RegistryUnreachable", why),
             last,
             retry_at: self.next_minute(),
         }
@@ -292,11 +291,11 @@ impl World {
             missing(FailureClass::User, NO_REGCRED)
         } else if cloud.is_none() {
             let why = "spec.runner.envFromSecrets[0]: Secret cloud does not exist; create it";
-            missing(FailureClass::World, why)
+            missing(FailureClass::Transient, why)
         } else if self.tf().spec.scripts.is_some() && found.scripts == ScriptTexts::default() {
             let why =
                 "spec.scripts.destroy.configMapRef: ConfigMap scripts does not exist; create it";
-            missing(FailureClass::World, why)
+            missing(FailureClass::Transient, why)
         } else {
             return Ok(found);
         };

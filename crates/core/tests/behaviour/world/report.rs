@@ -29,7 +29,7 @@ impl World {
             self.ledger.asks(&asks.id, pod.number);
         }
         // The run saves an earlier state before it plans, but after steps with transient failures.
-        let world = |failure: &Failure| failure.class == FailureClass::World;
+        let world = |failure: &Failure| failure.class == FailureClass::Transient;
         let recovered = !failure.as_ref().is_some_and(world);
         let report = RunReport {
             number: pod.number,

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Class, Ledger, World};
 use crate::fixtures::failure;
-use alustan_core::seen::{CacheSeen, IMAGE_PULL, Waiting};
+use alustan_core::observed::{CacheSeen, IMAGE_PULL, Waiting};
 
 /// How far a runner pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

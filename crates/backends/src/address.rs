@@ -1,0 +1,60 @@
+//! Address of a state, such as `s3://bucket/key`, from the configuration of its backend.
+
+use alustan_api::run::BackendInputs;
+use alustan_api::{BackendSpec, paths};
+
+use crate::backend::{Config, Environment, Owner, config};
+use crate::generic;
+use crate::providers::{of, of_kind};
+
+/// Whether the state at `address` is on the cache volume (rule 2).
+pub fn is_on_the_volume(address: &str) -> bool {
+    let path = address.strip_prefix("local://");
+    path.is_some_and(|path| path.starts_with(paths::CACHE))
+}
+
+/// Where the state of a block of the type `kind` lives, such as `s3://bucket/key`, as far as that
+/// is known from its `config` and the engine's `environment`.
+pub fn address(kind: &str, config: &Config, environment: &Environment) -> String {
+    let place = match of_kind(kind) {
+        Some(backend) => backend.place(config, environment),
+        None => generic::place(kind, config),
+    };
+    format!("{kind}://{}", place.unwrap_or_default())
+}
+
+/// The same of what a run was told.
+pub fn address_of(inputs: &BackendInputs) -> Option<String> {
+    let kind = inputs
+        .kind
+        .as_deref()
+        .filter(|_| inputs.managed.is_none())?;
+    Some(address(kind, &inputs.whole_config(), &inputs.environment))
+}
+
+/// The same, where `spec` alone tells.
+pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
+    let backend = of(spec.provider?);
+    if backend.managed() {
+        return None;
+    }
+    let (kind, config) = (backend.kind(spec), config(backend, spec, owner));
+    let address = address(kind, &config, &Environment::new());
+    is_known(&address).then_some(address)
+}
+
+/// Whether an [`address`] names one place for everybody.
+pub fn is_shared(address: &str) -> bool {
+    let Some((kind, place)) = address.split_once("://") else {
+        return false;
+    };
+    match of_kind(kind) {
+        Some(backend) => backend.is_shared(place),
+        None => generic::is_shared(kind) && !place.is_empty(),
+    }
+}
+
+/// Whether an [`address`] names a place.
+pub fn is_known(address: &str) -> bool {
+    !address.ends_with("://")
+}

@@ -1,0 +1,36 @@
+//! Record of a resource whose state is managed.
+
+use alustan_api::Terraform;
+use alustan_core::observed::Key;
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::record::Record;
+
+/// The record of `tf`, whose state must be managed.
+pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record, Error> {
+    let record = Record::of(cluster, tf);
+    if record.is_managed(tf).await? {
+        return Ok(record);
+    }
+    let status = tf.status.as_ref();
+    let address = status.and_then(|status| status.state_address.as_deref());
+    let is_chosen = tf
+        .spec
+        .backend
+        .as_ref()
+        .is_some_and(|it| it.provider.is_some());
+    if address.is_none() && !is_chosen {
+        return Err(Error::Refused(format!(
+            "nothing is known of the state of {} yet: no run has told where it is",
+            Key::of(tf)
+        )));
+    }
+    Err(Error::Refused(format!(
+        "the state of {} is not kept by the operator ({}): take `terraform state` in a checkout of \
+         {}, with the credentials of the backend",
+        Key::of(tf),
+        address.unwrap_or("its place is not known yet"),
+        tf.spec.git_repo.url
+    )))
+}

@@ -1,0 +1,582 @@
+//! The writes. Each [`Step`] can be done again without harm; the record's swaps make sure that
+//! only one of several hands does what counts.
+
+pub(crate) mod build_secrets;
+mod delete;
+mod deletions;
+mod finalizer;
+mod namespaces;
+mod objects;
+pub(crate) mod pass;
+mod restore;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use alustan_api::labels::{self, Component};
+use alustan_api::run::{PROTOCOL, RunProgress, key};
+use alustan_api::{FINALIZER, KEPT, Terraform};
+use alustan_core::metrics;
+use alustan_core::model::orphans;
+use alustan_core::objects::secrets;
+use alustan_core::observed::Seen;
+use alustan_core::step::{Keep, Object, OutputsObject, Step, Swap};
+use futures::future::try_join_all;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use kube::api::{Api, PartialObjectMeta, PartialObjectMetaExt, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tracing::{debug, info};
+
+use crate::apply::objects::Owned;
+use crate::apply::pass::StepExecutor;
+use crate::apply::pass::encoded;
+use crate::call::StatusKind;
+use crate::call::call;
+use crate::call::is;
+use crate::context::Context;
+use crate::error::Error;
+use crate::fail_point::Moment;
+use crate::observe::session::Observer;
+use crate::resource::is_made_for;
+use crate::signing::Data;
+use crate::step_name;
+use crate::watch::mapping::is_mirrored;
+
+/// The finalizer has a manager of its own: applying it leaves everything else alone.
+const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
+
+/// Maximum size of an unsaved state in a report, in bytes. Runners write at most 700 KiB.
+const LARGEST_LEFTOVER: usize = 768 << 10;
+
+impl<'a> StepExecutor<'a> {
+    /// A pass over what was `seen`.
+    pub(crate) fn new(
+        cx: &'a Context,
+        tf: &'a Terraform,
+        session: &'a Observer<'a>,
+        seen: &'a Seen,
+    ) -> Self {
+        let record = seen.record.as_ref();
+        let version = record.map(|record| record.version.clone());
+        let report_version = record.and_then(|record| record.report_version.clone());
+        Self {
+            cx,
+            tf,
+            session,
+            version,
+            report_version,
+            record: record.map(Cow::Borrowed),
+        }
+    }
+
+    /// Does `steps` in order; neighbouring objects are applied side by side.
+    pub(crate) async fn enact(&mut self, steps: &[Step]) -> Result<(), Error> {
+        let mut rest = steps;
+        while let Some((step, after)) = rest.split_first() {
+            let objects: Vec<&Object> = rest
+                .iter()
+                .map_while(|step| {
+                    if let Step::Ensure(object) = step {
+                        Some(&**object)
+                    } else {
+                        None
+                    }
+                })
+                .collect();
+            if objects.is_empty() {
+                self.cx.fail_point.reached(Moment::Before, step);
+                self.step(step).await?;
+                self.cx.fail_point.reached(Moment::After, step);
+                rest = after;
+            } else {
+                // The API server refuses a binding whose role it does not know yet.
+                let (bindings, others): (Vec<&Object>, Vec<&Object>) = objects
+                    .iter()
+                    .partition(|object| matches!(object, Object::Binding(_)));
+                try_join_all(others.into_iter().map(|object| self.ensure(object))).await?;
+                try_join_all(bindings.into_iter().map(|object| self.ensure(object))).await?;
+                rest = rest.get(objects.len()..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), Error> {
+        debug!(step = step_name::name(step), "enacting");
+        match step {
+            Step::AddFinalizer => self.add_finalizer().await,
+            Step::RemoveFinalizer => finalizer::remove(&self.cx.client, self.tf).await,
+            Step::CreateRecord(secret) => self.create_record(secret).await,
+            Step::TakeOver(left) => self.take_over(left).await,
+            Step::SwapRecord(swap) => self.swap(swap).await,
+            Step::SwapReport(progress) => self.swap_report(progress).await,
+            Step::Ensure(object) => self.ensure(object).await,
+            Step::PushContext => {
+                self.session.push_context();
+                Ok(())
+            }
+            Step::CreateJob(job) => self.create_job(job).await,
+            Step::DeleteJob {
+                namespace,
+                name,
+                uid,
+            } => delete::delete_job(self.cx, namespace, name, uid).await,
+            Step::CreateBuildSecret(secret) => build_secrets::lend(self.cx, secret).await,
+            Step::DeleteBuildSecret(lent) => build_secrets::take_back(self.cx, lent).await,
+            Step::DeleteOutputs(OutputsObject::Secret(name)) => {
+                self.cx.mirrors.secrets.forget(&self.namespace(), name);
+                self.delete_outputs::<Secret>(name).await
+            }
+            Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
+                self.cx.mirrors.config_maps.forget(&self.namespace(), name);
+                self.delete_outputs::<ConfigMap>(name).await
+            }
+            Step::DeleteClaim => self.delete_claim().await,
+            Step::CleanUp { kept } => self.clean_up(kept).await,
+        }
+    }
+
+    fn uid(&self) -> String {
+        self.tf.uid().unwrap_or_default()
+    }
+
+    fn namespace(&self) -> String {
+        self.tf.namespace().unwrap_or_default()
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.cx.client.clone(), &self.namespace())
+    }
+
+    /// The uid keeps a resource that is gone from being made again by our patch.
+    async fn add_finalizer(&self) -> Result<(), Error> {
+        let body = json!({
+            "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
+            "metadata": {
+                "name": self.tf.name_any(), "uid": self.tf.uid(),
+                "finalizers": [FINALIZER], "annotations": {KEPT: self.tf.uid()},
+            },
+        });
+        let parameters = PatchParams::apply(FINALIZER_MANAGER).force();
+        let api = self.api::<Terraform>();
+        let patch = Patch::Apply(&body);
+        call(
+            "add the finalizer",
+            api.patch(&self.tf.name_any(), &parameters, &patch),
+        )
+        .await
+        .map(drop)
+    }
+
+    /// A record that is there already was made by an earlier pass.
+    async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
+        let mut fresh = [0_u8; 32];
+        SystemRandom::new()
+            .fill(&mut fresh)
+            .map_err(|_| Error::Random)?;
+        let mut secret = secret.clone();
+        let data = secret.data.get_or_insert_default();
+        data.insert(key::KEY.to_owned(), ByteString(fresh.to_vec()));
+        self.cx.signer.sign(&self.uid(), data);
+        let api = self.api::<Secret>();
+        match call(
+            "create the run record",
+            api.create(&PostParams::default(), &secret),
+        )
+        .await
+        {
+            Ok(created) => {
+                self.version.clone_from(&created.metadata.resource_version);
+                self.cx.mirrors.secrets.wrote(created);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                let name = secret.name_any();
+                let found = call("read the run record", api.get_opt(&name)).await?;
+                match found {
+                    // The next reconcile observes it.
+                    Some(found)
+                        if orphans::is_left_behind(self.tf, found.labels(), Component::Record) =>
+                    {
+                        self.cx.mirrors.secrets.wrote(found);
+                        Err(Error::Conflict)
+                    }
+                    Some(found) if !is_made_for(self.tf, &found) => {
+                        Err(Error::RecordInTheWay(name))
+                    }
+                    Some(found) => {
+                        self.version.clone_from(&found.metadata.resource_version);
+                        self.cx.mirrors.secrets.wrote(found);
+                        Ok(())
+                    }
+                    None => Err(Error::Conflict),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A merge patch that holds only for the version that was seen.
+    async fn swap(&mut self, swap: &Swap) -> Result<(), Error> {
+        let mut written = Data::from([(key::RECORD.to_owned(), encoded(&swap.record))]);
+        if let Some(history) = &swap.history {
+            written.insert(key::HISTORY.to_owned(), encoded(history));
+        }
+        if let Keep::Set(inputs) = &swap.inputs {
+            written.insert(key::INPUTS.to_owned(), encoded(inputs));
+        }
+        let mut removed = Vec::new();
+        if matches!(swap.inputs, Keep::Drop) {
+            removed.extend([key::INPUTS.to_owned(), key::signature(key::INPUTS)]);
+        }
+        if !matches!(swap.inputs, Keep::Same) {
+            // Runners of earlier operators reported here.
+            removed.extend([key::REPORT, key::OUTPUTS].map(str::to_owned));
+            if self.report_version.is_some() {
+                removed.push(key::LEFTOVER.to_owned());
+            }
+        }
+        let metadata = json!({"resourceVersion": self.version});
+        self.patch_record("swap the run record", &metadata, written, removed)
+            .await?;
+        self.count(swap);
+        Ok(())
+    }
+
+    /// Patches the run record: signs and writes the entries `written`, and deletes the entries `removed`. `metadata` has the resource version
+    /// that the patch requires.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if the record has another version or is gone.
+    async fn patch_record(
+        &mut self,
+        what: &str,
+        metadata: &Value,
+        mut written: Data,
+        removed: Vec<String>,
+    ) -> Result<(), Error> {
+        let name = alustan_api::names::record(&self.tf.name_any());
+        self.cx.signer.sign(&self.uid(), &mut written);
+        let removed = removed.into_iter().map(|entry| (entry, None));
+        let data: BTreeMap<_, _> = written
+            .into_iter()
+            .map(|(entry, content)| (entry, Some(content)))
+            .chain(removed)
+            .collect();
+        let body = json!({"metadata": metadata, "data": data});
+        let api = self.api::<Secret>();
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(&body);
+        match call(what, api.patch(&name, &parameters, &patch)).await {
+            Ok(written) => {
+                self.version.clone_from(&written.metadata.resource_version);
+                self.cx.mirrors.secrets.wrote(written);
+                Ok(())
+            }
+            Err(Error::Call { source, .. })
+                if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
+            {
+                self.look_again("read the run record", &name).await;
+                Err(Error::Conflict)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The mirror of a Secret may be long behind, as after an outage of the API server: the next look sees what stands in the
+    /// way now, and does not try the same again.
+    async fn look_again(&self, what: &str, name: &str) {
+        self.cx.mirrors.secrets.forget(&self.namespace(), name);
+        if let Ok(Some(found)) = call(what, self.api::<Secret>().get_opt(name)).await {
+            self.cx.mirrors.secrets.wrote(found);
+        }
+    }
+
+    /// Resets, cancels or closes the report: only if it is as it was seen.
+    async fn swap_report(&mut self, progress: &RunProgress) -> Result<(), Error> {
+        const WHAT: &str = "swap the run report";
+        let name = alustan_api::names::report(&self.tf.name_any());
+        let api = self.api::<Secret>();
+        let written = if let Some(version) = &self.report_version {
+            let data = json!({
+                key::PROGRESS: encoded(progress), key::REPORT: null, key::OUTPUTS: null,
+            });
+            let body = json!({"metadata": {"resourceVersion": version}, "data": data});
+            let patch = Patch::Merge(&body);
+            call(WHAT, api.patch(&name, &PatchParams::default(), &patch)).await
+        } else {
+            let mut secret = secrets::report(self.tf, progress);
+            let data = secret.data.get_or_insert_default();
+            data.extend(self.reported_before());
+            call(WHAT, api.create(&PostParams::default(), &secret)).await
+        };
+        match written {
+            Ok(written) => {
+                self.report_version
+                    .clone_from(&written.metadata.resource_version);
+                self.cx.mirrors.secrets.wrote(written);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                self.not_taken(&api, &name).await?;
+                self.look_again("read the run report", &name).await;
+                Err(Error::Conflict)
+            }
+            Err(Error::Call { source, .. })
+                if is(&source, StatusKind::Conflict) || is(&source, StatusKind::NotFound) =>
+            {
+                self.look_again("read the run report", &name).await;
+                Err(Error::Conflict)
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::Invalid) => {
+                self.remove_foreign_entries(&api, &name).await?;
+                Err(Error::Conflict)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes room in a report that a module has filled up to the maximum size of a Secret: removes logs, and all entries that no runner
+    /// writes.
+    async fn remove_foreign_entries(&self, api: &Api<Secret>, name: &str) -> Result<(), Error> {
+        let found = call("read the run report", api.get_opt(name)).await?;
+        let Some(found) = found.filter(|found| is_made_for(self.tf, found)) else {
+            return Ok(());
+        };
+        let version = found.resource_version();
+        let removed: BTreeMap<String, Option<ByteString>> = found
+            .data
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|(entry, content)| !is_kept_when_full(entry, content.0.len()))
+            .map(|(entry, _)| (entry, None))
+            .collect();
+        let body = json!({"metadata": {"resourceVersion": version}, "data": removed});
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(&body);
+        let written = api.patch(name, &parameters, &patch);
+        let written = call("make room in the run report", written).await?;
+        self.cx.mirrors.secrets.wrote(written);
+        Ok(())
+    }
+
+    /// What a runner of an earlier operator left in the record: state that could not be saved.
+    fn reported_before(&self) -> BTreeMap<String, ByteString> {
+        let name = alustan_api::names::record(&self.tf.name_any());
+        let record = self.cx.mirrors.secrets.get(&self.namespace(), &name);
+        let data = record
+            .and_then(|record| record.data.clone())
+            .unwrap_or_default();
+        data.into_iter()
+            .filter(|(name, _)| name == key::LEFTOVER)
+            .collect()
+    }
+
+    /// Counts what ended with a swap that was written: only who wrote it does.
+    fn count(&mut self, swap: &Swap) {
+        let Some(before) = self.record.as_mut().map(Cow::to_mut) else {
+            return;
+        };
+        let report = before.report.as_ref();
+        let ended = metrics::ended(&before.record, &before.history, report, swap);
+        self.cx.metrics.ended(&ended);
+        before.record.clone_from(&swap.record);
+        if let Some(history) = &swap.history {
+            before.history.clone_from(history);
+        }
+    }
+
+    async fn ensure(&self, object: &Object) -> Result<(), Error> {
+        self.cx.fail_point.reached_object(Moment::Before, object);
+        self.write(object).await?;
+        self.cx.fail_point.reached_object(Moment::After, object);
+        Ok(())
+    }
+
+    async fn write(&self, object: &Object) -> Result<(), Error> {
+        match object {
+            Object::Secret(secret) => self.secret(secret).await,
+            Object::ConfigMap(map) => {
+                let mirror = &self.cx.mirrors.config_maps;
+                let known = self.known_by(mirror, &map.name_any());
+                if let Some(written) = self.apply(map, known).await? {
+                    mirror.wrote(written.metadata.into_response_partial());
+                }
+                Ok(())
+            }
+            Object::Claim(claim) => self.claim(claim).await,
+            Object::Account(account) => self.of_runs(account).await,
+            Object::Role(role) => self.of_runs(role).await,
+            Object::Binding(binding) => self.of_runs(binding).await,
+            Object::Budget(budget) => self.of_runs(budget).await,
+            Object::Namespace(namespace) => {
+                namespaces::mark(&self.cx.client, &namespace.name_any()).await
+            }
+        }
+    }
+
+    async fn secret(&self, secret: &Secret) -> Result<(), Error> {
+        let of = secret.labels().get(labels::COMPONENT);
+        let is = |component: Component| of.is_some_and(|of| of == component.as_str());
+        let outputs = is(Component::Outputs);
+        let mut secret = Cow::Borrowed(secret);
+        if is(Component::Pin) {
+            let data = secret.to_mut().data.get_or_insert_default();
+            self.cx.signer.sign(&self.uid(), data);
+        }
+        match self.apply(&*secret, self.known_secret(&secret)).await {
+            Ok(written) => {
+                if let Some(written) = written.filter(is_mirrored) {
+                    self.cx.mirrors.secrets.wrote(written);
+                }
+                Ok(())
+            }
+            // The next pass reads it, and ends the run with a failure.
+            Err(Error::NameTaken { .. }) if outputs => {
+                let memory = &self.cx.memory;
+                memory.set_outputs_taken(self.session.who, true);
+                Err(Error::Conflict)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn of_runs<K: Owned>(&self, object: &K) -> Result<(), Error> {
+        let applied = self.apply(object, self.known_by_runs()).await;
+        applied.map(drop)
+    }
+
+    /// Nothing that was made by somebody else, or for an earlier resource, is deleted or taken over.
+    async fn not_taken<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+    ) -> Result<Option<PartialObjectMeta<K>>, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let kind = K::kind(&()).into_owned();
+        let found = call(&format!("read {kind} {name}"), api.get_metadata_opt(name)).await?;
+        if found.as_ref().is_none_or(|it| is_made_for(self.tf, it)) {
+            return Ok(found);
+        }
+        Err(Error::NameTaken {
+            kind,
+            name: name.to_owned(),
+        })
+    }
+
+    /// A claim is made once: most of it cannot be changed, and a changed spec must not keep a
+    /// run, least of all a destroy, from its volume.
+    async fn claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
+        let name = claim.name_any();
+        let api = self.api::<PersistentVolumeClaim>();
+        let what = format!("create PersistentVolumeClaim {name}");
+        match call(&what, api.create(&PostParams::default(), claim)).await {
+            Ok(made) => {
+                self.cx.mirrors.claims.wrote(made);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                let what = format!("read PersistentVolumeClaim {name}");
+                let found = call(&what, api.get_metadata_opt(&name)).await?;
+                // It went meanwhile.
+                let old = found.ok_or(Error::Conflict)?;
+                if self.is_ours(&old)? && old.metadata.deletion_timestamp.is_some() {
+                    self.delete_finished_users(&name).await?;
+                    return Err(Error::ClaimInTheWay(name));
+                }
+                self.adopt(&api, &old).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A Job that exists with the same inputs is the same Job, if it was made for the resource. Resources share builds.
+    async fn create_job(&self, job: &Job) -> Result<(), Error> {
+        let name = job.name_any();
+        let namespace = job.namespace().unwrap_or_default();
+        let api: Api<Job> = Api::namespaced(self.cx.client.clone(), &namespace);
+        match call(
+            &format!("create job {name}"),
+            api.create(&PostParams::default(), job),
+        )
+        .await
+        {
+            Ok(created) => {
+                info!(job = name, protocol = PROTOCOL, "created");
+                self.cx.mirrors.jobs.wrote(created);
+                Ok(())
+            }
+            Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+                let what = format!("read job {name}");
+                let Some(old) = call(&what, api.get_opt(&name)).await? else {
+                    return Ok(());
+                };
+                let is_ours = is_made_for(self.tf, &old);
+                let component = old.labels().get(labels::COMPONENT);
+                let is_build = component.is_some_and(|it| it == Component::Build.as_str());
+                let inputs = |job: &Job| job.annotations().get(labels::INPUTS).cloned();
+                if inputs(&old) == inputs(job) && (is_ours || is_build) {
+                    self.cx.mirrors.jobs.wrote(old);
+                    return Ok(());
+                }
+                let error = Error::JobInTheWay(name.clone());
+                if is_ours {
+                    let uid = old.uid().unwrap_or_default();
+                    delete::delete_job(self.cx, &namespace, &name, &uid).await?;
+                } else {
+                    self.remember_denial(name, &error);
+                }
+                Err(error)
+            }
+            Err(error) => {
+                self.remember_denial(name, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Remembers why Job `name` cannot be created: the next reconcile gives up its run, which releases its slot.
+    fn remember_denial(&self, name: String, error: &Error) {
+        if let Some(why) = error.denial() {
+            self.cx.memory.set_denied(self.session.who, name, why);
+        }
+    }
+}
+
+/// Whether a report without room keeps `entry` of `size` bytes: the progress, and an unsaved state of a size that a runner writes.
+fn is_kept_when_full(entry: &str, size: usize) -> bool {
+    match entry {
+        key::PROGRESS => true,
+        key::LEFTOVER => size <= LARGEST_LEFTOVER,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_report_keeps_progress_and_unsaved_state() {
+        for (entry, size, is_kept) in [
+            (key::PROGRESS, 1 << 20, true),
+            (key::LEFTOVER, LARGEST_LEFTOVER, true),
+            (key::LEFTOVER, LARGEST_LEFTOVER + 1, false),
+            ("log-7", 1, false),
+            ("of-a-module", 1, false),
+        ] {
+            assert_eq!(is_kept_when_full(entry, size), is_kept, "{entry}: {size}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Credentials for builds in another namespace: lent for as long as one goes on, and taken back.
+
+use alustan_api::labels::{self};
+use alustan_core::observed::LentSeen;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, ListParams, PostParams};
+use kube::{Resource, ResourceExt};
+use tracing::{info, warn};
+
+use crate::apply::delete::{delete_job, delete_this};
+use crate::call::{StatusKind, call, is};
+use crate::context::Context;
+use crate::error::Error;
+use crate::observe::jobs;
+use crate::resource::Ref;
+use crate::watch::mapping::{is_lent, is_lent_to, owner};
+
+/// Lends `secret` to the Job of its name. One that has ended, or is gone, gets nothing.
+pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
+    let name = secret.name_any();
+    let namespace = secret.namespace().unwrap_or_default();
+    let job = cx.mirrors.jobs.get(&namespace, &name);
+    let Some(job) = job.filter(|job| !jobs::finished(job)) else {
+        return Ok(());
+    };
+    let mut secret = secret.clone();
+    secret.metadata.owner_references = job.owner_ref(&()).map(|owner| vec![owner]);
+    let api: Api<Secret> = Api::namespaced(cx.client.clone(), &namespace);
+    let what = format!("lend Secret {name}");
+    match call(&what, api.create(&PostParams::default(), &secret)).await {
+        Ok(mut made) => {
+            info!(job = name, namespace, "lent credentials");
+            made.data = None;
+            cx.mirrors.secrets.wrote(made);
+            Ok(())
+        }
+        Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
+            let what = format!("read Secret {name}");
+            let Some(old) = call(&what, api.get_metadata_opt(&name)).await? else {
+                return Err(Error::Conflict);
+            };
+            if is_lent_to(&old, &job.uid().unwrap_or_default()) {
+                return Ok(());
+            }
+            if !is_lent(&old) {
+                let kind = Secret::kind(&()).into_owned();
+                return Err(Error::NameTaken { kind, name });
+            }
+            // That of an earlier build of the name.
+            delete_this(&api, &name, &old.uid().unwrap_or_default()).await?;
+            Err(Error::Conflict)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes back what a build has no more use for.
+pub(super) async fn take_back(cx: &Context, lent: &LentSeen) -> Result<(), Error> {
+    cx.mirrors.secrets.forget(&lent.namespace, &lent.name);
+    let api: Api<Secret> = Api::namespaced(cx.client.clone(), &lent.namespace);
+    delete_this(&api, &lent.name, &lent.uid).await?;
+    info!(
+        job = lent.name,
+        namespace = lent.namespace,
+        "took back the credentials"
+    );
+    Ok(())
+}
+
+/// Deletes the builds of a resource that is gone, or about to go, in the namespace of builds, and what
+/// was lent to them: nothing there goes with the resource, or with its namespace.
+pub(crate) async fn sweep(cx: &Context, who: &Ref) -> Result<(), Error> {
+    let (Some(namespace), Some(own)) = (&cx.settings.build_namespace, &who.namespace) else {
+        return Ok(());
+    };
+    let ours = format!(
+        "{}={},{}={own},{}={}",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::NAMESPACE,
+        labels::NAME,
+        who.name
+    );
+    let list = ListParams::default().labels(&ours);
+    let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
+    for secret in call("list what was lent", api.list_metadata(&list)).await? {
+        let name = secret.name_any();
+        cx.mirrors.secrets.forget(namespace, &name);
+        delete_this(&api, &name, &secret.uid().unwrap_or_default()).await?;
+    }
+    let api: Api<Job> = Api::namespaced(cx.client.clone(), namespace);
+    for job in call("list builds", api.list_metadata(&list)).await? {
+        let uid = job.uid().unwrap_or_default();
+        delete_job(cx, namespace, &job.name_any(), &uid).await?;
+    }
+    Ok(())
+}
+
+/// Sweeps after a resource that is gone without having been looked at, as with a finalizer that somebody
+/// removed, where the mirrors have a build of it.
+pub(crate) async fn sweep_after(cx: &Context, who: &Ref) {
+    let builds = |object: &Job| {
+        object.labels().contains_key(labels::NAMESPACE)
+            && owner(&cx.settings, object).as_ref() == Some(who)
+    };
+    if !cx.leader.leads() || cx.mirrors.jobs.filter(builds).is_empty() {
+        return;
+    }
+    match sweep(cx, who).await {
+        Ok(()) => info!(resource = %who, "deleted the builds of a resource that is gone"),
+        Err(error) => warn!(resource = %who, error = error.chain(), "could not delete its builds"),
+    }
+}

@@ -1,0 +1,42 @@
+//! Deletes one object, unless another one has its name by now.
+
+use k8s_openapi::api::batch::v1::Job;
+use kube::Resource;
+use kube::api::{Api, DeleteParams, Preconditions};
+use serde::de::DeserializeOwned;
+
+use crate::call::{StatusKind, call, gone, is};
+use crate::context::Context;
+use crate::error::Error;
+
+/// With its pods: by default the API server would leave them behind. Another Job that has taken
+/// its name meanwhile stays.
+pub(super) async fn delete_job(
+    cx: &Context,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<(), Error> {
+    cx.mirrors.jobs.forget(namespace, name);
+    let api: Api<Job> = Api::namespaced(cx.client.clone(), namespace);
+    delete_this(&api, name, uid).await
+}
+
+/// Unless it is another object by now.
+pub(super) async fn delete_this<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let this = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    };
+    let what = format!("delete {} {name}", K::kind(&()));
+    match call(&what, api.delete(name, &this)).await {
+        Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => Ok(()),
+        other => gone(other),
+    }
+}

@@ -1,0 +1,161 @@
+//! What is deleted: Jobs, what was replaced, and in the end everything of a resource.
+
+use alustan_api::labels::{self, Component};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::apply::delete::delete_job;
+use crate::apply::pass::StepExecutor;
+use crate::apply::{build_secrets, namespaces};
+use crate::call::{call, gone};
+use crate::error::Error;
+use crate::observe::jobs;
+
+impl StepExecutor<'_> {
+    /// One that somebody else made meanwhile stays.
+    pub(super) async fn delete_outputs<K>(&self, name: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let api = self.api::<K>();
+        match self.not_taken(&api, name).await {
+            Err(Error::NameTaken { .. }) => return Ok(()),
+            other => other?,
+        };
+        let what = format!("delete {} {name}", K::kind(&()));
+        gone(call(&what, api.delete(name, &DeleteParams::default())).await)
+    }
+
+    /// Not before the last pod that names it is gone; until then the next claim is in its way.
+    pub(super) async fn delete_claim(&self) -> Result<(), Error> {
+        let name = alustan_api::names::cache(&self.tf.name_any());
+        self.cx.mirrors.claims.forget(&self.namespace(), &name);
+        let api = self.api::<PersistentVolumeClaim>();
+        self.not_taken(&api, &name).await?;
+        let what = format!("delete PersistentVolumeClaim {name}");
+        gone(call(&what, api.delete(&name, &DeleteParams::background())).await)
+    }
+
+    /// A claim stays as long as any pod names it, finished or not: those that are finished give
+    /// way, with their logs
+    /// (<https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>).
+    pub(super) async fn delete_finished_users(&self, claim: &str) -> Result<(), Error> {
+        let namespace = self.tf.namespace();
+        let users = self.cx.mirrors.jobs.filter(|job| {
+            job.namespace() == namespace && jobs::finished(job) && names_claim(job, claim)
+        });
+        for job in users {
+            let (name, uid) = (job.name_any(), job.uid().unwrap_or_default());
+            delete_job(self.cx, &self.namespace(), &name, &uid).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes everything that carries our labels for this resource but the components `kept`, its builds elsewhere first. What is
+    /// orphaned stays, also if a later clean-up has to complete this one and no longer finds the record. Then the mark of the namespace,
+    /// if this was the last that was applied in it.
+    pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
+        let uid = self.tf.uid().unwrap_or_default();
+        let ours = format!(
+            "{}={},{}={uid}",
+            labels::MANAGED_BY,
+            labels::MANAGER,
+            labels::UID
+        );
+        let owned = format!("{ours},!{}", labels::ORPHANED);
+        build_secrets::sweep(self.cx, self.session.who).await?;
+        self.delete_all::<Job>(&ours).await?;
+        self.delete_all::<PodDisruptionBudget>(&ours).await?;
+        self.delete_all::<RoleBinding>(&ours).await?;
+        self.delete_all::<Role>(&ours).await?;
+        self.delete_all::<ServiceAccount>(&ours).await?;
+        for component in kept {
+            let of = format!("{ours},{}={}", labels::COMPONENT, component.as_str());
+            if *component == Component::Cache {
+                self.orphan::<PersistentVolumeClaim>(&of).await?;
+            } else {
+                self.orphan::<Secret>(&of).await?;
+            }
+        }
+        self.delete_all::<PersistentVolumeClaim>(&owned).await?;
+        self.delete_all::<ConfigMap>(&ours).await?;
+        self.delete_all::<Secret>(&owned).await?;
+        if self.cx.settings.marks_namespaces {
+            namespaces::unmark(&self.cx.client, &self.namespace()).await?;
+        }
+        self.cx
+            .mirrors
+            .forget(&self.namespace(), &self.tf.name_any());
+        Ok(())
+    }
+
+    /// Labels state objects that stay as orphaned.
+    async fn orphan<K>(&self, selector: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let api = self.api::<K>();
+        let kind = K::kind(&());
+        let list = ListParams::default().labels(selector);
+        let what = format!("list {kind}s to orphan");
+        let mark = json!({"metadata": {"labels": {labels::ORPHANED: "true"}}});
+        for object in call(&what, api.list_metadata(&list)).await? {
+            let name = object.name_any();
+            let what = format!("label {kind} {name}");
+            let edit = PatchParams::default();
+            gone(
+                call(
+                    &what,
+                    api.patch_metadata(&name, &edit, &Patch::Merge(&mark)),
+                )
+                .await,
+            )?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn delete_all<K>(&self, selector: &str) -> Result<(), Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let api = self.api::<K>();
+        let kind = K::kind(&());
+        let list = ListParams::default().labels(selector);
+        let what = format!("list {kind}s to clean up");
+        for object in call(&what, api.list_metadata(&list)).await? {
+            let name = object.name_any();
+            let what = format!("delete {kind} {name}");
+            gone(call(&what, api.delete(&name, &DeleteParams::background())).await)?;
+        }
+        Ok(())
+    }
+}
+
+fn names_claim(job: &Job, claim: &str) -> bool {
+    let pod = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let volumes = pod.and_then(|pod| pod.volumes.as_ref());
+    let claims = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.into_iter().any(|it| it.claim_name == claim)
+}

@@ -1,0 +1,108 @@
+//! A resource is let go.
+
+use alustan_api::{FINALIZER, Terraform};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::call::{StatusKind, call, gone, is};
+use crate::error::Error;
+use crate::unreadable::unread;
+
+/// Removes our finalizer of `tf`, whoever else claims it, too: an applied list would leave what
+/// others own. The API server may take no change of a resource that nobody can read: then it gets
+/// the spec by which it was destroyed.
+pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error> {
+    let metadata = json!({
+        "uid": tf.uid(), "resourceVersion": tf.resource_version(), "finalizers": others(tf),
+    });
+    let merge = Patch::Merge(json!({ "metadata": metadata }));
+    let mut removed = patched(client, tf, &merge).await;
+    if let Err(Error::Call { source, .. }) = &removed
+        && is(source, StatusKind::Invalid)
+        && let Ok(mended) = serde_json::from_value(mended(tf))
+    {
+        removed = patched(client, tf, &Patch::Json(mended)).await;
+    }
+    match removed {
+        Err(Error::Call { source, .. }) if is(&source, StatusKind::Conflict) => {
+            Err(Error::Conflict)
+        }
+        other => gone(other),
+    }
+}
+
+/// The change after which `tf` is let go, and has its spec and nothing else for a spec: merging
+/// would leave the fields that the API server does not take.
+fn mended(tf: &Terraform) -> Value {
+    json!([
+        {"op": "test", "path": "/metadata/uid", "value": tf.uid()},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": tf.resource_version()},
+        {"op": "add", "path": "/spec", "value": tf.spec},
+        {"op": "add", "path": "/metadata/finalizers", "value": others(tf)},
+    ])
+}
+
+fn others(tf: &Terraform) -> Vec<&String> {
+    let all = tf.finalizers().iter();
+    all.filter(|finalizer| *finalizer != FINALIZER).collect()
+}
+
+async fn patched(
+    client: &Client,
+    tf: &Terraform,
+    patch: &Patch<Value>,
+) -> Result<DynamicObject, Error> {
+    let api = unread(client, &tf.namespace().unwrap_or_default());
+    let (name, parameters) = (tf.name_any(), PatchParams::default());
+    call("remove the finalizer", api.patch(&name, &parameters, patch)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::{self, Asked};
+
+    fn deleted() -> Terraform {
+        let resource = json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+            "metadata": {
+                "name": "web", "namespace": "team", "uid": "u", "resourceVersion": "7",
+                "finalizers": [FINALIZER, "of.another/one"],
+            },
+            "spec": {
+                "gitRepo": {"url": "https://git.test/infra"},
+                "containerRegistry": {"imageName": "registry.test/web"},
+            },
+        });
+        serde_json::from_value(resource).unwrap()
+    }
+
+    fn invalid(asked: &Asked) -> (u16, Value) {
+        if asked.kind == "application/json-patch+json" {
+            return (200, json!({"metadata": {"name": "web"}}));
+        }
+        let status = json!({
+            "kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422,
+            "message": "spec.retry: Invalid value",
+        });
+        (422, status)
+    }
+
+    #[tokio::test]
+    async fn a_field_that_the_api_server_does_not_take_goes_with_the_finalizer() {
+        let (client, asked) = fake_api::serve(invalid).await;
+        let tf = deleted();
+        remove(&client, &tf).await.unwrap();
+        let asked = asked.lock();
+        assert_eq!(asked[0].kind, "application/merge-patch+json");
+        assert_eq!(asked[0].body["metadata"]["resourceVersion"], "7");
+        let changes = [
+            json!({"op": "test", "path": "/metadata/uid", "value": "u"}),
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"}),
+            json!({"op": "add", "path": "/spec", "value": tf.spec}),
+            json!({"op": "add", "path": "/metadata/finalizers", "value": ["of.another/one"]}),
+        ];
+        assert_eq!(asked[1].body, json!(changes));
+    }
+}

@@ -1,0 +1,143 @@
+//! The mark of namespaces that hold what was applied, by which their deletion is refused.
+
+use std::fmt::Debug;
+
+use alustan_api::labels::{self, Component};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret};
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::call::{call, gone};
+use crate::error::Error;
+
+/// Marks `namespace`.
+pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> {
+    set(client, namespace, Some("true")).await
+}
+
+/// Removes the label of `namespace` once it has no pin, managed state or orphaned state.
+pub(super) async fn unmark(client: &Client, namespace: &str) -> Result<(), Error> {
+    if holds_state(client, namespace).await? {
+        return Ok(());
+    }
+    set(client, namespace, None).await?;
+    if holds_state(client, namespace).await? {
+        mark(client, namespace).await?;
+    }
+    Ok(())
+}
+
+async fn holds_state(client: &Client, namespace: &str) -> Result<bool, Error> {
+    let held = format!(
+        "{}={},{} in ({},{})",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::COMPONENT,
+        Component::Pin.as_str(),
+        Component::State.as_str()
+    );
+    // The only copy of a state is in Secrets, on a cache volume, or in a run report until a run has saved it.
+    let orphaned = format!(
+        "{}={},{}",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::ORPHANED
+    );
+    Ok(has_any::<Secret>(client, namespace, &held).await?
+        || has_any::<Secret>(client, namespace, &orphaned).await?
+        || has_any::<PersistentVolumeClaim>(client, namespace, &orphaned).await?)
+}
+
+/// Whether `namespace` has objects with these labels.
+async fn has_any<K>(client: &Client, namespace: &str, selector: &str) -> Result<bool, Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + Debug,
+{
+    let list = ListParams::default().labels(selector).limit(1);
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let what = format!("look for {}s that hold state", K::kind(&()));
+    let found = call(&what, api.list_metadata(&list)).await?;
+    Ok(!found.items.is_empty())
+}
+
+/// Nothing else of it is touched. A namespace that is gone stays gone: applying would create it.
+async fn set(client: &Client, namespace: &str, mark: Option<&str>) -> Result<(), Error> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let body = json!({"metadata": {"labels": {labels::HOLDS_STATE: mark}}});
+    let what = format!("label namespace {namespace}");
+    let (parameters, patch) = (PatchParams::default(), Patch::Merge(&body));
+    gone(call(&what, api.patch_metadata(namespace, &parameters, &patch)).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_api::{self, Asked, list, not_found};
+
+    /// What is set as the mark, with as many pins or states as `held` says look by look.
+    async fn marks(held: [usize; 2]) -> Vec<Value> {
+        let mut looks = held.into_iter();
+        let (client, asked) = fake_api::serve(move |asked| {
+            let secret = json!({"metadata": {"name": "of-another"}});
+            match asked.method.as_str() {
+                "GET" if asked.uri.contains("pin") => list(&vec![secret; looks.next().unwrap()]),
+                "GET" => list(&[]),
+                _ => (200, json!({"metadata": {"name": "team"}})),
+            }
+        })
+        .await;
+        unmark(&client, "team").await.unwrap();
+        let asked = asked.lock();
+        let patches = asked.iter().filter(|it| it.method == "PATCH");
+        let mark = |it: &Asked| it.body["metadata"]["labels"][labels::HOLDS_STATE].clone();
+        patches.map(mark).collect()
+    }
+
+    #[tokio::test]
+    async fn a_mark_goes_with_the_last_pin_and_state_and_comes_back_with_the_next() {
+        assert_eq!(marks([0, 0]).await, [Value::Null]);
+        assert_eq!(marks([1, 1]).await, [] as [Value; 0]);
+        assert_eq!(marks([0, 1]).await, [Value::Null, json!("true")]);
+    }
+
+    #[tokio::test]
+    async fn a_state_without_a_pin_keeps_the_mark() {
+        let (client, asked) = fake_api::serve(|asked| {
+            let all = asked.uri.contains("pin") && asked.uri.contains("state");
+            let state = json!({"metadata": {"name": "web-state"}});
+            list(&vec![state; usize::from(all)])
+        })
+        .await;
+        unmark(&client, "team").await.unwrap();
+        assert!(asked.lock().iter().all(|it| it.method == "GET"));
+    }
+
+    #[tokio::test]
+    async fn orphaned_state_without_a_pin_keeps_the_mark() {
+        for kind in ["/secrets?", "/persistentvolumeclaims?"] {
+            let (client, asked) = fake_api::serve(move |asked| {
+                let holds = asked.uri.contains(kind) && asked.uri.contains("orphaned");
+                let object = json!({"metadata": {"name": "web-cache"}});
+                list(&vec![object; usize::from(holds)])
+            })
+            .await;
+            unmark(&client, "team").await.unwrap();
+            assert!(asked.lock().iter().all(|it| it.method == "GET"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_is_gone_is_not_made_again() {
+        let (client, asked) = fake_api::serve(|_| not_found()).await;
+        mark(&client, "team").await.unwrap();
+        assert_eq!(asked.lock()[0].kind, "application/merge-patch+json");
+    }
+}

@@ -1,0 +1,310 @@
+//! Server-side apply of the objects of a resource: one request if the object is new or known by a watch, a
+//! read before it otherwise, and no patch if nothing changes. Objects of others are never changed.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use alustan_api::{FIELD_MANAGER, labels};
+use alustan_core::model::orphans;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::apply::pass::StepExecutor;
+use crate::call::call;
+use crate::error::Error;
+use crate::resource::is_made_for;
+use crate::watch::mapping::is_mirrored;
+use crate::write_through_cache::WriteThroughCache;
+
+/// A resource version that no object has. An apply with it creates an object; if there is one, the API
+/// server answers with a conflict
+/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
+const NO_OBJECT: &str = "1";
+
+/// Fields that cannot change.
+const FIXED: [&str; 3] = ["apiVersion", "kind", "type"];
+
+/// Kinds of objects that a resource owns.
+pub(super) trait Owned:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Serialize
+    + DeserializeOwned
+    + Clone
+    + Debug
+{
+}
+
+impl<K> Owned for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Serialize
+        + DeserializeOwned
+        + Clone
+        + Debug
+{
+}
+
+/// What is known of an object before it is applied.
+pub(super) enum Known {
+    /// It does not exist.
+    Absent,
+    /// It exists, belongs to the resource and has this uid.
+    Ours(String),
+    /// Unknown: it has to be read.
+    Nothing,
+}
+
+impl StepExecutor<'_> {
+    /// What is known of a Secret that is to be `secret`.
+    pub(super) fn known_secret(&self, secret: &Secret) -> Known {
+        if is_mirrored(secret) {
+            self.known_by(&self.cx.mirrors.secrets, &secret.name_any())
+        } else {
+            self.known_by_runs()
+        }
+    }
+
+    /// What is known of the object `name` by a watch of all those that are ours.
+    pub(super) fn known_by<K>(&self, mirror: &WriteThroughCache<K>, name: &str) -> Known
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + 'static,
+        ObjectRef<K>: Hash + Eq,
+    {
+        let Some(found) = mirror.get(&self.namespace(), name) else {
+            return Known::Absent;
+        };
+        let ours = found.uid().filter(|_| is_made_for(self.tf, &*found));
+        ours.map_or(Known::Nothing, Known::Ours)
+    }
+
+    /// What is known of an object that only runs need.
+    pub(super) fn known_by_runs(&self) -> Known {
+        let first = self.record.as_ref().is_some_and(|it| it.record.number == 0);
+        if first { Known::Absent } else { Known::Nothing }
+    }
+
+    /// Applies `object`. Returns `None` if the live object already has all fields of `object`.
+    ///
+    /// # Errors
+    /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name:
+    /// the module would run with the rights and the state of others. [`Error::OrphanedState`] if it is orphaned state and the resource does not
+    /// adopt it, [`Error::StateInUse`] if the resource that has the state still exists.
+    pub(super) async fn apply<K: Owned>(
+        &self,
+        object: &K,
+        known: Known,
+    ) -> Result<Option<K>, Error> {
+        let is_unknown = matches!(known, Known::Nothing);
+        let expected = match known {
+            Known::Absent => Some(new(object)),
+            Known::Ours(uid) => Some(with_uid(object, uid)),
+            Known::Nothing => None,
+        };
+        if let Some(expected) = expected
+            && let Some(applied) = self.try_apply(&expected).await?
+        {
+            return Ok(Some(applied));
+        }
+        let wanted = fields(object);
+        let expected = match self.read(object, &wanted).await? {
+            None => new(object),
+            // A watch that was wrong about the object does not tell which of its fields are ours.
+            Some((_, found)) if is_unknown && contains_fields(&found, &wanted) => return Ok(None),
+            Some((uid, _)) => with_uid(object, uid),
+        };
+        let applied = self.try_apply(&expected).await?;
+        applied.map(Some).ok_or(Error::Conflict)
+    }
+
+    /// Applies `object` with the precondition in its metadata (uid or resource version). Returns `None` if the live object
+    /// does not meet it.
+    async fn try_apply<K: Owned>(&self, object: &K) -> Result<Option<K>, Error> {
+        let name = object.name_any();
+        let what = format!("apply {} {name}", K::kind(&()));
+        let api = self.api::<K>();
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        match call(&what, api.patch(&name, &parameters, &Patch::Apply(object))).await {
+            Err(Error::Call { source, .. }) if is_unmet(&source) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// The object with the name of `object`: its uid, and those of its fields that `wanted` may have.
+    async fn read<K: Owned>(
+        &self,
+        object: &K,
+        wanted: &Value,
+    ) -> Result<Option<(String, Value)>, Error> {
+        let kind = K::kind(&());
+        let name = object.name_any();
+        let api: Api<K> = self.api();
+        let what = format!("read {kind} {name}");
+        // The data of a state is none of the operator's business.
+        let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
+        if only_metadata {
+            let found = call(&what, api.get_metadata_opt(&name)).await?;
+            self.seen(&api, found).await
+        } else {
+            let found = call(&what, api.get_opt(&name)).await?;
+            self.seen(&api, found).await
+        }
+    }
+
+    /// Returns uid and fields of `found`, adopting orphaned state.
+    async fn seen<K: Owned>(
+        &self,
+        api: &Api<K>,
+        found: Option<impl Resource<DynamicType = ()> + Serialize>,
+    ) -> Result<Option<(String, Value)>, Error> {
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        self.adopt(api, &found).await?;
+        Ok(Some((found.uid().unwrap_or_default(), fields(&found))))
+    }
+
+    /// Whether `found` belongs to the resource; `false` for orphaned state that it adopts.
+    ///
+    /// # Errors
+    /// As of [`Self::apply`].
+    pub(super) fn is_ours<F>(&self, found: &F) -> Result<bool, Error>
+    where
+        F: Resource<DynamicType = ()>,
+    {
+        if is_made_for(self.tf, found) {
+            return Ok(true);
+        }
+        let kind = F::kind(&()).into_owned();
+        let name = found.name_any();
+        let is_orphaned = orphans::is_orphaned(self.tf, found.labels());
+        let uid = found.labels().get(labels::UID).filter(|_| is_orphaned);
+        if let Some(owner) = uid.and_then(|uid| self.cx.living_owner(self.tf, uid)) {
+            return Err(Error::StateInUse { kind, name, owner });
+        }
+        match (is_orphaned, orphans::adopts(self.tf)) {
+            (true, true) => Ok(false),
+            (true, false) => Err(Error::OrphanedState {
+                kind,
+                name,
+                adopt: orphans::how_to_adopt(self.tf),
+            }),
+            (false, _) => Err(Error::NameTaken { kind, name }),
+        }
+    }
+
+    /// Adopts `found` if it is orphaned state.
+    pub(super) async fn adopt<K: Owned>(
+        &self,
+        api: &Api<K>,
+        found: &impl Resource<DynamicType = ()>,
+    ) -> Result<(), Error> {
+        if self.is_ours(found)? {
+            return Ok(());
+        }
+        self.rebind(api, found).await
+    }
+
+    /// Makes `found` an object of the resource.
+    pub(super) async fn rebind<K: Owned>(
+        &self,
+        api: &Api<K>,
+        found: &impl Resource<DynamicType = ()>,
+    ) -> Result<(), Error> {
+        let labels = json!({labels::UID: self.tf.uid(), labels::ORPHANED: null});
+        let body = json!({"metadata": {"uid": found.uid(), "labels": labels}});
+        let name = found.name_any();
+        let what = format!("adopt {} {name}", K::kind(&()));
+        let edit = PatchParams::default();
+        let patch = Patch::Merge(&body);
+        call(&what, api.patch_metadata(&name, &edit, &patch))
+            .await
+            .map(drop)
+    }
+}
+
+/// Whether an apply failed because of its precondition. A uid that is not that of the live object is an invalid field.
+fn is_unmet(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else {
+        return false;
+    };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut fields = causes.map(|cause| cause.field.as_str());
+    status.is_conflict() || status.is_invalid() && fields.any(|field| field == "metadata.uid")
+}
+
+/// `object`, for an apply that creates it.
+fn new<K: Resource + Clone>(object: &K) -> K {
+    let mut new = object.clone();
+    new.meta_mut().resource_version = Some(NO_OBJECT.to_owned());
+    new
+}
+
+/// `object`, for an apply that changes the one with this uid.
+fn with_uid<K: Resource + Clone>(object: &K, uid: String) -> K {
+    let mut known = object.clone();
+    known.meta_mut().uid = Some(uid);
+    known
+}
+
+/// What an apply of `object` may change.
+fn fields(object: &impl Serialize) -> Value {
+    let mut fields = serde_json::to_value(object).unwrap_or_default();
+    if let Some(fields) = fields.as_object_mut() {
+        fields.retain(|name, _| !FIXED.contains(&name.as_str()));
+    }
+    fields
+}
+
+/// Whether `found` has all fields of `wanted`. It may have more: other clients and the API server add fields.
+fn contains_fields(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => wanted.iter().all(|(name, wanted)| {
+            found
+                .get(name)
+                .is_some_and(|found| contains_fields(found, wanted))
+        }),
+        (Value::Array(found), Value::Array(wanted)) => {
+            found.len() == wanted.len()
+                && found.iter().zip(wanted).all(|(a, b)| contains_fields(a, b))
+        }
+        (found, wanted) => found == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_api_server_adds_changes_nothing() {
+        let wanted = json!({"metadata": {"labels": {"a": "b"}}, "rules": [{"verbs": ["get"]}]});
+        let mut found = wanted.clone();
+        found["metadata"]["uid"] = json!("u");
+        found["metadata"]["labels"]["of"] = json!("another");
+        found["rules"][0]["apiGroups"] = json!([""]);
+        assert!(contains_fields(&found, &wanted));
+    }
+
+    #[test]
+    fn changed_object_is_applied_again() {
+        let wanted = json!({"metadata": {"labels": {"a": "b"}}, "rules": [{"verbs": ["get"]}]});
+        for (pointer, value) in [
+            ("/metadata/labels", json!({})),
+            ("/metadata/labels/a", json!("c")),
+            ("/rules/0/verbs", json!(["get", "list"])),
+            ("/rules/0/verbs", json!([])),
+            ("/rules", json!([{"verbs": ["get"]}, {"verbs": ["*"]}])),
+        ] {
+            let mut found = wanted.clone();
+            *found.pointer_mut(pointer).unwrap() = value;
+            assert!(!contains_fields(&found, &wanted), "{pointer}: {found}");
+        }
+    }
+}

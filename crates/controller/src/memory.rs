@@ -1,0 +1,194 @@
+//! In-memory state of a resource between two reconciles. Its loss costs a few API calls.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use alustan_api::TerraformStatus;
+use alustan_core::observed::{SourceSeen, Waiting};
+use parking_lot::Mutex;
+
+use crate::backoff::doubled;
+use crate::resource::Ref;
+
+/// What one process remembers of a resource between two looks; losing it costs a few calls.
+#[derive(Default)]
+pub(crate) struct Memory {
+    resources: Mutex<HashMap<Ref, Remembered>>,
+    builds: Mutex<HashMap<String, HashSet<Ref>>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Remembered {
+    /// Uid of the resource.
+    uid: Option<String>,
+    /// The status that was written last.
+    status: Option<TerraformStatus>,
+    source: Option<(String, SourceSeen)>,
+    /// Tag of the image that was planned last.
+    planned: Option<String>,
+    failures: u32,
+    /// Conflicts in a row.
+    conflicts: u32,
+    /// The last Job that was denied, and why.
+    denied: Option<(String, Waiting)>,
+    /// Whether the Secret with the outputs could not be created, since there is one of somebody else.
+    outputs_taken: bool,
+    told: HashMap<String, String>,
+}
+
+impl Memory {
+    fn with<T>(&self, who: &Ref, f: impl FnOnce(&mut Remembered) -> T) -> T {
+        let mut resources = self.resources.lock();
+        f(resources.entry(who.clone()).or_default())
+    }
+
+    /// Begins a reconcile of the resource `who` with this uid. Forgets an earlier resource of the same name.
+    pub(crate) fn begin(&self, who: &Ref, uid: Option<String>) {
+        self.with(who, |memory| {
+            if memory.uid != uid {
+                *memory = Remembered {
+                    uid,
+                    ..Remembered::default()
+                };
+            }
+        });
+    }
+
+    /// The status of `who` that was written last.
+    pub(crate) fn status(&self, who: &Ref) -> Option<TerraformStatus> {
+        self.with(who, |memory| memory.status.clone())
+    }
+
+    /// Remembers the status of `who` that was written.
+    pub(crate) fn set_status(&self, who: &Ref, status: TerraformStatus) {
+        self.with(who, |memory| memory.status = Some(status));
+    }
+
+    /// The source that was known last for `question`; while a new commit is being fetched the
+    /// old one goes on.
+    pub(crate) fn source(&self, who: &Ref, question: &str) -> Option<SourceSeen> {
+        self.with(who, |memory| {
+            memory
+                .source
+                .as_ref()
+                .filter(|(of, _)| of == question)
+                .map(|(_, seen)| seen.clone())
+        })
+    }
+
+    /// Digests of the contexts of all resources.
+    pub(crate) fn artifacts(&self) -> Vec<String> {
+        self.of_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
+    }
+
+    /// Remembers the tag of the image that is planned for `who`.
+    pub(crate) fn set_planned(&self, who: &Ref, tag: &str) {
+        self.with(who, |memory| memory.planned = Some(tag.to_owned()));
+    }
+
+    /// Tags of the images that are planned for all resources, built or not.
+    pub(crate) fn planned(&self) -> Vec<String> {
+        self.of_all(|memory| memory.planned.clone())
+    }
+
+    fn of_all<T>(&self, value: impl Fn(&Remembered) -> Option<T>) -> Vec<T> {
+        let resources = self.resources.lock();
+        resources.values().filter_map(value).collect()
+    }
+
+    /// What is known of the source no longer counts: the last commit cannot be used.
+    pub(crate) fn forget_source(&self, who: &Ref) {
+        self.with(who, |memory| memory.source = None);
+    }
+
+    /// Remembers a source.
+    pub(crate) fn set_source(&self, who: &Ref, question: &str, source: SourceSeen) {
+        self.with(who, |memory| {
+            memory.source = Some((question.to_owned(), source));
+        });
+    }
+
+    /// The wait after one more failed pass: doubles from half a second to five minutes.
+    pub(crate) fn failed(&self, who: &Ref) -> Duration {
+        let failures = self.with(who, |memory| {
+            memory.failures = memory.failures.saturating_add(1);
+            memory.failures
+        });
+        doubled(Duration::from_millis(500), failures, Duration::from_mins(5))
+    }
+
+    /// The wait after one more pass that ended with a conflict: doubles from 50 milliseconds to ten seconds. An event of the watch comes before it.
+    pub(crate) fn conflicted(&self, who: &Ref) -> Duration {
+        let conflicts = self.with(who, |memory| {
+            memory.conflicts = memory.conflicts.saturating_add(1);
+            memory.conflicts
+        });
+        doubled(
+            Duration::from_millis(50),
+            conflicts,
+            Duration::from_secs(10),
+        )
+    }
+
+    /// `job` of `who` was denied.
+    pub(crate) fn set_denied(&self, who: &Ref, job: String, why: Waiting) {
+        self.with(who, |memory| memory.denied = Some((job, why)));
+    }
+
+    /// Why `job` of `who` was denied, if that was the last one.
+    pub(crate) fn denied(&self, who: &Ref, job: &str) -> Option<Waiting> {
+        self.with(who, |memory| {
+            let (last, why) = memory.denied.as_ref()?;
+            (last == job).then(|| why.clone())
+        })
+    }
+
+    /// Remembers whether somebody else has a Secret with the name of the outputs of `who`.
+    pub(crate) fn set_outputs_taken(&self, who: &Ref, taken: bool) {
+        self.with(who, |memory| memory.outputs_taken = taken);
+    }
+
+    /// Whether somebody else had a Secret with the name of the outputs of `who`.
+    pub(crate) fn outputs_taken(&self, who: &Ref) -> bool {
+        self.with(who, |memory| memory.outputs_taken)
+    }
+
+    /// Whether the last thing told of `who` with `reason` was not about `what`.
+    pub(crate) fn is_news(&self, who: &Ref, reason: &str, what: &str) -> bool {
+        let told = (reason.to_owned(), what.to_owned());
+        self.with(who, |memory| memory.told.insert(told.0, told.1))
+            .is_none_or(|before| before != what)
+    }
+
+    /// A pass went well.
+    pub(crate) fn succeeded(&self, who: &Ref) {
+        self.with(who, |memory| (memory.failures, memory.conflicts) = (0, 0));
+    }
+
+    /// `who` waits for a build; several resources may wait for one.
+    pub(crate) fn wait_for_build(&self, job: String, who: &Ref) {
+        let mut builds = self.builds.lock();
+        builds.entry(job).or_default().insert(who.clone());
+    }
+
+    /// Who waits for the build `job`.
+    pub(crate) fn waiting_for_build(&self, job: &str) -> Vec<Ref> {
+        let builds = self.builds.lock();
+        builds.get(job).into_iter().flatten().cloned().collect()
+    }
+
+    /// `who` waits for no build any more.
+    pub(crate) fn done_building(&self, who: &Ref) {
+        let mut builds = self.builds.lock();
+        builds.retain(|_, waiting| {
+            waiting.remove(who);
+            !waiting.is_empty()
+        });
+    }
+
+    /// `who` is gone.
+    pub(crate) fn forget(&self, who: &Ref) {
+        self.resources.lock().remove(who);
+        self.done_building(who);
+    }
+}

@@ -1,0 +1,169 @@
+//! The places that the operator tells of every resource.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use alustan_api::NotificationEvent;
+use anyhow::{Context as _, anyhow};
+use parking_lot::Mutex;
+use reqwest::Url;
+use serde::Deserialize;
+use tracing::error;
+
+use crate::webhook::Secret;
+
+/// A place that the operator tells of every resource.
+#[derive(Clone, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Place {
+    /// Where it is sent.
+    pub(super) url: String,
+    /// What it is signed with.
+    #[serde(default)]
+    secret: Option<String>,
+    /// The events that are told; all of them if none is named.
+    #[serde(default)]
+    events: Vec<NotificationEvent>,
+}
+
+impl Place {
+    /// Reads a list of places in JSON.
+    fn read(text: &str) -> anyhow::Result<Vec<Self>> {
+        let places: Vec<Self> = serde_json::from_str(text).context(
+            r#"is not of the form [{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]"#,
+        )?;
+        for place in &places {
+            let (url, _) = place.address().map_err(anyhow::Error::msg)?;
+            address(&url).map_err(anyhow::Error::msg)?;
+        }
+        Ok(places)
+    }
+
+    pub(super) fn tells(&self, event: NotificationEvent) -> bool {
+        self.events.is_empty() || self.events.contains(&event)
+    }
+
+    /// Where to send, and what to sign with.
+    pub(super) fn address(&self) -> Result<(String, Option<Secret>), String> {
+        let secret = self.secret.as_ref();
+        let secret = secret.map(|secret| Secret::read(secret.as_bytes()));
+        let secret = secret.transpose().map_err(|why| format!("secret {why}"))?;
+        Ok((self.url.clone(), secret))
+    }
+}
+
+/// What a file has.
+type Found = Result<String, ErrorKind>;
+
+/// The places in a file, which is read anew for each use: a mounted Secret changes while we run.
+pub(super) struct Places {
+    file: Option<PathBuf>,
+    /// What was found last, and the places that were understood last.
+    last: Mutex<(Option<Found>, Vec<Place>)>,
+}
+
+impl Places {
+    pub(super) fn new(file: Option<PathBuf>) -> Self {
+        let last = Mutex::default();
+        Self { file, last }
+    }
+
+    /// The places as the file has them now; none without it. What cannot be understood is told by the log,
+    /// and the places before it stay.
+    pub(super) fn now(&self) -> Vec<Place> {
+        let Some(file) = &self.file else {
+            return Vec::new();
+        };
+        let found = std::fs::read_to_string(file).map_err(|error| error.kind());
+        let mut last = self.last.lock();
+        if last.0.as_ref() == Some(&found) {
+            return last.1.clone();
+        }
+        let read = match &found {
+            Ok(text) => Place::read(text),
+            Err(ErrorKind::NotFound) => Ok(Vec::new()),
+            Err(kind) => Err(anyhow!("{kind}")),
+        };
+        match read {
+            Ok(places) => last.1 = places,
+            Err(error) => {
+                let (file, error) = (file.display(), format!("{error:#}"));
+                error!(%file, error, "--notifications cannot be used; the places before stay");
+            }
+        }
+        last.0 = Some(found);
+        last.1.clone()
+    }
+}
+
+/// Reads an address. What is wrong with it is told without it: it may be a secret.
+pub(super) fn address(url: &str) -> Result<Url, String> {
+    let wrong = "the address is not of the form https://host/path";
+    let url = Url::parse(url).map_err(|error| format!("{wrong}: {error}"))?;
+    let usual = matches!(url.scheme(), "http" | "https") && url.has_host();
+    if usual {
+        Ok(url)
+    } else {
+        Err(wrong.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_with_what_they_want_to_know() {
+        let text =
+            r#"[{"url": "https://a.test/x", "events": ["Failed"]}, {"url": "http://b.test"}]"#;
+        let places = Place::read(text).unwrap();
+        assert!(places[0].tells(NotificationEvent::Failed));
+        assert!(!places[0].tells(NotificationEvent::Stalled));
+        assert!(NotificationEvent::ALL.iter().all(|it| places[1].tells(*it)));
+    }
+
+    #[test]
+    fn what_is_no_place_is_told_without_its_address() {
+        for text in [
+            "",
+            "{}",
+            r#"[{"url": 1}]"#,
+            r#"[{"url": "https://a.test", "event": []}]"#,
+            r#"[{"url": "https://a.test", "secret": " "}]"#,
+            r#"[{"url": "https://a.test", "secret": "whsec_no base64"}]"#,
+        ] {
+            assert!(Place::read(text).is_err(), "{text}");
+        }
+        for url in ["file:///etc/passwd", "s3cret", "ftp://s3cret.test"] {
+            let error = address(url).unwrap_err();
+            assert!(
+                error.contains("https://host/path") && !error.contains("s3cret"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_file_is_followed_and_need_not_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("places.json");
+        let places = Places::new(Some(file.clone()));
+        let urls = || {
+            places
+                .now()
+                .into_iter()
+                .map(|it| it.url)
+                .collect::<Vec<_>>()
+        };
+        assert!(urls().is_empty());
+        for url in ["https://a.test", "https://b.test"] {
+            std::fs::write(&file, format!(r#"[{{"url": "{url}"}}]"#)).unwrap();
+            assert_eq!(urls(), [url]);
+        }
+        std::fs::write(&file, "[{").unwrap();
+        assert_eq!(urls(), ["https://b.test"], "a slip ends nothing");
+        std::fs::remove_file(&file).unwrap();
+        assert!(urls().is_empty());
+        assert!(Places::new(None).now().is_empty());
+    }
+}

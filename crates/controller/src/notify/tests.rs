@@ -1,0 +1,308 @@
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::fake_api::{self, Log};
+
+struct Scene {
+    notifier: Arc<Notifier>,
+    resources: Writer<Guarded>,
+    woken: UnboundedReceiver<Ref>,
+    /// What the API server was asked.
+    api: Log,
+}
+
+/// A notifier in a cluster where all Secrets hold a key `secret`.
+async fn scene() -> Scene {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (kube, api) = fake_api::serve(|asked| match &*asked.method {
+        "GET" => {
+            let secret = json!({"metadata": {"name": "key"}, "data": {"secret": "a2V5"}});
+            (200, secret)
+        }
+        _ => (201, asked.body.clone()),
+    })
+    .await;
+    let (resources, writer) = reflector::store();
+    let (wake, woken) = mpsc::unbounded_channel();
+    let notifier = Notifier::new(Parts {
+        kube,
+        instance: "test".to_owned(),
+        places: None,
+        ca_pem: None,
+        resources,
+        wake,
+    });
+    Scene {
+        notifier: notifier.unwrap(),
+        resources: writer,
+        woken,
+        api,
+    }
+}
+
+/// The resource `team/web`, which tells `places`.
+fn web(places: &Value) -> Terraform {
+    serde_json::from_value(json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+        "metadata": {"name": "web", "namespace": "team", "uid": "u"},
+        "spec": {
+            "gitRepo": {"url": "https://git.test/team/infra"},
+            "containerRegistry": {"imageName": "registry.test/team/web"},
+            "notifications": places,
+        },
+    }))
+    .unwrap()
+}
+
+fn who() -> Ref {
+    Ref::new("web").within("team")
+}
+
+/// A status that says that something failed for `reason`.
+fn failed(reason: &str) -> TerraformStatus {
+    serde_json::from_value(json!({
+        "state": "Failed", "message": "no",
+        "conditions": [{
+            "type": "Ready", "status": "False", "reason": reason, "message": "no",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }],
+    }))
+    .unwrap()
+}
+
+impl Scene {
+    /// The resource tells `places` from now on.
+    fn with(&mut self, places: &Value) -> Terraform {
+        let tf = web(places);
+        let event = watcher::Event::Apply(DeserializeGuard(Ok(tf.clone())));
+        self.resources.apply_watcher_event(&event);
+        tf
+    }
+
+    /// Waits until nothing is due any more, and returns how many messages were told.
+    async fn settled(&mut self) -> usize {
+        let wait = async {
+            while !self.notifier.notices(&who(), None).due.is_empty() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), wait).await.unwrap();
+        let told = self.notifier.notices(&who(), None).told;
+        told.values().map(Vec::len).sum()
+    }
+
+    fn warnings(&self) -> usize {
+        let asked = self.api.lock();
+        let events = asked.iter().filter(|it| it.uri.contains("/events"));
+        events.count()
+    }
+
+    /// Waits for so many warnings, and returns all that the API server was told.
+    async fn warned(&self, warnings: usize) -> String {
+        let wait = async {
+            while self.warnings() < warnings {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), wait).await.unwrap();
+        let asked = self.api.lock();
+        asked.iter().map(|it| it.body.to_string()).collect()
+    }
+}
+
+async fn place(status: u16) -> (Value, Log) {
+    let (url, log) = fake_api::address(move |_| (status, json!({}))).await;
+    (json!([{"url": url}]), log)
+}
+
+async fn came(log: &Log) {
+    let wait = async {
+        while log.lock().is_empty() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), wait).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_thing_is_told_once_and_the_record_is_to_remember_it() {
+    let mut scene = scene().await;
+    let (places, log) = place(200).await;
+    let tf = scene.with(&places);
+    for reason in ["a", "b", "a", "b", "a"] {
+        scene.notifier.tell(&who(), &tf, &failed(reason));
+        scene.settled().await;
+    }
+    assert_eq!(log.lock().len(), 2);
+    let mut woken = 0;
+    while scene.woken.try_recv().is_ok() {
+        woken += 1;
+    }
+    assert_eq!(woken, 4, "twice that it is due, twice that it arrived");
+}
+
+#[tokio::test]
+async fn what_another_process_left_in_the_record_is_sent() {
+    let mut scene = scene().await;
+    let (places, log) = place(200).await;
+    let tf = scene.with(&places);
+    let mut left = Notices::default();
+    left.due.push(Notice {
+        event: NotificationEvent::Succeeded,
+        id: "left".to_owned(),
+        since: Timestamp::now(),
+        message: json!({"id": "left"}),
+    });
+    scene.notifier.notices(&who(), Some(&left));
+    scene
+        .notifier
+        .tell(&who(), &tf, &TerraformStatus::default());
+    assert_eq!(scene.settled().await, 1);
+    assert_eq!(log.lock()[0].body, left.due[0].message);
+}
+
+#[tokio::test]
+async fn a_corrected_address_gets_the_message_and_a_removed_one_is_not_tried_again() {
+    let mut scene = scene().await;
+    let ((wrong, refused), (right, taken)) = (place(503).await, place(200).await);
+    let tf = scene.with(&wrong);
+    scene.notifier.tell(&who(), &tf, &failed("a"));
+    came(&refused).await;
+    scene.with(&right);
+    assert_eq!(scene.settled().await, 1);
+    assert_eq!((refused.lock().len(), taken.lock().len()), (1, 1));
+    assert_eq!(scene.warnings(), 1);
+
+    scene.with(&wrong);
+    scene.notifier.tell(&who(), &tf, &failed("b"));
+    scene.with(&json!([]));
+    assert_eq!(scene.settled().await, 2);
+    assert!(refused.lock().len() <= 2);
+}
+
+/// A place that sends its callers to `elsewhere`, and says more than a status.
+async fn sends_on(elsewhere: &str) -> Value {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let answer = format!(
+        "HTTP/1.1 307 Temporary Redirect\r\nlocation: {elsewhere}\r\ncontent-length: 7\r\nconnection: close\r\n\r\ninside!"
+    );
+    tokio::spawn(async move {
+        while let Ok((mut caller, _)) = listener.accept().await {
+            assert!(caller.read(&mut [0; 4096]).await.unwrap() > 0);
+            caller.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    json!([{"url": url}])
+}
+
+#[tokio::test]
+async fn an_address_leads_to_no_other_and_what_it_answers_is_told_to_nobody() {
+    let mut scene = scene().await;
+    let (elsewhere, log) = place(200).await;
+    let places = sends_on(elsewhere[0]["url"].as_str().unwrap()).await;
+    let tf = scene.with(&places);
+    scene.notifier.tell(&who(), &tf, &failed("a"));
+    let said = scene.warned(1).await;
+    assert!(log.lock().is_empty(), "redirects are not followed");
+    assert!(said.contains("307") && !said.contains("inside!"), "{said}");
+}
+
+#[tokio::test]
+async fn path_and_query_of_an_address_are_not_told() {
+    let mut scene = scene().await;
+    let (refuses, _log) = fake_api::address(|_| (503, json!({}))).await;
+    let origins = [&*refuses, "http://127.0.0.1:1"];
+    let places = origins.map(|origin| json!({"url": format!("{origin}/s3cret?token=s3cret")}));
+    let tf = scene.with(&json!(places));
+    scene.notifier.tell(&who(), &tf, &failed("a"));
+    let said = scene.warned(origins.len()).await;
+    for origin in origins {
+        assert!(said.contains(origin), "{said}");
+    }
+    assert!(!said.contains("s3cret"), "{said}");
+}
+
+#[tokio::test]
+async fn it_is_signed_when_its_turn_comes() {
+    let mut scene = scene().await;
+    let (mut places, log) = place(200).await;
+    places[0]["secretRef"] = json!({"name": "key"});
+    let tf = scene.with(&places);
+    let turns = join_all((0..AT_ONCE).map(|_| scene.notifier.queues.take("team"))).await;
+    let began = Timestamp::now();
+    scene.notifier.tell(&who(), &tf, &failed("a"));
+    sleep(Duration::from_millis(1_200)).await;
+    assert!(log.lock().is_empty());
+    drop(turns);
+    scene.settled().await;
+    let headers = log.lock()[0].headers.clone();
+    let at = headers[webhook::TIMESTAMP]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(began.as_second() < at, "{at}");
+    let header = |name| headers[name].to_str().unwrap();
+    let body = &log.lock()[0].body;
+    let secret = Secret::read(b"key").unwrap();
+    let (id, body) = (header(webhook::ID), body.to_string());
+    assert!(secret.has_signed(header(webhook::SIGNATURE), id, at, body.as_bytes()));
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_slow_place_keep_nobody_else_waiting() {
+    let queues = Queues::default();
+    let taken = join_all((0..AT_ONCE).map(|_| queues.take("team"))).await;
+    let soon = Duration::from_millis(50);
+    assert!(timeout(soon, queues.take("team")).await.is_err());
+    for other in ["other", "https://events.test/"] {
+        assert!(timeout(soon, queues.take(other)).await.is_ok(), "{other}");
+    }
+    drop(taken);
+    assert!(timeout(soon, queues.take("team")).await.is_ok());
+    assert!(queues.0.lock().len() <= 3, "who is done is forgotten");
+}
+
+#[test]
+fn nothing_is_sent_unsigned_that_was_meant_to_be_signed() {
+    let secret = json!({"name": "key"});
+    let own = |place: &Value| serde_json::from_value::<Notification>(place.clone()).unwrap();
+    let with_url = own(&json!({"url": "https://a.test", "secretRef": secret}));
+    let without = own(&json!({"secretRef": secret}));
+    let (url, key) = (("url", "https://b.test\n"), ("secret", "whsec_AAAA"));
+    for (place, data, wanted) in [
+        (&with_url, vec![key], Ok(("https://a.test", true))),
+        (&with_url, vec![key, url], Ok(("https://b.test", true))),
+        (&with_url, vec![], Err("no key secret")),
+        (&with_url, vec![url], Err("no key secret")),
+        (
+            &with_url,
+            vec![("secret", " ")],
+            Err("secret of Secret key is empty"),
+        ),
+        (&with_url, vec![("secret", "whsec_?")], Err("no base64")),
+        (&without, vec![url], Ok(("https://b.test", false))),
+        (&without, vec![key, url], Ok(("https://b.test", true))),
+        (&without, vec![key], Err("no key url")),
+        (&without, vec![url, ("secret", "")], Err("is empty")),
+    ] {
+        let bytes = |(name, text): &(&str, &str)| {
+            ((*name).to_owned(), ByteString(text.as_bytes().to_vec()))
+        };
+        let found = by_secret(place, "key", &data.iter().map(bytes).collect());
+        match (found, wanted) {
+            (Ok((url, secret)), Ok(wanted)) => assert_eq!((&*url, secret.is_some()), wanted),
+            (Err(error), Err(why)) => assert!(error.contains(why), "{error}"),
+            (Ok(_), Err(why)) => panic!("{data:?} is sent, although: {why}"),
+            (Err(error), Ok(_)) => panic!("{data:?}: {error}"),
+        }
+    }
+}

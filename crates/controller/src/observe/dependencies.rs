@@ -1,0 +1,76 @@
+//! What a resource takes values from, waits for, and stands before.
+
+mod evaluation;
+mod objects;
+mod variables;
+
+use std::collections::HashSet;
+
+use alustan_api::report::Failure;
+use alustan_core::dependency_graph;
+use alustan_core::observed::StackSeen;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use super::session::Observer;
+use crate::error::Error;
+use crate::observe::dependencies::evaluation::{EXPRESSIONS, Stack};
+pub(crate) use crate::observe::dependencies::variables::LARGEST_VALUES;
+use crate::resource::readable;
+
+/// What `tf` of the `session` has to do with other objects. Where its references are refused,
+/// nothing is looked at, and why they are is the second.
+pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
+    let tf = session.tf;
+    let resources = session.cx.resources.state();
+    let all: Vec<_> = readable(&resources).collect();
+    let deleted = tf.metadata.deletion_timestamp.is_some();
+    let cross_namespace = session.cx.settings.cross_namespace_refs;
+    let here = tf.namespace().unwrap_or_default();
+    let mut stack = Stack {
+        session,
+        all,
+        used: HashSet::new(),
+        evaluates_until: Instant::now() + EXPRESSIONS,
+    };
+    let dependents = if deleted {
+        dependency_graph::dependents(tf, stack.all.iter().copied(), cross_namespace)
+    } else {
+        Vec::new()
+    };
+    let dependents = dependents.iter().map(|key| key.seen_from(&here)).collect();
+    let checked = dependency_graph::check(tf, stack.all.iter().copied(), cross_namespace);
+    if let Err(refused) = checked {
+        session.cx.objects.keep(session.who, &HashSet::new());
+        let seen = StackSeen {
+            dependents,
+            ..StackSeen::default()
+        };
+        return Ok((seen, Some(refused)));
+    }
+    // Before the values themselves: what changes after it is seen by the next look.
+    let (versions, changing) = stack.upstream();
+    let variables = stack.variables().await?;
+    let seen = if deleted {
+        StackSeen {
+            dependents,
+            versions,
+            variables,
+            destroy_wait_for: stack.gone(&tf.spec.destroy_wait_for).await?,
+            ..StackSeen::default()
+        }
+    } else {
+        let checks = &tf.spec.health_checks;
+        StackSeen {
+            dependencies: dependency_graph::dependencies(tf, stack.all.iter().copied()),
+            versions,
+            changing,
+            variables,
+            wait_for: stack.tests("spec.waitFor", &tf.spec.wait_for).await?,
+            health_checks: stack.tests("spec.healthChecks", checks).await?,
+            ..StackSeen::default()
+        }
+    };
+    session.cx.objects.keep(session.who, &stack.used);
+    Ok((seen, None))
+}

@@ -1,0 +1,130 @@
+//! Reads and expressions of one reconcile for objects that a resource refers to.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::Terraform;
+use alustan_api::report::{Failure, FailureClass};
+use alustan_core::objects::outputs;
+use alustan_core::observed::Key;
+use alustan_core::upstream_changes;
+use alustan_expressions::Nothing;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::Found;
+use crate::observe::inputs::waits;
+use crate::observe::session::Observer;
+use crate::resource::is_made_for;
+use crate::watch::dynamic::{Page, Query, Which};
+
+/// Maximum time to evaluate all expressions of one reconcile, including the wait for child processes. Must be below
+/// `HUNG`.
+pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
+
+/// One look at a stack.
+pub(crate) struct Stack<'a> {
+    pub(super) session: &'a Observer<'a>,
+    /// All resources that can be read.
+    pub(super) all: Vec<&'a Terraform>,
+    pub(super) used: HashSet<Which>,
+    pub(super) evaluates_until: Instant,
+}
+
+impl Stack<'_> {
+    /// The versions of the outputs that are taken, and who may soon have others.
+    pub(super) fn upstream(&self) -> (BTreeMap<Key, String>, Option<String>) {
+        let Observer { cx, tf, .. } = *self.session;
+        if tf.spec.variables_from.is_empty() {
+            return Default::default();
+        }
+        let all = self.all.iter().map(|it| (Key::of(it), *it)).collect();
+        let version = |it: &Terraform| {
+            let outputs = self.outputs_secret(it)?;
+            Some(format!(
+                "{:?} {:?}",
+                outputs.uid(),
+                outputs.resource_version()
+            ))
+        };
+        let changing = cx.looks.changing(tf, &all, version);
+        let here = tf.namespace().unwrap_or_default();
+        let changing = changing.map(|key| key.seen_from(&here));
+        (upstream_changes::versions(tf, &all, version), changing)
+    }
+
+    /// The Secret with the outputs of `tf`.
+    pub(super) fn outputs_secret(&self, tf: &Terraform) -> Option<Arc<Secret>> {
+        let namespace = tf.namespace().unwrap_or_default();
+        let secrets = &self.session.cx.mirrors.secrets;
+        let secret = secrets.get(&namespace, &outputs::name(tf));
+        secret.filter(|secret| is_made_for(tf, &**secret))
+    }
+
+    pub(super) async fn find(&mut self, field: &str, which: &Which, query: Query) -> Found<Page> {
+        let Observer { cx, who, .. } = *self.session;
+        let found = cx.objects.find(field, which, who, query).await;
+        self.used.insert(which.clone());
+        found
+    }
+
+    pub(super) fn namespace(&self, of: Option<&String>) -> String {
+        let own = || self.session.tf.namespace().unwrap_or_default();
+        of.cloned().unwrap_or_else(own)
+    }
+
+    /// What `expression` gives for `object`.
+    pub(super) async fn evaluate(
+        &self,
+        place: &str,
+        named: &str,
+        expression: &str,
+        object: &DynamicObject,
+    ) -> Result<Value, Failure> {
+        let namespace = self.namespace(None);
+        let evaluator = &self.session.cx.evaluator;
+        let evaluated = Box::pin(evaluator.evaluate(&namespace, expression, object));
+        let Ok(evaluated) = timeout_at(self.evaluates_until, evaluated).await else {
+            let seconds = EXPRESSIONS.as_secs();
+            let message = format!(
+                "{place}: evaluating the expressions of this resource, including the wait for other \
+                 resources in its namespace, takes longer than {seconds} s"
+            );
+            return Err(waits("ExpressionTooSlow", message));
+        };
+        evaluated.map_err(|nothing| match &nothing {
+            Nothing::Invalid(why) => {
+                wrong("InvalidExpression", format!("{place}: {why}: {expression}"))
+            }
+            // They are read without their data.
+            Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
+                "InvalidExpression",
+                format!("{place}: of Secrets only the metadata is read: {expression}"),
+            ),
+            Nothing::Missing(why) => waits(
+                "FieldNotFound",
+                format!("{place}: {named} has no such field yet ({why}): {expression}"),
+            ),
+            Nothing::TooSlow => waits(
+                "ExpressionTooSlow",
+                format!(
+                    "{place}: {nothing} for {named}: {expression}; reduce the number of elements \
+                     that the expression iterates over"
+                ),
+            ),
+            Nothing::Unknown(why) => waits("ExpressionLost", format!("{place}: {why}")),
+        })
+    }
+}
+
+pub(crate) fn wrong(reason: &str, message: String) -> Failure {
+    Failure {
+        class: FailureClass::User,
+        reason: reason.to_owned(),
+        message,
+    }
+}

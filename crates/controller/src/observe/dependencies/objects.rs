@@ -1,0 +1,212 @@
+//! Tests of objects: that they are there, pass, or are gone.
+
+use alustan_api::report::Failure;
+use alustan_api::{ObjectTest, ObjectsGone};
+use alustan_core::dependency_graph;
+use alustan_core::observed::TestSeen;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::jiff::SignedDuration;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use kube::core::Duration;
+use serde_json::Value;
+
+use crate::error::{Error, Found};
+use crate::observe::dependencies::evaluation::{Stack, wrong};
+use crate::observe::inputs::waits;
+use crate::watch::dynamic::{MOST, Of, Query, Which};
+
+/// How many objects are named in a message.
+const NAMES: usize = 5;
+
+impl Stack<'_> {
+    pub(super) async fn tests(
+        &mut self,
+        list: &str,
+        tests: &[ObjectTest],
+    ) -> Result<Vec<TestSeen>, Error> {
+        let mut seen = Vec::new();
+        for (i, test) in tests.iter().enumerate() {
+            let field = format!("{list}[{i}]");
+            seen.push(TestSeen {
+                result: self.test(&field, test).await?,
+                timeout: signed(test.timeout),
+                field,
+            });
+        }
+        Ok(seen)
+    }
+
+    async fn test(&mut self, field: &str, test: &ObjectTest) -> Found<()> {
+        let which = Which {
+            api_version: test.api_version.clone(),
+            kind: test.kind.clone(),
+            namespace: self.namespace(test.namespace.as_ref()),
+            of: found!(of(field, test.name.as_ref(), test.selector.as_ref())),
+        };
+        let here = self.session.tf.namespace().unwrap_or_default();
+        let named = which.named(&here);
+        let (mut count, mut next) = (0, None);
+        loop {
+            let page = found!(self.find(field, &which, Query::Page(next)).await?);
+            for object in &page.items {
+                count += 1;
+                if count > MOST {
+                    let message = format!(
+                        "{field}.selector: {named} selects more than {MOST} objects; add labels to the \
+                         selector"
+                    );
+                    return Ok(Err(wrong("InvalidSelector", message)));
+                }
+                found!(self.passes(field, test, object).await);
+            }
+            next = page.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        if count == 0 {
+            let message =
+                format!("{field}: {named} does not exist; once it does, this goes on by itself");
+            return Ok(Err(waits("ObjectNotFound", message)));
+        }
+        Ok(Ok(()))
+    }
+
+    async fn passes(
+        &self,
+        field: &str,
+        test: &ObjectTest,
+        object: &DynamicObject,
+    ) -> Result<(), Failure> {
+        let named = format!("{} {}", test.kind, object.name_any());
+        if let Some(condition) = &test.condition {
+            has(field, &named, condition, object)?;
+        }
+        let Some(expression) = &test.cel else {
+            return Ok(());
+        };
+        let place = format!("{field}.cel");
+        match self.evaluate(&place, &named, expression, object).await? {
+            Value::Bool(true) => Ok(()),
+            Value::Bool(false) => {
+                let message = format!("{place}: {named} does not pass: {expression}");
+                Err(waits("ObjectNotReady", message))
+            }
+            _ => {
+                let message = format!("{place}: it gives neither true nor false");
+                Err(wrong("InvalidExpression", message))
+            }
+        }
+    }
+
+    pub(super) async fn gone(&mut self, all: &[ObjectsGone]) -> Result<Vec<TestSeen>, Error> {
+        let mut seen = Vec::new();
+        for (i, gone) in all.iter().enumerate() {
+            let field = format!("spec.destroyWaitFor[{i}]");
+            seen.push(TestSeen {
+                result: self.is_gone(&field, gone).await?,
+                timeout: signed(gone.timeout),
+                field,
+            });
+        }
+        Ok(seen)
+    }
+
+    async fn is_gone(&mut self, field: &str, gone: &ObjectsGone) -> Found<()> {
+        let which = Which {
+            api_version: gone.api_version.clone(),
+            kind: gone.kind.clone(),
+            namespace: self.namespace(gone.namespace.as_ref()),
+            of: found!(of(field, gone.name.as_ref(), gone.selector.as_ref())),
+        };
+        let here = self.session.tf.namespace().unwrap_or_default();
+        let named = which.named(&here);
+        let mut page = match self.find(field, &which, Query::UnmanagedMetadata).await? {
+            Ok(page) => page,
+            Err(failure) if failure.reason == "KindNotFound" => {
+                return self.is_kind_gone(field, gone).await;
+            }
+            Err(failure) => return Ok(Err(failure)),
+        };
+        // The resource itself goes last.
+        let own = self.session.tf.uid();
+        page.items.retain(|object| object.uid() != own);
+        let more = page.items.len().saturating_sub(NAMES);
+        let more = match page.next {
+            Some(_) => Some(format!("{named} selects more than {MOST} objects")),
+            None if more > 0 => Some(format!("and {more} more")),
+            None => None,
+        };
+        let first = page.items.iter().take(NAMES);
+        let first = first.map(|it| still_there(&gone.kind, it));
+        let left: Vec<_> = first.chain(more).collect();
+        if left.is_empty() {
+            return Ok(Ok(()));
+        }
+        let message = format!("{field}: must be gone first: {}", left.join(", "));
+        Ok(Err(waits("WaitingForDeletion", message)))
+    }
+
+    /// Whether the kind went with its whole API group, and with it every object of it. Where the
+    /// group is there, the kind is more likely misspelt.
+    async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> Found<()> {
+        let objects = &self.session.cx.objects;
+        if !objects.has_group(&gone.api_version).await? {
+            return Ok(Ok(()));
+        }
+        let message = format!(
+            "{field}: the cluster has no kind {} of {}: mend apiVersion and kind, or take the entry \
+             out if there is nothing to wait for",
+            gone.kind, gone.api_version
+        );
+        Ok(Err(waits("KindNotFound", message)))
+    }
+}
+
+/// An object that should be gone, and who keeps it.
+fn still_there(kind: &str, object: &DynamicObject) -> String {
+    let name = object.name_any();
+    if object.metadata.deletion_timestamp.is_none() {
+        return format!("{kind} {name} (not deleted yet)");
+    }
+    let finalizers = object.finalizers().join(", ");
+    format!("{kind} {name} (being deleted; its finalizers: {finalizers})")
+}
+
+fn has(field: &str, named: &str, kind: &str, object: &DynamicObject) -> Result<(), Failure> {
+    let conditions = object.data.pointer("/status/conditions");
+    let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+    let found = conditions.find(|it| it.get("type").and_then(Value::as_str) == Some(kind));
+    let text = |name: &str| found.and_then(|it| it.get(name)).and_then(Value::as_str);
+    match text("status") {
+        Some("True") => Ok(()),
+        Some(status) => {
+            let why = [text("reason"), text("message")].into_iter().flatten();
+            let why: Vec<_> = why.collect();
+            let message = format!(
+                "{field}.condition: {named} has {kind}={status}: {}",
+                why.join(": ")
+            );
+            Err(waits("ObjectNotReady", message))
+        }
+        None => {
+            let message = format!("{field}.condition: {named} has no condition {kind} yet");
+            Err(waits("ObjectNotReady", message))
+        }
+    }
+}
+
+fn of(field: &str, name: Option<&String>, selector: Option<&LabelSelector>) -> Result<Of, Failure> {
+    if let Some(name) = name {
+        return Ok(Of::Name(name.clone()));
+    }
+    let selector = dependency_graph::selector(selector);
+    let selector =
+        selector.map_err(|error| wrong("InvalidSelector", format!("{field}.{error}")))?;
+    Ok(Of::Labels(selector.to_string()))
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(std::time::Duration::from(duration)).unwrap_or(SignedDuration::MAX)
+}

@@ -1,0 +1,49 @@
+//! Pushes that senders told of: who follows what moved is asked about at once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use alustan_api::GitRepo;
+use alustan_source::RepositoryUrl;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::mpsc;
+use tracing::info;
+
+use crate::context::Context;
+use crate::http::{Push, Pushed};
+use crate::remote::queries;
+use crate::resource::Ref;
+
+/// Handles pushes until nobody sends any more.
+pub(crate) async fn follow(cx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
+    while let Some((push, told)) = pushes.recv().await {
+        let who = concerned(&cx, &push);
+        cx.answers.revisions.ask_now(&who);
+        info!(
+            repository = push.repositories.first().map(RepositoryUrl::remote),
+            reference = push.reference,
+            resources = who.len(),
+            "a push"
+        );
+        // The sender may not wait any more.
+        let _ = told.send(who.len());
+    }
+}
+
+fn concerned(cx: &Context, push: &Push) -> HashSet<Ref> {
+    let all = cx.resources.state();
+    let concerned = all.iter().filter(|resource| {
+        let tf = resource.0.as_ref();
+        tf.is_ok_and(|tf| is_concerned(&tf.spec.git_repo, push))
+    });
+    concerned
+        .map(|resource| ObjectRef::from_obj(&**resource))
+        .collect()
+}
+
+fn is_concerned(repo: &GitRepo, push: &Push) -> bool {
+    let url = RepositoryUrl::parse(&repo.url).ok();
+    let reference = queries::reference(repo).ok();
+    let both = url.zip(reference);
+    both.is_some_and(|(url, reference)| push.concerns(&url, &reference))
+}

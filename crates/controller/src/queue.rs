@@ -1,0 +1,523 @@
+//! Admission of runs and builds: `--max-concurrent-runs` and `--max-runs-per-namespace`, in the order of [`Queue`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use alustan_core::metrics;
+use alustan_core::observed::Key;
+use alustan_core::queue::{Class, Places, Queue, Running, Served, Waiting};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::resource::Ref;
+
+/// Refresh interval of the queue positions in status.
+pub(crate) const REFRESH: Duration = Duration::from_mins(5);
+
+/// Who runs, and who waits for a place.
+pub(crate) struct Dispatcher {
+    places: Places,
+    state: Mutex<State>,
+    wake: UnboundedSender<Ref>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether the runs that went on before this process are counted.
+    begun: bool,
+    running: Running,
+    queue: Queue,
+    served: Served,
+    /// How many places were given out.
+    places: u64,
+    /// Queue positions in status, by resource.
+    told: HashMap<Key, usize>,
+}
+
+/// So many places after its last one a namespace counts as one that never had any.
+const REMEMBERED: u64 = 10_000;
+
+/// How busy it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Runs that wait, by class.
+    pub(crate) waiting: BTreeMap<&'static str, i64>,
+    /// Since when the first of them waits, by class.
+    pub(crate) oldest: BTreeMap<&'static str, Timestamp>,
+    /// Runs that go on.
+    pub(crate) running: i64,
+    /// Runs that may go on at once.
+    pub(crate) places: i64,
+}
+
+/// The run is queued: no slot is free for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queued;
+
+impl Dispatcher {
+    /// `wake` receives resources that are admitted, and resources whose position changed.
+    pub(crate) fn new(places: Places, wake: UnboundedSender<Ref>) -> Self {
+        Self {
+            places,
+            state: Mutex::default(),
+            wake,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Counts the runs that went on before this process, once: nobody else may take their places.
+    /// Runs count as changes until [`running`](Self::running) reports their class.
+    pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.begun, true) {
+            let running = running().into_iter();
+            state
+                .running
+                .extend(running.map(|key| (key, Class::Change)));
+        }
+    }
+
+    /// Admits a run of `key` and returns how long it was queued; `None` if it was admitted before.
+    pub(crate) fn admit(
+        &self,
+        key: &Key,
+        class: Class,
+        now: Timestamp,
+    ) -> Result<Option<SignedDuration>, Queued> {
+        let mut state = self.state();
+        if state.running.contains(key) {
+            return Ok(None);
+        }
+        let since = state.queue.since(key).unwrap_or(now);
+        state.queue.insert(Waiting {
+            key: key.clone(),
+            class,
+            since,
+        });
+        let admitted = self.next(&state, now);
+        if admitted.contains(key) {
+            state.serve(key, class);
+            return Ok(Some(now.duration_since(since)));
+        }
+        // A changed class may have let others pass.
+        self.wake(&admitted);
+        Err(Queued)
+    }
+
+    /// Returns the position of `key` in the queue, from 1, in steps: from 100 on it is rounded up to two digits. It is constant
+    /// until [`refresh`](Self::refresh).
+    pub(crate) fn position(&self, key: &Key, now: Timestamp) -> usize {
+        let mut state = self.state();
+        if let Some(told) = state.told.get(key) {
+            return *told;
+        }
+        let admitted = self.next(&state, now);
+        let mut waiting = state.waiting(&admitted, now);
+        let position = rounded(waiting.position(|next| next == *key).unwrap_or_default() + 1);
+        drop(waiting);
+        state.told.insert(key.clone(), position);
+        position
+    }
+
+    /// Whether a run of `key` is queued, but neither admitted nor among the next runs, as many as there are slots.
+    pub(crate) fn is_far(&self, key: &Key, now: Timestamp) -> bool {
+        let state = self.state();
+        let admitted = self.next(&state, now);
+        let mut next = state.waiting(&admitted, now).take(self.places.all);
+        let is_queued = state.queue.since(key).is_some();
+        is_queued && !admitted.contains(key) && next.all(|next| next != *key)
+    }
+
+    /// Wakes resources that are admitted, and those whose position differs from the one in their status.
+    pub(crate) fn refresh(&self, now: Timestamp) {
+        let mut state = self.state();
+        let admitted = self.next(&state, now);
+        self.wake(&admitted);
+        let positions: Vec<(Key, usize)> = state
+            .waiting(&admitted, now)
+            .zip((1..).map(rounded))
+            .collect();
+        for (key, position) in positions {
+            let told = state.told.get_mut(&key);
+            if let Some(told) = told.filter(|told| **told != position) {
+                *told = position;
+                self.wake(&[key]);
+            }
+        }
+    }
+
+    /// How busy it is now.
+    pub(crate) fn load(&self) -> Load {
+        let state = self.state();
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let classes = [Class::Change, Class::Plan, Class::Drift];
+        let of = |class| state.queue.values().filter(|(it, _)| *it == class).count();
+        let mut oldest = BTreeMap::new();
+        for (class, since) in state.queue.values() {
+            metrics::older(&mut oldest, metrics::class(class), since);
+        }
+        Load {
+            oldest,
+            waiting: classes.map(|it| (metrics::class(it), count(of(it)))).into(),
+            running: count(state.running.len()),
+            places: count(self.places.all),
+        }
+    }
+
+    /// Records an active run of `key`. A build (class `None`) keeps the class it was admitted with.
+    pub(crate) fn running(&self, key: &Key, class: Option<Class>) {
+        let mut state = self.state();
+        state.leave(key);
+        let class = class.or_else(|| state.running.class(key));
+        state
+            .running
+            .insert(key.clone(), class.unwrap_or(Class::Change));
+    }
+
+    /// Whether `key` is admitted.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        self.state().running.contains(key)
+    }
+
+    /// Nothing of `key` runs or waits: its place, or the one it was called for, goes to the next.
+    pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
+        let mut state = self.state();
+        let waited = state.leave(key);
+        if state.running.remove(key) || waited {
+            self.call(&state, now);
+        }
+    }
+
+    /// Nobody can tell whether `key` still wants to run: it does not keep others waiting. What of it
+    /// runs goes on.
+    pub(crate) fn unknown(&self, key: &Key, now: Timestamp) {
+        let mut state = self.state();
+        if state.leave(key) {
+            self.call(&state, now);
+        }
+    }
+
+    /// Wakes those for whom there is a place.
+    fn call(&self, state: &State, now: Timestamp) {
+        self.wake(&self.next(state, now));
+    }
+
+    fn next(&self, state: &State, now: Timestamp) -> Vec<Key> {
+        self.places
+            .admit(&state.queue, &state.running, &state.served, now)
+    }
+
+    fn wake(&self, keys: &[Key]) {
+        for key in keys {
+            // The receiver lives as long as the controller.
+            let _ = self.wake.send(Ref::new(&key.name).within(&key.namespace));
+        }
+    }
+}
+
+impl State {
+    fn serve(&mut self, key: &Key, class: Class) {
+        self.leave(key);
+        self.running.insert(key.clone(), class);
+        self.places += 1;
+        self.served.insert(key.namespace.clone(), self.places);
+        let places = self.places;
+        self.served.retain(|_, last| *last + REMEMBERED > places);
+    }
+
+    /// Removes `key` from the queue. False if it was not queued.
+    fn leave(&mut self, key: &Key) -> bool {
+        self.told.remove(key);
+        self.queue.remove(key)
+    }
+
+    /// Queued runs that are not `admitted`, in order.
+    fn waiting<'a>(
+        &'a self,
+        admitted: &'a [Key],
+        now: Timestamp,
+    ) -> impl Iterator<Item = Key> + use<'a> {
+        let order = self.queue.order(&self.running, &self.served, now);
+        order.filter(|key| !admitted.contains(key))
+    }
+}
+
+/// Rounds a queue position up to two digits: most status patches of a long queue are saved.
+fn rounded(position: usize) -> usize {
+    let digits = position.checked_ilog10().unwrap_or_default();
+    let step = 10_usize.pow(digits.saturating_sub(1));
+    position.div_ceil(step) * step
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_place_that_gets_free_goes_to_the_next_in_the_queue() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let later = now + SignedDuration::from_secs(4);
+        let at_once = Ok(Some(SignedDuration::ZERO));
+        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), at_once);
+        assert_eq!(dispatcher.admit(&key("a"), Class::Change, now), Ok(None));
+        let queued = |name, class| dispatcher.admit(&key(name), class, now) == Err(Queued);
+        assert!(queued("b", Class::Drift));
+        assert_eq!(dispatcher.position(&key("b"), now), 1);
+        assert!(queued("c", Class::Change));
+        assert_eq!(dispatcher.position(&key("c"), now), 1);
+        dispatcher.refresh(later);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        assert_eq!(dispatcher.position(&key("b"), later), 2);
+        let load = dispatcher.load();
+        assert_eq!((load.running, load.places), (1, 1));
+        let waiting = [("change", 1), ("plan", 0), ("drift", 1)];
+        assert_eq!(load.waiting, BTreeMap::from(waiting));
+        assert_eq!(
+            load.oldest,
+            BTreeMap::from([("change", now), ("drift", now)])
+        );
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "c");
+        assert!(queued("b", Class::Drift));
+        dispatcher.refresh(later);
+        assert_eq!(dispatcher.position(&key("b"), later), 1);
+        let waited = Ok(Some(SignedDuration::from_secs(4)));
+        assert_eq!(dispatcher.admit(&key("c"), Class::Change, later), waited);
+    }
+
+    #[test]
+    fn free_slot_is_offered_to_the_run_that_passed_another() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"), None);
+        for name in ["b", "c"] {
+            let queued = dispatcher.admit(&key(name), Class::Change, now);
+            assert_eq!(queued, Err(Queued));
+        }
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        let reverted = dispatcher.admit(&key("b"), Class::Drift, now);
+        assert_eq!(reverted, Err(Queued));
+        assert_eq!(woken.try_recv().unwrap().name, "c");
+        dispatcher.refresh(now);
+        assert_eq!(woken.try_recv().unwrap().name, "c", "without a position");
+    }
+
+    #[test]
+    fn as_many_queued_runs_as_there_are_slots_are_near() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"), None);
+        for name in ["b", "c", "d"] {
+            let queued = dispatcher.admit(&key(name), Class::Change, now);
+            assert_eq!(queued, Err(Queued));
+        }
+        let far = || ["a", "b", "c", "d", "e"].map(|name| dispatcher.is_far(&key(name), now));
+        assert_eq!(far(), [false, false, true, true, false]);
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(far(), [false, false, false, true, false]);
+    }
+
+    #[test]
+    fn runs_from_before_a_restart_keep_their_places() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.begin(|| vec![key("a")]);
+        dispatcher.begin(|| unreachable!("it began already"));
+        assert_eq!(dispatcher.admit(&key("b"), Class::Change, now), Err(Queued));
+        dispatcher.idle(&key("a"), now);
+        assert!(dispatcher.admit(&key("b"), Class::Change, now).is_ok());
+    }
+
+    #[test]
+    fn build_for_a_drift_check_counts_as_one() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(2, 2), wake);
+        dispatcher.begin(|| vec![key("a")]);
+        dispatcher.running(&key("a"), Some(Class::Drift));
+        dispatcher.running(&key("a"), None);
+        let admitted = |name, class| dispatcher.admit(&key(name), class, now).is_ok();
+        assert!(!admitted("b", Class::Drift), "half of the slots");
+        assert!(admitted("c", Class::Plan));
+    }
+
+    #[test]
+    fn who_no_longer_wants_to_run_leaves_the_queue() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"), None);
+        let position = |name| {
+            assert_eq!(
+                dispatcher.admit(&key(name), Class::Change, now),
+                Err(Queued)
+            );
+            dispatcher.position(&key(name), now)
+        };
+        assert_eq!((position("b"), position("c")), (1, 2));
+        dispatcher.idle(&key("b"), now);
+        dispatcher.refresh(now);
+        assert_eq!(position("c"), 1);
+    }
+
+    #[test]
+    fn position_is_refreshed_in_steps_and_wakes_those_that_moved() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"), None);
+        let name = |number| format!("n{number:04}");
+        for number in 0..250 {
+            let key = key(&name(number));
+            assert!(dispatcher.admit(&key, Class::Change, at(number)).is_err());
+            dispatcher.position(&key, at(number));
+        }
+        let mut names = || {
+            let mut names = Vec::new();
+            while let Ok(who) = woken.try_recv() {
+                names.push(who.name);
+            }
+            names
+        };
+        dispatcher.refresh(at(250));
+        assert!(names().is_empty(), "nothing moved");
+        dispatcher.idle(&key(&name(0)), at(250));
+        assert!(names().is_empty(), "positions wait for the refresh");
+        assert_eq!(dispatcher.position(&key(&name(1)), at(250)), 2);
+        dispatcher.refresh(at(300));
+        // All up to the hundredth, and the first of each further ten.
+        let moved = (1..=100).chain((110..250).step_by(10));
+        assert_eq!(names(), moved.map(name).collect::<Vec<_>>());
+        assert_eq!(dispatcher.position(&key(&name(1)), at(300)), 1);
+    }
+
+    #[test]
+    fn each_end_wakes_one_of_five_thousand_queued_runs() {
+        const QUEUED: i64 = 5_000;
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(50, 0), wake);
+        let of = |who: &Ref| Key::new(who.namespace.clone().unwrap(), &who.name);
+        let mut running = Vec::new();
+        for number in 0..QUEUED {
+            let key = Key::new(format!("ns{}", number % 50), format!("n{number}"));
+            if dispatcher.admit(&key, Class::Change, at(number)).is_ok() {
+                running.push(key);
+            }
+        }
+        assert!(woken.try_recv().is_err(), "no slot is free");
+        assert_eq!(running.len(), 50);
+        let (mut started, mut wakes) = (running.len(), 0);
+        while let Some(ends) = running.pop() {
+            dispatcher.idle(&ends, at(QUEUED));
+            while let Ok(who) = woken.try_recv() {
+                wakes += 1;
+                if dispatcher
+                    .admit(&of(&who), Class::Change, at(QUEUED))
+                    .is_ok()
+                {
+                    running.push(of(&who));
+                    started += 1;
+                }
+            }
+        }
+        assert_eq!((started, wakes), (5_000, 4_950));
+        assert!(
+            dispatcher
+                .load()
+                .waiting
+                .values()
+                .all(|number| *number == 0)
+        );
+    }
+
+    #[test]
+    fn resource_without_a_run_wakes_nobody() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        dispatcher.running(&key("a"), None);
+        assert!(dispatcher.admit(&key("b"), Class::Change, now).is_err());
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        dispatcher.idle(&key("c"), now);
+        assert!(woken.try_recv().is_err());
+    }
+
+    #[test]
+    fn queue_positions_are_rounded_up_to_two_digits() {
+        let positions = [1, 9, 10, 99, 100, 101, 4_321].map(rounded);
+        assert_eq!(positions, [1, 9, 10, 99, 100, 110, 4_400]);
+    }
+
+    #[test]
+    fn one_that_cannot_be_looked_at_keeps_nobody_waiting() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        assert!(dispatcher.admit(&key("a"), Class::Change, now).is_ok());
+        for waits in ["b", "c"] {
+            assert!(dispatcher.admit(&key(waits), Class::Change, now).is_err());
+        }
+        dispatcher.unknown(&key("a"), now);
+        assert_eq!(dispatcher.load().running, 1, "its run may go on");
+        dispatcher.idle(&key("a"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "b");
+        dispatcher.unknown(&key("b"), now);
+        assert_eq!(woken.try_recv().unwrap().name, "c");
+        assert!(dispatcher.admit(&key("c"), Class::Change, now).is_ok());
+    }
+
+    #[test]
+    fn namespaces_take_turns_though_there_is_one_place_alone() {
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::new(Places::new(1, 0), wake);
+        let of = |namespace: &str, name: &str| Key::new(namespace, name);
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let all = [
+            ("greedy", "a"),
+            ("greedy", "b"),
+            ("greedy", "c"),
+            ("modest", "z"),
+        ];
+        assert!(
+            dispatcher
+                .admit(&of("greedy", "first"), Class::Change, at(0))
+                .is_ok()
+        );
+        for (second, (namespace, name)) in (1..).zip(all) {
+            let waits = dispatcher.admit(&of(namespace, name), Class::Change, at(second));
+            assert!(waits.is_err());
+        }
+        dispatcher.idle(&of("greedy", "first"), at(9));
+        assert!(
+            dispatcher
+                .admit(&of("greedy", "a"), Class::Change, at(9))
+                .is_err()
+        );
+        assert!(
+            dispatcher
+                .admit(&of("modest", "z"), Class::Change, at(9))
+                .is_ok()
+        );
+    }
+}

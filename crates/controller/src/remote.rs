@@ -1,0 +1,9 @@
+//! Queries of git servers, registries and pods, whose answers arrive later.
+
+pub(crate) mod answers;
+pub(crate) mod context_store;
+pub(crate) mod failure;
+pub(crate) mod git_refs;
+pub(crate) mod polled_cache;
+pub(crate) mod pruning;
+pub(crate) mod queries;

@@ -1,0 +1,51 @@
+//! Failures of queries to repositories and registries.
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_source::Revision;
+
+use crate::error::with_causes;
+
+/// What does not pass by itself waits for a person; it is asked for again all the same, so that
+/// the person need not tell us.
+pub(crate) fn class(transient: bool) -> FailureClass {
+    if transient {
+        FailureClass::Transient
+    } else {
+        FailureClass::User
+    }
+}
+
+pub(crate) fn source(error: &alustan_source::Error) -> Failure {
+    Failure {
+        class: class(error.is_transient()),
+        reason: error.reason().to_owned(),
+        message: chain("spec.gitRepo", error),
+    }
+}
+
+/// A failure to get the module at `revision`.
+pub(crate) fn at_commit(revision: &Revision, error: &alustan_source::Error) -> Failure {
+    let commit = revision.commit.as_str();
+    Failure {
+        message: chain(
+            &format!(
+                "spec.gitRepo at commit {}",
+                commit.get(..7).unwrap_or(commit)
+            ),
+            error,
+        ),
+        ..source(error)
+    }
+}
+
+pub(crate) fn registry(field: &str, error: &alustan_registry::Error) -> Failure {
+    Failure {
+        class: class(error.is_transient()),
+        reason: error.reason().to_owned(),
+        message: chain(field, error),
+    }
+}
+
+pub(crate) fn chain(field: &str, error: &dyn std::error::Error) -> String {
+    format!("{field}: {}", with_causes(error))
+}

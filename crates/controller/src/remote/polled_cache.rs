@@ -1,0 +1,629 @@
+//! Questions to the world outside the cluster. A reconcile never waits for an answer: it reads
+//! what is known, and is woken when that changes. One question is asked once, however many
+//! resources want to know.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_core::digest;
+use alustan_core::observed::Answer;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::backoff::doubled;
+use crate::metrics::{Asked, Metrics, Unanswered};
+use crate::resource::Ref;
+
+/// Asks once; called again for each further try.
+pub(crate) type Ask<V> =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<V, Failure>> + Send>> + Send + Sync>;
+
+/// Asks once, about the newest argument at the time of the question's turn. Returns that argument with the answer.
+pub(crate) type AskAbout<V, A> = Box<
+    dyn Fn(watch::Receiver<A>) -> Pin<Box<dyn Future<Output = (A, Result<V, Failure>)> + Send>>
+        + Send
+        + Sync,
+>;
+
+/// The first wait after a question went unanswered; it doubles up to [`LONGEST`].
+const FIRST: Duration = Duration::from_secs(2);
+/// The longest wait after a fault of the world. Far shorter than a run's: asking is cheap, and
+/// a repository that is back should be noticed.
+const LONGEST: Duration = Duration::from_mins(1);
+/// What the moments of different things are spread over.
+const DAY: Duration = Duration::from_hours(24);
+
+/// How often a question is asked anew. All questions about one thing fall due in the same moments,
+/// whenever each of them was asked first, so that they can be asked together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Every {
+    interval: Duration,
+    phase: Duration,
+}
+
+impl Every {
+    /// Once in each `interval`, for a question about `thing`.
+    pub(crate) fn new(interval: Duration, thing: &str) -> Self {
+        Self {
+            interval: interval.max(Duration::from_millis(1)),
+            phase: DAY.mul_f64(digest::fraction(thing)),
+        }
+    }
+
+    /// How long it is from `now` (counted from when the operator began) to the next moment: between
+    /// one and eleven tenths of the interval.
+    fn wait(self, now: Duration) -> Duration {
+        let millis = |time: Duration| i128::try_from(time.as_millis()).unwrap_or(i128::MAX);
+        let least = self.interval / 10;
+        let rest = (millis(self.phase) - millis(now + least)).rem_euclid(millis(self.interval));
+        least + Duration::from_millis(u64::try_from(rest).unwrap_or_default())
+    }
+}
+
+/// Answers by question. The argument `A` of a question may change: a newer one takes the place of the earlier one in the queue.
+pub(crate) struct PolledCache<V, A = ()> {
+    entries: Mutex<HashMap<String, Entry<V, A>>>,
+    began: Instant,
+    wake: UnboundedSender<Ref>,
+    metrics: Arc<Metrics>,
+    asked: Asked,
+}
+
+struct Entry<V, A> {
+    answer: Answer<V>,
+    /// The argument that is wanted.
+    about: watch::Sender<A>,
+    /// The argument of the answer.
+    answered: Option<A>,
+    /// Who wants to know, and how often anew.
+    users: HashMap<Ref, Option<Every>>,
+    /// The shortest of their intervals.
+    every: watch::Sender<Option<Every>>,
+    /// Tells the task not to wait.
+    now: Arc<Notify>,
+    task: Option<AbortHandle>,
+}
+
+impl<V, A: PartialEq> Entry<V, A> {
+    /// Whether a question, or one about a newer argument, has no answer yet.
+    fn is_open(&self) -> bool {
+        matches!(self.answer, Answer::Pending)
+            || self.answered.as_ref() != Some(&*self.about.borrow())
+    }
+
+    /// Sets the argument to `about` and discards a failure about another argument.
+    fn want(&mut self, about: A) {
+        let is_news = self.about.send_if_modified(|wanted| {
+            let is_news = *wanted != about;
+            *wanted = about;
+            is_news
+        });
+        if is_news && matches!(self.answer, Answer::Failed { .. }) {
+            self.answer = Answer::Pending;
+        }
+    }
+}
+
+impl<V, A> Entry<V, A> {
+    fn settle_interval(&self) {
+        let all = self.users.values().flatten();
+        let every = all.min_by_key(|every| every.interval).copied();
+        self.every
+            .send_if_modified(|now| std::mem::replace(now, every) != every);
+    }
+}
+
+impl<V, A> Drop for Entry<V, A> {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl<V: Clone + PartialEq + Send + 'static> PolledCache<V> {
+    /// Returns the answer to `question` and subscribes `who`. Polls with `ask` at the shortest interval of all subscribers; without
+    /// an interval, `ask` runs once.
+    pub(crate) fn get(
+        self: &Arc<Self>,
+        question: &str,
+        who: &Ref,
+        every: Option<Every>,
+        ask: Ask<V>,
+    ) -> Answer<V> {
+        let ask: AskAbout<V, ()> = Box::new(move |_| {
+            let answer = ask();
+            Box::pin(async move { ((), answer.await) })
+        });
+        self.get_about(question, (), who, every, ask)
+    }
+}
+
+impl<V, A> PolledCache<V, A>
+where
+    V: Clone + PartialEq + Send + 'static,
+    A: Clone + PartialEq + Send + Sync + 'static,
+{
+    /// No answers yet; `wake` gets the resources whose answers changed, `metrics` counts the answers
+    /// to what is `asked`.
+    pub(crate) fn new(
+        wake: UnboundedSender<Ref>,
+        metrics: Arc<Metrics>,
+        asked: Asked,
+    ) -> Arc<Self> {
+        let lookups = Arc::new(Self {
+            entries: Mutex::default(),
+            began: Instant::now(),
+            wake,
+            metrics,
+            asked,
+        });
+        let me: Weak<Self> = Arc::downgrade(&lookups);
+        lookups.metrics.will_ask(asked, me);
+        lookups
+    }
+
+    /// Like [`get`](PolledCache::get), with an argument. A newer argument replaces the earlier one in the queue; until it has an
+    /// answer, the earlier answer is returned.
+    pub(crate) fn get_about(
+        self: &Arc<Self>,
+        question: &str,
+        about: A,
+        who: &Ref,
+        every: Option<Every>,
+        ask: AskAbout<V, A>,
+    ) -> Answer<V> {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(question) {
+            entry.users.insert(who.clone(), every);
+            entry.settle_interval();
+            entry.want(about);
+            return entry.answer.clone();
+        }
+        let (sender, receiver) = watch::channel(every);
+        let (about, wanted) = watch::channel(about);
+        let now = Arc::<Notify>::default();
+        let due = Due {
+            every: receiver,
+            about: wanted,
+            now: now.clone(),
+        };
+        let task = tokio::spawn(answer(
+            Arc::downgrade(self),
+            question.to_owned(),
+            self.began,
+            due,
+            ask,
+        ));
+        let entry = Entry {
+            answer: Answer::Pending,
+            about,
+            answered: None,
+            users: HashMap::from([(who.clone(), every)]),
+            every: sender,
+            now,
+            task: Some(task.abort_handle()),
+        };
+        entries.insert(question.to_owned(), entry);
+        Answer::Pending
+    }
+
+    /// The answer to `question`, if somebody asked it.
+    pub(crate) fn peek(&self, question: &str, who: &Ref) -> Option<Answer<V>> {
+        let mut entries = self.entries.lock();
+        let entry = entries.get_mut(question)?;
+        entry.users.entry(who.clone()).or_default();
+        Some(entry.answer.clone())
+    }
+
+    /// Asks every question of these resources again, without waiting until it is due.
+    pub(crate) fn ask_now(&self, who: &HashSet<Ref>) {
+        let entries = self.entries.lock();
+        let entries = entries.values();
+        let theirs = entries.filter(|entry| entry.users.keys().any(|user| who.contains(user)));
+        theirs.for_each(|entry| entry.now.notify_one());
+    }
+
+    /// Whether a question of `who` has no answer yet.
+    pub(crate) fn is_asking(&self, who: &Ref) -> bool {
+        let entries = self.entries.lock();
+        let mut asked = entries.values();
+        asked.any(|entry| entry.is_open() && entry.users.contains_key(who))
+    }
+
+    /// Forgets the questions of `who` that are not in `used`; nobody asks on for nobody.
+    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
+        let mut entries = self.entries.lock();
+        entries.retain(|question, entry| {
+            if !used.contains(question) {
+                entry.users.remove(who);
+                entry.settle_interval();
+            }
+            !entry.users.is_empty()
+        });
+    }
+
+    /// Stores an answer and wakes who waits for it. False when nobody does any more.
+    fn store(&self, question: &str, about: A, answer: Answer<V>) -> bool {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(question) else {
+            return false;
+        };
+        let answer = match answer {
+            Answer::Failed {
+                failure, retry_at, ..
+            } => Answer::Failed {
+                failure,
+                last: entry
+                    .answer
+                    .value()
+                    .filter(|_| entry.answered.as_ref() == Some(&about))
+                    .cloned(),
+                retry_at,
+            },
+            other => other,
+        };
+        let news = !same(&entry.answer, &answer);
+        entry.answer = answer;
+        entry.answered = Some(about);
+        if news {
+            for user in entry.users.keys() {
+                // The receiver lives as long as the controller.
+                let _ = self.wake.send(user.clone());
+            }
+        }
+        true
+    }
+}
+
+impl<V: Send, A: Send + Sync> Unanswered for PolledCache<V, A> {
+    fn unanswered(&self) -> Vec<Ref> {
+        let entries = self.entries.lock();
+        let failed = entries.values().filter(|entry| {
+            matches!(&entry.answer, Answer::Failed { failure, .. } if failure.class == FailureClass::Transient)
+        });
+        failed
+            .flat_map(|entry| entry.users.keys().cloned())
+            .collect()
+    }
+}
+
+/// Whether two answers say the same; when a failure is asked again is no news.
+fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
+    match (one, other) {
+        (
+            Answer::Failed { failure, last, .. },
+            Answer::Failed {
+                failure: also,
+                last: before,
+                ..
+            },
+        ) => failure == also && last == before,
+        (one, other) => one == other,
+    }
+}
+
+/// Argument and schedule of a question.
+struct Due<A> {
+    every: watch::Receiver<Option<Every>>,
+    about: watch::Receiver<A>,
+    now: Arc<Notify>,
+}
+
+async fn answer<V, A>(
+    lookups: Weak<PolledCache<V, A>>,
+    question: String,
+    began: Instant,
+    mut due: Due<A>,
+    ask: AskAbout<V, A>,
+) where
+    V: Clone + PartialEq + Send + 'static,
+    A: Clone + PartialEq + Send + Sync + 'static,
+{
+    let (mut failures, mut before) = (0_u32, None);
+    loop {
+        let asked = Instant::now();
+        let (about, result) = ask(due.about.clone()).await;
+        let failure = result.as_ref().err();
+        if let Some(lookups) = lookups.upgrade() {
+            lookups.metrics.answered(lookups.asked, failure);
+        }
+        if before.replace(about.clone()) != Some(about.clone()) {
+            failures = 0;
+        }
+        let failed = failure.map(|failure| failure.class);
+        failures = failed.map_or(0, |_| failures + 1);
+        let wait = |every: Option<Every>| {
+            let next = every.map(|every| every.wait(asked - began));
+            match failed {
+                None => next,
+                Some(class) => Some(pause(failures, class, next)),
+            }
+        };
+        let answer = match result {
+            Ok(value) => Answer::Known(value),
+            Err(failure) => Answer::Failed {
+                failure,
+                last: None,
+                retry_at: after(wait(*due.every.borrow())),
+            },
+        };
+        let wanted = lookups
+            .upgrade()
+            .is_some_and(|lookups| lookups.store(&question, about.clone(), answer));
+        if !wanted || due.wait(asked, &about, wait).await.is_none() {
+            return;
+        }
+    }
+}
+
+fn after(wait: Option<Duration>) -> Timestamp {
+    let wait = SignedDuration::try_from(wait.unwrap_or(LONGEST));
+    Timestamp::now() + wait.unwrap_or(SignedDuration::from_mins(1))
+}
+
+impl<A: PartialEq> Due<A> {
+    /// Sleeps until the question is due again. A shorter interval, a call of `ask_now` and another argument than `answered` end the
+    /// sleep. `None` if the question has no users any more.
+    async fn wait(
+        &mut self,
+        asked: Instant,
+        answered: &A,
+        wait: impl Fn(Option<Every>) -> Option<Duration>,
+    ) -> Option<()> {
+        loop {
+            if *self.about.borrow_and_update() != *answered {
+                return Some(());
+            }
+            let due = wait(*self.every.borrow_and_update()).map(|wait| asked + wait);
+            let sleep = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = sleep => return Some(()),
+                () = self.now.notified() => return Some(()),
+                changed = self.every.changed() => changed.ok()?,
+                changed = self.about.changed() => changed.ok()?,
+            }
+        }
+    }
+}
+
+fn pause(failures: u32, class: FailureClass, next: Option<Duration>) -> Duration {
+    match class {
+        FailureClass::Transient => doubled(FIRST, failures, LONGEST),
+        FailureClass::Module | FailureClass::User => next.unwrap_or(LONGEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn who(name: &str) -> Ref {
+        Ref::new(name).within("ns")
+    }
+
+    fn counting(asked: &Arc<AtomicUsize>, fail_first: usize) -> Ask<usize> {
+        let asked = asked.clone();
+        Box::new(move || {
+            let n = asked.fetch_add(1, Ordering::SeqCst);
+            let failure = Failure {
+                class: FailureClass::Transient,
+                reason: "RepositoryUnreachable".to_owned(),
+                message: "no route".to_owned(),
+            };
+            Box::pin(async move { if n < fail_first { Err(failure) } else { Ok(n) } })
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_question_of_many_is_asked_once_and_wakes_all() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let asked = Arc::new(AtomicUsize::new(0));
+        for name in ["a", "b", "c"] {
+            assert_eq!(
+                lookups.get("q", &who(name), None, counting(&asked, 0)),
+                Answer::Pending
+            );
+        }
+        for _ in 0..3 {
+            woken.recv().await.unwrap();
+        }
+        assert_eq!(
+            lookups.get("q", &who("a"), None, counting(&asked, 0)),
+            Answer::Known(0)
+        );
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_told_and_asked_again_until_it_passes() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let ask = || counting(&asked, 2);
+        lookups.get("q", &who("a"), None, ask());
+        assert!(lookups.is_asking(&who("a")) && !lookups.is_asking(&who("b")));
+        woken.recv().await.unwrap();
+        assert!(!lookups.is_asking(&who("a")));
+        assert!(matches!(
+            lookups.peek("q", &who("a")),
+            Some(Answer::Failed { last: None, .. })
+        ));
+        // The second failure is no news.
+        woken.recv().await.unwrap();
+        assert_eq!(lookups.peek("q", &who("a")), Some(Answer::Known(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gets_no_answer_is_told_until_one_comes() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let asked = Arc::new(AtomicUsize::new(0));
+        for name in ["a", "b"] {
+            lookups.get("q", &who(name), None, counting(&asked, 1));
+        }
+        lookups.get("p", &who("c"), None, counting(&Arc::default(), 0));
+        for _ in 0..3 {
+            woken.recv().await.unwrap();
+        }
+        let mut unanswered = lookups.unanswered();
+        unanswered.sort_by(|one, other| one.name.cmp(&other.name));
+        assert_eq!(unanswered, [who("a"), who("b")]);
+        woken.recv().await.unwrap();
+        assert_eq!(lookups.unanswered(), []);
+        // What is wrong with the question itself is no such fault.
+        let ask: Ask<usize> = Box::new(|| {
+            let failure = Failure {
+                class: FailureClass::User,
+                reason: "BranchNotFound".to_owned(),
+                message: String::new(),
+            };
+            Box::pin(async move { Err(failure) })
+        });
+        lookups.get("r", &who("d"), None, ask);
+        while woken.recv().await != Some(who("d")) {}
+        assert_eq!(lookups.unanswered(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_interval_counts_at_once_and_the_shortest_for_all() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let get = |name, minutes| {
+            let every = Some(Every::new(Duration::from_mins(minutes), "q"));
+            lookups.get("q", &who(name), every, counting(&asked, 0))
+        };
+        get("a", 600);
+        woken.recv().await.unwrap();
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        get("b", 10);
+        tokio::time::sleep(Duration::from_mins(7)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        lookups.keep(&who("b"), &HashSet::new());
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_is_asked_at_once_for_who_cannot_wait() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let hour = Some(Every::new(Duration::from_hours(1), "q"));
+        let (mine, other) = (Arc::default(), Arc::default());
+        lookups.get("q", &who("a"), hour, counting(&mine, 0));
+        lookups.get("p", &who("b"), hour, counting(&other, 0));
+        woken.recv().await.unwrap();
+        woken.recv().await.unwrap();
+        lookups.ask_now(&HashSet::from([who("a"), who("c")]));
+        assert_eq!(woken.recv().await, Some(who("a")));
+        let asked = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        assert_eq!((asked(&mine), asked(&other)), (2, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn newer_argument_keeps_the_place_of_the_one_before() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let turns = Arc::new(tokio::sync::Semaphore::new(0));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let get = |about: usize| {
+            let (turns, begun) = (turns.clone(), begun.clone());
+            let ask: AskAbout<usize, usize> = Box::new(move |about| {
+                let (turns, begun) = (turns.clone(), begun.clone());
+                Box::pin(async move {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    turns.acquire().await.unwrap().forget();
+                    let about = *about.borrow();
+                    let failure = Failure {
+                        class: FailureClass::User,
+                        reason: "Odd".to_owned(),
+                        message: String::new(),
+                    };
+                    let answer = if about % 2 == 0 {
+                        Ok(about)
+                    } else {
+                        Err(failure)
+                    };
+                    (about, answer)
+                })
+            });
+            lookups.get_about("q", about, &who("a"), None, ask)
+        };
+        assert_eq!(get(2), Answer::Pending);
+        tokio::task::yield_now().await;
+        assert_eq!(get(4), Answer::Pending);
+        turns.add_permits(1);
+        woken.recv().await.unwrap();
+        assert_eq!(get(4), Answer::Known(4));
+        assert!(!lookups.is_asking(&who("a")));
+        assert_eq!(
+            begun.load(Ordering::SeqCst),
+            1,
+            "the question was not dropped"
+        );
+        // The answer about the older argument counts until the next answer.
+        assert_eq!(get(5), Answer::Known(4));
+        assert!(lookups.is_asking(&who("a")));
+        turns.add_permits(1);
+        woken.recv().await.unwrap();
+        assert!(matches!(get(5), Answer::Failed { last: None, .. }));
+        assert!(!lookups.is_asking(&who("a")));
+        // A failure about an older argument does not.
+        assert_eq!(get(6), Answer::Pending);
+        turns.add_permits(1);
+        woken.recv().await.unwrap();
+        assert_eq!(get(6), Answer::Known(6));
+        assert_eq!(begun.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn questions_about_one_thing_fall_due_together() {
+        let every = |minutes| Every::new(Duration::from_mins(minutes), "a repository");
+        let first = every(5).wait(Duration::ZERO);
+        for seconds in [1, 7, 40, 200, 299, 3000] {
+            let now = Duration::from_secs(seconds);
+            let wait = every(5).wait(now);
+            let apart = (now + wait).abs_diff(first).as_millis();
+            assert_eq!(apart % Duration::from_mins(5).as_millis(), 0, "{wait:?}");
+            let range = Duration::from_secs(30)..=Duration::from_secs(330);
+            assert!(range.contains(&wait), "{wait:?}");
+        }
+        // Every moment of the longer interval is one of the shorter.
+        let apart = every(60).wait(first).as_millis();
+        assert_eq!(apart % Duration::from_mins(5).as_millis(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_nobody_has_any_more_is_not_asked_again() {
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookups = PolledCache::new(wake, Metrics::new(), Asked::Api);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let minute = Some(Every::new(Duration::from_mins(1), "q"));
+        lookups.get("q", &who("a"), minute, counting(&asked, 0));
+        woken.recv().await.unwrap();
+        lookups.keep(&who("a"), &HashSet::new());
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(lookups.peek("q", &who("a")), None);
+    }
+}

@@ -1,0 +1,490 @@
+//! Images that nobody needs any more, by the resource's own choice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::labels::{COMPONENT, Component};
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::key;
+use alustan_api::{Prune, Terraform};
+use alustan_core::digest as hash;
+use alustan_core::model::image::ImagePlan;
+use alustan_core::objects::secrets;
+use alustan_core::observed::Answer;
+use alustan_core::status::events::Event;
+use alustan_registry::{Access, Digest, DockerConfig, ImageName, Policy, Registry, Used, choose};
+use alustan_source::Turns;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::leader::Leader;
+use crate::memory::Memory;
+use crate::mirrors::Mirrors;
+use crate::observe::session::Observer;
+use crate::remote::answers::Pruned;
+use crate::remote::failure::registry;
+use crate::remote::polled_cache::Ask;
+use crate::remote::queries::{access, identity, image_name};
+use crate::report::events::publish;
+
+/// How often a repository is looked through, besides after each new image; in seconds.
+const EVERY: i64 = 86_400;
+/// Maximum number of repositories that are looked through at the same time. What a repository holds may take 50 MiB of
+/// memory.
+pub(crate) const AT_ONCE: usize = 2;
+/// Maximum time for one repository, without the wait for its turn. A registry that answers slowly must not keep the turn.
+const LONGEST: Duration = Duration::from_mins(20);
+/// The field, for messages.
+const FIELD: &str = "spec.containerRegistry.prune";
+
+impl Observer<'_> {
+    /// Has the resource's repository looked through, once its own image is pinned, and tells what came
+    /// of it once.
+    pub(crate) async fn prune(
+        &self,
+        prune: &Prune,
+        plan: &ImagePlan,
+        namespace: &str,
+        docker: Option<&DockerConfig>,
+    ) {
+        let (cx, tf) = (self.cx, self.tf);
+        let question = match self.question(prune, plan, namespace, docker) {
+            Ok(question) => question,
+            Err(trouble) => return self.tell_pruned(&Err(trouble), "").await,
+        };
+        self.use_question(&question.text);
+        let answer = cx
+            .answers
+            .pruned
+            .get(&question.text, self.who, None, question.ask);
+        if let Answer::Known(Pruned { removed, trouble }) = answer {
+            let place = &tf.spec.container_registry.image_name;
+            let done = format!("{FIELD}: removed {removed} images and contexts from {place}");
+            if removed > 0 {
+                self.tell_pruned(&Ok(done), &question.text).await;
+            }
+            if let Some(trouble) = trouble {
+                self.tell_pruned(&Err(trouble), "").await;
+            }
+        }
+    }
+
+    fn question(
+        &self,
+        prune: &Prune,
+        plan: &ImagePlan,
+        namespace: &str,
+        docker: Option<&DockerConfig>,
+    ) -> Result<Question, Failure> {
+        let (cx, tf) = (self.cx, self.tf);
+        let name = image_name(tf)?;
+        let access = access(cx, tf, &name, docker)?;
+        let policy = Policy {
+            keep: usize::try_from(prune.keep).unwrap_or(usize::MAX),
+            older_than: prune.older_than.into(),
+        };
+        let work = Work {
+            registry: cx.registry.clone(),
+            mirrors: cx.mirrors.clone(),
+            memory: cx.memory.clone(),
+            leader: cx.leader.clone(),
+            turns: cx.prunings.clone(),
+            namespace: namespace.to_owned(),
+            policy,
+            text: format!(
+                "prune {name} of {namespace} by {policy:?} with {} on day {} as {}",
+                plan.tag,
+                day(tf, Timestamp::now()),
+                identity(&access, docker)
+            ),
+            access,
+            name,
+        };
+        let text = work.text.clone();
+        let work = Arc::new(work);
+        // What is needed is known for now only: it is not asked again by itself.
+        let ask: Ask<Pruned> = Box::new(move || {
+            let work = work.clone();
+            Box::pin(async move { Ok(work.run(Timestamp::now()).await) })
+        });
+        Ok(Question { text, ask })
+    }
+
+    async fn tell_pruned(&self, what: &Result<String, Failure>, of: &str) {
+        let (warning, reason, note) = match what {
+            Ok(note) => (false, "Pruned".to_owned(), note.clone()),
+            Err(trouble) => {
+                let advice =
+                    "; nothing else depends on it; remove the field to hear no more of this";
+                (
+                    true,
+                    trouble.reason.clone(),
+                    format!("{}{advice}", trouble.message),
+                )
+            }
+        };
+        if self.cx.memory.is_news(self.who, &reason, of) {
+            let event = Event {
+                warning,
+                reason,
+                note,
+            };
+            publish(
+                &self.cx.client,
+                &self.cx.instance,
+                &self.tf.object_ref(&()),
+                event,
+            )
+            .await;
+        }
+    }
+}
+
+struct Question {
+    text: String,
+    ask: Ask<Pruned>,
+}
+
+/// One look through a repository.
+struct Work {
+    registry: Registry,
+    name: ImageName,
+    access: Access,
+    mirrors: Arc<Mirrors>,
+    memory: Arc<Memory>,
+    leader: Leader,
+    turns: Arc<Turns>,
+    namespace: String,
+    policy: Policy,
+    text: String,
+}
+
+impl Work {
+    async fn run(&self, now: Timestamp) -> Pruned {
+        let _turn = self.turns.take(&Arc::from(self.namespace.as_str())).await;
+        let mut removed = 0;
+        let done = timeout(LONGEST, self.remove(now, &mut removed)).await;
+        let trouble = done.unwrap_or_else(|_| Err(self.too_slow())).err();
+        Pruned { removed, trouble }
+    }
+
+    fn too_slow(&self) -> Failure {
+        Failure {
+            class: FailureClass::Transient,
+            reason: "PruneTimeout".to_owned(),
+            message: format!(
+                "{FIELD}: failed to remove all old images and contexts from {} within {} minutes; the \
+                 remaining ones are removed by the next pruning, within a day",
+                self.name,
+                LONGEST.as_secs() / 60
+            ),
+        }
+    }
+
+    async fn remove(&self, now: Timestamp, removed: &mut usize) -> Result<(), Failure> {
+        let refused = |error| registry(FIELD, &error);
+        let found = self.registry.inventory(&self.name, &self.access).await;
+        let found = found.map_err(refused)?;
+        // A large repository takes a while: what is needed is asked for after it.
+        let used = self.needed()?;
+        for digest in choose(&found, &self.namespace, &used, self.policy, now) {
+            // Another replica may know of more that is needed.
+            if !self.leader.leads() {
+                break;
+            }
+            let deleted = self.registry.delete(&self.name, &digest, &self.access);
+            deleted.await.map_err(refused)?;
+            *removed += 1;
+        }
+        Ok(())
+    }
+
+    /// What resources need now.
+    fn needed(&self) -> Result<Used, Failure> {
+        let kept = self.mirrors.secrets.filter(|secret| {
+            let component = secret.labels().get(COMPONENT).map(String::as_str);
+            [Component::Pin, Component::Record]
+                .map(Component::as_str)
+                .map(Some)
+                .contains(&component)
+        });
+        used(&kept, &self.memory)
+    }
+}
+
+/// What resources need, whoever and wherever they are: what is planned, pinned, and what last ran. A Secret that
+/// cannot be read may need anything. An image of an old commit is as old as that commit, even before its first run.
+fn used(kept: &[Arc<Secret>], memory: &Memory) -> Result<Used, Failure> {
+    let contexts = memory.artifacts();
+    let contexts = contexts
+        .iter()
+        .filter_map(|digest| Digest::parse(digest).ok());
+    let mut used = Used {
+        digests: contexts.collect(),
+        tags: memory.planned().into_iter().collect(),
+    };
+    for secret in kept {
+        let data = secret.data.iter().flatten();
+        for (name, value) in data {
+            let needs = match name.as_str() {
+                secrets::PIN => Some(read::<Needs>(secret, &value.0)?),
+                key::RECORD => read::<Ran>(secret, &value.0)?.run,
+                _ => None,
+            };
+            if let Some(needs) = needs {
+                needs.add_to(&mut used);
+            }
+        }
+    }
+    Ok(used)
+}
+
+/// What a pin and a run tell of images; whatever else is in there may be of another version.
+#[derive(Deserialize)]
+struct Needs {
+    image: String,
+    tag: String,
+    artifact: Option<String>,
+    base: Option<String>,
+    before: Option<Box<Self>>,
+}
+
+/// The run record.
+#[derive(Deserialize)]
+struct Ran {
+    run: Option<Needs>,
+}
+
+impl Needs {
+    fn add_to(self, used: &mut Used) {
+        used.tags.insert(self.tag);
+        let images = [Some(self.image), self.artifact, self.base];
+        let digests = images.iter().flatten().filter_map(|it| digest_of(it));
+        used.digests.extend(digests);
+        if let Some(before) = self.before {
+            before.add_to(used);
+        }
+    }
+}
+
+fn digest_of(image: &str) -> Option<Digest> {
+    Digest::parse(image.split_once('@')?.1).ok()
+}
+
+fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|_| Failure {
+        class: FailureClass::Transient,
+        reason: "PruneSkipped".to_owned(),
+        message: format!(
+            "{FIELD}: nothing is removed, since nobody can tell what is needed: Secret {} in namespace {} cannot \
+             be read",
+            secret.name_any(),
+            secret.namespace().unwrap_or_default()
+        ),
+    })
+}
+
+/// The resource's own day.
+fn day(tf: &Terraform, now: Timestamp) -> i64 {
+    let whole = Duration::from_secs(EVERY.unsigned_abs());
+    let offset = whole.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));
+    let offset = i64::try_from(offset.as_secs()).unwrap_or_default();
+    (now.as_second() + offset).div_euclid(EVERY)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::Router;
+    use axum::extract::Path;
+    use axum::routing::get;
+    use k8s_openapi::ByteString;
+    use kube::runtime::reflector::{self, ObjectRef};
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::write_through_cache::WriteThroughCache;
+
+    /// The pruning of a repository. Each request to its registry may take two hours.
+    fn work(host: SocketAddr, name: &str, turns: &Arc<Turns>) -> Work {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let options = alustan_registry::Options {
+            timeout: Duration::from_hours(2),
+            ..alustan_registry::Options::default()
+        };
+        Work {
+            registry: Registry::new(options).unwrap(),
+            name: ImageName::parse(&format!("{host}/team/{name}")).unwrap(),
+            access: Access {
+                insecure: true,
+                ..Access::default()
+            },
+            mirrors: Arc::new(Mirrors {
+                secrets: WriteThroughCache::new(reflector::store().0),
+                config_maps: WriteThroughCache::new(reflector::store().0),
+                claims: WriteThroughCache::new(reflector::store().0),
+                jobs: WriteThroughCache::new(reflector::store().0),
+                pods: WriteThroughCache::new(reflector::store().0),
+                listed: watch::channel(0).1,
+            }),
+            memory: Arc::default(),
+            leader: Leader::leading(),
+            turns: turns.clone(),
+            namespace: "uid".to_owned(),
+            policy: Policy {
+                keep: 0,
+                older_than: Duration::ZERO,
+            },
+            text: String::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn repositories_are_looked_through_in_turns() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = server.local_addr().unwrap();
+        let turns = Turns::new(1);
+        for name in ["a", "b"] {
+            let work = work(host, name, &turns);
+            tokio::spawn(async move { work.run(Timestamp::now()).await });
+        }
+        let first = server.accept().await.unwrap();
+        let second = timeout(Duration::from_millis(200), server.accept());
+        assert!(second.await.is_err());
+        drop(first);
+        server.accept().await.unwrap();
+    }
+
+    /// Serves the repository `team/a` with two old images. Counts deletions and answers the first one only.
+    async fn serve_slow_deletions() -> (SocketAddr, watch::Receiver<usize>) {
+        let (deletions, counted) = watch::channel(0_usize);
+        let tags = json!({"tags": ["a".repeat(40), "b".repeat(40)]}).to_string();
+        let config = json!({
+            "created": "2020-01-02T03:04:05Z",
+            "config": {"Labels": {"io.alustan.namespace": "uid"}},
+        })
+        .to_string();
+        let manifest = |Path(tag): Path<String>| async move {
+            let config = Digest::of(b"config");
+            json!({"tag": tag, "config": {"digest": config.as_str()}}).to_string()
+        };
+        let delete = move || {
+            let deletions = deletions.clone();
+            async move {
+                deletions.send_modify(|number| *number += 1);
+                let is_first = *deletions.borrow() == 1;
+                if !is_first {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let router = Router::new()
+            .route("/v2/", get("{}"))
+            .route("/v2/team/a/tags/list", get(tags))
+            .route(
+                "/v2/team/a/manifests/{reference}",
+                get(manifest).delete(delete),
+            )
+            .route("/v2/team/a/blobs/{digest}", get(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        (host, counted)
+    }
+
+    #[tokio::test]
+    async fn slow_deletions_end_after_20_minutes() {
+        let (host, mut deletions) = serve_slow_deletions().await;
+        let turns = Turns::new(1);
+        let work = work(host, "a", &turns);
+        let pruning = tokio::spawn(async move { work.run(Timestamp::now()).await });
+        deletions.wait_for(|number| *number == 2).await.unwrap();
+        // Nothing but the limit ends the wait for the second answer from here on.
+        tokio::time::pause();
+        let pruned = pruning.await.unwrap();
+        assert_eq!(pruned.removed, 1);
+        let trouble = pruned.trouble.unwrap();
+        assert_eq!(trouble.reason, "PruneTimeout");
+        assert!(trouble.message.contains("within 20 minutes"), "{trouble:?}");
+        assert!(turns.take(&Arc::from("other")).await.is_some());
+    }
+
+    fn digest(text: &str) -> Digest {
+        Digest::of(text.as_bytes())
+    }
+
+    fn image(text: &str) -> String {
+        format!("h/x@{}", digest(text))
+    }
+
+    fn kept(name: &str, value: &Value) -> Arc<Secret> {
+        Arc::new(Secret {
+            data: Some([(name.to_owned(), ByteString(value.to_string().into_bytes()))].into()),
+            ..Secret::default()
+        })
+    }
+
+    #[test]
+    fn what_is_pinned_and_what_ran_is_needed() {
+        let pin = |name: &str| {
+            json!({
+                "number": 1, "image": image(name), "tag": format!("tag-{name}"),
+                "artifact": image(&format!("{name} context")),
+            })
+        };
+        let mut now = pin("now");
+        now["before"] = pin("before");
+        let all = [
+            kept(secrets::PIN, &now),
+            kept(key::RECORD, &json!({"run": pin("last"), "number": 3})),
+            kept(key::RECORD, &json!({"number": 0})),
+            kept("outputs", &json!("no")),
+        ];
+        let memory = Memory::default();
+        memory.set_planned(&ObjectRef::new("planned"), "planned");
+        memory.set_planned(&ObjectRef::new("of-another"), "planned-for-another");
+        let used = used(&all, &memory).unwrap();
+        let names = ["now", "before", "last"];
+        let digests = names
+            .into_iter()
+            .flat_map(|name| [name.to_owned(), format!("{name} context")]);
+        assert_eq!(used.digests, digests.map(|name| digest(&name)).collect());
+        let tags = [
+            "planned",
+            "planned-for-another",
+            "tag-now",
+            "tag-before",
+            "tag-last",
+        ]
+        .map(str::to_owned);
+        assert_eq!(used.tags, tags.into());
+    }
+
+    #[test]
+    fn what_cannot_be_read_may_need_anything() {
+        for (name, value) in [(secrets::PIN, json!({})), (key::RECORD, json!({"run": {}}))] {
+            let failure = used(&[kept(name, &value)], &Memory::default()).unwrap_err();
+            assert_eq!(failure.reason, "PruneSkipped");
+        }
+    }
+
+    #[test]
+    fn each_resource_has_its_own_day() {
+        let tf: Terraform = serde_json::from_value(json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": {"name": "a", "uid": "u"},
+            "spec": {"gitRepo": {"url": "https://h/r"}, "containerRegistry": {"imageName": "h/x"}},
+        }))
+        .unwrap();
+        let at = |second| day(&tf, Timestamp::from_second(second).unwrap());
+        assert_eq!(at(1_000_000 + EVERY), at(1_000_000) + 1);
+        let days: std::collections::BTreeSet<i64> = (0..24).map(|hour| at(hour * 3600)).collect();
+        assert_eq!(days.len(), 2);
+    }
+}

@@ -1,0 +1,574 @@
+//! The questions that are asked of repositories, registries and pods.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::{GitRepo, Terraform};
+use alustan_core::digest as hash;
+use alustan_core::model::allow_list::Allowed;
+use alustan_core::model::progress;
+use alustan_core::observed::{IMAGE_MISSING, SourceSeen};
+use alustan_registry::{Access, DockerConfig, ImageName, ImageRef};
+use alustan_source::{ContextSpec, Credentials, GitCache, Reference, RepositoryUrl, Revision};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{Api, LogParams};
+use kube::{Client, ResourceExt};
+use tracing::warn;
+
+use crate::call::call;
+use crate::context::Context;
+use crate::error::Error;
+use crate::remote::context_store::{Contexts, Held};
+use crate::remote::failure::at_commit;
+use crate::remote::failure::registry;
+use crate::remote::failure::source;
+use crate::remote::git_refs::{References, Remote};
+use crate::remote::polled_cache::{Ask, AskAbout, Every};
+
+/// When something that cannot be asked is looked at again: its Secret may have changed.
+pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// Maximum number of lines and bytes that are read of the log of a failed build.
+const LOG_LINES: i64 = 200;
+const LOG_BYTES: i64 = 1 << 20;
+
+/// Where a module is, and how to get it.
+#[derive(Clone)]
+pub(crate) struct Repository {
+    remote: Remote,
+    reference: Reference,
+    spec: ContextSpec,
+}
+
+impl Repository {
+    /// The repository of `tf`.
+    pub(crate) fn of(tf: &Terraform, credentials: &Credentials) -> Result<Self, Failure> {
+        let repo = &tf.spec.git_repo;
+        let wrong = |field: &str, error: &alustan_source::Error| Failure {
+            class: FailureClass::User,
+            reason: error.reason().to_owned(),
+            message: format!("spec.gitRepo.{field}: {error}"),
+        };
+        let url = RepositoryUrl::parse(&repo.url).map_err(|error| wrong("url", &error))?;
+        let reference = reference(repo).map_err(|(field, error)| wrong(field, &error))?;
+        let mut include = repo.include.clone();
+        include.extend(tf.spec.container_registry.dockerfile.clone());
+        let spec = ContextSpec {
+            path: repo.path.clone(),
+            include,
+            submodules: repo.submodules,
+        };
+        let secrets = hash::plain(&(
+            credentials.fingerprint(b"question"),
+            &credentials.known_hosts,
+            &credentials.ca_bundle,
+        ));
+        let remote = Remote {
+            identity: format!("{} as {secrets}", url.remote()),
+            url,
+            credentials: credentials.clone(),
+            tenant: tf.namespace().unwrap_or_default(),
+        };
+        Ok(Self {
+            remote,
+            reference,
+            spec,
+        })
+    }
+
+    /// The repository and the reference in it; resources with the same credentials share it.
+    pub(crate) fn question(&self) -> String {
+        format!(
+            "revision of {:?} in {}",
+            self.reference, self.remote.identity
+        )
+    }
+
+    /// How often it is asked where the reference points.
+    pub(crate) fn every(&self, interval: Duration) -> Every {
+        Every::new(interval, &self.remote.identity)
+    }
+
+    /// The place of the module, whatever the commit.
+    pub(crate) fn place(&self) -> String {
+        format!(
+            "{} {:?} {:?} {}",
+            self.question(),
+            self.spec.path,
+            self.spec.include,
+            self.spec.submodules
+        )
+    }
+
+    /// Returns the question about the module at any commit.
+    pub(crate) fn module_question(&self, allowed: &Allowed) -> String {
+        let module = format!("module {}", self.place());
+        if self.spec.submodules {
+            format!("{module} allowing {:?}", allowed.repositories())
+        } else {
+            module
+        }
+    }
+
+    /// Where the reference points.
+    pub(crate) fn ask_revision(&self, references: Arc<References>) -> Ask<Revision> {
+        let me = self.clone();
+        Box::new(move || {
+            let (references, me) = (references.clone(), me.clone());
+            Box::pin(async move {
+                let listing = references.list(&me.remote, &me.reference).await?;
+                listing.find(&me.reference).map_err(|error| source(&error))
+            })
+        })
+    }
+
+    /// Returns the query for the context of the module at the newest revision.
+    pub(crate) fn ask_module(
+        &self,
+        git: Arc<GitCache>,
+        contexts: Arc<Contexts>,
+        allowed: Arc<Allowed>,
+    ) -> AskAbout<SourceSeen, Revision> {
+        let me = self.clone();
+        Box::new(move |wanted| {
+            let (git, contexts, me) = (git.clone(), contexts.clone(), me.clone());
+            let allowed = allowed.clone();
+            Box::pin(async move {
+                let git = git.of_tenant(&me.remote.tenant);
+                let newest = || wanted.borrow().clone();
+                let allows = |url: &RepositoryUrl| allowed.has_repository(url.remote());
+                let (url, credentials) = (&me.remote.url, &me.remote.credentials);
+                let (revision, found) = git
+                    .find_context(url, &newest, &me.spec, credentials, &allows)
+                    .await;
+                let seen = found
+                    .map_err(|error| at_commit(&revision, &error))
+                    .and_then(|context| seen(&revision, context, &contexts));
+                (revision, seen)
+            })
+        })
+    }
+}
+
+/// Stores a newly packed context for the push and describes it.
+fn seen(
+    revision: &Revision,
+    context: alustan_source::Context,
+    contexts: &Contexts,
+) -> Result<SourceSeen, Failure> {
+    if let Some(bytes) = &context.bytes
+        && let Err(error) = contexts.put(context.digest.as_str(), bytes)
+    {
+        // A resource whose image exists needs no push. A push stores the context again, or fails with the cause.
+        warn!(%error, context = context.digest.as_str(), "failed to store a context");
+    }
+    let digest = alustan_registry::Digest::parse(context.digest.as_str())
+        .map_err(|error| registry("the context", &error))?;
+    let artifact = alustan_registry::artifact_digest(&digest, context.size);
+    Ok(SourceSeen {
+        revision: revision.commit.as_str().to_owned(),
+        context: context.digest.as_str().to_owned(),
+        artifact: artifact.as_str().to_owned(),
+        path: context.module_path,
+        backend: context.module_backend,
+        committed_at: Timestamp::from_second(context.committed_at).unwrap_or(Timestamp::UNIX_EPOCH),
+    })
+}
+
+/// What of its repository a resource follows; else the field that is wrong, and why.
+pub(crate) fn reference(
+    repo: &GitRepo,
+) -> Result<Reference, (&'static str, alustan_source::Error)> {
+    match (&repo.tag, &repo.commit) {
+        (Some(tag), _) => Reference::tag(tag).map_err(|error| ("tag", error)),
+        (None, Some(commit)) => Reference::commit(commit).map_err(|error| ("commit", error)),
+        (None, None) => {
+            Reference::branch(repo.branch.as_deref()).map_err(|error| ("branch", error))
+        }
+    }
+}
+
+/// A question of a registry.
+pub(crate) struct DigestQuestion {
+    pub(crate) text: String,
+    pub(crate) ask: Ask<Option<String>>,
+}
+
+/// What is wrong with the spec itself; the API server cannot tell all of it.
+pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
+    image_name(tf)?;
+    Repository::of(tf, &Credentials::default()).map(drop)
+}
+
+/// The digest of `reference`. Where a build has pushed it, that is a new question, and it is asked
+/// until it is there.
+pub(crate) fn digest(
+    cx: &Context,
+    tf: &Terraform,
+    reference: &str,
+    pushed_by: Option<&str>,
+    docker: Option<&DockerConfig>,
+) -> Result<DigestQuestion, Failure> {
+    image_name(tf)?;
+    let image = ImageRef::parse(reference).map_err(|error| Failure {
+        class: FailureClass::User,
+        ..registry("spec.containerRegistry.baseImage", &error)
+    })?;
+    let access = access(cx, tf, image.name(), docker)?;
+    let text = format!(
+        "digest of {reference} {pushed_by:?} as {}",
+        identity(&access, docker)
+    );
+    let client = cx.registry.clone();
+    let missing = pushed_by.map(|job| Failure {
+        class: FailureClass::Transient,
+        reason: IMAGE_MISSING.to_owned(),
+        message: format!(
+            "spec.containerRegistry: build {job} has pushed {reference}, but the registry does not \
+             have it"
+        ),
+    });
+    let ask: Ask<Option<String>> = Box::new(move || {
+        let (client, image, access) = (client.clone(), image.clone(), access.clone());
+        let missing = missing.clone();
+        Box::pin(async move {
+            let digest = client
+                .digest_of(&image, &access)
+                .await
+                .map_err(|error| registry("spec.containerRegistry", &error))?;
+            match (digest, missing) {
+                (None, Some(missing)) => Err(missing),
+                (digest, _) => Ok(digest.map(|digest| digest.as_str().to_owned())),
+            }
+        })
+    });
+    Ok(DigestQuestion { text, ask })
+}
+
+/// The registry's repository of `tf`.
+pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
+    ImageName::parse(&tf.spec.container_registry.image_name).map_err(|error| Failure {
+        class: FailureClass::User,
+        ..registry("spec.containerRegistry.imageName", &error)
+    })
+}
+
+/// The way to the registry of `tf`.
+pub(crate) fn access(
+    cx: &Context,
+    tf: &Terraform,
+    name: &ImageName,
+    docker: Option<&DockerConfig>,
+) -> Result<Access, Failure> {
+    let own = &tf.spec.container_registry;
+    let same = ImageName::parse(&own.image_name).is_ok_and(|own| own.registry() == name.registry());
+    let helper = own.provider.helper();
+    let helper = helper.filter(|_| cx.settings.lends_identity_to(&name.to_string()));
+    let opened = docker.map(|docker| docker.open(name)).transpose();
+    let opened = match opened {
+        Err(error) if same && helper.is_none() => {
+            return Err(registry("spec.containerRegistry.secretRef", &error));
+        }
+        // Base images of other registries are mostly public.
+        Err(_) => None,
+        Ok(opened) => opened.flatten(),
+    };
+    Ok(Access {
+        credential: opened.cloned(),
+        insecure: own.insecure && same,
+        helper: helper.map(str::to_owned),
+    })
+}
+
+/// Tells two ways apart, without a word of the credentials.
+pub(crate) fn identity(access: &Access, docker: Option<&DockerConfig>) -> String {
+    let docker = docker.map(|docker| hash::plain(&docker.to_dockerconfigjson()));
+    format!("{docker:?} {} {:?}", access.insecure, access.helper)
+}
+
+/// How a context is pushed.
+pub(crate) struct Push {
+    pub(crate) question: String,
+    pub(crate) ask: Ask<String>,
+}
+
+/// Builds the push of the context of `seen`. A context that is no longer stored is fetched again, outside the
+/// turn of the push.
+pub(crate) fn push(
+    cx: &Context,
+    tf: &Terraform,
+    seen: &SourceSeen,
+    repository: Repository,
+    docker: Option<&DockerConfig>,
+) -> Result<Push, Failure> {
+    let name = image_name(tf)?;
+    let access = access(cx, tf, &name, docker)?;
+    let question = format!(
+        "push of {} to {name} as {}",
+        seen.context,
+        identity(&access, docker)
+    );
+    let (git, contexts, seen) = (cx.git.clone(), cx.contexts.clone(), seen.clone());
+    let client = cx.registry.clone();
+    let allowed = cx.allowed.now();
+    let ask: Ask<String> = Box::new(move || {
+        let (client, name, access) = (client.clone(), name.clone(), access.clone());
+        let (git, contexts, seen, repository) = (
+            git.clone(),
+            contexts.clone(),
+            seen.clone(),
+            repository.clone(),
+        );
+        let allowed = allowed.clone();
+        Box::pin(async move {
+            let tenant = &repository.remote.tenant;
+            let Held { bytes, turn: _turn } =
+                if let Ok(held) = contexts.hold(tenant, &seen.context).await {
+                    held
+                } else {
+                    let bytes = repository.fetch_again(&git, &seen, &allowed).await?;
+                    store(&contexts, tenant, &seen.context, bytes).await?
+                };
+            let digest = alustan_registry::Digest::parse(&seen.context)
+                .map_err(|error| registry("the context", &error))?;
+            let pushed = client
+                .push_context(&name, &digest, bytes.into(), &access)
+                .await
+                .map_err(|error| registry("spec.containerRegistry", &error))?;
+            Ok(format!("{name}@{}", pushed.as_str()))
+        })
+    });
+    Ok(Push { question, ask })
+}
+
+/// Stores a context of `tenant` and reads it for its push.
+async fn store(
+    contexts: &Contexts,
+    tenant: &str,
+    context: &str,
+    bytes: Vec<u8>,
+) -> Result<Held, Failure> {
+    contexts
+        .put(context, &bytes)
+        .map_err(|error| not_stored(&error))?;
+    drop(bytes);
+    contexts
+        .hold(tenant, context)
+        .await
+        .map_err(|error| not_stored(&error))
+}
+
+fn not_stored(error: &io::Error) -> Failure {
+    Failure {
+        class: FailureClass::Transient,
+        reason: "GitCacheUnusable".to_owned(),
+        message: format!(
+            "failed to store the context in the cache directory: {error}; free space on the volume of \
+             --cache-dir, or make it writable; the push is retried automatically"
+        ),
+    }
+}
+
+impl Repository {
+    async fn fetch_again(
+        &self,
+        git: &GitCache,
+        seen: &SourceSeen,
+        allowed: &Allowed,
+    ) -> Result<Vec<u8>, Failure> {
+        let git = git.of_tenant(&self.remote.tenant);
+        let revision = git
+            .resolve(&self.remote.url, &self.reference, &self.remote.credentials)
+            .await
+            .map_err(|error| source(&error))?;
+        let context = git
+            .fetch_context(
+                &self.remote.url,
+                &revision,
+                &self.spec,
+                &self.remote.credentials,
+                &|url| allowed.has_repository(url.remote()),
+            )
+            .await
+            .map_err(|error| source(&error))?;
+        let bytes = context
+            .bytes
+            .filter(|_| context.digest.as_str() == seen.context);
+        bytes.map(Into::into).ok_or_else(|| Failure {
+            class: FailureClass::Transient,
+            reason: "RevisionMoved".to_owned(),
+            message: "the module changed while its context was to be pushed".to_owned(),
+        })
+    }
+}
+
+/// `reference` without its tag, with `digest`.
+pub(crate) fn by_digest(reference: &str, digest: &str) -> String {
+    ImageRef::parse(reference).map_or_else(
+        |_| format!("{reference}@{digest}"),
+        |image| format!("{}@{digest}", image.name()),
+    )
+}
+
+/// The uid of a namespace.
+pub(crate) fn namespace_uid(client: Client, namespace: String) -> Ask<String> {
+    Box::new(move || {
+        let api: Api<Namespace> = Api::all(client.clone());
+        let namespace = namespace.clone();
+        Box::pin(async move {
+            let found = call("read the namespace", api.get_metadata(&namespace)).await;
+            let found = found.map_err(|error| cluster(&error))?;
+            Ok(found.uid().unwrap_or_default())
+        })
+    })
+}
+
+/// The last lines of the builder's log.
+pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String> {
+    Box::new(move || {
+        let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let pod = pod.clone();
+        Box::pin(async move {
+            let parameters = LogParams {
+                container: Some("build".to_owned()),
+                tail_lines: Some(LOG_LINES),
+                limit_bytes: Some(LOG_BYTES),
+                ..LogParams::default()
+            };
+            let log = call("read the build's log", api.logs(&pod, &parameters)).await;
+            log.map_err(|error| cluster(&error))
+        })
+    })
+}
+
+fn cluster(error: &Error) -> Failure {
+    Failure {
+        class: FailureClass::Transient,
+        reason: "ApiUnavailable".to_owned(),
+        message: format!("the API server: {}", error.chain()),
+    }
+}
+
+/// The builder's failure with what its log says: kaniko's last line of the form `error …` or
+/// `Error: …` (everything after it may be usage).
+pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
+    let said = |line: &&str| line.starts_with("error ") || line.starts_with("Error: ");
+    let line = log
+        .lines()
+        .rev()
+        .find(said)
+        .or_else(|| log.lines().rev().find(|line| !line.is_empty()));
+    let Some(line) = line.filter(|_| failure.class != FailureClass::Transient) else {
+        return failure.clone();
+    };
+    let (class, reason) = classify(line);
+    progress::failure(Failure {
+        class,
+        reason: reason.to_owned(),
+        message: format!("{}: {line}", failure.message),
+    })
+}
+
+fn classify(line: &str) -> (FailureClass, &'static str) {
+    let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    if says(&[
+        "UNAUTHORIZED",
+        "401 Unauthorized",
+        "authentication required",
+        "DENIED",
+    ]) {
+        (FailureClass::User, "RegistryUnauthorized")
+    } else if says(&["MANIFEST_UNKNOWN", "NAME_UNKNOWN"]) {
+        (FailureClass::Module, "BaseImageNotFound")
+    } else if says(&[
+        "connection refused",
+        "no such host",
+        "i/o timeout",
+        "TOOMANYREQUESTS",
+        "EOF",
+    ]) {
+        (FailureClass::Transient, "RegistryUnreachable")
+    } else if says(&["x509:", "server gave HTTP response"]) {
+        (FailureClass::Module, "RegistryTls")
+    } else {
+        (FailureClass::Module, "BuildFailed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alustan_source::{CommitId, ContextDigest};
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api;
+
+    #[test]
+    fn date_of_a_commit_that_is_no_time_is_1970() {
+        let folder = tempfile::tempdir().unwrap();
+        let contexts = Contexts::open(folder.path().to_owned()).unwrap();
+        let revision = Revision::of_commit(&CommitId::parse(&"a".repeat(40)).unwrap());
+        let date = |committed_at: i64| {
+            let context = alustan_source::Context {
+                digest: ContextDigest::of(b""),
+                size: 0,
+                bytes: None,
+                module_path: String::new(),
+                module_backend: None,
+                committed_at,
+                files: 0,
+                uncompressed: 0,
+                submodules: Vec::new(),
+            };
+            seen(&revision, context, &contexts).unwrap().committed_at
+        };
+        assert_eq!(date(1_700_000_000).as_second(), 1_700_000_000);
+        // 10000-01-01.
+        assert_eq!(date(253_402_300_800), Timestamp::UNIX_EPOCH);
+        assert_eq!(date(i64::MIN), Timestamp::UNIX_EPOCH);
+    }
+
+    #[tokio::test]
+    async fn unusable_cache_directory_is_reported_with_its_cause() {
+        let folder = tempfile::tempdir().unwrap();
+        let contexts = Contexts::open(folder.path().join("contexts")).unwrap();
+        std::fs::remove_dir(folder.path().join("contexts")).unwrap();
+        let stored = store(&contexts, "team", "sha256:a", Vec::new()).await;
+        let failure = stored.err().unwrap();
+        assert_eq!(failure.reason, "GitCacheUnusable");
+        for part in [
+            "No such file or directory",
+            "free space on the volume of --cache-dir, or make it writable",
+        ] {
+            assert!(failure.message.contains(part), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn line_of_a_log_in_a_message_has_a_bound() {
+        let failure = Failure {
+            class: FailureClass::Module,
+            reason: "BuildFailed".to_owned(),
+            message: "the builder ended with exit code 1 (Error)".to_owned(),
+        };
+        let log = format!("ok\nerror \u{1b}[31m{}\n", "x".repeat(100_000));
+        let found = explain(&failure, &log);
+        let begin = "the builder ended with exit code 1 (Error): error  [31mxxx";
+        assert!(found.message.starts_with(begin), "{found:?}");
+        assert!(found.message.len() <= 8_000);
+    }
+
+    #[tokio::test]
+    async fn at_most_200_lines_and_1_mib_of_a_build_log_are_read() {
+        let (client, asked) = fake_api::serve(|_| (200, json!("error"))).await;
+        let ask = log(client, "team".to_owned(), "web-build".to_owned());
+        ask().await.unwrap();
+        let uri = asked.lock()[0].uri.clone();
+        for bound in ["tailLines=200", "limitBytes=1048576"] {
+            assert!(uri.contains(bound), "{uri}");
+        }
+    }
+}

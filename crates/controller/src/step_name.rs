@@ -1,0 +1,52 @@
+//! Names of steps and objects for logs and messages.
+
+use alustan_core::step::{Object, OutputsObject, Step};
+
+/// An object in words.
+pub(crate) fn object_name(object: &Object) -> String {
+    let (kind, meta) = match object {
+        Object::Secret(secret) => ("Secret", &secret.metadata),
+        Object::ConfigMap(map) => ("ConfigMap", &map.metadata),
+        Object::Claim(claim) => ("PersistentVolumeClaim", &claim.metadata),
+        Object::Account(account) => ("ServiceAccount", &account.metadata),
+        Object::Role(role) => ("Role", &role.metadata),
+        Object::Binding(binding) => ("RoleBinding", &binding.metadata),
+        Object::Budget(budget) => ("PodDisruptionBudget", &budget.metadata),
+        Object::Namespace(namespace) => ("Namespace", &namespace.metadata),
+    };
+    format!("{kind} {}", meta.name.as_deref().unwrap_or_default())
+}
+
+/// A step in words.
+pub(crate) fn name(step: &Step) -> String {
+    match step {
+        Step::AddFinalizer => "add the finalizer".to_owned(),
+        Step::CreateRecord(_) => "create the run record".to_owned(),
+        Step::TakeOver(_) => "restore the run record".to_owned(),
+        Step::SwapRecord(_) => "swap the run record".to_owned(),
+        Step::SwapReport(_) => "swap the run report".to_owned(),
+        Step::Ensure(object) => format!("apply {}", crate::step_name::object_name(object)),
+        Step::PushContext => "push the context".to_owned(),
+        Step::CreateJob(job) => {
+            format!(
+                "create job {}",
+                job.metadata.name.as_deref().unwrap_or_default()
+            )
+        }
+        Step::DeleteJob { name, .. } => format!("delete job {name}"),
+        Step::CreateBuildSecret(secret) => {
+            let name = secret.metadata.name.as_deref().unwrap_or_default();
+            format!("lend Secret {name}")
+        }
+        Step::DeleteBuildSecret(lent) => format!("take back Secret {}", lent.name),
+        Step::DeleteOutputs(OutputsObject::Secret(name)) => {
+            format!("delete the outputs in Secret {name}")
+        }
+        Step::DeleteOutputs(OutputsObject::ConfigMap(name)) => {
+            format!("delete the outputs in ConfigMap {name}")
+        }
+        Step::DeleteClaim => "delete the claim of the cache volume".to_owned(),
+        Step::CleanUp { .. } => "clean up".to_owned(),
+        Step::RemoveFinalizer => "remove the finalizer".to_owned(),
+    }
+}

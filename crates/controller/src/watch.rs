@@ -1,0 +1,229 @@
+//! Watches that try again by themselves, and mirrors that they fill.
+
+pub(crate) mod allow_lists;
+pub(crate) mod dependents;
+pub(crate) mod dynamic;
+pub(crate) mod joined;
+pub(crate) mod mapping;
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use alustan_core::decide::approval::sets_approval;
+use futures::stream::Stream;
+use futures::{StreamExt, TryStreamExt, future};
+use kube::api::Api;
+use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, warn};
+
+use crate::error::with_causes;
+use crate::resource::{Guarded, Ref};
+use crate::watch::dependents::Followers;
+use crate::watch::joined::Events;
+use crate::watch::joined::joined;
+use crate::watch::mapping::is_watched;
+use crate::watch::mapping::to_ref;
+use crate::watch::mapping::wake_all;
+
+/// Objects per page of a list. An object takes up to 1.5 MiB, and its JSON several times that while it is read.
+const PAGE: u32 = 50;
+
+/// Watches in some namespaces, or in all.
+#[derive(Clone)]
+pub(crate) struct Watches {
+    client: Client,
+    namespaces: Vec<String>,
+    resources: Store<Guarded>,
+    wake: mpsc::UnboundedSender<Ref>,
+    /// How many have listed everything once.
+    lists: watch::Sender<usize>,
+}
+
+impl Watches {
+    /// Watches in `namespaces`, in all without any, and the events of the resources. Their own status is no news to us. One
+    /// that is gone is looked at once more, so that nothing of it is remembered; `wake` gets it, and
+    /// those that an event concerns besides the one that it is about. `lists` counts the resources and the
+    /// mirrors that have listed everything once.
+    pub(crate) fn new(
+        client: Client,
+        namespaces: Vec<String>,
+        wake: mpsc::UnboundedSender<Ref>,
+        lists: watch::Sender<usize>,
+    ) -> (Self, impl Stream<Item = Events<Guarded>> + Send + use<>) {
+        let (resources, writer) = reflector::store();
+        let watches = Self {
+            client,
+            namespaces,
+            resources,
+            wake: wake.clone(),
+            lists: lists.clone(),
+        };
+        let news = predicates::generation
+            .combine(predicates::finalizers)
+            .combine(predicates::annotations);
+        let (all, followers) = (watches.resources(), Followers::default());
+        let events = watches
+            .watched(&watcher::Config::default(), |object: &mut Guarded| {
+                object.managed_fields_mut().retain(sets_approval);
+            })
+            .reflect(writer)
+            .inspect_ok(counted(lists))
+            .inspect_ok(move |event| {
+                // The receiver lives as long as the controller.
+                let wake = |who: Ref| drop(wake.send(who));
+                if let watcher::Event::Delete(gone) = event {
+                    wake(ObjectRef::from_obj(gone));
+                }
+                let concerned = concerned(&followers, event, &all);
+                concerned.into_iter().for_each(wake);
+            })
+            .applied_objects()
+            .predicate_filter(news, PredicateConfig::default());
+        (watches, events)
+    }
+
+    /// Watches in `namespace`, too.
+    pub(crate) fn including(&self, namespace: Option<&String>) -> Self {
+        let mut wider = self.clone();
+        let more = namespace.filter(|it| !is_watched(&self.namespaces, it));
+        wider.namespaces.extend(more.cloned());
+        wider
+    }
+
+    /// All resources.
+    pub(crate) fn resources(&self) -> Store<Guarded> {
+        self.resources.clone()
+    }
+
+    /// Where objects are watched: in all namespaces at once, or in each of those that are named.
+    fn apis<K>(&self) -> Vec<Api<K>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let client = || self.client.clone();
+        if self.namespaces.is_empty() {
+            return vec![Api::all(client())];
+        }
+        let namespaces = self.namespaces.iter();
+        namespaces
+            .map(|namespace| Api::namespaced(client(), namespace))
+            .collect()
+    }
+
+    /// What happens to what `wanted` selects, without what `trim` takes away. A watch that fails is tried
+    /// again by itself: an error that is handed on makes the controller hold up all the others, too. When
+    /// everything was listed anew, all resources look again: nobody tells of what was deleted meanwhile.
+    fn watched<K, T>(
+        &self,
+        wanted: &watcher::Config,
+        trim: T,
+    ) -> impl Stream<Item = Events<watcher::Event<K>>> + Send + use<K, T>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + Send + 'static,
+        T: Fn(&mut K) + Copy + Send + 'static,
+    {
+        let (resources, wake) = (self.resources(), self.wake.clone());
+        let mut known = Vec::new();
+        let mut first = true;
+        let watch = |api: Api<K>| {
+            let events = watcher(api, wanted.clone().page_size(PAGE)).default_backoff();
+            events.modify(trim).boxed()
+        };
+        joined(self.apis().into_iter().map(watch).collect())
+            .filter(|event| {
+                told::<K>(event);
+                future::ready(event.is_ok())
+            })
+            .inspect_ok(move |event| match event {
+                watcher::Event::Init => known = resources.state(),
+                watcher::Event::InitDone if !std::mem::take(&mut first) => {
+                    wake_all(known.drain(..), &wake);
+                }
+                _ => {}
+            })
+    }
+
+    /// What is created, changed or deleted, of all there is.
+    pub(crate) fn touched<K>(&self) -> impl Stream<Item = Events<K>> + Send + use<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + Send + 'static,
+    {
+        let trim = |object: &mut K| object.managed_fields_mut().clear();
+        self.watched(&watcher::Config::default(), trim)
+            .touched_objects()
+    }
+
+    /// A mirror of everything that `wanted` selects, without what `trim` takes away, and the events
+    /// that fill it.
+    pub(crate) fn mirrored<K>(
+        &self,
+        wanted: &watcher::Config,
+        trim: fn(&mut K),
+    ) -> (Store<K>, impl Stream<Item = Events<K>> + Send + use<K>)
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+        ObjectRef<K>: Hash + Eq,
+    {
+        let (store, writer) = reflector::store();
+        let events = self
+            .watched(wanted, move |object: &mut K| {
+                object.managed_fields_mut().clear();
+                trim(object);
+            })
+            .reflect(writer)
+            .inspect_ok(counted(self.lists.clone()))
+            .touched_objects();
+        (store, events)
+    }
+}
+
+/// Counts the first list that is whole. (A `Store` tells only one who waits.)
+fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
+    let mut first = true;
+    move |event| {
+        if matches!(event, watcher::Event::InitDone) && std::mem::take(&mut first) {
+            lists.send_modify(|lists| *lists += 1);
+        }
+    }
+}
+
+/// Says what went wrong with a watch.
+fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
+    let kind = K::kind(&());
+    match event {
+        Ok(_) => {}
+        // What changed meanwhile is no longer kept: all is listed again, as the API asks.
+        Err(watcher::Error::WatchError(status)) if status.code == 410 => {
+            debug!(%kind, "too long without a watch");
+        }
+        Err(error) => {
+            warn!(%kind, error = with_causes(error), "could not watch, trying again");
+        }
+    }
+}
+
+/// Who must look again after `event`, besides the resource that it is about.
+fn concerned(
+    followers: &Followers,
+    event: &watcher::Event<Guarded>,
+    all: &Store<Guarded>,
+) -> Vec<Ref> {
+    let keys = match event {
+        watcher::Event::Apply(DeserializeGuard(Ok(tf))) => followers.changed(tf, || all.state()),
+        watcher::Event::Delete(DeserializeGuard(Ok(tf))) => followers.gone(tf, &all.state()),
+        watcher::Event::Init => {
+            followers.forget();
+            return Vec::new();
+        }
+        _ => return Vec::new(),
+    };
+    keys.iter().map(to_ref).collect()
+}

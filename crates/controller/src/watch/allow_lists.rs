@@ -1,0 +1,130 @@
+//! What resources may use, as files have it: the mounted `ConfigMap` `alustan-allowed`. It needs no
+//! right to read any, and what it means is [`alustan_core::decide::allow_lists`]'s business.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_core::model::allow_list::{Allowed, KEYS};
+use anyhow::{Context as _, Result};
+use kube::runtime::reflector::Store;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::mpsc;
+use tracing::{error, info};
+
+use crate::resource::{Guarded, Ref};
+use crate::watch::mapping::wake_all;
+
+/// How often the files are read. Kubelet brings a changed `ConfigMap` within a minute or so.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// What resources may use, as the files of a folder say: each is named as its key of the `ConfigMap`.
+pub(crate) struct AllowLists {
+    folder: Option<PathBuf>,
+    /// What was understood last.
+    last: Mutex<Arc<Allowed>>,
+}
+
+impl AllowLists {
+    /// Without a folder nothing is limited.
+    ///
+    /// # Errors
+    /// A file is there and cannot be read.
+    pub(crate) fn open(folder: Option<PathBuf>) -> Result<Self> {
+        let read = folder.as_deref().map(read).transpose()?;
+        let last = Mutex::new(Arc::new(read.unwrap_or_default()));
+        Ok(Self { folder, last })
+    }
+
+    /// As the files were when they were read last.
+    pub(crate) fn now(&self) -> Arc<Allowed> {
+        self.last().clone()
+    }
+
+    fn last(&self) -> MutexGuard<'_, Arc<Allowed>> {
+        self.last.lock()
+    }
+
+    /// Reads the files of `folder`; whether they say something else. While they cannot be read, what they
+    /// said before counts.
+    fn read_anew(&self, folder: &Path) -> bool {
+        match read(folder) {
+            Ok(read) if read != *self.now() => {
+                *self.last() = Arc::new(read);
+                true
+            }
+            Ok(_) => false,
+            Err(error) => {
+                let error = format!("{error:#}");
+                error!(
+                    error,
+                    "--allowed cannot be used; what it said before counts"
+                );
+                false
+            }
+        }
+    }
+
+    /// Reads the files again and again, and has all `resources` looked at whenever they say something else.
+    pub(crate) async fn follow(
+        self: Arc<Self>,
+        resources: Store<Guarded>,
+        wake: mpsc::UnboundedSender<Ref>,
+    ) {
+        let Some(folder) = &self.folder else {
+            return;
+        };
+        let mut ticks = tokio::time::interval(EVERY);
+        loop {
+            ticks.tick().await;
+            if self.read_anew(folder) {
+                info!("what resources may use has changed");
+                wake_all(resources.state(), &wake);
+            }
+        }
+    }
+}
+
+fn read(folder: &Path) -> Result<Allowed> {
+    let mut data = BTreeMap::new();
+    for key in KEYS {
+        let file = folder.join(key);
+        match std::fs::read_to_string(&file) {
+            Ok(text) => drop(data.insert(key.to_owned(), text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("--allowed: read {}", file.display()));
+            }
+        }
+    }
+    Ok(Allowed::read(&data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_files_say_counts_and_what_cannot_be_read_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = folder.path().join("mounted");
+        let lists = AllowLists::open(Some(mounted.clone())).unwrap();
+        assert_eq!(*lists.now(), Allowed::default());
+        std::fs::create_dir(&mounted).unwrap();
+        let file = mounted.join("builders");
+        std::fs::write(&file, "registry.test/builder:1\n").unwrap();
+        assert!(lists.read_anew(&mounted) && !lists.read_anew(&mounted));
+        let limited = lists.now();
+        assert_ne!(*limited, Allowed::default());
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(!lists.read_anew(&mounted));
+        assert_eq!(lists.now(), limited);
+        assert!(AllowLists::open(Some(mounted.clone())).is_err());
+        std::fs::remove_dir(&file).unwrap();
+        assert!(lists.read_anew(&mounted));
+        assert_eq!(*lists.now(), Allowed::default());
+    }
+}

@@ -1,0 +1,350 @@
+//! Objects of any kind that resources name: read live, and watched for changes as long as somebody
+//! names them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use alustan_api::labels;
+use alustan_api::report::{Failure, FailureClass};
+use futures::StreamExt;
+use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, ListMeta};
+use kube::discovery::{Scope, pinned_kind};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+use tracing::debug;
+
+use crate::call::call;
+use crate::error::{Error, Found};
+use crate::resource::Ref;
+
+/// Maximum number of objects that a selector selects.
+pub(crate) const MOST: u32 = 100;
+
+/// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
+const PAGE: u32 = 10;
+
+/// Which objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Which {
+    /// `apps/v1`.
+    pub(crate) api_version: String,
+    /// `Deployment`.
+    pub(crate) kind: String,
+    /// Where, if their kind has namespaces.
+    pub(crate) namespace: String,
+    /// Which of them.
+    pub(crate) of: Of,
+}
+
+/// Which of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Of {
+    /// One.
+    Name(String),
+    /// Those with labels that a selector selects; an empty one selects all.
+    Labels(String),
+}
+
+impl Which {
+    /// For people: `Ingress web`, `all Ingresses with app=web`.
+    pub(crate) fn named(&self, here: &str) -> String {
+        let elsewhere = if self.namespace == here {
+            String::new()
+        } else {
+            format!("{}/", self.namespace)
+        };
+        match &self.of {
+            Of::Name(name) => format!("{} {elsewhere}{name}", self.kind),
+            Of::Labels(labels) if labels.is_empty() => format!("{} {elsewhere}*", self.kind),
+            Of::Labels(labels) => format!("{} {elsewhere}* with {labels}", self.kind),
+        }
+    }
+
+    fn parameters(&self) -> ListParams {
+        match &self.of {
+            Of::Name(name) => ListParams::default().fields(&format!("metadata.name={name}")),
+            Of::Labels(labels) => ListParams::default().labels(labels),
+        }
+    }
+
+    fn watched(&self) -> watcher::Config {
+        match &self.of {
+            Of::Name(name) => watcher::Config::default().fields(&format!("metadata.name={name}")),
+            Of::Labels(labels) => watcher::Config::default().labels(labels),
+        }
+    }
+}
+
+/// What one list call returns.
+pub(crate) enum Query {
+    /// Metadata of objects without the operator's managed-by label, at most [`MOST`].
+    UnmanagedMetadata,
+    /// A page of whole objects: the first, or the one that begins at this continue token.
+    Page(Option<String>),
+}
+
+/// The objects that one call finds.
+pub(crate) struct Page {
+    pub(crate) items: Vec<DynamicObject>,
+    /// Continue token of the next page, if there is one.
+    pub(crate) next: Option<String>,
+}
+
+impl Page {
+    fn new(metadata: ListMeta, items: Vec<DynamicObject>) -> Self {
+        Self {
+            items,
+            next: metadata.continue_.filter(|token| !token.is_empty()),
+        }
+    }
+}
+
+/// The objects that resources name.
+pub(crate) struct Objects {
+    client: Client,
+    wake: UnboundedSender<Ref>,
+    kinds: Mutex<HashMap<(String, String), (ApiResource, Scope)>>,
+    watches: Arc<Mutex<HashMap<Which, Watch>>>,
+}
+
+struct Watch {
+    users: HashSet<Ref>,
+    task: AbortHandle,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Objects {
+    /// Nothing is watched yet; `wake` gets the resources whose objects changed.
+    pub(crate) fn new(client: Client, wake: UnboundedSender<Ref>) -> Self {
+        Self {
+            client,
+            wake,
+            kinds: Mutex::default(),
+            watches: Arc::default(),
+        }
+    }
+
+    /// Returns the objects that `query` selects. Later changes of them requeue `who`. Secrets come without their data.
+    pub(crate) async fn find(
+        &self,
+        field: &str,
+        which: &Which,
+        who: &Ref,
+        query: Query,
+    ) -> Found<Page> {
+        let (resource, scope) = match self.kind(field, which).await? {
+            Ok(kind) => kind,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        // Before the read: what changes after it must not be missed.
+        self.watch(which, who, &resource, &scope);
+        let what = format!("read {}", which.named(""));
+        let is_secret = resource.kind == "Secret" && resource.group.is_empty();
+        let mut parameters = which.parameters();
+        let is_bare = match query {
+            Query::UnmanagedMetadata => {
+                let foreign = format!("{}!={}", labels::MANAGED_BY, labels::MANAGER);
+                let chosen = parameters.label_selector.take();
+                let chosen = chosen.filter(|selector| !selector.is_empty());
+                let both: Vec<_> = chosen.into_iter().chain([foreign]).collect();
+                parameters.label_selector = Some(both.join(","));
+                parameters.limit = Some(MOST);
+                true
+            }
+            Query::Page(token) => {
+                parameters.limit = Some(PAGE);
+                parameters.continue_token = token;
+                is_secret
+            }
+        };
+        let found = if is_bare {
+            let api: Api<DynamicObject> = self.api(which, &resource, &scope);
+            let found = call(&what, api.list_metadata(&parameters)).await;
+            found.map(|list| {
+                let items = list.items.into_iter().map(|it| bare(it, &resource));
+                Page::new(list.metadata, items.collect())
+            })
+        } else {
+            let api: Api<DynamicObject> = self.api(which, &resource, &scope);
+            let found = call(&what, api.list(&parameters)).await;
+            found.map(|list| Page::new(list.metadata, list.items))
+        };
+        match found {
+            Ok(page) => Ok(Ok(page)),
+            Err(error) if error.reason() == "Forbidden" => {
+                // A watch would ask again every second.
+                self.watches().remove(which);
+                Ok(Err(forbidden(field, which, &resource)))
+            }
+            Err(error) => {
+                if error.is_unknown() {
+                    let mut kinds = self.kinds.lock();
+                    kinds.remove(&(which.api_version.clone(), which.kind.clone()));
+                }
+                Ok(Err(unreadable(field, which, &error)))
+            }
+        }
+    }
+
+    /// Forgets the objects of `who` that are not in `used`.
+    pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) {
+        self.watches().retain(|which, watch| {
+            if !used.contains(which) {
+                watch.users.remove(who);
+            }
+            !watch.users.is_empty()
+        });
+    }
+
+    fn watches(&self) -> MutexGuard<'_, HashMap<Which, Watch>> {
+        self.watches.lock()
+    }
+
+    /// Whether the cluster has the API group of `api_version`.
+    pub(crate) async fn has_group(&self, api_version: &str) -> Result<bool, Error> {
+        let Some((group, _)) = api_version.rsplit_once('/') else {
+            return Ok(true);
+        };
+        let groups = call("list the API groups", self.client.list_api_groups()).await?;
+        Ok(groups.groups.iter().any(|it| it.name == group))
+    }
+
+    async fn kind(&self, field: &str, which: &Which) -> Found<(ApiResource, Scope)> {
+        let key = (which.api_version.clone(), which.kind.clone());
+        let known = self.kinds.lock().get(&key).cloned();
+        if let Some(known) = known {
+            return Ok(Ok(known));
+        }
+        let (group, version) = which
+            .api_version
+            .rsplit_once('/')
+            .unwrap_or(("", &which.api_version));
+        let kind = GroupVersionKind::gvk(group, version, &which.kind);
+        let what = format!("look up {} of {}", which.kind, which.api_version);
+        match call(&what, pinned_kind(&self.client, &kind)).await {
+            Ok((resource, capabilities)) => {
+                let found = (resource, capabilities.scope);
+                let mut kinds = self.kinds.lock();
+                kinds.insert(key, found.clone());
+                Ok(Ok(found))
+            }
+            Err(error) if error.is_unknown() => Ok(Err(Failure {
+                class: FailureClass::Transient,
+                reason: "KindNotFound".to_owned(),
+                message: format!(
+                    "{field}: the cluster has no kind {} of {}; once its CustomResourceDefinition is \
+                     there, this goes on by itself",
+                    which.kind, which.api_version
+                ),
+            })),
+            Err(error) => Ok(Err(unreadable(field, which, &error))),
+        }
+    }
+
+    fn api<K>(&self, which: &Which, resource: &ApiResource, scope: &Scope) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+    {
+        match scope {
+            Scope::Cluster => Api::all_with(self.client.clone(), resource),
+            Scope::Namespaced => {
+                Api::namespaced_with(self.client.clone(), &which.namespace, resource)
+            }
+        }
+    }
+
+    fn watch(&self, which: &Which, who: &Ref, resource: &ApiResource, scope: &Scope) {
+        let mut watches = self.watches();
+        if let Some(watch) = watches.get_mut(which) {
+            watch.users.insert(who.clone());
+            return;
+        }
+        let api: Api<PartialObjectMeta<DynamicObject>> = self.api(which, resource, scope);
+        let task = tokio::spawn(listen(
+            api,
+            which.clone(),
+            Arc::downgrade(&self.watches),
+            self.wake.clone(),
+        ));
+        let watch = Watch {
+            users: HashSet::from([who.clone()]),
+            task: task.abort_handle(),
+        };
+        watches.insert(which.clone(), watch);
+    }
+}
+
+/// Wakes who names the objects when one of them changes.
+async fn listen(
+    api: Api<PartialObjectMeta<DynamicObject>>,
+    which: Which,
+    watches: std::sync::Weak<Mutex<HashMap<Which, Watch>>>,
+    wake: UnboundedSender<Ref>,
+) {
+    let mut events = std::pin::pin!(watcher(api, which.watched()).default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => continue,
+            Ok(_) => {}
+            Err(error) => {
+                debug!(?which, %error, "could not watch, trying again");
+                continue;
+            }
+        }
+        let Some(watches) = watches.upgrade() else {
+            return;
+        };
+        let watches = watches.lock();
+        let users = watches.get(&which).into_iter().flat_map(|it| &it.users);
+        for user in users {
+            // The receiver lives as long as the controller.
+            let _ = wake.send(user.clone());
+        }
+    }
+}
+
+/// The metadata of an object, as one without anything else.
+fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> DynamicObject {
+    let mut bare = DynamicObject::new(&object.name_any(), resource);
+    bare.metadata = object.metadata;
+    // kubectl keeps what it applied there, data included.
+    bare.metadata.annotations = None;
+    bare
+}
+
+/// What cannot be read stands in the way of what needs it, and of nothing else.
+fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
+    let named = which.named("");
+    Failure {
+        class: FailureClass::Transient,
+        reason: "ObjectUnreadable".to_owned(),
+        message: format!(
+            "{field}: cannot read {named}: {}; it is tried again",
+            error.chain()
+        ),
+    }
+}
+
+fn forbidden(field: &str, which: &Which, resource: &ApiResource) -> Failure {
+    Failure {
+        class: FailureClass::Transient,
+        reason: "ObjectForbidden".to_owned(),
+        message: format!(
+            "{field}: the operator may not read {}; grant it in a ClusterRole with the label \
+             alustan.io/aggregate-to-controller: \"true\" and the rule {{apiGroups: [{:?}], \
+             resources: [{}], verbs: [get, list, watch]}}",
+            which.named(""),
+            resource.group,
+            resource.plural,
+        ),
+    }
+}

@@ -1,0 +1,304 @@
+//! Several watches as one: each tells of one namespace, and who listens hears of all of them at once, as
+//! of one list that is whole once every part is.
+
+use std::collections::{HashMap, VecDeque};
+
+use futures::stream::{self, BoxStream, SelectAll, StreamExt};
+use kube::ResourceExt;
+use kube::runtime::watcher::{self, Event};
+
+/// What a watch gives.
+pub(crate) type Events<K> = Result<K, watcher::Error>;
+
+/// What a watch of a namespace gives.
+type Watch<K> = BoxStream<'static, Events<Event<K>>>;
+
+/// The events of the watches of some namespaces. One alone is itself. Of several, what their first lists have
+/// comes between one `Init` and one `InitDone`; what a later list of one of them has differently comes as
+/// changes, so that the others go on, also while that one fails.
+pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
+    mut watches: Vec<Watch<K>>,
+) -> Watch<K> {
+    match watches.pop() {
+        Some(only) if watches.is_empty() => return only,
+        last => watches.extend(last),
+    }
+    let parts = watches.iter().map(|_| Part::new()).collect();
+    let numbered = watches.into_iter().enumerate();
+    let numbered = numbered.map(|(number, watch)| watch.map(move |event| (number, event)).boxed());
+    let joined = Joined {
+        parts,
+        open: stream::select_all(numbered),
+        due: VecDeque::from([Ok(Event::Init)]),
+        later: Some(Vec::new()),
+    };
+    stream::unfold(joined, |mut joined| async move {
+        let event = joined.next().await?;
+        Some((event, joined))
+    })
+    .boxed()
+}
+
+struct Joined<K> {
+    parts: Vec<Part<K>>,
+    /// The watches, by the numbers of their parts.
+    open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
+    /// What is to be told next.
+    due: VecDeque<Events<Event<K>>>,
+    /// What happens before the first lists are whole, and is told after them.
+    later: Option<Vec<Event<K>>>,
+}
+
+/// One namespace.
+struct Part<K> {
+    /// Whether its first list is whole.
+    listed: bool,
+    /// What there is, by name.
+    known: HashMap<String, K>,
+    /// What the list that goes on has so far.
+    list: HashMap<String, K>,
+}
+
+impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
+    /// The next event; none once all watches have ended.
+    async fn next(&mut self) -> Option<Events<Event<K>>> {
+        loop {
+            if let Some(event) = self.due.pop_front() {
+                return Some(event);
+            }
+            let (part, event) = self.open.next().await?;
+            self.take(part, event);
+        }
+    }
+
+    /// What is due now that `event` came from the watch of this number.
+    fn take(&mut self, number: usize, event: Events<Event<K>>) {
+        let Some(part) = self.parts.get_mut(number) else {
+            return;
+        };
+        match event {
+            Ok(Event::Init) => part.list.clear(),
+            Ok(Event::InitApply(object)) => drop(part.list.insert(object.name_any(), object)),
+            Ok(Event::InitDone) if part.listed => {
+                let changes = part.changes();
+                self.tell(changes);
+            }
+            Ok(Event::InitDone) => {
+                part.listed = true;
+                part.known = std::mem::take(&mut part.list);
+                let objects = part.known.values().cloned();
+                self.due.extend(objects.map(Event::InitApply).map(Ok));
+                self.whole();
+            }
+            Ok(Event::Apply(object)) => {
+                part.known.insert(object.name_any(), object.clone());
+                self.tell([Event::Apply(object)]);
+            }
+            Ok(Event::Delete(object)) => {
+                part.known.remove(&object.name_any());
+                self.tell([Event::Delete(object)]);
+            }
+            Err(error) => self.due.push_back(Err(error)),
+        }
+    }
+
+    fn tell(&mut self, changes: impl IntoIterator<Item = Event<K>>) {
+        match &mut self.later {
+            Some(later) => later.extend(changes),
+            None => self.due.extend(changes.into_iter().map(Ok)),
+        }
+    }
+
+    /// Ends the first lists with the last of them.
+    fn whole(&mut self) {
+        if !self.parts.iter().all(|part| part.listed) {
+            return;
+        }
+        self.due.push_back(Ok(Event::InitDone));
+        let later = self.later.take();
+        self.tell(later.into_iter().flatten());
+    }
+}
+
+impl<K: ResourceExt + Clone> Part<K> {
+    fn new() -> Self {
+        Self {
+            listed: false,
+            known: HashMap::new(),
+            list: HashMap::new(),
+        }
+    }
+
+    /// What the list that is whole now has differently.
+    fn changes(&mut self) -> Vec<Event<K>> {
+        let list = std::mem::take(&mut self.list);
+        let mut before = std::mem::replace(&mut self.known, list);
+        let mut changes = Vec::new();
+        for (name, object) in &self.known {
+            let old = before.remove(name);
+            if old.is_none_or(|old| old.resource_version() != object.resource_version()) {
+                changes.push(Event::Apply(object.clone()));
+            }
+        }
+        changes.extend(before.into_values().map(Event::Delete));
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::channel::mpsc::{UnboundedSender, unbounded};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::runtime::watcher::Error;
+
+    use super::*;
+
+    type Sender = UnboundedSender<Events<Event<ConfigMap>>>;
+
+    /// The watches of namespaces, as a test drives them, and what was told by now.
+    struct Parts {
+        senders: Vec<Sender>,
+        watch: Watch<ConfigMap>,
+    }
+
+    /// "a" is an object, "a2" the same one at another version.
+    fn object(text: &str) -> ConfigMap {
+        let (name, version) = text.split_at(1);
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.resource_version = Some(version.to_owned());
+        object
+    }
+
+    fn text(object: &ConfigMap) -> String {
+        object.name_any() + &object.resource_version().unwrap()
+    }
+
+    impl Parts {
+        fn new(namespaces: usize) -> Self {
+            let parts = (0..namespaces).map(|_| unbounded());
+            let (senders, watches): (Vec<_>, Vec<_>) = parts.unzip();
+            let watches = watches.into_iter().map(StreamExt::boxed).collect();
+            let watch = joined(watches);
+            Self { senders, watch }
+        }
+
+        fn say(&self, part: usize, event: Events<Event<ConfigMap>>) {
+            self.senders[part].unbounded_send(event).unwrap();
+        }
+
+        fn list(&self, part: usize, objects: &[&str]) {
+            self.say(part, Ok(Event::Init));
+            for it in objects {
+                self.say(part, Ok(Event::InitApply(object(it))));
+            }
+            self.say(part, Ok(Event::InitDone));
+        }
+
+        /// What is told by now, in words; what a list has, sorted.
+        fn told(&mut self) -> Vec<String> {
+            let mut watch = pin!(&mut self.watch);
+            let mut told = Vec::new();
+            while let Some(Some(event)) = futures::FutureExt::now_or_never(watch.next()) {
+                told.push(match event {
+                    Ok(Event::Init) => "init".to_owned(),
+                    Ok(Event::InitApply(object)) => format!("has {}", text(&object)),
+                    Ok(Event::InitDone) => "done".to_owned(),
+                    Ok(Event::Apply(object)) => format!("apply {}", text(&object)),
+                    Ok(Event::Delete(object)) => format!("delete {}", text(&object)),
+                    Err(_) => "error".to_owned(),
+                });
+            }
+            for same in told.chunk_by_mut(|a, b| a.split(' ').next() == b.split(' ').next()) {
+                same.sort_unstable();
+            }
+            told
+        }
+    }
+
+    #[test]
+    fn several_lists_are_one_and_what_happens_meanwhile_comes_after_it() {
+        let mut parts = Parts::new(2);
+        assert_eq!(parts.told(), ["init"]);
+        parts.list(1, &["b", "c"]);
+        parts.say(1, Ok(Event::Delete(object("b"))));
+        assert_eq!(parts.told(), ["has b", "has c"]);
+        parts.list(0, &["a"]);
+        assert_eq!(parts.told(), ["has a", "done", "delete b"]);
+        parts.say(0, Ok(Event::Apply(object("a2"))));
+        parts.say(1, Ok(Event::Apply(object("c2"))));
+        assert_eq!(parts.told(), ["apply a2", "apply c2"]);
+    }
+
+    #[test]
+    fn a_list_that_fails_half_way_tells_nothing_twice() {
+        let mut parts = Parts::new(2);
+        parts.say(1, Ok(Event::Init));
+        parts.say(1, Ok(Event::InitApply(object("o"))));
+        parts.say(1, Err(Error::NoResourceVersion));
+        parts.list(1, &["n"]);
+        parts.list(0, &[]);
+        assert_eq!(parts.told(), ["init", "error", "has n", "done"]);
+    }
+
+    #[test]
+    fn what_one_lists_anew_comes_as_changes_and_the_others_go_on() {
+        let mut parts = Parts::new(2);
+        parts.list(0, &["a", "b", "c"]);
+        parts.list(1, &["d"]);
+        parts.told();
+        parts.say(0, Ok(Event::Apply(object("c2"))));
+        parts.say(0, Ok(Event::Init));
+        parts.say(0, Ok(Event::InitApply(object("a"))));
+        parts.say(1, Ok(Event::Apply(object("d2"))));
+        assert_eq!(parts.told(), ["apply c2", "apply d2"]);
+        parts.say(0, Ok(Event::InitApply(object("c3"))));
+        parts.say(0, Ok(Event::InitApply(object("e"))));
+        parts.say(0, Ok(Event::InitDone));
+        assert_eq!(parts.told(), ["apply c3", "apply e", "delete b"]);
+    }
+
+    #[test]
+    fn what_one_lists_anew_before_another_has_listed_comes_in_its_turn() {
+        let mut parts = Parts::new(2);
+        parts.list(0, &["a", "b", "c"]);
+        parts.say(0, Ok(Event::Delete(object("a"))));
+        parts.say(0, Ok(Event::Apply(object("b2"))));
+        parts.list(0, &["a3", "b4"]);
+        assert_eq!(parts.told(), ["init", "has a", "has b", "has c"]);
+        parts.list(1, &[]);
+        let changes = ["delete a", "apply a3", "apply b2", "apply b4", "delete c"];
+        let told = parts.told();
+        assert_eq!(
+            (told[0].as_str(), &told[1..]),
+            ("done", &changes.map(str::to_owned)[..])
+        );
+    }
+
+    #[test]
+    fn one_that_fails_keeps_the_first_list_from_being_whole_and_nobody_from_going_on() {
+        let mut parts = Parts::new(2);
+        parts.list(0, &["a"]);
+        assert_eq!(parts.told(), ["init", "has a"]);
+        parts.say(1, Err(Error::NoResourceVersion));
+        assert_eq!(parts.told(), ["error"]);
+        parts.list(1, &["b"]);
+        assert_eq!(parts.told(), ["has b", "done"]);
+        parts.say(1, Ok(Event::Init));
+        parts.say(1, Err(Error::NoResourceVersion));
+        assert_eq!(parts.told(), ["error"]);
+        parts.say(0, Ok(Event::Apply(object("a2"))));
+        assert_eq!(parts.told(), ["apply a2"]);
+    }
+
+    #[test]
+    fn one_namespace_is_its_own_watch() {
+        let mut parts = Parts::new(1);
+        parts.list(0, &["a"]);
+        assert_eq!(parts.told(), ["init", "has a", "done"]);
+        parts.list(0, &["a2"]);
+        assert_eq!(parts.told(), ["init", "has a2", "done"]);
+    }
+}

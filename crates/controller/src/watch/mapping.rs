@@ -1,0 +1,73 @@
+//! Maps watched objects to the resources that are reconciled because of them.
+
+use std::sync::Arc;
+
+use alustan_api::labels::{self, Component};
+use alustan_core::observed::Key;
+use alustan_core::settings::Settings;
+use k8s_openapi::api::core::v1::Secret;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use tokio::sync::mpsc;
+
+use crate::resource::{Guarded, Ref};
+
+/// Resources, Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
+pub(crate) const LISTS: usize = 6;
+
+/// The Secrets that are mirrored: what is read at each look. State is none of the operator's business.
+pub(crate) const MIRRORED: [Component; 5] = [
+    Component::Record,
+    Component::Report,
+    Component::Pin,
+    Component::Outputs,
+    Component::Lent,
+];
+
+/// Whether the mirror has Secrets like this one.
+pub(crate) fn is_mirrored(secret: &Secret) -> bool {
+    let component = secret.labels().get(labels::COMPONENT);
+    component.is_some_and(|component| MIRRORED.iter().any(|of| of.as_str() == component))
+}
+
+/// The resource that an object of ours belongs to. In the namespace of builds its labels tell of which
+/// namespace that is; elsewhere anybody could have written them.
+pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> {
+    let (namespace, labels) = (object.namespace()?, object.labels());
+    let builds = settings.build_namespace.as_ref() == Some(&namespace);
+    let elsewhere = labels.get(labels::NAMESPACE).filter(|_| builds);
+    Some(Ref::new(labels.get(labels::NAME)?).within(elsewhere.unwrap_or(&namespace)))
+}
+
+/// Whether `object` is a Secret that was lent.
+pub(crate) fn is_lent(object: &impl ResourceExt) -> bool {
+    let component = object.labels().get(labels::COMPONENT);
+    component.is_some_and(|component| component == Component::Lent.as_str())
+}
+
+/// Whether it was lent to the Job `uid`.
+pub(crate) fn is_lent_to(object: &impl ResourceExt, uid: &str) -> bool {
+    let mut owners = object.owner_references().iter();
+    is_lent(object) && owners.any(|owner| owner.uid == uid)
+}
+
+/// Whether an operator of `namespaces`, of all without any, watches in `namespace`.
+pub(crate) fn is_watched(namespaces: &[String], namespace: &str) -> bool {
+    namespaces.is_empty() || namespaces.iter().any(|it| it == namespace)
+}
+
+/// Has `resources` looked at.
+pub(crate) fn wake_all(
+    resources: impl IntoIterator<Item = Arc<Guarded>>,
+    wake: &mpsc::UnboundedSender<Ref>,
+) {
+    for resource in resources {
+        // The receiver lives as long as the controller.
+        let _ = wake.send(ObjectRef::from_obj(&*resource));
+    }
+}
+
+/// The resource of this key.
+pub(crate) fn to_ref(key: &Key) -> Ref {
+    Ref::new(&key.name).within(&key.namespace)
+}

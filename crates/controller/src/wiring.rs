@@ -1,0 +1,724 @@
+//! Wiring: the election, watches, mirrors, the controller, its HTTP server, and an orderly end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alustan_api::labels::{self, Component};
+use alustan_api::names;
+use alustan_api::run::key;
+use alustan_core::dependency_graph::followers;
+use alustan_core::lease::{self, Identity};
+use alustan_core::queue::Places;
+use alustan_core::settings::Settings;
+use alustan_source::{CacheOptions, GitCache, Turns};
+use anyhow::{Context as _, Result, bail};
+use futures::StreamExt;
+use futures::stream::{self, Stream};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PartialObjectMeta;
+use kube::client::ClientBuilder;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{Controller, controller, watcher};
+use kube::{Client, Resource, ResourceExt};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{debug, info, warn};
+
+use crate::apply::build_secrets::sweep_after;
+use crate::args::Config;
+use crate::context::Context;
+use crate::error::with_causes;
+use crate::evaluator::Evaluator;
+use crate::fail_point::FailPoint;
+use crate::health::Health;
+use crate::http::{self, Hooks, Listeners, Measured, Pushed};
+use crate::leader::{Election, Fence, Leader};
+use crate::metrics::{Asked, Counting, Metrics};
+use crate::mirrors::Mirrors;
+use crate::notify::{self, Notifier};
+use crate::observe::jobs::JOB_NAME;
+use crate::observe::{LARGEST_PROGRESS, LARGEST_REPORT, LARGEST_VALUES};
+use crate::push_events::follow;
+use crate::queue::{Dispatcher, REFRESH};
+use crate::reconcile::{forget, reconcile, retry};
+use crate::remote::answers::Answers;
+use crate::remote::context_store::Contexts;
+use crate::remote::git_refs::References;
+use crate::remote::polled_cache::PolledCache;
+use crate::remote::pruning;
+use crate::resource::{Guarded, Ref, readable};
+use crate::signing::Signer;
+use crate::sync::Syncs;
+use crate::upstream_activity::UpstreamActivity;
+use crate::watch::Watches;
+use crate::watch::allow_lists::AllowLists;
+use crate::watch::dynamic::Objects;
+use crate::watch::joined::Events;
+use crate::watch::mapping::LISTS;
+use crate::watch::mapping::MIRRORED;
+use crate::watch::mapping::owner;
+use crate::watch::mapping::{is_lent, is_watched, to_ref, wake_all};
+use crate::write_through_cache::WriteThroughCache;
+
+/// Several events of one moment cause one look. Short: people wait for it.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// How long the HTTP server has for its last answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(3);
+
+/// So many pushes may wait to be handled, which takes a moment.
+const PUSHES: usize = 100;
+
+/// A repository that was not read for this long is fetched anew, should somebody ask for it.
+const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
+
+/// Runs the operator until it is told to stop.
+pub(crate) async fn run(config: Config) -> Result<()> {
+    let listeners = Listeners::bind(&config).await?;
+    let metrics = Metrics::new();
+    let leader = Leader::new(identity(&config)?);
+    let (lists, listed) = watch::channel(0);
+    let election = election(&config, &leader, &metrics, listed.clone()).await;
+    let election = election.context("connect to the API server")?;
+    let client = connect(&metrics, &leader)
+        .await
+        .context("connect to the API server")?;
+    let health = Health::new(leader.clone());
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        shutdown().await;
+        info!("stopping: runs that go on are not touched");
+        let _ = stop.send(true);
+    });
+    let (wake, woken) = mpsc::unbounded_channel::<Ref>();
+    let namespaces = config.watch_namespaces.clone();
+    if !namespaces.is_empty() {
+        info!(
+            ?namespaces,
+            "acting in these namespaces alone; they are not labelled alustan.io/holds-state, so nothing \
+             keeps one from being deleted while something is applied in it"
+        );
+    }
+    let watches = Watches::new(client.clone(), namespaces, wake.clone(), lists);
+    let places = Places::new(config.max_concurrent_runs, config.max_runs_per_namespace);
+    let dispatcher = Dispatcher::new(places, wake.clone());
+    let (push, pushes) = mpsc::channel(PUSHES);
+    let signer = signer(&config, &metrics).await?;
+    let made = Made {
+        client,
+        signer: Arc::new(signer),
+        wake,
+        health: health.clone(),
+        metrics: metrics.clone(),
+        leader: leader.clone(),
+        dispatcher: Arc::new(dispatcher),
+    };
+    let dispatcher = made.dispatcher.clone();
+    let parts = Parts {
+        made,
+        woken,
+        pushes,
+        listed,
+        syncs: Arc::new(Syncs::new(config.watch_namespaces.clone())),
+    };
+    let routes = http::Parts {
+        hooks: Hooks::new(config.hook_secrets.clone(), push, leader.clone())?,
+        measured: Measured {
+            metrics,
+            resources: watches.0.resources(),
+            dispatcher,
+            health: health.clone(),
+            leader,
+        },
+        health,
+        syncs: parts.syncs.clone(),
+    };
+    let server = {
+        let (config, stopped) = (config.clone(), stopped.clone());
+        let stop = move || until(stopped.clone());
+        tokio::spawn(async move { listeners.serve(&config, routes, stop).await })
+    };
+    let work = Box::pin(control(parts, &config, watches, until(stopped)));
+    leading(election, work).await?;
+    // A caller who does not come to an end does not keep the next operator waiting.
+    match tokio::time::timeout(LAST_ANSWERS, server).await {
+        Ok(ended) => ended.context("the HTTP server ended"),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Takes part in the `election` until `work` has ended, and then leaves it in good order. Who is
+/// replaced by another ends at once: what it remembers may be out of date.
+async fn leading(mut election: Election, work: impl Future<Output = Result<()>>) -> Result<()> {
+    let (resign, resigned) = oneshot::channel::<()>();
+    let mut part = tokio::spawn(async move {
+        let over = tokio::select! {
+            by = election.run() => Some(by),
+            _ = resigned => None,
+        };
+        if over.is_none() {
+            election.resign().await;
+        }
+        over
+    });
+    tokio::select! {
+        over = &mut part => {
+            let by = over.context("the election ended")?.flatten();
+            let by = by.as_deref().map_or("nobody", lease::pod);
+            bail!("this replica led, and its Lease was taken from it ({by} has it now): it starts anew");
+        }
+        done = work => {
+            drop(resign);
+            part.await.context("release the Lease")?;
+            done
+        }
+    }
+}
+
+/// Who this replica is.
+fn identity(config: &Config) -> Result<Identity> {
+    let mut process = [0_u8; 4];
+    if SystemRandom::new().fill(&mut process).is_err() {
+        bail!("no random numbers for the name of this replica");
+    }
+    Ok(Identity::new(config.pod_name.clone(), hex::encode(process)))
+}
+
+/// This replica's part in the election. Its calls are not held up by others, nor tried again later
+/// than they were meant.
+async fn election(
+    config: &Config,
+    leader: &Leader,
+    metrics: &Arc<Metrics>,
+    listed: watch::Receiver<usize>,
+) -> Result<Election> {
+    let mut api = kube::Config::infer().await?;
+    api.default_retry = false;
+    Ok(Election::new(
+        leader.clone(),
+        unfenced(api, metrics)?,
+        &config.lease,
+        config.address(),
+        listed,
+    ))
+}
+
+/// The signing key. Replicas that do not lead verify signatures, too, and any of them may create the key.
+async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
+    let client = unfenced(kube::Config::infer().await?, metrics)?;
+    let name = format!("{}-signing-key", config.lease);
+    Signer::load(&client, &name)
+        .await
+        .with_context(|| format!("load the signing key from Secret {name}"))
+}
+
+/// A client that also writes while this replica does not lead.
+fn unfenced(api: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
+    let client = ClientBuilder::try_from(api)?.with_layer(&Counting::new(metrics.clone()));
+    Ok(client.build())
+}
+
+/// What is made before anything is watched.
+struct Parts {
+    made: Made,
+    woken: mpsc::UnboundedReceiver<Ref>,
+    pushes: mpsc::Receiver<Pushed>,
+    listed: watch::Receiver<usize>,
+    syncs: Arc<Syncs>,
+}
+
+/// What of it is part of the context.
+pub(crate) struct Made {
+    pub(crate) client: Client,
+    pub(crate) signer: Arc<Signer>,
+    pub(crate) wake: mpsc::UnboundedSender<Ref>,
+    pub(crate) health: Health,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) leader: Leader,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+}
+
+/// A client whose calls are counted, and which writes nothing unless this replica leads.
+async fn connect(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
+    let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
+    let builder = builder.with_layer(&Counting::new(metrics.clone()));
+    Ok(builder.with_layer(&Fence::new(leader.clone())).build())
+}
+
+/// The first of SIGTERM and SIGINT.
+async fn shutdown() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+async fn until(mut stopped: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is an end, too.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+async fn control(
+    parts: Parts,
+    config: &Config,
+    (watches, resource_events): (
+        Watches,
+        impl Stream<Item = Events<Guarded>> + Send + 'static,
+    ),
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) -> Result<()> {
+    let Parts {
+        woken,
+        pushes,
+        syncs,
+        listed,
+        made,
+    } = parts;
+    let (health, wake) = (made.health.clone(), made.wake.clone());
+    let ours =
+        watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER));
+    let memory_secrets = format!(
+        "{}={},{} in ({})",
+        labels::MANAGED_BY,
+        labels::MANAGER,
+        labels::COMPONENT,
+        MIRRORED.map(Component::as_str).join(",")
+    );
+    let memory_secrets = watcher::Config::default().labels(&memory_secrets);
+    let resources = watches.resources();
+    let builds = watches.including(config.build_namespace.as_ref());
+    let (secrets, secret_events) = builds.mirrored::<Secret>(&memory_secrets, lean);
+    let (config_maps, map_events) = watches.mirrored::<PartialObjectMeta<ConfigMap>>(&ours, |_| {});
+    let (claims, claim_events) = watches.mirrored::<PersistentVolumeClaim>(&ours, |_| {});
+    let (jobs, job_events) = builds.mirrored::<Job>(&ours, |_| {});
+    let (pods, pod_events) = builds.mirrored::<Pod>(&ours, |_| {});
+    let mirrors = Mirrors {
+        secrets: WriteThroughCache::new(secrets),
+        config_maps: WriteThroughCache::new(config_maps),
+        claims: WriteThroughCache::new(claims),
+        jobs: WriteThroughCache::new(jobs),
+        pods: WriteThroughCache::new(pods),
+        listed,
+    };
+    let cx = Arc::new(context(made, config, mirrors, resources.clone())?);
+    syncs.begin(cx.clone());
+    let (of_secret, of_map, of_claim) = (cx.clone(), cx.clone(), cx.clone());
+    let (of_job, of_pod) = (cx.clone(), cx.clone());
+    let (by_secret, by_map) = (resources.clone(), resources.clone());
+    let of_outputs = resources.clone();
+    let controller = Controller::for_stream(resource_events, resources.clone())
+        .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
+        .watches_stream(secret_events, move |secret| {
+            of_secret.mirrors.secrets.saw(&secret);
+            let mut who = takers(&of_secret.settings, &of_outputs, &secret);
+            who.extend(owner(&of_secret.settings, &secret));
+            who
+        })
+        .watches_stream(map_events, move |map| {
+            of_map.mirrors.config_maps.saw(&map);
+            owner(&of_map.settings, &map)
+        })
+        .watches_stream(claim_events, move |claim| {
+            of_claim.mirrors.claims.saw(&claim);
+            owner(&of_claim.settings, &claim)
+        })
+        .watches_stream(job_events, move |job| {
+            of_job.mirrors.jobs.saw(&job);
+            whom(&of_job, &job, &job.name_any())
+        })
+        .watches_stream(pod_events, move |pod| {
+            let job = pod.labels().get(JOB_NAME).cloned();
+            whom(&of_pod, &pod, &job.unwrap_or_default())
+        })
+        .watches_stream(
+            watches.touched::<PartialObjectMeta<Secret>>(),
+            move |secret| users(&by_secret, &secret, names_secret),
+        )
+        .watches_stream(
+            watches.touched::<PartialObjectMeta<ConfigMap>>(),
+            move |map| users(&by_map, &map, names_config_map),
+        )
+        .reconcile_on(received(woken))
+        .graceful_shutdown_on(stop);
+    info!(driver = ?config.driver, "watching resources");
+    let looks = controller.run(reconcile, retry, cx.clone());
+    let mut looks = std::pin::pin!(looks);
+    let mut tick = tokio::time::interval(Duration::from_secs(10));
+    tokio::spawn(look_at_all(cx.clone(), wake.clone()));
+    tokio::spawn(cx.allowed.clone().follow(cx.resources.clone(), wake));
+    tokio::spawn(ready(cx.mirrors.listed.clone(), health.clone()));
+    tokio::spawn(sweep(cx.git.clone()));
+    tokio::spawn(refresh(cx.dispatcher.clone()));
+    tokio::spawn(follow(cx.clone(), pushes));
+    loop {
+        tokio::select! {
+            look = looks.next() => match look {
+                Some(Ok(_)) => {}
+                Some(Err(controller::Error::ObjectNotFound(who))) => {
+                    let namespace = who.namespace.unwrap_or_default();
+                    gone(&cx, config, Ref::new(&who.name).within(&namespace));
+                }
+                Some(Err(error)) => debug!(%error, "look"),
+                None => return Ok(()),
+            },
+            _ = tick.tick() => {}
+        }
+        health.turn();
+    }
+}
+
+/// Forgets a resource that is gone, and does away with the builds of one that went without us. In the
+/// namespace of builds there may be some of resources that another operator watches.
+fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
+    forget(cx, &who);
+    let namespace = who.namespace.as_deref().unwrap_or_default();
+    if is_watched(&config.watch_namespaces, namespace) {
+        let cx = cx.clone();
+        tokio::spawn(async move { sweep_after(&cx, &who).await });
+    }
+}
+
+/// Whoever begins to lead looks at every resource, also at those of which only builds are left: nobody did
+/// since the last one ended.
+async fn look_at_all(cx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
+    loop {
+        cx.leader.begins().await;
+        let existing = cx.clone();
+        tokio::spawn(async move {
+            existing
+                .signer
+                .sign_existing(&existing.client, &existing.mirrors.secrets)
+                .await;
+        });
+        wake_all(cx.resources.state(), &wake);
+        let elsewhere = |job: &Job| job.labels().contains_key(labels::NAMESPACE);
+        let builds = cx.mirrors.jobs.filter(elsewhere);
+        for who in builds.iter().filter_map(|job| owner(&cx.settings, &**job)) {
+            let _ = wake.send(who);
+        }
+    }
+}
+
+fn received(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
+    stream::unfold(woken, |mut woken| async move {
+        let who = woken.recv().await?;
+        Some((who, woken))
+    })
+}
+
+/// Repositories that nobody asks for any more do not fill the disk.
+async fn sweep(git: Arc<GitCache>) {
+    let mut hours = tokio::time::interval(Duration::from_hours(1));
+    loop {
+        hours.tick().await;
+        let git = git.clone();
+        match tokio::task::spawn_blocking(move || git.sweep(IDLE_REPOSITORY)).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(removed)) => info!(removed, "swept the git cache"),
+            Ok(Err(error)) => warn!(error = with_causes(&error), "could not sweep the git cache"),
+            Err(error) => warn!(%error, "could not sweep the git cache"),
+        }
+    }
+}
+
+/// Refreshes queue positions for all queued resources; they have no requeue interval.
+async fn refresh(dispatcher: Arc<Dispatcher>) {
+    let mut interval = tokio::time::interval(REFRESH);
+    loop {
+        interval.tick().await;
+        dispatcher.refresh(Timestamp::now());
+    }
+}
+
+async fn ready(mut listed: watch::Receiver<usize>, health: Health) {
+    if listed.wait_for(|lists| *lists >= LISTS).await.is_ok() {
+        health.set_ready();
+    }
+}
+
+pub(crate) fn context(
+    made: Made,
+    config: &Config,
+    mirrors: Mirrors,
+    resources: Store<Guarded>,
+) -> Result<Context> {
+    let Made {
+        client,
+        signer,
+        wake,
+        health,
+        metrics,
+        leader,
+        dispatcher,
+    } = made;
+    let contexts = Contexts::open(config.cache_dir.join("contexts"))
+        .with_context(|| format!("--cache-dir {}", config.cache_dir.display()))?;
+    let options = CacheOptions {
+        cache_bytes: config.git_cache_mib << 20,
+        ..CacheOptions::default()
+    };
+    let git = GitCache::with_options(config.cache_dir.join("repositories"), options);
+    let git = Arc::new(git.context("open the git cache")?);
+    let settings = config.settings()?;
+    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "alustan".to_owned());
+    let notifier = Notifier::new(notify::Parts {
+        kube: client.clone(),
+        instance: instance.clone(),
+        places: config.notifications.clone(),
+        ca_pem: settings.ca_bundle.as_deref(),
+        resources: resources.clone(),
+        wake: wake.clone(),
+    })?;
+    let program = std::env::current_exe().context("find the program of the operator")?;
+    let registry = alustan_registry::Registry::new(alustan_registry::Options {
+        insecure_hosts: settings.insecure_registries.clone(),
+        ca_pem: settings.ca_bundle.iter().cloned().collect(),
+        ..alustan_registry::Options::default()
+    })
+    .context("set up the registry client")?;
+    Ok(Context {
+        instance,
+        client: client.clone(),
+        settings,
+        driver: config.driver,
+        registry,
+        leader,
+        signer,
+        dispatcher,
+        mirrors: Arc::new(mirrors),
+        resources,
+        references: References::new(git.clone()),
+        git,
+        contexts: Arc::new(contexts),
+        prunings: Turns::new(pruning::AT_ONCE),
+        answers: Answers {
+            namespaces: PolledCache::new(wake.clone(), metrics.clone(), Asked::Api),
+            revisions: PolledCache::new(wake.clone(), metrics.clone(), Asked::Git("resolve")),
+            modules: PolledCache::new(wake.clone(), metrics.clone(), Asked::Git("fetch")),
+            images: PolledCache::new(wake.clone(), metrics.clone(), Asked::Registry("digest")),
+            artifacts: PolledCache::new(wake.clone(), metrics.clone(), Asked::Registry("push")),
+            logs: PolledCache::new(wake.clone(), metrics.clone(), Asked::Api),
+            pruned: PolledCache::new(wake.clone(), metrics.clone(), Asked::Registry("prune")),
+        },
+        notifier,
+        allowed: Arc::new(AllowLists::open(config.allowed.clone())?),
+        objects: Objects::new(client, wake.clone()),
+        evaluator: Evaluator::new(program),
+        looks: UpstreamActivity::new(wake),
+        memory: Arc::default(),
+        fail_point: FailPoint::from_environment()?,
+        health,
+        metrics,
+    })
+}
+
+/// Removes Secret data that no reconcile reads. Oversized outputs are truncated to one byte above the limit, so they stay invalid.
+fn lean(secret: &mut Secret) {
+    if is_lent(secret) || !has_own_name(secret) {
+        secret.data = None;
+    }
+    let component = secret.labels().get(labels::COMPONENT).map(String::as_str);
+    let is_report = component == Some(Component::Report.as_str());
+    let is_outputs = component == Some(Component::Outputs.as_str());
+    if let Some(data) = &mut secret.data {
+        data.retain(|name, content| {
+            if is_report && name == key::LEFTOVER {
+                // Reconciles read whether there is one.
+                content.0 = Vec::new();
+                true
+            } else if is_report {
+                is_read(name, content.0.len())
+            } else {
+                key::log_of(name).is_none()
+            }
+        });
+        if is_outputs {
+            for content in data.values_mut() {
+                content.0.truncate(LARGEST_VALUES + 1);
+                content.0.shrink_to_fit();
+            }
+        }
+    }
+}
+
+/// Whether an entry of a report with this size, in bytes, is read.
+fn is_read(name: &str, size: usize) -> bool {
+    match name {
+        key::PROGRESS => size <= LARGEST_PROGRESS,
+        key::REPORT => size <= LARGEST_REPORT,
+        key::OUTPUTS => true,
+        _ => false,
+    }
+}
+
+/// Whether a Secret has the name that its labels say, so that a tenant cannot fill the memory with Secrets that no resource has.
+fn has_own_name(secret: &Secret) -> bool {
+    let labels = secret.labels();
+    let Some(of) = labels.get(labels::NAME) else {
+        return false;
+    };
+    let component = labels.get(labels::COMPONENT).map(String::as_str);
+    let expected = [
+        (Component::Record, names::record(of)),
+        (Component::Report, names::report(of)),
+        (Component::Pin, names::pin(of)),
+    ];
+    let mut known = expected.into_iter();
+    known.all(|(kind, name)| component != Some(kind.as_str()) || name == secret.name_any())
+}
+
+/// Who waits for a Job: its resource, and all that share a build.
+fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
+    let namespace = object.namespace().unwrap_or_default();
+    let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
+    who.extend(owner(&cx.settings, object));
+    who
+}
+
+/// Resources of the same namespace whose spec names an object.
+fn users<K: Resource<DynamicType = ()>>(
+    resources: &Store<Guarded>,
+    object: &PartialObjectMeta<K>,
+    names: fn(&alustan_api::TerraformSpec, &str) -> bool,
+) -> Vec<Ref> {
+    let (namespace, name) = (object.namespace(), object.name_any());
+    resources
+        .state()
+        .iter()
+        .filter(|resource| resource.namespace() == namespace)
+        .filter(|resource| resource.0.as_ref().is_ok_and(|tf| names(&tf.spec, &name)))
+        .map(|resource| ObjectRef::from_obj(&**resource))
+        .collect()
+}
+
+/// Resources that take outputs of the one that a Secret belongs to.
+fn takers(settings: &Settings, resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
+    let outputs = Component::Outputs.as_str();
+    let component = secret.labels().get(labels::COMPONENT);
+    let made_for = owner(settings, secret).filter(|_| component.is_some_and(|it| it == outputs));
+    let made_for = made_for.and_then(|who| resources.get(&who));
+    let Some(Ok(made_for)) = made_for.as_deref().map(|it| &it.0) else {
+        return Vec::new();
+    };
+    let all = resources.state();
+    followers(made_for, readable(&all))
+        .iter()
+        .map(to_ref)
+        .collect()
+}
+
+fn names_secret(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
+    let repo = &spec.git_repo;
+    let keys = [
+        repo.ssh_key_secret.as_ref(),
+        spec.container_registry.secret_ref.as_ref(),
+    ];
+    let whole = [
+        repo.credentials_secret.as_ref(),
+        spec.backend
+            .as_ref()
+            .and_then(|backend| backend.secret_ref.as_ref()),
+    ];
+    let runner = spec
+        .runner
+        .iter()
+        .flat_map(|runner| &runner.env_from_secrets);
+    let variables = spec.variables_from.iter();
+    let mut variables = variables.filter_map(|from| from.secret_ref.as_ref());
+    variables.any(|keys| keys.name == name)
+        || keys.into_iter().flatten().any(|key| key.name == name)
+        || whole
+            .into_iter()
+            .flatten()
+            .chain(runner)
+            .any(|whole| whole.name == name)
+}
+
+fn names_config_map(spec: &alustan_api::TerraformSpec, name: &str) -> bool {
+    let variables = spec.variables_from.iter();
+    let mut variables = variables.filter_map(|from| from.config_map_ref.as_ref());
+    if variables.any(|keys| keys.name == name) {
+        return true;
+    }
+    let Some(scripts) = &spec.scripts else {
+        return false;
+    };
+    [
+        &scripts.init,
+        &scripts.plan,
+        &scripts.apply,
+        &scripts.destroy,
+    ]
+    .into_iter()
+    .flatten()
+    .filter_map(|script| script.config_map_ref.as_ref())
+    .any(|reference| reference.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    use super::*;
+
+    /// Sizes of the entries that the mirror has of a Secret of the resource `web`, with entries of these sizes.
+    fn mirrored(component: Component, name: &str, sizes: &[(&str, usize)]) -> Vec<(String, usize)> {
+        let data = sizes
+            .iter()
+            .map(|(entry, size)| ((*entry).to_owned(), ByteString(vec![b'x'; *size])));
+        let mut secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(labels::of("web", "u", component)),
+                ..ObjectMeta::default()
+            },
+            data: Some(data.collect()),
+            ..Secret::default()
+        };
+        lean(&mut secret);
+        let data = secret.data.unwrap_or_default();
+        data.into_iter()
+            .map(|(entry, content)| (entry, content.0.len()))
+            .collect()
+    }
+
+    #[test]
+    fn mirror_has_no_entries_of_a_report_that_are_not_read() {
+        let report = |sizes: &[(&str, usize)]| mirrored(Component::Report, "web-report", sizes);
+        let read = [
+            (key::PROGRESS, LARGEST_PROGRESS),
+            (key::REPORT, LARGEST_REPORT),
+        ];
+        let kept = read.map(|(entry, size)| (entry.to_owned(), size));
+        assert_eq!(report(&read), kept);
+        let too_large = read.map(|(entry, size)| (entry, size + 1));
+        assert!(report(&too_large).is_empty());
+        assert!(report(&[("of-a-module", 1 << 20)]).is_empty());
+        let unsaved = report(&[(key::LEFTOVER, 1 << 10)]);
+        assert_eq!(unsaved, [(key::LEFTOVER.to_owned(), 0)]);
+    }
+
+    #[test]
+    fn mirror_cuts_outputs_that_are_too_large_for_a_variable() {
+        let sizes = [("large", 1 << 20), ("small", LARGEST_VALUES)];
+        let kept = [("large", LARGEST_VALUES + 1), ("small", LARGEST_VALUES)];
+        let kept = kept.map(|(entry, size)| (entry.to_owned(), size));
+        assert_eq!(mirrored(Component::Outputs, "shared", &sizes), kept);
+    }
+
+    #[test]
+    fn mirror_has_no_data_of_a_record_with_a_foreign_name() {
+        let record = |name| mirrored(Component::Record, name, &[(key::RECORD, 1 << 20)]);
+        assert_eq!(record("web-run").len(), 1);
+        assert!(record("anything").is_empty());
+    }
+}

@@ -1,0 +1,155 @@
+//! What the watches brought, overlaid with what this process wrote a moment ago: a reconcile
+//! never acts on an object that is older than its own last write.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::Resource;
+use kube::runtime::reflector::{ObjectRef, Store};
+use parking_lot::Mutex;
+
+/// A watch that has not brought our write after this long never will: the object is gone.
+const BELIEVED: Duration = Duration::from_secs(10);
+
+/// A store with our own writes in front of it.
+pub(crate) struct WriteThroughCache<K>
+where
+    K: Resource<DynamicType = ()> + 'static,
+{
+    store: Store<K>,
+    written: Mutex<HashMap<ObjectRef<K>, Written<K>>>,
+}
+
+/// An object as the API server answered, and when.
+type Written<K> = (Arc<K>, Instant);
+
+impl<K> WriteThroughCache<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + 'static,
+    ObjectRef<K>: Hash + Eq,
+{
+    /// In front of `store`.
+    pub(crate) fn new(store: Store<K>) -> Self {
+        Self {
+            store,
+            written: Mutex::default(),
+        }
+    }
+
+    /// The newest known version of an object.
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let key = ObjectRef::new(name).within(namespace);
+        let watched = self.store.get(&key);
+        let mut written = self.written.lock();
+        let Some((own, since)) = written.get(&key) else {
+            return watched;
+        };
+        let caught_up = match &watched {
+            Some(watched) => version(&**watched) >= version(&**own),
+            None => since.elapsed() > BELIEVED,
+        };
+        if !caught_up {
+            return Some(own.clone());
+        }
+        written.remove(&key);
+        watched
+    }
+
+    /// An object as the API server answered our write.
+    pub(crate) fn wrote(&self, object: K) {
+        let key = ObjectRef::from_obj(&object);
+        self.written
+            .lock()
+            .insert(key, (Arc::new(object), Instant::now()));
+    }
+
+    /// What the watch brought: from then on it knows better than our own write, also that the object
+    /// is gone.
+    pub(crate) fn saw(&self, object: &K) {
+        let key = ObjectRef::from_obj(object);
+        let mut written = self.written.lock();
+        let older = |(own, _): &Written<K>| version(&**own) <= version(object);
+        if written.get(&key).is_some_and(older) {
+            written.remove(&key);
+        }
+    }
+
+    /// An object that we deleted, or that somebody else changed under us: the watch knows better.
+    pub(crate) fn forget(&self, namespace: &str, name: &str) {
+        let key = ObjectRef::new(name).within(namespace);
+        self.written.lock().remove(&key);
+    }
+
+    /// Watched objects for which `wanted` holds.
+    pub(crate) fn filter(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
+        self.store.state_filter(|object| wanted(object))
+    }
+}
+
+/// Resource versions of one kind of object are numbers that grow
+/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
+fn version(object: &impl Resource) -> u64 {
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::runtime::{reflector, watcher};
+
+    use super::*;
+
+    fn secret(version: &str) -> Secret {
+        Secret {
+            metadata: ObjectMeta {
+                name: Some("web-outputs".to_owned()),
+                namespace: Some("team".to_owned()),
+                resource_version: Some(version.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn our_own_write_counts_until_the_watch_has_brought_it() {
+        let (store, mut writer) = reflector::store::<Secret>();
+        let mirror = WriteThroughCache::new(store);
+        let get = || {
+            mirror
+                .get("team", "web-outputs")
+                .and_then(|it| it.metadata.resource_version.clone())
+        };
+        mirror.wrote(secret("7"));
+        assert_eq!(get().as_deref(), Some("7"));
+        mirror.saw(&secret("5"));
+        assert_eq!(get().as_deref(), Some("7"));
+        writer.apply_watcher_event(&watcher::Event::Apply(secret("8")));
+        mirror.saw(&secret("8"));
+        assert_eq!(get().as_deref(), Some("8"));
+    }
+
+    #[test]
+    fn what_is_removed_right_after_our_write_is_gone_at_once() {
+        let (store, mut writer) = reflector::store::<Secret>();
+        let mirror = WriteThroughCache::new(store);
+        mirror.wrote(secret("7"));
+        for event in [
+            watcher::Event::Apply(secret("7")),
+            watcher::Event::Delete(secret("8")),
+        ] {
+            writer.apply_watcher_event(&event);
+        }
+        mirror.saw(&secret("8"));
+        assert!(mirror.get("team", "web-outputs").is_none());
+    }
+}

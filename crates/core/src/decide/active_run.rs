@@ -1,0 +1,331 @@
+//! A run that goes on: what is said of it, and what is done about one that cannot start.
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
+use alustan_api::{State, Terraform};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::decide::{approval, start_run};
+use crate::model::case::{ReconcileCase, Target};
+use crate::model::pod_wait::{GIVE_UP, NO_POD, no_pod, patience, slow_pod, waits_since};
+use crate::model::summary::{self, SUSPENDED, Summary, logs, patch};
+use crate::model::{admission, progress};
+use crate::observed::{IMAGE_PULL, Waiting};
+use crate::step::{Decision, Step, Swap};
+
+/// How long a pod may take to start before people are told: its image may be large.
+const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
+/// The same where nobody says what keeps it.
+const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
+/// How long after its time limits a run may need to end: the grace period of its pod, and much more.
+const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
+
+impl ReconcileCase<'_> {
+    /// `run` goes on: it is helped along, and a changed spec waits for it.
+    pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
+        let wanted = target.as_ref().ok().map(|target| &target.wanted);
+        let hash = wanted.and_then(|it| Some(&it.as_ref().ok()?.config.hash));
+        let (same, changed) = match hash {
+            Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
+            None => (false, false),
+        };
+        // A Job that cannot be created would be in the way of the steps that cancel its run.
+        let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
+        if is_replaced || self.is_overruled(run) {
+            self.cancel(&run.job, None);
+        } else {
+            self.steps
+                .extend(start_run::help(self.tf, self.seen, self.settings));
+        }
+        let quiet = self.is_quiet(run.kind, &run.trigger, &run.config_hash);
+        let stuck = self.stuck(changed);
+        let situation = match &target {
+            Err(problem) if quiet && run.kind == RunKind::Drift => problem.clone(),
+            Ok(_) | Err(_) => match stuck {
+                Some(stuck) if !quiet => stuck,
+                Some(_) | None => Summary {
+                    look_at: self.look_due(),
+                    ..self.running(quiet && same)
+                },
+            },
+        };
+        let plan = target.ok().and_then(|target| target.runner.ok());
+        let plan = plan.map(|runner| runner.plan);
+        let plan = plan.filter(|plan| run.tag == plan.tag);
+        let digest = run.image.split_once('@').filter(|_| plan.is_some());
+        let digest = digest.map(|(_, digest)| digest.to_owned());
+        self.done(&situation, plan.as_ref(), digest)
+    }
+
+    /// Whether `run` has not changed anything yet, and somebody else has a say in it by now, or its
+    /// approval was taken back.
+    pub(crate) fn is_overruled(&self, run: &RunSpec) -> bool {
+        let judged_by = approval::judged_by(self.tf, run.destroys);
+        let inputs = self.record.inputs.as_ref();
+        let approved = inputs.and_then(|inputs| inputs.approval.approved.as_ref());
+        let taken_back =
+            approved.is_some_and(|plan| self.tf.spec.approval.plan.as_ref() != Some(&plan.id));
+        let overruled = run.kind != RunKind::Drift && (run.judged_by != judged_by || taken_back);
+        overruled && self.current.phase < RunPhase::Applying
+    }
+
+    /// Nothing begins. `run`, which has not changed anything, is cancelled.
+    pub(crate) fn suspended(
+        mut self,
+        run: Option<&RunSpec>,
+        target: &Result<Target, Summary>,
+    ) -> Decision {
+        let wanted = target.as_ref().and_then(|target| target.wanted.as_ref());
+        let before = match (wanted, run) {
+            (Ok(wanted), _) if self.is_applied(&wanted.config.hash) => self.at_rest(),
+            (Err(problem), _) if problem.ready.is_some() => problem.clone(),
+            (_, Some(_)) => Summary::busy(State::Planning, SUSPENDED, "cancelling its run"),
+            (_, None) => Summary {
+                state: State::Pending,
+                ..Summary::stalled(SUSPENDED, "the current configuration has not been applied")
+            },
+        };
+        if let Some(run) = run {
+            self.cancel(&run.job, None);
+        }
+        let situation = Summary {
+            reason: SUSPENDED.to_owned(),
+            message: format!("{}; {}", before.message, suspension(self.tf)),
+            ..before
+        };
+        self.done(&situation, None, None)
+    }
+
+    /// What is said while a run goes on. One that is about drift alone, and for what is still
+    /// wanted, leaves `Ready` as it is (rule 7).
+    pub(crate) fn running(&self, quiet: bool) -> Summary {
+        let Some(run) = &self.current.run else {
+            return Summary::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
+        };
+        if quiet && run.kind == RunKind::Drift {
+            let rest = self.at_rest();
+            return match self.overdue() {
+                Some(overdue) => Summary::ready(rest.state, "RunOverdue", overdue),
+                None => rest,
+            };
+        }
+        let state = match self.current.phase {
+            RunPhase::Applying => State::Applying,
+            _ => State::Planning,
+        };
+        match (self.overdue(), quiet) {
+            (Some(overdue), true) => Summary::ready(state, "RunOverdue", overdue),
+            (Some(overdue), false) => Summary::blocked(state, "RunOverdue", overdue),
+            (None, true) => Summary {
+                ready: self.sick().is_none().then_some(true),
+                ..Summary::busy(state, "Applied", self.what_runs())
+            },
+            (None, false) => Summary::busy(state, "Running", self.what_runs()),
+        }
+    }
+
+    /// When the run that goes on must be over: its time limits, and the time to end in good order.
+    fn due(&self) -> Option<Timestamp> {
+        let run = self.current.run.as_ref()?;
+        let limits = self.record.inputs.as_ref()?.timeouts;
+        let change = match run.kind {
+            RunKind::Destroy => limits.destroy,
+            RunKind::Plan | RunKind::Apply | RunKind::Drift => limits.apply,
+        };
+        let limits = i64::try_from(limits.plan.saturating_add(change)).unwrap_or(i64::MAX);
+        // A report may name any time.
+        let claim = self.current.claimed_by.as_ref();
+        claim
+            .map(|claim| claim.at)
+            .filter(|at| *at <= self.now)
+            .unwrap_or(run.started_at)
+            .checked_add(SignedDuration::from_secs(limits))
+            .and_then(|at| at.checked_add(OVERDUE))
+            .ok()
+    }
+
+    /// A run that is not over although its own deadlines have passed long ago: its node is gone,
+    /// and nobody else may take its place before that is certain.
+    pub(crate) fn overdue(&self) -> Option<String> {
+        let run = self.current.run.as_ref()?;
+        self.due().filter(|due| *due <= self.now)?;
+        let namespace = self.tf.namespace().unwrap_or_default();
+        Some(format!(
+            "run {} ({}) has not ended although its time limits have passed; is its node gone? see \
+             kubectl get pods -n {namespace} -l job-name={job} -o wide; once that is certain: kubectl \
+             delete pods -n {namespace} -l job-name={job} --force",
+            self.current.number,
+            run.trigger,
+            job = run.job,
+        ))
+    }
+
+    /// The run that goes on, in words.
+    pub(crate) fn what_runs(&self) -> String {
+        let Some(run) = &self.current.run else {
+            return String::new();
+        };
+        let what = match (run.kind, self.current.phase) {
+            _ if self.current.cancel => "cancelling",
+            (RunKind::Destroy, _) => "destroying",
+            (_, RunPhase::Applying) => "applying",
+            (_, _) => "planning",
+        };
+        let follow = logs(self.tf, &run.job);
+        format!(
+            "{what}, run {} ({}); to follow: {follow} -f",
+            self.current.number, run.trigger
+        )
+    }
+
+    /// The current run, if no pod has claimed it yet.
+    fn starting(&self) -> Option<&RunSpec> {
+        let RunRecord {
+            phase,
+            claimed_by,
+            run,
+            ..
+        } = &self.current;
+        let unclaimed = *phase == RunPhase::Starting && claimed_by.is_none();
+        run.as_ref().filter(|_| unclaimed)
+    }
+
+    /// When to look at the run that goes on, if nothing happens: whether its pod is there, or why it
+    /// is not over.
+    pub(crate) fn look_due(&self) -> Option<Timestamp> {
+        let Some(run) = self.starting() else {
+            return self.due().filter(|due| self.now < *due);
+        };
+        let since = self.waits_since(run);
+        let unscheduled = self.settings.scheduling_timeout;
+        let dues = [NO_POD, SLOW_POD, GIVE_UP, unscheduled, GIVE_UP_SLOWLY];
+        dues.map(|wait| since + wait)
+            .into_iter()
+            .filter(|due| self.now < *due)
+            .min()
+    }
+
+    /// Whether `run` waits for an image that it can do without: a destroy has the base image.
+    fn has_another_way(&self, run: &RunSpec, why: &Waiting) -> bool {
+        let pin = self.seen.pin.as_ref();
+        let way = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
+        way && run.destroys && !run.unpack && why.reason == IMAGE_PULL
+    }
+
+    /// Start of the startup timeout: when the pod was scheduled, else when the Job was created.
+    fn waits_since(&self, run: &RunSpec) -> Timestamp {
+        let job = self.seen.job.as_ref();
+        let scheduled_at = job.and_then(|job| job.scheduled_at);
+        waits_since(run.started_at, scheduled_at, self.now)
+    }
+
+    /// What keeps the pod of the current run from starting, and until when that is waited for.
+    fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
+        if let Some(refused) = &self.seen.refused {
+            return Some((refused.clone(), self.now));
+        }
+        let job = self.seen.job.as_ref().filter(|job| !job.finished)?;
+        let since = self.waits_since(run);
+        let waited = self.now.duration_since(since);
+        let told = match &job.waiting {
+            Some(waiting) => Some(waiting.clone()),
+            None if !job.has_pod && waited >= NO_POD => {
+                let namespace = self.tf.namespace().unwrap_or_default();
+                Some(no_pod(&namespace, &run.job))
+            }
+            None => None,
+        };
+        if let Some(told) = told {
+            let wait = if self.has_another_way(run, &told) {
+                NO_POD
+            } else {
+                patience(&told, self.settings)
+            };
+            return Some((told, since + wait));
+        }
+        let slow = job.pods_alive && waited >= SLOW_POD;
+        slow.then(|| {
+            let given_up_at = since + GIVE_UP_SLOWLY;
+            (slow_pod(self.tf, &run.job), given_up_at)
+        })
+    }
+
+    /// A run that cannot start is waited for only so long, and no longer at all once what it is
+    /// for has `changed`: then it is cancelled, which it cannot object to, and tried again like
+    /// after any other fault of the world.
+    pub(crate) fn stuck(&mut self, changed: bool) -> Option<Summary> {
+        let run = self.starting()?.clone();
+        let (number, trigger) = (self.current.number, &run.trigger);
+        if self.current.cancel {
+            self.cancel(&run.job, None);
+            let message = format!(
+                "run {number} ({trigger}) could not start and is cancelled; waiting for its pod to \
+                 end: kubectl describe pods -n {} -l job-name={}",
+                self.tf.namespace().unwrap_or_default(),
+                run.job,
+            );
+            return Some(Summary::busy(State::Planning, "Cancelling", message));
+        }
+        let (why, given_up_at) = self.obstacle(&run)?;
+        let hint = self.volume_hint(&run, &why);
+        let message = format!("run {number} ({trigger}) cannot start: {why}{hint}");
+        if changed {
+            self.cancel(&run.job, None);
+        } else if self.now >= given_up_at {
+            let failure = Failure {
+                class: FailureClass::Transient,
+                reason: why.reason.clone(),
+                message: message.clone(),
+            };
+            self.cancel(&run.job, Some(failure));
+        }
+        let message = if admission::is_refused(&why.reason) {
+            let namespace = self.tf.namespace().unwrap_or_default();
+            format!("{message}; see {}", admission::limits_of(&namespace))
+        } else {
+            format!(
+                "{message}; waited for until {}, then it is started anew",
+                summary::clock(given_up_at)
+            )
+        };
+        Some(Summary {
+            look_at: Some(given_up_at),
+            ..Summary::blocked(State::Planning, &why.reason, message)
+        })
+    }
+
+    /// Swaps `cancel` in, from where on the run cannot begin to change anything. Then its pod is
+    /// told to end: a plan may take long, and one that cannot start would take for ever.
+    pub(crate) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
+        if !self.current.cancel {
+            self.current.cancel = true;
+            self.current.given_up = given_up;
+            let swap = Swap::unchanged(&self.current);
+            self.steps.push(Step::SwapRecord(Box::new(swap)));
+            let run = self.current.run.as_ref();
+            if run.is_some_and(progress::has_own_report) {
+                let cancelled = progress::of(&self.current);
+                self.steps.push(Step::SwapReport(Box::new(cancelled)));
+            }
+        }
+        self.delete_job(job);
+    }
+
+    /// Ends the pod of the current run, gently.
+    pub(crate) fn delete_job(&mut self, name: &str) {
+        let job = self.seen.job.as_ref().filter(|job| !job.finished);
+        self.steps.extend(job.map(|job| Step::DeleteJob {
+            namespace: self.tf.namespace().unwrap_or_default(),
+            name: name.to_owned(),
+            uid: job.uid.clone(),
+        }));
+    }
+}
+
+/// That nothing begins, and how to go on.
+pub(crate) fn suspension(tf: &Terraform) -> String {
+    let go_on = patch(tf, &json!({ "suspend": false }));
+    format!("suspended: no run begins; to go on: {go_on}")
+}

@@ -1,0 +1,174 @@
+//! What resources may use, as who runs the operator says: the `ConfigMap` `alustan-allowed`. The policy
+//! of the same name (`deploy/kustomize/components/allow-lists/policy.yaml`) asks the same at admission; here
+//! it is asked again, of what was there before, or came by another way. Pure.
+
+use std::collections::BTreeMap;
+
+use alustan_api::labels::ALLOW_RUNS;
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::{ApprovalMode, Terraform};
+use kube::ResourceExt;
+
+use crate::model::allow_list::{Allowed, is_in_registry, is_in_repository, names};
+use crate::observed::AccountSeen;
+
+/// The fields that name a `ServiceAccount`, and the names.
+pub fn accounts(tf: &Terraform) -> impl Iterator<Item = (&'static str, &str)> {
+    let registry = &tf.spec.container_registry;
+    let runner = tf.spec.runner.as_ref();
+    let runner = runner.and_then(|runner| runner.service_account_name.as_deref());
+    let build = registry.service_account_name.as_deref();
+    let named = [
+        ("spec.containerRegistry.serviceAccountName", build),
+        ("spec.runner.serviceAccountName", runner),
+    ];
+    named
+        .into_iter()
+        .filter_map(|(field, name)| Some((field, name?)))
+}
+
+/// Why nothing may be built or run for `tf`. Of its `accounts` it is known what was seen of them.
+pub fn refusal(
+    tf: &Terraform,
+    allowed: &Allowed,
+    accounts: &BTreeMap<String, AccountSeen>,
+) -> Option<Failure> {
+    listed(tf, allowed)
+        .map(|message| failure("NotAllowed", &message))
+        .or_else(|| {
+            self::accounts(tf)
+                .find_map(|(field, name)| account(tf, (field, name), allowed, accounts))
+        })
+}
+
+/// Why the runs of `tf` may not have the account that it names for them.
+pub(crate) fn account_refusal(
+    tf: &Terraform,
+    allowed: &Allowed,
+    accounts: &BTreeMap<String, AccountSeen>,
+) -> Option<Failure> {
+    let name = tf.spec.runner.as_ref()?.service_account_name.as_deref()?;
+    let named = ("spec.runner.serviceAccountName", name);
+    account(tf, named, allowed, accounts)
+}
+
+/// The deleted `tf` with a person asked before it is destroyed, where one must be and its spec does not
+/// say so.
+pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<Terraform> {
+    let deleted = tf.metadata.deletion_timestamp.is_some();
+    (deleted && must_ask(tf, allowed)).then(|| {
+        let mut tf = tf.clone();
+        tf.spec.approval.destroy = ApprovalMode::Manual;
+        tf
+    })
+}
+
+/// Whether `tf` does not have a person asked before it is destroyed, and should. Nobody can be asked about a
+/// script: what it would destroy is in no plan.
+fn must_ask(tf: &Terraform, allowed: &Allowed) -> bool {
+    let scripts = tf.spec.scripts.as_ref();
+    let by_script = scripts.is_some_and(|scripts| scripts.destroy.is_some());
+    allowed.destroy && !by_script && tf.spec.approval.destroy != ApprovalMode::Manual
+}
+
+fn listed(tf: &Terraform, allowed: &Allowed) -> Option<String> {
+    let registry = &tf.spec.container_registry;
+    let builder = registry.builder.as_ref();
+    let images = [
+        ("imageName", Some(&registry.image_name)),
+        ("baseImage", registry.base_image.as_ref()),
+        (
+            "builder.cacheRepository",
+            builder.and_then(|builder| builder.cache_repository.as_ref()),
+        ),
+    ];
+    let mut images = images
+        .into_iter()
+        .filter_map(|(field, image)| Some((field, image?)));
+    if let Some((field, image)) = images.find(|(_, image)| !is_in_registry(allowed, image)) {
+        return Some(format!(
+            "spec.containerRegistry.{field} must be in {}, written out (docker.io/…); it is {image}",
+            or_nothing(&allowed.registries, "no registry", ", ")
+        ));
+    }
+    let url = &tf.spec.git_repo.url;
+    if !is_in_repository(allowed, url) {
+        let nothing = "nothing: no repository is allowed";
+        return Some(format!(
+            "spec.gitRepo.url must begin with {}, without .. and %; it is {url}",
+            or_nothing(&allowed.repositories, nothing, " or ")
+        ));
+    }
+    let image = builder.and_then(|builder| builder.image.as_ref());
+    if let Some(image) = image.filter(|image| !names(&allowed.builders, image)) {
+        return Some(format!(
+            "spec.containerRegistry.builder.image must be {}; it is {image}",
+            or_nothing(&allowed.builders, "left to the operator", " or ")
+        ));
+    }
+    let approval = &tf.spec.approval;
+    if allowed.approval && approval.mode != ApprovalMode::Manual {
+        return Some("spec.approval.mode must be Manual".to_owned());
+    }
+    if must_ask(tf, allowed) {
+        return Some("spec.approval.destroy must be Manual".to_owned());
+    }
+    None
+}
+
+fn account(
+    tf: &Terraform,
+    (field, name): (&str, &str),
+    allowed: &Allowed,
+    accounts: &BTreeMap<String, AccountSeen>,
+) -> Option<Failure> {
+    let namespace = tf.namespace().unwrap_or_default();
+    if let Some(list) = &allowed.accounts {
+        let here = format!("{namespace}/{name}");
+        let listed = names(list, name) || list.contains(&here);
+        return (!listed).then(|| {
+            let message = format!(
+                "{field} in namespace {namespace} must be {}; it is {name}",
+                or_nothing(list, "left out", " or ")
+            );
+            failure("ServiceAccountNotAllowed", &message)
+        });
+    }
+    match accounts.get(name).unwrap_or(&AccountSeen::Absent) {
+        AccountSeen::Open => None,
+        AccountSeen::Closed => Some(Failure {
+            class: FailureClass::User,
+            reason: "ServiceAccountNotAllowed".to_owned(),
+            message: format!(
+                "{field}: nobody has said that resources may have ServiceAccount {name}; who owns it can: \
+                 kubectl annotate serviceaccount {name} -n {namespace} {ALLOW_RUNS}=true"
+            ),
+        }),
+        AccountSeen::Absent => Some(Failure {
+            class: FailureClass::Transient,
+            reason: "ServiceAccountNotFound".to_owned(),
+            message: format!(
+                "{field}: ServiceAccount {name} does not exist in namespace {namespace}; once it does, and has \
+                 the annotation {ALLOW_RUNS}: \"true\", this goes on by itself"
+            ),
+        }),
+    }
+}
+
+fn failure(reason: &str, message: &str) -> Failure {
+    Failure {
+        class: FailureClass::User,
+        reason: reason.to_owned(),
+        message: format!(
+            "{message}; who runs the operator says so, in the ConfigMap of its lists (--allowed)"
+        ),
+    }
+}
+
+fn or_nothing(list: &[String], nothing: &str, between: &str) -> String {
+    if list.is_empty() {
+        nothing.to_owned()
+    } else {
+        list.join(between)
+    }
+}

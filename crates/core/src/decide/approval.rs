@@ -1,0 +1,226 @@
+//! Plans that wait for a person (rules 5 and 6): who has a say, what is approved, what is said.
+
+use alustan_api::report::{ChangeSet, PlanAsks};
+use alustan_api::run::{
+    ApprovalGiven, ApprovalInputs, ApprovedPlan, History, PendingPlan, RunKind, RunSpec, Trigger,
+};
+use alustan_api::{ApprovalMode, EmptyingPolicy, Terraform};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::decide::restore;
+use crate::digest;
+use crate::model::case::ReconcileCase;
+use crate::model::summary::{differences, logs, patch};
+
+/// Who has a say in what a run of `tf` applies or, where it `destroys`, takes away.
+pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
+    ApprovalInputs {
+        manual: mode(tf, destroys) == ApprovalMode::Manual,
+        destroy: destroys,
+        rules: rules(tf, destroys),
+        approved: None,
+        emptying: tf.spec.approval.emptying == EmptyingPolicy::Ask && !destroys,
+        restored: None,
+    }
+}
+
+fn mode(tf: &Terraform, destroys: bool) -> ApprovalMode {
+    let approval = &tf.spec.approval;
+    if destroys {
+        approval.destroy
+    } else {
+        approval.mode
+    }
+}
+
+/// Rules judge what is applied; whether everything is destroyed, `approval.destroy` says alone.
+fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
+    if destroys {
+        Vec::new()
+    } else {
+        tf.spec.approval.rules.clone()
+    }
+}
+
+/// Whether the spec asks for an approval of plans of `tf`.
+pub fn may_ask(tf: &Terraform, destroys: bool) -> bool {
+    let is_auto = mode(tf, destroys) == ApprovalMode::Auto;
+    !is_auto || !rules(tf, destroys).is_empty() || adopts(tf, destroys)
+}
+
+fn adopts(tf: &Terraform, destroys: bool) -> bool {
+    crate::model::orphans::adopts(tf) && !destroys
+}
+
+/// A digest of who has a say, 12 characters; empty with the defaults of `spec.approval`.
+pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
+    let allows = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
+    if !may_ask(tf, destroys) && !allows {
+        return String::new();
+    }
+    let mut judges = vec![
+        json!(mode(tf, destroys)),
+        json!(rules(tf, destroys)),
+        json!(adopts(tf, destroys)),
+    ];
+    judges.extend(allows.then(|| json!(EmptyingPolicy::Allow)));
+    let digest = digest::plain(&judges);
+    digest.chars().take(12).collect()
+}
+
+/// The kind of run that is started where something is to be changed and nothing is approved.
+pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
+    match (mode(tf, destroys), destroys) {
+        (ApprovalMode::Manual, _) => RunKind::Plan,
+        (ApprovalMode::Auto, false) => RunKind::Apply,
+        (ApprovalMode::Auto, true) => RunKind::Destroy,
+    }
+}
+
+/// What failures are counted against: other rules are worth a try of their own.
+pub fn subject(config_hash: &str, judged_by: &str) -> String {
+    if judged_by.is_empty() {
+        config_hash.to_owned()
+    } else {
+        format!("{config_hash} judged by {judged_by}")
+    }
+}
+
+/// What failures of `run` are counted against.
+pub(crate) fn subject_of(run: &RunSpec) -> String {
+    subject(&run.config_hash, &run.judged_by)
+}
+
+/// The plan that waits for a person, as the run that made it reports it.
+pub(crate) fn pend(run: &RunSpec, number: i64, asks: PlanAsks, now: Timestamp) -> PendingPlan {
+    PendingPlan {
+        id: asks.id,
+        run: number,
+        config_hash: run.config_hash.clone(),
+        judged_by: run.judged_by.clone(),
+        because: asks.because,
+        since: now,
+    }
+}
+
+/// The plan that waits for a person: it is still what is wanted, and the same people have a say.
+pub fn pending<'a>(
+    tf: &Terraform,
+    history: &'a History,
+    config_hash: &str,
+    destroys: bool,
+) -> Option<&'a PendingPlan> {
+    let judged_by = judged_by(tf, destroys);
+    history
+        .pending
+        .as_ref()
+        .filter(|it| it.config_hash == config_hash && it.judged_by == judged_by)
+}
+
+/// Whether a person approved `plan`.
+pub fn is_approved(tf: &Terraform, plan: &PendingPlan) -> bool {
+    tf.spec.approval.plan.as_ref() == Some(&plan.id)
+}
+
+/// `inputs` of the run that applies `plan`, which a person approved.
+pub(crate) fn approve(inputs: &mut ApprovalInputs, plan: &PendingPlan) {
+    inputs.approved = Some(ApprovedPlan {
+        id: plan.id.clone(),
+        run: plan.run,
+    });
+}
+
+/// Why a run is started that applies `plan`.
+pub(crate) fn trigger(plan: &PendingPlan) -> Trigger {
+    Trigger::Approval {
+        plan: plan.id.clone(),
+    }
+}
+
+/// The approval that stands in `tf`: who gave it and when, as far as the API server knows.
+pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
+    let entry = tf
+        .managed_fields()
+        .iter()
+        .find(|entry| sets_approval(entry));
+    ApprovalGiven {
+        plan: plan.id.clone(),
+        user: tf.spec.approval.by.clone(),
+        manager: entry.and_then(|entry| entry.manager.clone()),
+        at: entry.and_then(|entry| Some(entry.time.as_ref()?.0)),
+        run,
+    }
+}
+
+/// Whether `entry` is of the one who set `spec.approval.plan`
+/// (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
+pub fn sets_approval(entry: &ManagedFieldsEntry) -> bool {
+    let fields = entry.fields_v1.as_ref();
+    fields.is_some_and(|fields| fields.0.pointer("/f:spec/f:approval/f:plan").is_some())
+}
+
+impl ReconcileCase<'_> {
+    /// What is said of `plan` while it waits: what it would do, why a person is asked, and how to
+    /// say yes.
+    pub(crate) fn asks(&self, plan: &PendingPlan) -> String {
+        let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
+        let report = self.history.report(plan.run);
+        let changes = report.and_then(|report| report.changes.as_ref());
+        let what = changes.map_or_else(|| "changes".to_owned(), dangerous_first);
+        let because = plan.because.iter().cloned();
+        let because: Vec<_> = because.chain(restore::because(&self.history)).collect();
+        let because = match because.as_slice() {
+            [] => String::new(),
+            because => format!(" ({})", because.join("; ")),
+        };
+        let see = report.map_or_else(String::new, |report| {
+            let logs = logs(self.tf, &report.job);
+            if !may_ask(self.tf, false) && !may_ask(self.tf, true) {
+                return format!("; see {logs}");
+            }
+            format!(
+                "; see {logs} or kubectl get secret -n {namespace} {} -o go-template='{{{{index .data \
+                 \"plan.txt\" | base64decode}}}}'",
+                alustan_api::names::plan(&name)
+            )
+        });
+        // The name of an earlier approver cannot stay with another plan.
+        let approval = match self.tf.spec.approval.by {
+            Some(_) => json!({ "plan": plan.id, "by": null }),
+            None => json!({ "plan": plan.id }),
+        };
+        let approve = patch(self.tf, &json!({ "approval": approval }));
+        format!(
+            "plan {} waits for approval{because}: {what}; to approve it: {approve}{see}{}",
+            plan.id,
+            self.wrong_approval(plan),
+        )
+    }
+
+    /// An approval that is not for `plan`.
+    fn wrong_approval(&self, plan: &PendingPlan) -> String {
+        let used = self.history.approved.as_ref().map(|it| &it.plan);
+        match &self.tf.spec.approval.plan {
+            Some(id) if *id != plan.id && Some(id) == used => {
+                format!("; plan {id} was approved before: it was good once, for that plan")
+            }
+            Some(id) if *id != plan.id => format!(
+                "; spec.approval.plan is {id:?}, which is not this plan, so it approves nothing"
+            ),
+            Some(_) | None => String::new(),
+        }
+    }
+}
+
+/// A change set with what is destroyed named and counted first.
+fn dangerous_first(changes: &ChangeSet) -> String {
+    let destroys = match changes.destroy {
+        0 => String::new(),
+        1 => "1 object is destroyed, ".to_owned(),
+        many => format!("{many} objects are destroyed, "),
+    };
+    format!("{destroys}{}", differences(changes))
+}

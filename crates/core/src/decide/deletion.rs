@@ -1,0 +1,396 @@
+//! Deletion (rule 13): destroy with what the pin holds, clean up, let go.
+
+mod destroy_run;
+pub(crate) mod hold;
+mod lenient;
+mod pin_fallback;
+
+use alustan_api::labels::Component;
+use alustan_api::report::RunResult;
+use alustan_api::run::{RunKind, RunPhase, RunSpec};
+use alustan_api::{NotificationEvent, State, Terraform, names};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+pub use crate::decide::deletion::lenient::parse_leniently;
+pub use crate::decide::deletion::pin_fallback::docker_config;
+use crate::decide::image_build::{self, Image, Missing};
+use crate::decide::start_run::{self, RunRequest};
+use crate::decide::{approval, retry, state_volume};
+use crate::model::case::{CONFLICT, ReconcileCase, Waits};
+use crate::model::facts::{self, Kept, is_abandoned, says_attempted};
+use crate::model::image::ImagePlan;
+use crate::model::summary::{self, AWAITING, DESTROYED, Summary, how_to_abandon, unknown};
+use crate::observed::{Answer, ForeignState};
+use crate::queue::Class;
+use crate::status::notifications::{LAST_WORD, is_wanted};
+use crate::step::{Decision, Step, Swap};
+
+/// Before anything is removed, the record is swapped for itself: somebody who looks at an old
+/// one, in which nothing was applied yet, gets no further than that.
+fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
+    let guard = Swap::unchanged(&case.current);
+    case.steps.push(Step::SwapRecord(Box::new(guard)));
+    case.steps.push(clean_up);
+    case.steps.push(Step::RemoveFinalizer);
+}
+
+/// Deletes everything but the state and an unsaved state with the record, whose key decrypts it.
+fn all_but_state(case: &ReconcileCase<'_>) -> Step {
+    let seen = case.seen;
+    let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
+    let unsaved_on_volume = state_volume::may_hold_unsaved(seen, &case.history);
+    let mut kept = vec![Component::State];
+    if on_volume || unsaved_on_volume {
+        kept.push(Component::Cache);
+    }
+    if case.record.unsaved || unsaved_on_volume {
+        kept.extend([Component::Report, Component::Record]);
+    }
+    Step::CleanUp { kept }
+}
+
+/// What to do with a deleted resource.
+pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
+    let seen = pin_fallback::filled(case.tf, case.seen, case.current.attempted);
+    let case = ReconcileCase {
+        seen: &seen,
+        ..case
+    };
+    if is_abandoned(case.tf) {
+        return abandon(case);
+    }
+    if let Some(run) = facts::open_run(&case.current).cloned() {
+        return under_way(case, &run);
+    }
+    if destroyed(&case) {
+        return nothing_is_left(case);
+    }
+    let never = case.current.attempted == 0 && case.history.applied.is_none();
+    match (Kept::of(case.tf), never) {
+        (Some(Kept::Protected), _) => waits(case, hold::protected),
+        (Some(Kept::Orphaned | Kept::Suspended) | None, true) => nothing_was_applied(case),
+        (Some(Kept::Orphaned), false) => orphan(case),
+        (Some(Kept::Suspended), false) => waits(case, hold::suspended),
+        (None, false) => destroy_what_exists(case),
+    }
+}
+
+/// Nothing happens until a person changes the spec.
+fn waits(case: ReconcileCase<'_>, why: fn(&Terraform) -> Summary) -> Decision {
+    let situation = why(case.tf);
+    case.done(&situation, None, None)
+}
+
+fn orphan(mut case: ReconcileCase<'_>) -> Decision {
+    let clean_up = all_but_state(&case);
+    let_go(&mut case, clean_up);
+    let left = hold::left(&case);
+    let message = format!("spec.deletionPolicy is Orphan: {left}");
+    let situation = Summary::busy(State::Destroying, "Orphaned", message);
+    case.done(&situation, None, None)
+}
+
+/// Everything is destroyed. The status forgets what was applied before the record that says so
+/// goes.
+fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
+    let message = "everything is destroyed";
+    let look_at = match last_word(&case) {
+        _ if says_attempted(case.tf) => case.now,
+        Some(until) => until,
+        None => return gone(case, message),
+    };
+    let situation = Summary {
+        look_at: Some(look_at),
+        ..Summary::busy(State::Destroying, DESTROYED, message)
+    };
+    case.done(&situation, None, None)
+}
+
+/// How long the resource stays for its last notification, which nobody could send once it is gone.
+fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
+    let event = NotificationEvent::Destroyed;
+    let notices = &case.history.notices;
+    let told = notices.due.iter().find(|notice| notice.event == event);
+    let since = match told {
+        Some(notice) => notice.since,
+        None => case.history.reports.first()?.finished_at,
+    };
+    let until = since + LAST_WORD;
+    let waits = is_wanted(case.tf, &case.seen.notified, event)
+        && !notices.told.contains_key(&event)
+        && case.now < until;
+    waits.then_some(until)
+}
+
+/// Releases a resource that applied nothing. An adopted or pushed state may be the only copy and is kept as orphaned.
+fn nothing_was_applied(mut case: ReconcileCase<'_>) -> Decision {
+    let message = "nothing was applied";
+    let ForeignState { secrets, claim } = case.seen.foreign_state;
+    let left = match (secrets, claim) {
+        (false, false) => return gone(case, message),
+        (true, false) => hold::in_secrets(case.tf),
+        (false, true) => hold::on_volume(case.tf),
+        (true, true) => hold::in_secrets_and_on_volume(case.tf),
+    };
+    let in_secrets = secrets.then_some(Component::State);
+    let on_volume = claim.then_some(Component::Cache);
+    let clean_up = Step::CleanUp {
+        kept: in_secrets.into_iter().chain(on_volume).collect(),
+    };
+    let_go(&mut case, clean_up);
+    let message = format!("{message}; the adopted or pushed state is kept {left}");
+    let situation = Summary::busy(State::Destroying, "Orphaned", message);
+    case.done(&situation, None, None)
+}
+
+fn gone(mut case: ReconcileCase<'_>, message: &str) -> Decision {
+    let everything = Step::CleanUp { kept: Vec::new() };
+    let_go(&mut case, everything);
+    let situation = Summary::busy(State::Destroying, DESTROYED, message);
+    case.done(&situation, None, None)
+}
+
+fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
+    if let Some(blocked) = case.destroy_blocked() {
+        return case.done(&blocked, None, None);
+    }
+    if let (Some(_), Some(conflict)) = (&case.seen.pin, &case.seen.conflict) {
+        let message = format!("{}{}", conflict.message, how_to_abandon(case.tf));
+        let situation = Summary {
+            look_at: Some(case.now + CONFLICT),
+            ..Summary::stalled(&conflict.reason, message)
+        };
+        return case.done(&situation, None, None);
+    }
+    match destroy_run::by_the_pin(&case) {
+        Some(run) => attempt(case, run, None),
+        None if is_known(&case) => pin_lost(case),
+        None => destroy_by_the_spec(case),
+    }
+}
+
+/// Whether anything tells of an apply: otherwise it is unknown whether there was any.
+fn is_known(case: &ReconcileCase<'_>) -> bool {
+    let mut reports = case.history.reports.iter();
+    case.history.applied.is_some()
+        || says_attempted(case.tf)
+        || reports.any(|report| report.kind == RunKind::Apply)
+}
+
+fn pin_lost(case: ReconcileCase<'_>) -> Decision {
+    let state = hold::managed_state(&case);
+    let message = format!(
+        "the Secret {} is gone, and with it what destroy needs{}{}",
+        names::pin(&case.tf.name_any()),
+        state.map_or_else(String::new, |state| format!("; its state is {state}")),
+        abandon_hint(&case)
+    );
+    case.done(&Summary::stalled("PinLost", message), None, None)
+}
+
+/// Whether anything was applied is unknown, and there is no pin: destroy runs with the spec as it
+/// is, and finding no state is success.
+fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
+    let target = match case.target() {
+        Ok(target) => target,
+        Err(situation) => {
+            let situation = unknown(case.tf, situation);
+            return case.done(&situation, None, None);
+        }
+    };
+    let runner = match &target.runner {
+        Ok(runner) => runner.clone(),
+        Err(situation) => {
+            let situation = unknown(case.tf, situation.clone());
+            return case.done(&situation, None, None);
+        }
+    };
+    case.remember_base(runner.base);
+    let image = runner.plan;
+    match image_build::image(&case, &target.source, &image) {
+        Image::Ready(digest) => {
+            let wanted = match &target.wanted {
+                Ok(wanted) => wanted.clone(),
+                Err(missing) => {
+                    let situation = unknown(case.tf, missing.clone());
+                    return case.done(&situation, Some(&image), Some(digest));
+                }
+            };
+            let run = destroy_run::by_the_spec(&case, target.source, wanted, &image, &digest);
+            attempt(case, run, Some((image, digest)))
+        }
+        Image::Missing(missing) => {
+            let situation = unknown(case.tf, missing.situation);
+            let missing = Missing {
+                situation,
+                ..*missing
+            };
+            let waits = Waits {
+                class: Class::Change,
+                quietly: false,
+            };
+            case.without_image(&image, missing, waits)
+        }
+    }
+}
+
+/// Runs `run`, unless it has failed too often or too lately, or a person has to approve its plan.
+fn attempt(
+    case: ReconcileCase<'_>,
+    mut run: RunRequest,
+    image: Option<(ImagePlan, String)>,
+) -> Decision {
+    if let Some(lost) = case.volume_lost(&run.inputs.backend) {
+        return case.done(&lost, None, None);
+    }
+    let (tf, history) = (case.tf, &case.history);
+    let of = approval::subject(&run.config.hash, &approval::judged_by(tf, true));
+    run.trigger = destroy_run::trigger(&case, &of);
+    run.kind = approval::kind(tf, true);
+    if facts::asked(tf, history) {
+        return destroy(case, &run, image);
+    }
+    let (failures, see) = (&history.failures, abandon_hint(&case));
+    let situation = match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
+        retry::Verdict::WaitUntil(next) => summary::waiting(failures, &tf.spec.retry, next, &see),
+        retry::Verdict::Stalled => summary::exhausted(tf, failures, &see),
+        retry::Verdict::Go => match approval::pending(tf, history, &run.config.hash, true) {
+            None => return destroy(case, &run, image),
+            Some(plan) if approval::is_approved(tf, plan) => {
+                run.kind = RunKind::Destroy;
+                run.trigger = approval::trigger(plan);
+                approval::approve(&mut run.inputs.approval, plan);
+                return destroy(case, &run, image);
+            }
+            Some(plan) => {
+                let message = format!("{}{}", case.asks(plan), how_to_abandon(tf));
+                Summary::busy(State::AwaitingApproval, AWAITING, message)
+            }
+        },
+    };
+    case.done(&situation, None, None)
+}
+
+fn abandon_hint(case: &ReconcileCase<'_>) -> String {
+    format!("{}{}", case.last_logs(), how_to_abandon(case.tf))
+}
+
+/// Gives up. A run that goes on is ended first, and gently: its state would be lost otherwise.
+fn abandon(mut case: ReconcileCase<'_>) -> Decision {
+    let run = facts::open_run(&case.current).cloned();
+    let message = if let Some(run) = run {
+        if case.current.phase < RunPhase::Applying {
+            case.cancel(&run.job, None);
+        } else {
+            case.delete_job(&run.job);
+        }
+        format!(
+            "abandoning once the pod of run {} has ended; see kubectl get pods -n {} -l job-name={}",
+            case.current.number,
+            case.tf.namespace().unwrap_or_default(),
+            run.job,
+        )
+    } else {
+        let clean_up = all_but_state(&case);
+        let_go(&mut case, clean_up);
+        let left = hold::left(&case);
+        format!("abandoned: {left}")
+    };
+    let situation = Summary::busy(State::Destroying, "Abandoned", message);
+    case.done(&situation, None, None)
+}
+
+/// `run` goes on: a destroy that is still wanted is helped along, one that applies is waited for
+/// (rule 8), any other is cancelled.
+fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
+    let wanted = run.destroys && Kept::of(case.tf).is_none();
+    let goes_on = wanted && !case.is_overruled(run);
+    if goes_on || case.current.phase >= RunPhase::Applying {
+        return going_on(case, run);
+    }
+    let number = case.current.number;
+    case.cancel(&run.job, None);
+    let message = format!(
+        "cancelling run {number}, which has not changed anything; waiting for its pod to end: kubectl \
+         describe pods -n {} -l job-name={}",
+        case.tf.namespace().unwrap_or_default(),
+        run.job,
+    );
+    case.done(
+        &Summary::busy(State::Destroying, "Destroying", message),
+        None,
+        None,
+    )
+}
+
+/// A run that is not cut short goes on: it is helped along, and people are told if it can neither
+/// start nor end.
+fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
+    let help = start_run::help(case.tf, case.seen, case.settings);
+    case.steps.extend(help);
+    let abandon = how_to_abandon(case.tf);
+    let blocked = |reason: &str, message: &str| {
+        Summary::blocked(State::Destroying, reason, format!("{message}{abandon}"))
+    };
+    let situation = match (case.stuck(false), case.overdue()) {
+        (Some(stuck), _) => Summary {
+            look_at: stuck.look_at,
+            ..blocked(&stuck.reason, &stuck.message)
+        },
+        (None, Some(overdue)) => blocked("RunOverdue", &overdue),
+        (None, None) => Summary {
+            look_at: case.look_due(),
+            ..Summary::busy(State::Destroying, "Destroying", going(&case, run))
+        },
+    };
+    case.done(&situation, None, None)
+}
+
+fn going(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
+    let kept = Kept::of(case.tf);
+    if run.destroys && kept.is_none() {
+        return case.what_runs();
+    }
+    let what = match run.kind {
+        RunKind::Destroy => "destroying",
+        RunKind::Apply | RunKind::Plan | RunKind::Drift => "applying",
+    };
+    let then = kept.map_or("destroying once it is done", Kept::after_the_run);
+    let number = case.current.number;
+    format!("run {number} is {what} and is not cut short; {then}")
+}
+
+/// Whether the last run destroyed everything, or planned to and found nothing.
+fn destroyed(case: &ReconcileCase<'_>) -> bool {
+    let run = case.current.run.as_ref();
+    let last = case.history.reports.first();
+    last.zip(run).is_some_and(|(report, run)| {
+        run.destroys
+            && report.number == case.current.number
+            && matches!(report.result, RunResult::Done | RunResult::NoChanges)
+    })
+}
+
+/// Starts `run`. Where it unpacks a context that the repository still has, that is pushed first:
+/// who removed the image may have removed the context, too.
+fn destroy(
+    mut case: ReconcileCase<'_>,
+    run: &RunRequest,
+    image: Option<(ImagePlan, String)>,
+) -> Decision {
+    let asked = &case.seen.artifact;
+    let there = destroy_run::is_in_repository(&case, run);
+    if run.unpack && there && matches!(asked, None | Some(Answer::Pending)) {
+        let push = asked.is_none().then_some(Step::PushContext);
+        case.steps.extend(push);
+        let message = "the runner image is gone; pushing the module to the registry, for a run in \
+                       the base image";
+        let pushing = Summary::busy(State::Destroying, "PushingContext", message);
+        return case.done(&pushing, None, None);
+    }
+    match image {
+        Some((plan, digest)) => case.run(run, Some(&plan), Some(digest)),
+        None => case.run(run, None, None),
+    }
+}

@@ -1,0 +1,176 @@
+//! The run that destroys: what it is started with.
+
+use std::collections::BTreeMap;
+
+use alustan_api::run::{BackendInputs, PROTOCOL, Pin, RunInputs, RunKind, RunRecord, Trigger};
+use alustan_api::{Architecture, Terraform, names};
+use kube::ResourceExt;
+
+use crate::decide::deletion::pin_fallback;
+use crate::decide::image_build::image_by_digest;
+use crate::decide::start_run::RunRequest;
+use crate::decide::{allow_lists, approval, restore, run_inputs};
+use crate::model::case::{ReconcileCase, Wanted};
+use crate::model::config_hash::Config;
+use crate::model::facts;
+use crate::model::image::{self, ImagePlan};
+use crate::observed::{Answer, InputsSeen, SourceSeen};
+
+/// The run that destroys what exists, if the pin is there.
+pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
+    let pin = case.seen.pin.as_ref()?;
+    let pin = pin.of_what_exists(case.current.attempted).clone();
+    let inputs = live(case, &pin);
+    let config = run_inputs::config(case.tf, &case.record.key, &pin.tag, &inputs, case.seen);
+    let run = RunRequest {
+        kind: RunKind::Destroy,
+        trigger: Trigger::Deleted,
+        inputs,
+        image: pin.image,
+        architecture: pin.architecture,
+        tag: pin.tag,
+        revision: pin.revision,
+        context: pin.context,
+        artifact: pin.artifact,
+        unpack: false,
+        config: of_destroy(config),
+    };
+    let gone = case.history.lost_image.as_ref() == Some(&run.image);
+    // A runner of an earlier operator would write where it no longer may.
+    let is_old = pin.protocol != PROTOCOL;
+    let recorded = Some(pin.architecture);
+    let architecture = case.settings.architecture_of(case.tf, recorded);
+    let is_moved = architecture != pin.architecture;
+    Some(match pin.base {
+        Some(base) if gone || is_old || is_moved => in_base_image(case, run, base, architecture),
+        Some(_) | None => run,
+    })
+}
+
+/// The run that destroys by the spec as it is, in the image `digest`.
+pub(super) fn by_the_spec(
+    case: &ReconcileCase<'_>,
+    source: SourceSeen,
+    wanted: Wanted,
+    image: &ImagePlan,
+    digest: &str,
+) -> RunRequest {
+    let mut inputs = wanted.inputs;
+    judged(case, &mut inputs);
+    RunRequest {
+        kind: RunKind::Destroy,
+        trigger: Trigger::Deleted,
+        inputs,
+        image: image_by_digest(case.tf, digest),
+        architecture: image.architecture,
+        tag: image.tag.clone(),
+        artifact: Some(image::artifact(case.tf, &source)),
+        revision: Some(source.revision),
+        context: Some(source.context),
+        unpack: false,
+        config: of_destroy(wanted.config),
+    }
+}
+
+fn of_destroy(config: Config) -> Config {
+    Config {
+        hash: format!("destroy {}", config.hash),
+        ..config
+    }
+}
+
+/// `run` without its own image: in the base image, which unpacks the context.
+fn in_base_image(
+    case: &ReconcileCase<'_>,
+    run: RunRequest,
+    base: String,
+    architecture: Architecture,
+) -> RunRequest {
+    let pushed = case.seen.artifact.as_ref().and_then(Answer::value);
+    let artifact = pushed.filter(|_| is_in_repository(case, &run)).cloned();
+    match artifact.or_else(|| run.artifact.clone()) {
+        Some(artifact) => RunRequest {
+            image: base,
+            architecture,
+            artifact: Some(artifact),
+            unpack: true,
+            ..run
+        },
+        None => run,
+    }
+}
+
+/// Whether the repository still has what `run` is about.
+pub(super) fn is_in_repository(case: &ReconcileCase<'_>, run: &RunRequest) -> bool {
+    let source = case.seen.source.value();
+    source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
+}
+
+/// Why `run` is started, unless a person approved it.
+pub(super) fn trigger(case: &ReconcileCase<'_>, of: &str) -> Trigger {
+    let failures = &case.history.failures;
+    if facts::asked(case.tf, &case.history) {
+        Trigger::Requested
+    } else if failures.of == of && failures.at.is_some() {
+        facts::again(failures)
+    } else {
+        Trigger::Deleted
+    }
+}
+
+/// Live values first, the pin as the fallback: a destroy script mended after the deletion counts.
+fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
+    let mut inputs = pin.inputs.clone();
+    let seen = case.seen.found();
+    run_inputs::refresh(case.tf, &case.seen.stack.variables, &mut inputs);
+    let secret = seen.runner.values().flat_map(BTreeMap::keys);
+    inputs.secret_environment.extend(secret.cloned());
+    inputs.environment = pin_fallback::environment(case.tf, seen, case.settings);
+    inputs.scripts.clone_from(&seen.scripts);
+    // Another account than the pin's must be allowed, whoever changed the spec last.
+    if allow_lists::account_refusal(case.tf, &case.seen.allowed, &case.seen.accounts).is_none() {
+        inputs.service_account = run_inputs::service_account(case.tf).map(str::to_owned);
+    }
+    if let Some(live) = same_backend(case, seen, &inputs.backend) {
+        inputs.backend.environment = live.environment;
+        inputs.backend.secret_config = live.secret_config;
+    }
+    inputs.timeouts = run_inputs::time_limits(case.tf, case.settings.max_timeout);
+    judged(case, &mut inputs);
+    slots(case.tf, &case.current, &mut inputs);
+    inputs
+}
+
+/// Who has a say in a destroy is not who has one in an apply.
+fn judged(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
+    inputs.approval = approval::inputs(case.tf, true);
+    inputs.approval.restored = restore::at(&case.history);
+    inputs.plan_secret = approval::may_ask(case.tf, true).then(|| names::plan(&case.tf.name_any()));
+    inputs.adopt = false;
+    inputs.migrate = None;
+    inputs.engine_before = None;
+    inputs.applied_before = facts::says_applied(case.tf);
+}
+
+/// The backend as the resource has it, if that is still the one of the pin: only then are its
+/// credentials those of the state.
+fn same_backend(
+    case: &ReconcileCase<'_>,
+    seen: &InputsSeen,
+    pinned: &BackendInputs,
+) -> Option<BackendInputs> {
+    let module = run_inputs::module_backend(pinned);
+    let live = run_inputs::backend(case.tf, module, seen, run_inputs::slots(&case.current));
+    live.ok()
+        .filter(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
+}
+
+/// The state may have grown since the pin was written.
+fn slots(tf: &Terraform, current: &RunRecord, inputs: &mut RunInputs) {
+    if let Some(managed) = &mut inputs.backend.managed {
+        let wanted = run_inputs::managed_state(&tf.name_any(), run_inputs::slots(current));
+        if wanted.slots.len() > managed.slots.len() {
+            *managed = wanted;
+        }
+    }
+}

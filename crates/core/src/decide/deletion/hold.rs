@@ -1,0 +1,103 @@
+//! What stands against a destroy, because a person wants it so.
+
+use alustan_api::{Terraform, names};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::decide::{restore, state_volume};
+use crate::model::case::ReconcileCase;
+use crate::model::summary::{DELETION_PROTECTED, SUSPENDED, Summary, how_to_abandon, patch};
+
+/// A deleted resource that waits until it is no longer protected.
+pub(crate) fn protected(tf: &Terraform) -> Summary {
+    let message = format!(
+        "spec.deletionProtection is true, so the deleted resource waits, and nothing is run or \
+         removed; to destroy what it manages: {}{}",
+        patch(tf, &json!({ "deletionProtection": false })),
+        how_to_abandon(tf),
+    );
+    Summary::stalled(DELETION_PROTECTED, message)
+}
+
+/// A deleted resource that waits until runs may begin again.
+pub(crate) fn suspended(tf: &Terraform) -> Summary {
+    let message = format!(
+        "spec.suspend is true, so the deleted resource waits, and nothing is destroyed; to go on: \
+         {}{}",
+        patch(tf, &json!({ "suspend": false })),
+        how_to_abandon(tf),
+    );
+    Summary::stalled(SUSPENDED, message)
+}
+
+/// What stays where nothing is destroyed.
+pub(crate) fn left(case: &ReconcileCase<'_>) -> String {
+    let state = managed_state(case).or_else(|| {
+        let volume = state_volume::may_hold_state(case.tf, case.seen);
+        volume.then(|| on_volume(case.tf))
+    });
+    let state = state.map(|state| format!(" {state}")).unwrap_or_default();
+    let unsaved = unsaved(case).unwrap_or_default();
+    format!("what it manages is left as it is, and so is its state{state}{unsaved}")
+}
+
+/// What stays of a resource whose record cannot be read.
+pub(crate) fn unreadable(tf: &Terraform) -> String {
+    format!(
+        "the run record cannot be read: managed objects, state and run record are left as they are {}",
+        in_secrets_and_on_volume(tf)
+    )
+}
+
+/// Where the state is left that a run could not save, and how to save it, as the end of a message.
+fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
+    let name = case.tf.name_any();
+    let on_volume = state_volume::may_hold_unsaved(case.seen, &case.history);
+    let is_known = case.record.unsaved || state_volume::holds_only_copy(case.seen, &case.history);
+    let what = if is_known {
+        "the unsaved state"
+    } else {
+        "the state that an interrupted run may not have saved"
+    };
+    let place = match (case.record.unsaved, on_volume) {
+        (false, false) => return None,
+        (true, _) => format!("Secret {}", names::report(&name)),
+        (false, true) => format!("PersistentVolumeClaim {}", names::cache(&name)),
+    };
+    Some(format!(
+        "; {what} is kept in {place}, and its encryption key in Secret {}. To save it, create the resource again, then {}",
+        names::record(&name),
+        restore::how_to_restore(case.tf),
+    ))
+}
+
+/// Where the state is, if it is a managed one: the pin knows, and without it the record tells
+/// whether one was made.
+pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
+    let pin = case.seen.pin.as_ref();
+    let managed = pin.map_or(case.current.state_made, |pin| {
+        pin.inputs.backend.managed.is_some()
+    });
+    managed.then(|| in_secrets(case.tf))
+}
+
+/// Place of the managed state of `tf`, as the end of a message.
+pub(crate) fn in_secrets(tf: &Terraform) -> String {
+    format!(
+        "in Secrets of this namespace: kubectl get secrets -n {} -l {}={}",
+        tf.namespace().unwrap_or_default(),
+        alustan_api::labels::NAME,
+        tf.name_any(),
+    )
+}
+
+/// Both places, as the end of a message.
+pub(crate) fn in_secrets_and_on_volume(tf: &Terraform) -> String {
+    format!("{}, {}", in_secrets(tf), on_volume(tf))
+}
+
+/// Place of a state of `tf` on the cache volume, as the end of a message.
+pub(crate) fn on_volume(tf: &Terraform) -> String {
+    let claim = names::cache(&tf.name_any());
+    format!("on the cache volume: PersistentVolumeClaim {claim}")
+}

@@ -1,0 +1,100 @@
+//! Live values first, the pin for what is gone (rule 13): item by item, so that a destroy goes the
+//! same way whatever is left of what the spec names.
+
+use std::collections::BTreeMap;
+
+use alustan_api::run::{Pin, ScriptTexts};
+use alustan_api::{Script, Terraform};
+
+use crate::objects::prepare;
+use crate::observed::{InputsSeen, RecordSeen, Seen};
+use crate::settings::Settings;
+
+/// `seen` with everything that the spec of the deleted `tf` names, and what of it is gone as the
+/// pin of what exists has it.
+pub(super) fn filled(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
+    let mut seen = seen.clone();
+    if let Some(pin) = &seen.pin {
+        let found = seen.found().clone();
+        seen.inputs = Ok(fill(tf, found, pin.of_what_exists(attempted)));
+    }
+    seen
+}
+
+fn fill(tf: &Terraform, mut found: InputsSeen, pin: &Pin) -> InputsSeen {
+    fill_scripts(tf, &mut found.scripts, &pin.inputs.scripts);
+    fill_registry(tf, &mut found, pin);
+    let backend = tf.spec.backend.as_ref();
+    if found.backend.is_empty() && backend.is_some_and(|backend| backend.secret_ref.is_some()) {
+        let pinned = &pin.inputs.backend;
+        found.backend.clone_from(&pinned.environment);
+        found.backend.extend(pinned.secret_config.clone());
+    }
+    for secret in tf.spec.runner.iter().flat_map(|it| &it.env_from_secrets) {
+        let name = &secret.name;
+        if !found.runner.contains_key(name) {
+            let pinned = pin.environment.get(name).cloned().unwrap_or_default();
+            found.runner.insert(name.clone(), pinned);
+            found.gone.insert(name.clone());
+        }
+    }
+    found
+}
+
+fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
+    let Some(scripts) = &tf.spec.scripts else {
+        return;
+    };
+    let fill = |named: &Option<Script>, found: &mut Option<String>, pinned: &Option<String>| {
+        if named.is_some() && found.is_none() {
+            found.clone_from(pinned);
+        }
+    };
+    fill(&scripts.init, &mut found.init, &pinned.init);
+    fill(&scripts.plan, &mut found.plan, &pinned.plan);
+    fill(&scripts.apply, &mut found.apply, &pinned.apply);
+    fill(&scripts.destroy, &mut found.destroy, &pinned.destroy);
+}
+
+/// What the registry is asked with for the deleted `tf`, where its Secret cannot be used: the docker
+/// configuration in the `pin` of what exists.
+pub fn docker_config<'a>(
+    tf: &Terraform,
+    record: Option<&RecordSeen>,
+    pin: Option<&'a Pin>,
+) -> Option<&'a str> {
+    tf.metadata.deletion_timestamp.as_ref()?;
+    tf.spec.container_registry.secret_ref.as_ref()?;
+    let attempted = record.map_or(i64::MAX, |record| record.record.attempted);
+    let pin = pin?.of_what_exists(attempted);
+    pin.docker_config.as_deref()
+}
+
+/// Where the registry's Secret is gone, one is derived from the pin.
+fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
+    let named = tf.spec.container_registry.secret_ref.is_some();
+    if named && found.docker_config.is_none() {
+        found.docker_config.clone_from(&pin.docker_config);
+        found.pull_config.clone_from(&pin.docker_config);
+    }
+}
+
+/// The environment of runs in place of Secrets that are gone. As in any container, a Secret that is
+/// named later goes before it, and so does what the `settings` say.
+pub(super) fn environment(
+    tf: &Terraform,
+    filled: &InputsSeen,
+    settings: &Settings,
+) -> BTreeMap<String, String> {
+    let mut last = BTreeMap::new();
+    for secret in tf.spec.runner.iter().flat_map(|it| &it.env_from_secrets) {
+        let gone = filled.gone.contains(&secret.name);
+        let values = filled.runner.get(&secret.name).into_iter().flatten();
+        last.extend(values.map(|(name, value)| (name.clone(), gone.then(|| value.clone()))));
+    }
+    for explicit in prepare::environment(settings) {
+        last.remove(&explicit.name);
+    }
+    let pinned = |(name, value): (String, Option<String>)| Some((name, value?));
+    last.into_iter().filter_map(pinned).collect()
+}

@@ -1,0 +1,258 @@
+//! What a resource waits for before it runs, before it is destroyed, and before it is ready
+//! (rules 13 and 14).
+
+use alustan_api::conditions::{Kind, Verdict};
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::{Trigger, WaitingSince};
+use alustan_api::{BlockedBy, State};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::dependency_graph::{NOT_FOUND, NOT_READY};
+use crate::model::case::ReconcileCase;
+use crate::model::summary::{Summary, how_to_abandon};
+use crate::observed::{DependencySeen, StackSeen, Standing, TestSeen};
+
+/// The reason of one that depends on a resource, in the way of its destruction.
+const DEPENDENT: &str = "Dependent";
+/// How often objects that nobody could watch are looked at anew.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
+/// How many names are told.
+const NAMES: usize = 10;
+
+/// Whether `dependency` stands in the way, and why: reason and message.
+fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
+    let DependencySeen {
+        field,
+        name,
+        standing,
+    } = dependency;
+    match standing {
+        Standing::Ready => None,
+        Standing::Missing => Some((
+            NOT_FOUND,
+            format!(
+                "{field}: there is no Terraform resource {name}; once there is, this goes on by itself"
+            ),
+        )),
+        Standing::NotReady { reason, message } => Some((
+            NOT_READY,
+            format!("{field}: {name} is not ready ({reason}: {message})"),
+        )),
+    }
+}
+
+/// What `status.blockedBy` says.
+pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
+    let dependencies = seen.dependencies.iter().filter_map(|it| {
+        let reason = match &it.standing {
+            Standing::Ready => return None,
+            Standing::Missing => NOT_FOUND,
+            Standing::NotReady { reason, .. } => reason,
+        };
+        Some((&it.name, reason))
+    });
+    let dependents = seen.dependents.iter().map(|name| (name, DEPENDENT));
+    dependencies
+        .chain(dependents)
+        .map(|(name, reason)| BlockedBy {
+            name: name.clone(),
+            reason: reason.to_owned(),
+        })
+        .collect()
+}
+
+/// What the condition `DependenciesReady` says.
+pub(crate) fn dependencies_ready(seen: &StackSeen) -> Verdict {
+    let kind = Kind::DependenciesReady;
+    let mut dependencies = seen.dependencies.iter().filter_map(in_the_way);
+    if let Some((reason, message)) = dependencies.next() {
+        return Verdict::new(kind, false, reason, message);
+    }
+    let tests = seen.wait_for.iter().filter_map(failed);
+    let missing = seen.variables.missing.iter();
+    if let Some(failure) = missing.chain(tests.map(|(_, it)| it)).next() {
+        return Verdict::new(kind, false, &failure.reason, &failure.message);
+    }
+    if seen.dependencies.is_empty() && seen.wait_for.is_empty() {
+        return Verdict::new(kind, true, "NoDependencies", "");
+    }
+    Verdict::new(kind, true, "DependenciesReady", "")
+}
+
+fn failed(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
+    Some((test, test.result.as_ref().err()?))
+}
+
+impl ReconcileCase<'_> {
+    /// What stands against a run that applies: what is missing, or objects that are waited for. Time
+    /// runs for those only while nothing else is missing.
+    pub(crate) fn blocked(&mut self) -> Option<Summary> {
+        if let Some(missing) = self.missing_dependency() {
+            self.note_wait(&[]);
+            return Some(missing);
+        }
+        let stack = &self.seen.stack;
+        self.note_wait(&stack.wait_for);
+        let (test, failure) = stack.wait_for.iter().find_map(failed)?;
+        Some(self.waits_for(test, failure, State::Pending))
+    }
+
+    /// What stands against a run for values that changed: others of them may change soon.
+    pub(crate) fn unsettled(&self, trigger: &Trigger) -> Option<Summary> {
+        let changing = self.seen.stack.changing.as_ref()?;
+        let Trigger::Input { of } = trigger else {
+            return None;
+        };
+        let message = format!(
+            "{} changed; the next run waits for {changing}, whose outputs may change, too: all of it \
+             is applied at once",
+            of.join(", ")
+        );
+        Some(Summary {
+            look_at: Some(self.now + LOOK_AGAIN),
+            ..Summary::busy(State::Pending, "InputsChanging", message)
+        })
+    }
+
+    /// What is missing: dependencies, or values that are not there yet.
+    pub(crate) fn missing_dependency(&self) -> Option<Summary> {
+        let stack = &self.seen.stack;
+        let mut dependencies = stack.dependencies.iter().filter_map(in_the_way);
+        if let Some((reason, message)) = dependencies.next() {
+            let more = match dependencies.count() {
+                0 => String::new(),
+                more => format!("; and {more} more: see status.blockedBy"),
+            };
+            let message = format!("{message}{more}");
+            return Some(Summary::blocked(State::Pending, reason, message));
+        }
+        let missing = stack.variables.missing.as_ref()?;
+        Some(refused(missing, self.now))
+    }
+
+    /// What stands against destroying what exists: those that depend on it, and objects that must be
+    /// gone.
+    pub(crate) fn destroy_blocked(&mut self) -> Option<Summary> {
+        let stack = &self.seen.stack;
+        if !stack.dependents.is_empty() {
+            self.note_wait(&[]);
+            let names: Vec<_> = stack
+                .dependents
+                .iter()
+                .take(NAMES)
+                .map(String::as_str)
+                .collect();
+            let more = stack.dependents.len().saturating_sub(NAMES);
+            let more = if more == 0 {
+                String::new()
+            } else {
+                format!(" and {more} more")
+            };
+            let names = names.join(", ");
+            let message = format!(
+                "{names}{more} depend on it and go first; to see them: kubectl get tf -n {}{}",
+                self.tf.metadata.namespace.as_deref().unwrap_or_default(),
+                how_to_abandon(self.tf),
+            );
+            return Some(Summary::blocked(
+                State::Destroying,
+                "DependentsExist",
+                message,
+            ));
+        }
+        self.note_wait(&stack.destroy_wait_for);
+        let (test, failure) = stack.destroy_wait_for.iter().find_map(failed)?;
+        Some(self.waits_for(test, failure, State::Destroying))
+    }
+
+    /// What keeps the resource from being ready, although it is applied.
+    pub(crate) fn sick(&self) -> Option<Summary> {
+        self.history.applied.as_ref()?;
+        let (test, failure) = self.seen.stack.health_checks.iter().find_map(failed)?;
+        if failure.class != FailureClass::Transient {
+            return Some(refused(failure, self.now));
+        }
+        let due = self.due_of(test);
+        let message = &failure.message;
+        if self.now < due {
+            let situation = Summary::busy(State::Pending, "HealthCheckPending", message);
+            return Some(Summary {
+                look_at: Some(due.min(self.now + LOOK_AGAIN)),
+                ..situation
+            });
+        }
+        let message = format!(
+            "{message}; it has failed for longer than {}.timeout, and Ready follows once it passes",
+            test.field
+        );
+        Some(Summary {
+            look_at: Some(self.now + LOOK_AGAIN),
+            ..Summary::stalled("HealthCheckFailed", message)
+        })
+    }
+
+    fn waits_for(&self, test: &TestSeen, failure: &Failure, state: State) -> Summary {
+        if failure.class != FailureClass::Transient {
+            return refused(failure, self.now);
+        }
+        let due = self.due_of(test);
+        let Failure {
+            reason, message, ..
+        } = failure;
+        let again = self.now + LOOK_AGAIN;
+        if self.now < due {
+            return Summary {
+                look_at: Some(due.min(again)),
+                ..Summary::blocked(state, reason, message)
+            };
+        }
+        let message = format!(
+            "{message}; it has been waiting for longer than {}.timeout, and goes on by itself once this is so",
+            test.field
+        );
+        Summary {
+            look_at: Some(again),
+            ..Summary::stalled("WaitTimedOut", message)
+        }
+    }
+
+    /// When `test` has failed for too long.
+    fn due_of(&self, test: &TestSeen) -> Timestamp {
+        let waiting = self.history.waiting.as_ref();
+        let since = waiting
+            .filter(|it| it.field == test.field)
+            .map(|it| it.since);
+        let due = since.unwrap_or(self.now).checked_add(test.timeout);
+        due.unwrap_or(Timestamp::MAX)
+    }
+
+    /// Notes which of `tests` fails first, if that is news: since when cannot be seen again.
+    pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
+        let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
+        let noted = self.history.waiting.as_ref().map(|it| &it.field);
+        if field == noted {
+            return;
+        }
+        self.history.waiting = field.map(|field| WaitingSince {
+            field: field.clone(),
+            since: self.now,
+        });
+        let swap = self.remember();
+        self.steps.push(swap);
+    }
+}
+
+fn refused(failure: &Failure, now: Timestamp) -> Summary {
+    let Failure {
+        class,
+        reason,
+        message,
+    } = failure;
+    if *class == FailureClass::User {
+        return Summary::stalled(reason, message);
+    }
+    Summary {
+        look_at: Some(now + LOOK_AGAIN),
+        ..Summary::blocked(State::Pending, reason, message)
+    }
+}

@@ -1,0 +1,408 @@
+//! From the answers of repository and registry to the runner image, or to what stands in its way.
+
+use alustan_api::report::{Failure, FailureClass, RunResult};
+use alustan_api::run::{Failures, History, Pin};
+use alustan_api::{BuilderKind, State, Terraform, names};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::decide::{retry, run_result, start_run};
+use crate::digest;
+use crate::model::case::ReconcileCase;
+use crate::model::image::{self, ImagePlan};
+use crate::model::pod_wait::{self, NO_POD, patience, waits_since};
+use crate::model::summary::{LOOKUP, Summary, clock, exhausted, logs_in, unanswered, waiting};
+use crate::model::{facts, pull_secret};
+use crate::objects::build_job::{self, Build};
+use crate::objects::secrets;
+use crate::observed::{Answer, BuildSeen, BuildState, IMAGE_MISSING, Seen, SourceSeen, Waiting};
+use crate::settings::Settings;
+use crate::step::{Object, Step, Swap};
+
+/// How long a registry may take to tell the digest of what was pushed.
+const PUSHED: SignedDuration = SignedDuration::from_mins(1);
+
+/// Where the image is.
+#[derive(Clone)]
+pub(crate) enum Image {
+    /// In the registry, by this digest.
+    Ready(String),
+    /// Not yet, or not at all: what is done about it.
+    Missing(Box<Missing>),
+}
+
+/// What is done about an image that is not there.
+#[derive(Clone)]
+pub(crate) struct Missing {
+    /// The writes.
+    pub(crate) steps: Vec<Step>,
+    /// The writes that begin a build, once there is room for it.
+    pub(crate) start: Vec<Step>,
+    /// What goes on.
+    pub(crate) situation: Summary,
+    /// The controller's memory, where a failed build changed it.
+    pub(crate) history: Option<History>,
+}
+
+fn missing(steps: Vec<Step>, situation: Summary) -> Image {
+    Image::Missing(Box::new(Missing {
+        steps,
+        start: Vec::new(),
+        situation,
+        history: None,
+    }))
+}
+
+/// The runner image of `tf` with `digest`.
+pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
+    format!("{}@{digest}", image::repository(tf))
+}
+
+/// The digest of the image tagged `tag`, where the pin knows it, or the one before: the registry
+/// need not be asked, unless the image could not be pulled from it.
+pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
+    let lost = history.and_then(|history| history.lost_image.as_ref());
+    let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
+    let pin = pins.find(|pin| pin.tag == tag && lost != Some(&pin.image))?;
+    pin.image.split_once('@').map(|(_, digest)| digest)
+}
+
+/// The image for `plan`: found, being built, or to be built.
+pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+    let (seen, history) = (case.seen, Some(&case.history));
+    if let Some(digest) = pinned(&plan.tag, seen.pin.as_ref(), history) {
+        return Image::Ready(digest.to_owned());
+    }
+    match &seen.image {
+        Answer::Known(Some(digest)) => Image::Ready(digest.clone()),
+        Answer::Known(None) => build(case, source, plan),
+        Answer::Pending => missing(
+            Vec::new(),
+            Summary::busy(
+                State::Building,
+                LOOKUP,
+                "asking the registry for the runner image",
+            ),
+        ),
+        Answer::Failed {
+            failure, retry_at, ..
+        } => match &seen.build {
+            Some(build) if failure.reason == IMAGE_MISSING => {
+                not_there(case, plan, build, failure, *retry_at)
+            }
+            _ => missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
+        },
+    }
+}
+
+/// What `build` pushed is not there: the registry may be slow, but not for long.
+fn not_there(
+    case: &ReconcileCase<'_>,
+    plan: &ImagePlan,
+    build: &BuildSeen,
+    failure: &Failure,
+    retry_at: Timestamp,
+) -> Image {
+    let overdue_at = match build.state {
+        BuildState::Done(at) => at + PUSHED,
+        BuildState::Active(_) | BuildState::Failed(..) => case.now,
+    };
+    if case.now >= overdue_at {
+        return broken(case, plan, build, failure, case.now);
+    }
+    let asking = Summary {
+        look_at: Some(overdue_at),
+        ..unanswered(failure, retry_at, case.now)
+    };
+    missing(Vec::new(), asking)
+}
+
+/// Key of the failure counter of a build: tag, docker configuration and builder. A change of one of them starts a new
+/// counter.
+fn counted_as(case: &ReconcileCase<'_>, plan: &ImagePlan) -> String {
+    let inputs = case.seen.inputs.as_ref().ok();
+    let docker = inputs.and_then(|inputs| inputs.docker_config.as_ref());
+    let credentials = digest::keyed(&case.record.key, &docker);
+    let short: String = credentials.chars().take(12).collect();
+    let registry = &case.tf.spec.container_registry;
+    let image = registry
+        .builder
+        .as_ref()
+        .and_then(|builder| builder.image.as_deref());
+    let by = match case.settings.builder_of(case.tf) {
+        BuilderKind::Append => " by append".to_owned(),
+        BuilderKind::Kaniko => image
+            .map(|image| format!(" by {image}"))
+            .unwrap_or_default(),
+    };
+    format!("{} with {short}{by}", plan.tag)
+}
+
+fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+    let failures = &case.history.build_failures;
+    if facts::asked(case.tf, &case.history) && failures.of == counted_as(case, plan) {
+        return again(case);
+    }
+    let Some(build) = &case.seen.build else {
+        return begin(case, source, plan);
+    };
+    match &build.state {
+        BuildState::Active(waiting) => going_on(case, plan, build, waiting.as_ref()),
+        BuildState::Done(_) => missing(
+            Vec::new(),
+            Summary::busy(
+                State::Building,
+                LOOKUP,
+                "built; asking the registry for its digest",
+            ),
+        ),
+        BuildState::Failed(failure, at) => broken(case, plan, build, failure, *at),
+    }
+}
+
+/// A build goes on, or cannot start: then it is waited for only so long.
+fn going_on(
+    case: &ReconcileCase<'_>,
+    plan: &ImagePlan,
+    build: &BuildSeen,
+    waiting: Option<&Waiting>,
+) -> Image {
+    let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
+        .then(|| pod_wait::no_pod(case.settings.builds_in(case.tf), &build.job));
+    let logs = logs_of_build(case, &build.job);
+    // Nobody could lend it anything before it was there.
+    let lent = (!build.lent).then(|| lend(case, plan)).flatten();
+    let lent = Vec::from_iter(lent);
+    let Some(why) = waiting.cloned().or(unborn) else {
+        let due = build.created_at + NO_POD;
+        let look_at = Some(due).filter(|due| !build.has_pod && case.now < *due);
+        let going_on = Summary {
+            look_at,
+            ..building(&logs)
+        };
+        return missing(lent, going_on);
+    };
+    let since = waits_since(build.created_at, build.scheduled_at, case.now);
+    let given_up_at = since + patience(&why, case.settings);
+    let message = format!("the build of the runner image cannot start: {why}");
+    if case.now >= given_up_at {
+        let failure = Failure {
+            class: FailureClass::Transient,
+            reason: why.reason,
+            message,
+        };
+        return broken(case, plan, build, &failure, case.now);
+    }
+    let message = format!(
+        "{message}; waited for until {}, then it is started anew; to follow: {logs}",
+        clock(given_up_at)
+    );
+    let stuck = Summary {
+        look_at: Some(given_up_at),
+        ..Summary::blocked(State::Building, &why.reason, message)
+    };
+    missing(lent, stuck)
+}
+
+fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
+    let logs = logs_in(case.settings.builds_in(case.tf), job);
+    format!("{logs} --all-containers")
+}
+
+/// What the build of `plan` may use, where it runs in another namespace.
+fn lend(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
+    let job = names::build_job(&plan.tag);
+    let lends = case.settings.lends(case.tf);
+    let lent = lends.then(|| secrets::lent(case.tf, &job, case.seen.found(), case.settings));
+    Some(Step::CreateBuildSecret(Box::new(lent.flatten()?)))
+}
+
+/// What was lent goes as soon as its build has ended, whether the image is still wanted or not.
+pub(crate) fn taken_back(seen: &Seen) -> impl Iterator<Item = Step> {
+    let over = seen.lent.iter().filter(|lent| lent.over);
+    over.map(|lent| Step::DeleteBuildSecret(Box::new(lent.clone())))
+}
+
+/// In another namespace nobody may be who they please: each would be everybody there.
+fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
+    let account = tf.spec.container_registry.service_account_name.as_ref()?;
+    settings.lends(tf).then(|| {
+        let message = format!(
+            "spec.containerRegistry.serviceAccountName: images are built in the namespace {} (--build-namespace), \
+             where no ServiceAccount {account} of {} is; name a Secret in secretRef instead",
+            settings.builds_in(tf),
+            tf.metadata.namespace.as_deref().unwrap_or_default()
+        );
+        Summary::stalled("BuildIdentityElsewhere", message)
+    })
+}
+
+fn building(logs: &str) -> Summary {
+    let message = format!("building the runner image; to follow: {logs}");
+    Summary::busy(State::Building, "Building", message)
+}
+
+/// `build` came to nothing with `failure`: it counts once, and is done again when its time comes.
+fn broken(
+    case: &ReconcileCase<'_>,
+    plan: &ImagePlan,
+    build: &BuildSeen,
+    failure: &Failure,
+    at: Timestamp,
+) -> Image {
+    let history = &case.history;
+    let of = counted_as(case, plan);
+    let before = &history.build_failures;
+    let counted = before.job_uid.as_deref() == Some(&build.uid);
+    let failures = if counted {
+        before.clone()
+    } else {
+        let uid = Some(build.uid.clone());
+        run_result::count(before, &of, Some(failure), uid, at.min(case.now))
+    };
+    let verdict = retry::verdict(&failures, &of, &case.tf.spec.retry, case.now);
+    let steps = match verdict {
+        retry::Verdict::Go => vec![Step::DeleteJob {
+            namespace: case.settings.builds_in(case.tf).to_owned(),
+            name: build.job.clone(),
+            uid: build.uid.clone(),
+        }],
+        retry::Verdict::WaitUntil(_) | retry::Verdict::Stalled => Vec::new(),
+    };
+    let see = format!("; see {}", logs_of_build(case, &build.job));
+    Image::Missing(Box::new(Missing {
+        steps,
+        start: Vec::new(),
+        situation: failed(case.tf, &failures, verdict, &see),
+        history: (!counted).then(|| History {
+            build_failures: failures,
+            cache: run_result::cache_after(
+                history.cache,
+                has_cache(case),
+                Some(failure),
+                RunResult::Failed,
+            ),
+            ..history.clone()
+        }),
+    }))
+}
+
+/// A person asked for another try: the failures so far are forgotten, but not which Job was
+/// counted last.
+fn again(case: &ReconcileCase<'_>) -> Image {
+    Image::Missing(Box::new(Missing {
+        steps: Vec::new(),
+        start: Vec::new(),
+        situation: Summary::busy(
+            State::Building,
+            "Retrying",
+            "building again, since a person asked for it",
+        ),
+        history: Some(History {
+            reconcile_at: facts::requested(case.tf),
+            build_failures: Failures {
+                job_uid: case.history.build_failures.job_uid.clone(),
+                ..Failures::default()
+            },
+            ..case.history.clone()
+        }),
+    }))
+}
+
+/// No build yet: the context goes to the registry first, since the build pod takes it from there.
+fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
+    let (tf, seen) = (case.tf, case.seen);
+    let failures = &case.history.build_failures;
+    let of = counted_as(case, plan);
+    match retry::verdict(failures, &of, &tf.spec.retry, case.now) {
+        retry::Verdict::Go => {}
+        verdict => return missing(Vec::new(), failed(tf, failures, verdict, "")),
+    }
+    if let Some(refused) = no_identity(tf, case.settings) {
+        return missing(Vec::new(), refused);
+    }
+    let artifact = match &seen.artifact {
+        Some(Answer::Known(artifact)) => artifact,
+        Some(Answer::Failed {
+            failure, retry_at, ..
+        }) => return missing(Vec::new(), unanswered(failure, *retry_at, case.now)),
+        asked @ (None | Some(Answer::Pending)) => {
+            let push = asked.is_none().then_some(Step::PushContext);
+            let pushing = Summary::busy(
+                State::Building,
+                "PushingContext",
+                "pushing the module to the registry",
+            );
+            return missing(push.into_iter().collect(), pushing);
+        }
+    };
+    let (lent, docker) = (lend(case, plan), pull_secret::docker_secret(tf, seen));
+    let job = names::build_job(&plan.tag);
+    let (docker, pull, mut steps) = if case.settings.lends(tf) {
+        let docker = seen.found().docker_config.is_some();
+        let docker = docker.then_some((job.as_str(), secrets::DOCKER_CONFIG));
+        (docker, docker.map(|_| job.clone()), Vec::new())
+    } else {
+        let docker = docker.as_ref().map(|(name, key)| (name.as_str(), *key));
+        (
+            docker,
+            pull_secret::pull_secret(tf, seen),
+            surroundings(case),
+        )
+    };
+    let build = Build {
+        image: plan,
+        artifact,
+        path: &source.path,
+        created: source.committed_at,
+        docker,
+        pull_secret: pull.as_deref(),
+        lent: lent.as_ref().map(|_| job.as_str()),
+        namespace_uid: &seen.namespace_uid,
+        cache: has_cache(case),
+    };
+    let job = build_job::job(tf, &build, case.settings);
+    let name = job.metadata.name.clone().unwrap_or_default();
+    // Who looks at an old record gets no further: a build that failed for good is counted there.
+    let history = start_run::with_claim(case.history.clone(), &steps);
+    steps.push(Step::SwapRecord(Box::new(Swap {
+        history: (history.cache != case.history.cache).then_some(history),
+        ..Swap::unchanged(&case.record.record)
+    })));
+    steps.push(Step::CreateJob(Box::new(job)));
+    steps.extend(lent);
+    Image::Missing(Box::new(Missing {
+        steps: Vec::new(),
+        start: steps,
+        situation: building(&logs_of_build(case, &name)),
+        history: None,
+    }))
+}
+
+/// Whether the build pod mounts the cache volume, which is in the namespace of the resource.
+fn has_cache(case: &ReconcileCase<'_>) -> bool {
+    let is_there = !case.settings.lends(case.tf);
+    let waits = case.current.number > 0;
+    is_there && start_run::has_cache(case.tf, case.seen, &case.history, waits)
+}
+
+/// What a build in the namespace of its resource needs there.
+fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
+    let mut steps = start_run::cache(case.tf, case.seen, &case.history);
+    let inputs = case.seen.inputs.as_ref().ok();
+    let derived = inputs.and_then(|inputs| inputs.pull_config.as_deref());
+    let derived = derived.map(|config| Object::Secret(secrets::pull(case.tf, config)));
+    steps.extend(derived.map(|object| Step::Ensure(Box::new(object))));
+    steps
+}
+
+fn failed(tf: &Terraform, failures: &Failures, verdict: retry::Verdict, see: &str) -> Summary {
+    match verdict {
+        retry::Verdict::Go => Summary::busy(
+            State::Building,
+            "Retrying",
+            format!("building again after: {}", failures.message),
+        ),
+        retry::Verdict::WaitUntil(next) => waiting(failures, &tf.spec.retry, next, see),
+        retry::Verdict::Stalled => exhausted(tf, failures, see),
+    }
+}

@@ -1,0 +1,226 @@
+//! Resources without a run record: new, restored from a backup, record deleted by hand, or kept alive only by other finalizers.
+
+use alustan_api::labels::Component;
+use alustan_api::run::{History, Lineage, RunRecord};
+use alustan_api::{State, Terraform, names};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::decide::deletion::hold;
+use crate::decide::{restore, state_volume};
+use crate::model::case::has_finalizer;
+use crate::model::facts::{self, Kept, is_abandoned, leaves_everything};
+use crate::model::summary::{NOTHING_KNOWN, Summary, how_to_abandon};
+use crate::objects::secrets;
+use crate::observed::{NothingLeft, OwnJob, Seen};
+use crate::settings::Settings;
+use crate::status::render::{ImageView, View};
+use crate::step::{Decision, Step};
+
+/// What to do with `tf` at `now`, of which no record was seen.
+pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    // Deleted or not: only a record that was written can tell whether anything was applied.
+    if deleting && !has_finalizer(tf) {
+        return let_go(tf, seen, now);
+    }
+    if let Some(job) = seen.jobs.values().find(|job| !job.finished) {
+        return running(tf, seen, job, now);
+    }
+    let is_given_up = deleting && leaves_everything(tf);
+    if let Some(left) = seen.left_behind.as_ref().filter(|_| !is_given_up) {
+        if deleting && Kept::of(tf) == Some(Kept::Protected) {
+            return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
+        }
+        if let Some((steps, situation)) = restore::let_go(tf, left).filter(|_| deleting) {
+            return decision(tf, seen, steps, &situation, now);
+        }
+        let (steps, situation) = restore::take_over(tf, left, settings, now);
+        return decision(tf, seen, steps, &situation, now);
+    }
+    if !deleting && let Some(situation) = restore::without_secrets(tf, seen, now) {
+        return decision(tf, seen, Vec::new(), &situation, now);
+    }
+    match seen.nothing_left.filter(|_| deleting) {
+        Some(nothing) => nothing_left(tf, seen, nothing, now),
+        None => begin(tf, seen, now),
+    }
+}
+
+/// A deleted resource that others still keep: it is no longer our business.
+fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let gone = Summary::busy(State::Destroying, "Destroyed", "nothing is left");
+    decision(tf, seen, Vec::new(), &gone, now)
+}
+
+/// A resource without a record: first the finalizer and annotation [`KEPT`](alustan_api::KEPT), which a copy or a backup may have from another
+/// resource.
+pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
+    let history = History {
+        reconcile_at: facts::requested(tf),
+        ..History::default()
+    };
+    let mut steps = Vec::new();
+    let is_kept = has_finalizer(tf) && has_own_uid(tf);
+    if !is_kept && tf.metadata.deletion_timestamp.is_none() {
+        steps.push(Step::AddFinalizer);
+    }
+    if seen.record.is_none() {
+        // Where there were runs before, whether anything was applied is unknown, so destroy will
+        // run, and a state that is not there is lost. Numbers go on.
+        let last = last_known_run(tf, seen);
+        let attempted = last.max(i64::from(is_unknown(tf, seen)));
+        let record = RunRecord {
+            number: attempted,
+            attempted,
+            state_made: last > 0 && was_managed(seen),
+            lineage: if attempted > 0 {
+                Lineage::Lost
+            } else {
+                Lineage::Unknown
+            },
+            ..RunRecord::default()
+        };
+        steps.push(Step::CreateRecord(Box::new(secrets::record(
+            tf, &record, &history,
+        ))));
+    }
+    let situation = if is_unknown(tf, seen) {
+        let message = format!("{NOTHING_KNOWN}{}", how_to_abandon(tf));
+        Summary::busy(State::Destroying, "NothingKnown", message)
+    } else {
+        Summary::busy(State::Pending, "AwaitingProcessing", "Awaiting processing")
+    };
+    decision(tf, seen, steps, &situation, now)
+}
+
+/// Whether nobody knows if anything was applied for the deleted `tf`: nothing tells of it, and it
+/// was not kept by us from the beginning, since the finalizer was added to an earlier resource.
+fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    // With the annotation of an earlier resource, the status may only say that a restore is required.
+    let has_status = tf.status.is_some() && restore::other_uid(tf).is_none();
+    let told = has_status || seen.pin.is_some() || !seen.jobs.is_empty();
+    deleting && !has_own_uid(tf) && !seen.is_copy && !told
+}
+
+/// Whether annotation [`KEPT`](alustan_api::KEPT) of `tf` is its own uid.
+fn has_own_uid(tf: &Terraform) -> bool {
+    tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref()
+}
+
+/// Whether the state of a resource that had runs may be in Secrets: the pin knows.
+fn was_managed(seen: &Seen) -> bool {
+    let pin = seen.pin.as_ref();
+    pin.is_none_or(|pin| pin.inputs.backend.managed.is_some())
+}
+
+/// The number of the last run that anything tells of: a Job, the pin, the status.
+fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
+    let job = seen.jobs.keys().next_back().copied();
+    let pin = seen.pin.as_ref().map(|pin| pin.number);
+    let status = tf.status.as_ref().and_then(|status| status.run);
+    job.max(pin).max(status).unwrap_or_default()
+}
+
+/// Somebody removed the record of a run that goes on: no other may begin beside it, and nothing
+/// that it needs may go. An abandoned one is ended, and gently.
+fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    let mut steps = Vec::new();
+    if !deleting && !has_finalizer(tf) {
+        steps.push(Step::AddFinalizer);
+    }
+    if deleting && is_abandoned(tf) {
+        steps.push(Step::DeleteJob {
+            namespace: tf.namespace().unwrap_or_default(),
+            name: job.name.clone(),
+            uid: job.uid.clone(),
+        });
+    }
+    let state = if deleting {
+        State::Destroying
+    } else {
+        State::Pending
+    };
+    let message = format!(
+        "the run record is gone, but its last run goes on; waiting for Job {name} to end; see \
+         kubectl describe pods -n {namespace} -l job-name={name}; to end it, gently: kubectl delete \
+         job {name} -n {namespace}",
+        name = job.name,
+        namespace = tf.namespace().unwrap_or_default(),
+    );
+    decision(
+        tf,
+        seen,
+        steps,
+        &Summary::busy(state, "RecordLost", message),
+        now,
+    )
+}
+
+/// A deleted resource that has neither record nor pin. Its status remembers whether anything is
+/// applied, and forgets once that is destroyed; its Jobs go before its record does.
+fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
+    let applied = facts::says_attempted(tf) || !seen.jobs.is_empty();
+    let abandoned = leaves_everything(tf);
+    if Kept::of(tf) == Some(Kept::Protected) && !abandoned {
+        return decision(tf, seen, Vec::new(), &hold::protected(tf), now);
+    }
+    if applied && !abandoned && !nothing.namespace_terminating {
+        let message = format!(
+            "the Secrets {} and {} are gone, and with them what destroy needs; restore them{}",
+            names::record(&tf.name_any()),
+            names::pin(&tf.name_any()),
+            how_to_abandon(tf),
+        );
+        let lost = Summary::stalled("PinLost", message);
+        return decision(tf, seen, Vec::new(), &lost, now);
+    }
+    if is_unknown(tf, seen) && !abandoned && !nothing.namespace_terminating {
+        return begin(tf, seen, now);
+    }
+    let message = if nothing.unreadable {
+        hold::unreadable(tf)
+    } else if applied {
+        "its state and pin are gone: what it applied is left as it is".to_owned()
+    } else {
+        "nothing is applied".to_owned()
+    };
+    let mut kept = Vec::new();
+    if abandoned {
+        kept.push(Component::State);
+    }
+    if abandoned && (nothing.unreadable || state_volume::may_hold_state(tf, seen)) {
+        kept.push(Component::Cache);
+    }
+    if nothing.unreadable {
+        kept.extend([Component::Report, Component::Record]);
+    }
+    let steps = vec![Step::CleanUp { kept }, Step::RemoveFinalizer];
+    let gone = Summary::busy(State::Destroying, "Destroyed", message);
+    decision(tf, seen, steps, &gone, now)
+}
+
+fn decision(
+    tf: &Terraform,
+    seen: &Seen,
+    steps: Vec<Step>,
+    situation: &Summary,
+    now: Timestamp,
+) -> Decision {
+    let view = View {
+        tf,
+        history: &History::default(),
+        record: None,
+        source: &seen.source,
+        stack: &seen.stack,
+        image: ImageView::default(),
+    };
+    Decision {
+        steps,
+        start: None,
+        status: view.status(situation, now),
+        requeue_at: situation.look_at,
+    }
+}

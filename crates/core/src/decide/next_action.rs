@@ -1,0 +1,312 @@
+//! What is wanted next for a resource whose image and inputs are known (rules 5 to 7, and 10).
+
+use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
+use alustan_api::{DriftMode, State};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::decide::{approval, flapping, opt_in, publish_outputs, retry};
+use crate::digest;
+use crate::model::case::ReconcileCase;
+use crate::model::config_hash::Config;
+use crate::model::facts;
+use crate::model::summary::{self, AWAITING, NOT_CONVERGING, Summary, differences, drifted};
+use crate::objects::outputs;
+use crate::observed::{SourceSeen, Whose};
+
+/// How many corrections in a row may be undone before there is no further one.
+const CORRECTIONS: u32 = 2;
+
+/// What is wanted next for a resource whose module and inputs are known.
+pub(crate) enum NextAction {
+    Run(RunKind, Trigger),
+    Nothing(Summary, Option<Timestamp>),
+}
+
+impl ReconcileCase<'_> {
+    /// The plan for `hash` that waits for a person.
+    fn pending(&self, hash: &str) -> Option<&PendingPlan> {
+        approval::pending(self.tf, &self.history, hash, false)
+    }
+
+    /// The same, once it is approved.
+    pub(crate) fn approved(&self, hash: &str) -> Option<&PendingPlan> {
+        let pending = self.pending(hash);
+        pending.filter(|plan| approval::is_approved(self.tf, plan))
+    }
+
+    pub(crate) fn next_action(&self, source: &SourceSeen, config: &Config) -> NextAction {
+        let hash = &config.hash;
+        let kind = approval::kind(self.tf, false);
+        if facts::asked(self.tf, &self.history) {
+            let reports = self.tf.spec.drift_detection.mode != DriftMode::Correct;
+            let looks = reports && self.is_applied(hash) && !facts::asks_to_apply(self.tf);
+            let kind = if looks { RunKind::Drift } else { kind };
+            return NextAction::Run(kind, Trigger::Requested);
+        }
+        let applied = self.applied(hash);
+        let ignores = self.tf.spec.drift_detection.mode == DriftMode::Ignore;
+        let forgiven =
+            (applied.is_some() && ignores) || opt_in::is_given(self.tf, &self.history.failures);
+        let failed = self.has_failed(hash) && !forgiven;
+        if failed && let Some(waits) = self.after_failure(hash) {
+            return waits;
+        }
+        let retry = || facts::again(&self.history.failures);
+        if let Some(plan) = self.approved(hash) {
+            let trigger = if failed {
+                retry()
+            } else {
+                approval::trigger(plan)
+            };
+            return NextAction::Run(RunKind::Apply, trigger);
+        }
+        match (applied, failed, self.pending(hash)) {
+            (None, _, Some(plan)) => {
+                let message = self.asks(plan);
+                NextAction::Nothing(
+                    Summary::busy(State::AwaitingApproval, AWAITING, message),
+                    None,
+                )
+            }
+            (None, true, None) => NextAction::Run(kind, retry()),
+            (None, false, None) => self.changed(kind, source, config),
+            (Some(_), true, _) if self.corrects() => NextAction::Run(kind, retry()),
+            (Some(_), true, _) => NextAction::Run(RunKind::Drift, retry()),
+            (Some(_), false, Some(_)) if self.misses_pin() => NextAction::Run(kind, Trigger::Pin),
+            (Some(_), false, Some(_)) => self.rest(),
+            (Some(_), false, None) if self.corrects() => NextAction::Run(kind, Trigger::Drift),
+            (Some(applied), false, None) => match self.missing(applied) {
+                Some(missing) => NextAction::Run(kind, missing),
+                None => self.rest(),
+            },
+        }
+    }
+
+    /// What stands against another try of `hash`, which failed.
+    fn after_failure(&self, hash: &str) -> Option<NextAction> {
+        let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
+        let see = || self.last_logs();
+        match retry::verdict(failures, &self.subject(hash), retry, self.now) {
+            retry::Verdict::Go => None,
+            retry::Verdict::WaitUntil(next) => {
+                let situation = summary::waiting(failures, retry, next, &see());
+                Some(NextAction::Nothing(situation, Some(next)))
+            }
+            retry::Verdict::Stalled => Some(NextAction::Nothing(
+                summary::exhausted(self.tf, failures, &see()),
+                None,
+            )),
+        }
+    }
+
+    /// Whether drift was found and is to be corrected.
+    fn corrects(&self) -> bool {
+        let mode = self.tf.spec.drift_detection.mode;
+        self.history.drift.is_some() && mode == DriftMode::Correct && !self.never_ends()
+    }
+
+    /// Whether corrections do not last (rule 7).
+    pub(crate) fn never_ends(&self) -> bool {
+        self.history.drift.is_some() && self.history.undone.count >= CORRECTIONS
+    }
+
+    /// What an apply leaves behind and is no longer there: the outputs where and as they belong, or
+    /// the pin. Only another one brings it back, and that would correct drift, too.
+    fn missing(&self, applied: &Applied) -> Option<Trigger> {
+        if self.misses_pin() {
+            return Some(Trigger::Pin);
+        }
+        if self.tf.spec.drift_detection.mode != DriftMode::Correct {
+            return None;
+        }
+        let handed_on = applied.handed_on.as_ref()?;
+        let in_map = handed_on.config_map.is_none() || self.outputs.config_map == Whose::Ours;
+        let there = self.outputs.secret == Whose::Ours && in_map;
+        (!there || *handed_on != outputs::wanted(self.tf)).then_some(Trigger::Outputs)
+    }
+
+    fn misses_pin(&self) -> bool {
+        self.seen.pin.is_none() && self.tf.spec.drift_detection.mode == DriftMode::Correct
+    }
+
+    /// A run for what changed. Inputs that go on changing are a reason now and then only.
+    fn changed(&self, kind: RunKind, source: &SourceSeen, config: &Config) -> NextAction {
+        let trigger = self.change(source, config);
+        let runs = &self.history.input_runs;
+        match (&trigger, flapping::due(runs, self.now)) {
+            (Trigger::Input { of }, Some(due)) => {
+                let reason = if flapping::is_flapping(runs) {
+                    "InputFlapping"
+                } else {
+                    "InputChanged"
+                };
+                let message = format!(
+                    "{} changed again; the next run is at {}, since inputs that change often are \
+                     applied more and more rarely",
+                    of.join(", "),
+                    summary::clock(due),
+                );
+                let situation = Summary::busy(State::Pending, reason, message);
+                NextAction::Nothing(situation, Some(due))
+            }
+            _ => NextAction::Run(kind, trigger),
+        }
+    }
+
+    /// What changed since the last apply.
+    fn change(&self, source: &SourceSeen, config: &Config) -> Trigger {
+        let Some(applied) = &self.history.applied else {
+            let tried = self.current.run.as_ref().filter(|run| !run.destroys);
+            let input = tried.and_then(|run| config.input_since(&run.own_hash, &run.found));
+            return input.unwrap_or(Trigger::Created);
+        };
+        if let Some(input) = config.input_since(&applied.own_hash, &applied.found) {
+            return input;
+        }
+        match (&applied.revision, &applied.context) {
+            (Some(from), Some(context)) if *context != source.context => Trigger::Commit {
+                from: from.clone(),
+                to: source.revision.clone(),
+            },
+            _ => Trigger::Spec,
+        }
+    }
+
+    /// Nothing is wanted until the next look for drift.
+    fn rest(&self) -> NextAction {
+        let drift = &self.tf.spec.drift_detection;
+        if drift.mode == DriftMode::Ignore {
+            return NextAction::Nothing(self.at_rest(), None);
+        }
+        if self.history.undone.unverified {
+            return NextAction::Run(RunKind::Drift, Trigger::Drift);
+        }
+        // A look in the future was one with a wrong clock.
+        let checked = self.history.checked_at.filter(|at| *at <= self.now);
+        let due = checked.map(|checked| {
+            next_look(
+                checked,
+                drift.interval.into(),
+                &self.tf.uid().unwrap_or_default(),
+            )
+        });
+        match due {
+            Some(due) if self.now < due => NextAction::Nothing(self.at_rest(), Some(due)),
+            _ => NextAction::Run(RunKind::Drift, Trigger::Interval),
+        }
+    }
+
+    /// Applied, and nothing stands against it.
+    pub(crate) fn at_rest(&self) -> Summary {
+        let (sick, applied) = (self.sick(), self.history.applied.as_ref());
+        if let Some(plan) = applied.and_then(|it| self.pending(&it.config_hash)) {
+            return Summary {
+                ready: sick.is_none().then_some(true),
+                ..Summary::busy(State::AwaitingApproval, AWAITING, self.asks(plan))
+            };
+        }
+        if let Some(sick) = sick {
+            return sick;
+        }
+        let Some(changes) = drifted(&self.history) else {
+            let moved = self.moved_from();
+            let ignored = self.ignored_variables();
+            let message = format!("Terraform applied successfully{moved}{ignored}");
+            return Summary::ready(State::Success, "Applied", message);
+        };
+        let found = differences(changes);
+        if self.never_ends() {
+            return Summary::ready(State::Drifted, NOT_CONVERGING, self.endless(&found));
+        }
+        let message = format!("the real objects differ from the configuration: {found}");
+        Summary::ready(State::Drifted, "Drifted", message)
+    }
+
+    /// Where the last run copied the state from, as the end of a message.
+    fn moved_from(&self) -> String {
+        let last = self.history.reports.first();
+        let from = last.and_then(|report| report.moved_from.as_ref());
+        from.map_or_else(String::new, |from| {
+            format!("; the state was copied from {from}, and what is there is left as it was")
+        })
+    }
+
+    /// Variables of the spec that the last run did not pass on, as the end of a message.
+    fn ignored_variables(&self) -> String {
+        let last = self.history.reports.first();
+        let undeclared = last.map_or(&[][..], |report| &report.undeclared);
+        if undeclared.is_empty() {
+            return String::new();
+        }
+        let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
+        let names = names.join(", ");
+        format!("; the module does not declare {names} of spec.variables, which was ignored")
+    }
+
+    fn endless(&self, found: &str) -> String {
+        format!(
+            "{} corrections in a row did not last: {found}; either the module never settles, as with \
+             timestamp(), or somebody changes it back; nothing more is corrected until the \
+             configuration changes, or with: {}",
+            self.history.undone.count,
+            summary::try_again(self.tf),
+        )
+    }
+
+    /// Whether a run is about drift alone: what it is for is applied, and nothing failed since.
+    pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
+        let about_drift = matches!(
+            trigger,
+            Trigger::Drift | Trigger::Outputs | Trigger::Pin | Trigger::Approval { .. }
+        );
+        (kind == RunKind::Drift || about_drift) && self.is_applied(hash)
+    }
+
+    /// Whether `hash` is applied, and nothing failed since.
+    pub(crate) fn is_applied(&self, hash: &str) -> bool {
+        self.applied(hash).is_some() && !self.has_failed(hash)
+    }
+
+    /// The last apply, if it was of `hash`. An apply that failed half-way since then may have
+    /// changed anything.
+    fn applied(&self, hash: &str) -> Option<&Applied> {
+        self.history
+            .applied
+            .as_ref()
+            .filter(|applied| applied.config_hash == hash && !self.history.unfinished)
+    }
+
+    pub(crate) fn has_failed(&self, hash: &str) -> bool {
+        let failures = &self.history.failures;
+        failures.of == self.subject(hash) && failures.at.is_some()
+    }
+
+    /// What failures of the configuration `hash`, or of handing on its outputs, are counted against.
+    fn subject(&self, hash: &str) -> String {
+        let run = approval::subject(hash, &approval::judged_by(self.tf, false));
+        let outputs = publish_outputs::subject(&run, self.tf);
+        if self.history.failures.of == outputs {
+            outputs
+        } else {
+            run
+        }
+    }
+}
+
+/// The next look for drift after `checked`: each resource has its own moment within the interval.
+/// What was compared less than half an interval ago is not compared again.
+fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
+    let interval = i64::try_from(interval.as_millis())
+        .unwrap_or(i64::MAX)
+        .max(1_000);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a part of the interval, in milliseconds"
+    )]
+    #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
+    let offset = (digest::fraction(uid) * interval as f64) as i64;
+    let since = checked.as_millisecond() + interval / 2 - offset;
+    let next = (since.div_euclid(interval) + 1) * interval + offset;
+    Timestamp::from_millisecond(next).unwrap_or(checked + SignedDuration::from_hours(1))
+}

@@ -1,0 +1,109 @@
+//! Steps that a state may not survive, and that a person gives leave for in the spec: to another
+//! engine or an older one, to another place of the state (rule 11).
+
+use alustan_api::report::{BACKEND_CHANGED, ENGINE_SWITCH};
+use alustan_api::run::{BackendInputs, Failures, PinnedImage, RunInputs};
+use alustan_api::{Terraform, engine};
+use alustan_backends::{Move, Since, step};
+use serde_json::json;
+
+use crate::decide::restore;
+use crate::decide::run_inputs::{managed_state, slots};
+use crate::model::case::ReconcileCase;
+use crate::model::summary::{Summary, patch};
+
+fn may_switch(tf: &Terraform) -> bool {
+    tf.spec.engine.as_ref().is_some_and(|it| it.allow_switch)
+}
+
+fn may_migrate(tf: &Terraform) -> bool {
+    tf.spec.backend.as_ref().is_some_and(|it| it.migrate)
+}
+
+/// That the engine in `base`, as far as it is known, does not take what `backend` tells it.
+pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Option<Summary> {
+    let (found, since) = (base.engine.as_ref()?, alustan_backends::since(backend)?);
+    let too_old = engine::order(&found.version, since.version).is_lt();
+    too_old.then(|| {
+        let Since { version, why } = since;
+        let message = format!(
+            "spec.engine: {found} is too old for spec.backend: since {version} engines have {why}"
+        );
+        Summary::stalled("EngineTooOld", message)
+    })
+}
+
+/// Whether the last of `failures` asked for leave that `tf` gives by now.
+pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
+    match failures.reason.as_str() {
+        ENGINE_SWITCH => may_switch(tf),
+        BACKEND_CHANGED => may_migrate(tf),
+        _ => false,
+    }
+}
+
+impl ReconcileCase<'_> {
+    /// That what exists was applied with another engine, or a newer one, than that of `base`.
+    pub(crate) fn refuses_engine(&self, base: &PinnedImage) -> Option<Summary> {
+        let (before, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
+        let why = before.refusal(next).filter(|_| !may_switch(self.tf))?;
+        let allow = patch(self.tf, &json!({ "engine": { "allowSwitch": true } }));
+        let wish = json!({ "name": before.name, "version": before.version });
+        let (field, stay) = match self.tf.spec.container_registry.base_image {
+            Some(_) => (
+                "spec.containerRegistry.baseImage",
+                json!({ "engine": wish, "containerRegistry": { "baseImage": null } }),
+            ),
+            None => ("spec.engine", json!({ "engine": wish })),
+        };
+        let stay = patch(self.tf, &stay);
+        let message =
+            format!("{field}: {why}; nothing is applied; to allow it: {allow}; to stay: {stay}");
+        Some(Summary::stalled(ENGINE_SWITCH, message))
+    }
+
+    /// Gives `inputs` what the runner needs to judge by itself, or says what it would refuse.
+    pub(crate) fn give_leave(&self, inputs: &mut RunInputs) -> Result<(), Summary> {
+        let before = self.history.engine.clone();
+        inputs.engine_before = before.filter(|_| !may_switch(self.tf));
+        inputs.approval.restored = restore::at(&self.history);
+        let Some(from) = self.backend_of_what_exists() else {
+            return Ok(());
+        };
+        match (step(&from, &inputs.backend), may_migrate(self.tf)) {
+            (Move::No, _) | (Move::Unknown, false) => Ok(()),
+            (Move::Yes | Move::Unknown, true) => {
+                inputs.migrate = Some(from);
+                Ok(())
+            }
+            (Move::Yes, false) => Err(self.moved(&from, &inputs.backend)),
+        }
+    }
+
+    /// Where the state of what was applied is, as the pin has it.
+    fn backend_of_what_exists(&self) -> Option<BackendInputs> {
+        let pin = self.seen.pin.as_ref()?;
+        let pin = pin.of_what_exists(self.current.attempted);
+        let exists = self.current.attempted > 0 && pin.number <= self.current.attempted;
+        let mut backend = exists.then(|| pin.inputs.backend.clone())?;
+        if let Some(managed) = &mut backend.managed {
+            *managed = managed_state(
+                self.tf.metadata.name.as_deref().unwrap_or_default(),
+                slots(&self.current),
+            );
+        }
+        Some(backend)
+    }
+
+    fn moved(&self, from: &BackendInputs, to: &BackendInputs) -> Summary {
+        let place = alustan_backends::place;
+        let migrate = patch(self.tf, &json!({ "backend": { "migrate": true } }));
+        let message = format!(
+            "spec.backend: the state is in {}, and would be in {}, where everything would be made a \
+             second time; nothing is applied; to copy the state there first: {migrate}",
+            place(from),
+            place(to),
+        );
+        Summary::stalled(BACKEND_CHANGED, message)
+    }
+}

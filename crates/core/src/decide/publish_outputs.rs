@@ -1,0 +1,161 @@
+//! The outputs of a run, on their way to the objects that others read.
+
+use alustan_api::report::{Failure, FailureClass};
+use alustan_api::run::{Output, Outputs, PublishedOutputs};
+use alustan_api::{Terraform, labels};
+
+use crate::digest;
+use crate::objects::outputs::{self, Chosen};
+use crate::observed::{OutputsSeen, Whose};
+use crate::step::{Object, OutputsObject, Step};
+
+/// How many bytes the values of a Secret or a `ConfigMap` may have.
+const LARGEST: usize = 1024 * 1024;
+/// How many bytes the annotations of an object may have.
+const LARGEST_ANNOTATIONS: usize = 256 * 1024;
+
+/// The outputs go to objects of ours, and never over one of somebody else.
+pub(crate) fn hand_on(
+    tf: &Terraform,
+    outputs: &Outputs,
+    seen: OutputsSeen,
+) -> Result<Vec<Step>, Failure> {
+    let chosen = choose(tf, outputs)?;
+    let secret = outputs::secret(tf, &chosen);
+    let data = secret.data.iter().flatten();
+    let data = data.map(|(key, value)| (key, value.0.len()));
+    fit("the values", data, LARGEST)?;
+    let annotations = secret.metadata.annotations.iter().flatten();
+    let annotations = annotations.map(|(name, text)| (name, name.len() + text.len()));
+    fit("the annotations", annotations, LARGEST_ANNOTATIONS)?;
+
+    let PublishedOutputs {
+        secret: name,
+        config_map,
+        ..
+    } = outputs::wanted(tf);
+    not_taken(seen.secret, "Secret", &name, "secretName")?;
+    let mut objects = vec![Object::Secret(secret)];
+    if let Some(name) = config_map {
+        not_taken(seen.config_map, "ConfigMap", &name, "configMapName")?;
+        objects.push(Object::ConfigMap(outputs::config_map(tf, name, &chosen)));
+    }
+    let ensure = |object| Step::Ensure(Box::new(object));
+    Ok(objects.into_iter().map(ensure).collect())
+}
+
+/// What of `before` is no longer wanted.
+pub(crate) fn left_behind(before: &PublishedOutputs, now: &PublishedOutputs) -> Vec<Step> {
+    let secret = (before.secret != now.secret).then(|| before.secret.clone());
+    let config_map = before.config_map.clone();
+    let config_map = config_map.filter(|_| before.config_map != now.config_map);
+    let secret = secret.map(OutputsObject::Secret);
+    let left = secret
+        .into_iter()
+        .chain(config_map.map(OutputsObject::ConfigMap));
+    left.map(Step::DeleteOutputs).collect()
+}
+
+/// What failures to hand on are counted against, after a run for `subject`: another `spec.outputs`
+/// is worth a try of its own.
+pub(crate) fn subject(subject: &str, tf: &Terraform) -> String {
+    let wanted = digest::plain(&outputs::wanted(tf));
+    let wanted: String = wanted.chars().take(12).collect();
+    format!("{subject} handed on as {wanted}")
+}
+
+/// The outputs that `spec.outputs` names.
+fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
+    let spec = tf.spec.outputs.clone().unwrap_or_default();
+    let chosen = spec.keys.iter().map(|(key, name)| {
+        let output = find(all, &format!("keys.{key}"), name)?;
+        Ok((key.clone(), output.clone()))
+    });
+    let outputs = if spec.keys.is_empty() {
+        all.clone()
+    } else {
+        chosen.collect::<Result<_, _>>()?
+    };
+    if let Some(name) = outputs.keys().find(|name| !is_key(name)) {
+        let why = format!(
+            "output {name:?} is no key of a Secret, which has letters, digits, '-', '_' and '.' only"
+        );
+        return Err(refused(FailureClass::Module, "OutputsUnreadable", &why));
+    }
+    let annotations = spec.annotations.iter().map(|(annotation, name)| {
+        let field = format!("annotations.{annotation}");
+        let output = find(all, &field, name)?;
+        if output.sensitive {
+            let why = format!(
+                "spec.outputs.{field}: the module marks output {name} as sensitive, and everybody \
+                 may read annotations; use spec.outputs.keys for it"
+            );
+            return Err(refused(FailureClass::User, "OutputSensitive", &why));
+        }
+        Ok((annotation.clone(), outputs::text(&output.value)))
+    });
+    Ok(Chosen {
+        annotations: annotations.collect::<Result<_, _>>()?,
+        outputs,
+    })
+}
+
+fn find<'a>(all: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Failure> {
+    all.get(name).ok_or_else(|| {
+        let there: Vec<_> = all.keys().map(String::as_str).collect();
+        let there = match there.as_slice() {
+            [] => "none".to_owned(),
+            there => there.join(", "),
+        };
+        let why = format!(
+            "spec.outputs.{field}: the module has no output {name}, or it is null (it has: {there})"
+        );
+        refused(FailureClass::User, "OutputNotFound", &why)
+    })
+}
+
+/// What the API server takes for a key of a Secret
+/// (<https://kubernetes.io/docs/concepts/configuration/secret/>).
+fn is_key(name: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=253).contains(&name.len()) && name.chars().all(legal)
+}
+
+/// Whether parts of these sizes are at most `most` bytes together.
+fn fit<'a>(
+    what: &str,
+    parts: impl Iterator<Item = (&'a String, usize)> + Clone,
+    most: usize,
+) -> Result<(), Failure> {
+    let size: usize = parts.clone().map(|(_, size)| size).sum();
+    match parts.max_by_key(|(_, size)| *size) {
+        Some((name, largest)) if size > most => {
+            let why = format!(
+                "{what} have {size} bytes, and at most {most} are possible; the largest is {name} \
+                 ({largest} bytes); choose fewer with spec.outputs, or make them smaller"
+            );
+            Err(refused(FailureClass::User, "OutputsTooLarge", &why))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn not_taken(seen: Whose, kind: &str, name: &str, field: &str) -> Result<(), Failure> {
+    if seen != Whose::Foreign {
+        return Ok(());
+    }
+    let why = format!(
+        "{kind} {name} exists and was not made for this resource (no label {}); choose \
+         another spec.outputs.{field}",
+        labels::UID,
+    );
+    Err(refused(FailureClass::Module, "OutputsNotOurs", &why))
+}
+
+fn refused(class: FailureClass, reason: &str, why: &str) -> Failure {
+    Failure {
+        class,
+        reason: reason.to_owned(),
+        message: format!("everything is applied, but the outputs cannot be handed on: {why}"),
+    }
+}

@@ -1,0 +1,56 @@
+//! Migration of config hashes from operators before protocol 5.
+
+use alustan_api::run::Pin;
+
+use crate::decide::run_inputs;
+use crate::model::case::{ReconcileCase, Wanted};
+use crate::observed::SourceSeen;
+
+/// First protocol with a config hash that is independent of the image tag.
+const SINCE: u32 = 5;
+
+impl ReconcileCase<'_> {
+    /// Rewrites config hashes of an earlier operator if only the formula changed, so that an upgrade applies nothing. They are
+    /// written at once: after an edit of the spec they could not be told from those of another configuration.
+    pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &Wanted) {
+        let observed = self
+            .tf
+            .status
+            .as_ref()
+            .and_then(|it| it.observed_generation);
+        if observed != self.tf.metadata.generation {
+            return;
+        }
+        let mut is_renewed = false;
+        let pins = std::iter::successors(self.seen.pin.as_ref(), |pin| pin.before.as_deref());
+        let is_same =
+            |pin: &&Pin| pin.protocol < SINCE && pin.context.as_ref() == Some(&source.context);
+        for pin in pins.filter(is_same) {
+            let (tf, key) = (self.tf, &self.record.key);
+            let before = run_inputs::config(tf, key, &pin.tag, &wanted.inputs, self.seen);
+            let now = &wanted.config;
+            let history = &mut self.history;
+            if let Some(applied) = &mut history.applied
+                && applied.config_hash == before.hash
+            {
+                applied.config_hash.clone_from(&now.hash);
+                applied.own_hash.clone_from(&now.own);
+                is_renewed = true;
+            }
+            if let Some(pending) = &mut history.pending
+                && pending.config_hash == before.hash
+            {
+                pending.config_hash.clone_from(&now.hash);
+                is_renewed = true;
+            }
+            let failed = history.failures.of.strip_prefix(&before.hash);
+            if let Some(judged) = failed.map(str::to_owned) {
+                history.failures.of = format!("{}{judged}", now.hash);
+                is_renewed = true;
+            }
+        }
+        if is_renewed {
+            self.steps.push(self.remember());
+        }
+    }
+}

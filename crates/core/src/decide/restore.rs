@@ -1,0 +1,353 @@
+//! Restore from a backup: the run record of an earlier resource of the same name is bound to a new uid. Run numbers, the engine and what is known
+//! of the state are kept. Runs, approvals, inputs, images and accounts are derived again.
+
+use alustan_api::report::UnsavedPlace;
+use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
+use alustan_api::{ApprovalMode, KEPT, State, Terraform, names};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::model::case::CONFLICT;
+use crate::model::facts::{self, open_run};
+use crate::model::progress;
+use crate::model::summary::Summary;
+use crate::objects::namespace;
+use crate::observed::{LeftBehind, Seen, Told};
+use crate::settings::Settings;
+use crate::step::{Object, Step, TakeOver};
+
+/// Maximum run number that is restored, so that later numbers do not overflow.
+const MAX_NUMBER: i64 = i64::MAX / 2;
+
+/// A run record for a new uid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rebound {
+    /// The record, without a run.
+    pub record: RunRecord,
+    /// Number of the run that had not ended and may have changed real objects.
+    pub open_run: Option<i64>,
+}
+
+/// Returns the record `own` of an earlier resource for a new uid. A run to apply or destroy that had not ended counts as applying, also if it
+/// reported an earlier phase when the backup was made.
+pub fn rebound(own: &RunRecord, told: &Told) -> Rebound {
+    let found = progress::believed(own, told, true);
+    let number = found.number.clamp(0, MAX_NUMBER);
+    let run = open_run(&found).filter(|run| run.kind.changes());
+    let applies = run.is_some_and(|run| run.kind == RunKind::Apply);
+    let attempted = if applies { number } else { found.attempted };
+    let begun = run.map_or(found.begun, |_| number);
+    Rebound {
+        open_run: run
+            .filter(|_| found.phase < RunPhase::Reported)
+            .map(|_| number),
+        record: RunRecord {
+            number,
+            phase: RunPhase::Recorded,
+            slots_wanted: found.slots_wanted,
+            attempted: attempted.clamp(0, number),
+            begun: begun.clamp(0, number),
+            state_made: found.state_made,
+            lineage: found.lineage,
+            state_address: found.state_address,
+            own_backend: found.own_backend,
+            ..RunRecord::default()
+        },
+    }
+}
+
+/// Returns the command that restores `tf`.
+pub fn how_to_restore(tf: &Terraform) -> String {
+    let namespace = tf.namespace().unwrap_or_default();
+    format!("kubectl alustan restore {} -n {namespace}", tf.name_any())
+}
+
+/// Returns `tf` with `approval.mode: Manual` as long as nothing was applied since its restore.
+pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
+    is_first_plan(history).then(|| {
+        let mut tf = tf.clone();
+        tf.spec.approval.mode = ApprovalMode::Manual;
+        tf
+    })
+}
+
+/// Returns the time of the restore of the resource with this `history`.
+pub(crate) fn at(history: &History) -> Option<Timestamp> {
+    history.restored.as_ref().map(|restored| restored.at)
+}
+
+/// Returns why the first plan after a restore asks for approval.
+pub(crate) fn because(history: &History) -> Option<String> {
+    let restored = history
+        .restored
+        .as_ref()
+        .filter(|_| is_first_plan(history))?;
+    let open = restored.open_run.map_or_else(String::new, |number| {
+        format!(
+            "; run {number} had not ended in the backup, and what it created last may be missing in the state: import that before you \
+             approve"
+        )
+    });
+    Some(format!("the resource was restored from a backup{open}"))
+}
+
+fn is_first_plan(history: &History) -> bool {
+    history.restored.is_some() && history.applied.is_none()
+}
+
+/// Whether the restore of the record `left` to `tf` is requested.
+fn is_requested(tf: &Terraform, left: &LeftBehind) -> bool {
+    left.restore_to.is_some() && left.restore_to == tf.metadata.uid
+}
+
+/// Whether the record `left` is to be bound to `tf`, now or once pods of earlier runs have ended.
+fn is_under_way(tf: &Terraform, left: &LeftBehind) -> bool {
+    is_requested(tf, left) && left.owner.is_none() && left.record.is_some()
+}
+
+/// Returns the writes and the situation of `tf`, which is deleted while it waits for a restore: it owns nothing, so nothing is destroyed, and
+/// the Secrets of the earlier resource are not deleted. `None` if its restore is under way: then it is destroyed afterwards.
+pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
+    let message = format!(
+        "the resource was deleted before its restore: Secret {} and what it manages are left as they are. To destroy that, create the \
+         resource again, then {}, then delete it",
+        names::record(&tf.name_any()),
+        how_to_restore(tf),
+    );
+    (!is_under_way(tf, left)).then(|| {
+        let situation = Summary::busy(State::Destroying, "Orphaned", message);
+        (vec![Step::RemoveFinalizer], situation)
+    })
+}
+
+/// Returns the writes and the situation of `tf`, which has no record, while the record of an earlier resource of its name exists.
+pub(crate) fn take_over(
+    tf: &Terraform,
+    left: &LeftBehind,
+    settings: &Settings,
+    now: Timestamp,
+) -> (Vec<Step>, Summary) {
+    let secret = names::record(&tf.name_any());
+    if let Some(owner) = &left.owner {
+        let why = format!(
+            "Secret {secret} is the run record of {owner}, which still exists: two resources with one state would destroy each other's \
+             objects. To move the state, delete that resource with spec.deletionPolicy: Orphan first. Otherwise keep the Secrets, and give \
+             this resource another name"
+        );
+        return (Vec::new(), Obstacle::Conflict.situation(why, now));
+    }
+    let Some(own) = &left.record else {
+        let why = format!(
+            "Secret {secret} is the run record of an earlier resource of this name and cannot be read by this version of the operator. \
+             Restore the Secret from the backup again with kubectl apply, or run the version that wrote it"
+        );
+        return (Vec::new(), Obstacle::Unreadable.situation(why, now));
+    };
+    if !is_requested(tf, left) {
+        let why = format!(
+            "Secret {secret} is the run record of an earlier resource of this name, as after a restore from a backup. Nothing runs, since \
+             everything would be created a second time. To continue with its state: {}. To start without it: keep the Secrets, and give \
+             the resource another name",
+            how_to_restore(tf)
+        );
+        return (Vec::new(), Obstacle::NotRequested.situation(why, now));
+    }
+    if let Some(pod) = left.pods.first() {
+        let message = format!(
+            "the restore waits for pod {pod} of an earlier run to end: kubectl get pod {pod} -n {}",
+            tf.namespace().unwrap_or_default()
+        );
+        let waiting = Summary {
+            look_at: Some(now + CONFLICT),
+            ..Summary::blocked(State::Pending, "RestorePending", message)
+        };
+        return (Vec::new(), waiting);
+    }
+    let Rebound { record, open_run } = rebound(own, &left.told);
+    let history = History {
+        reconcile_at: facts::requested(tf),
+        restored: Some(Restored { at: now, open_run }),
+        engine: left.history.engine.as_ref().map(progress::engine),
+        architecture: left.history.architecture,
+        unsaved: left.history.unsaved.or_else(|| open_run.map(interrupted)),
+        ..History::default()
+    };
+    let ask = because(&history).unwrap_or_default();
+    let message = format!(
+        "run numbers continue after {}; {ask}; the first plan waits for approval if it is not empty",
+        record.number
+    );
+    let marked = settings.marks_namespaces && record.attempted > 0;
+    let deleting = tf.metadata.deletion_timestamp.is_some();
+    let mut steps = Vec::new();
+    steps.extend((!deleting).then_some(Step::AddFinalizer));
+    steps.extend(marked.then(|| {
+        let mark = Object::Namespace(namespace::marked(tf));
+        Step::Ensure(Box::new(mark))
+    }));
+    steps.push(Step::TakeOver(Box::new(TakeOver {
+        uid: left.uid.clone(),
+        version: left.version.clone(),
+        record,
+        history,
+    })));
+    let state = if deleting {
+        State::Destroying
+    } else {
+        State::Pending
+    };
+    (steps, Summary::busy(state, "Restored", message))
+}
+
+/// The state that run `number` may have kept on the cache volume after the backup was made.
+const fn interrupted(number: i64) -> UnsavedState {
+    UnsavedState {
+        run: number,
+        place: UnsavedPlace::Unknown,
+    }
+}
+
+/// Returns the uid in annotation [`KEPT`] of `tf` if it is that of another resource, as after a restore from a backup.
+pub fn other_uid(tf: &Terraform) -> Option<&str> {
+    let kept = tf.annotations().get(KEPT)?;
+    (Some(kept) != tf.metadata.uid.as_ref()).then_some(kept)
+}
+
+/// Returns the situation of `tf` if it comes from a backup and its Secrets are missing. A copy of a resource that exists owns no Secrets.
+pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
+    let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
+    let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
+    let waits = other_uid(tf).is_some() && !seen.is_copy && !is_known;
+    waits.then(|| {
+        let why = format!(
+            "this resource comes from a backup (its annotation {KEPT} is the uid of a resource that does not exist), and there is no run \
+             record. Nothing runs, since everything would be created a second time. To continue with its state: restore the Secrets {}, {} \
+             and, of a managed state, {}*, then {}. To start without a state: kubectl annotate tf {name} -n {namespace} {KEPT}-",
+            names::record(&name),
+            names::report(&name),
+            names::state(&name),
+            how_to_restore(tf),
+        );
+        Obstacle::NotRequested.situation(why, now)
+    })
+}
+
+/// Why nothing is restored until a user acts.
+#[derive(Clone, Copy)]
+enum Obstacle {
+    /// The restore is not requested, or the record does not exist.
+    NotRequested,
+    /// The owner of the record still exists.
+    Conflict,
+    /// This version of the operator cannot read the record.
+    Unreadable,
+}
+
+impl Obstacle {
+    fn situation(self, why: String, now: Timestamp) -> Summary {
+        let reason = match self {
+            Self::NotRequested => "RestoreRequired",
+            Self::Conflict => "StateConflict",
+            Self::Unreadable => "RecordUnreadable",
+        };
+        // The deletion of the owner, which may be in another namespace, does not requeue the resource.
+        let look_at = match self {
+            Self::Conflict => Some(now + CONFLICT),
+            Self::NotRequested | Self::Unreadable => None,
+        };
+        Summary {
+            look_at,
+            ..Summary::stalled(reason, why)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alustan_api::run::{Lineage, RunProgress};
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(kind: &str, phase: &str) -> RunRecord {
+        serde_json::from_value(json!({
+            "number": 7, "phase": phase, "attempted": 5, "begun": 5, "attemptedBefore": 5,
+            "begunBefore": 5, "stateMade": true, "slotsWanted": 4, "lineage": {"of": "l"},
+            "stateAddress": "s3://a/b", "earlierPods": ["p"], "claimedBy": {
+                "podUid": "u", "pod": "p", "at": "2026-01-01T00:00:00Z",
+            },
+            "run": {
+                "kind": kind, "trigger": "created", "job": "web-apply-7", "image": "i", "tag": "t",
+                "configHash": "c", "traceId": "abc", "protocol": 5,
+                "startedAt": "2026-01-01T00:00:00Z", "revision": null, "context": null,
+            },
+        }))
+        .unwrap()
+    }
+
+    fn told(number: i64, phase: RunPhase) -> Told {
+        Told::Progress(Box::new(RunProgress {
+            number,
+            trace_id: "abc".to_owned(),
+            phase,
+            lineage: Lineage::Of("l".to_owned()),
+            ..RunProgress::default()
+        }))
+    }
+
+    #[rstest]
+    #[case::ended("apply", "Recorded", Told::Absent, (5, 5), None)]
+    #[case::reported("apply", "Starting", told(7, RunPhase::Reported), (7, 7), None)]
+    #[case::planning("apply", "Starting", told(7, RunPhase::Planning), (7, 7), Some(7))]
+    #[case::applying("apply", "Starting", told(7, RunPhase::Applying), (7, 7), Some(7))]
+    #[case::without_report("apply", "Starting", Told::Absent, (7, 7), Some(7))]
+    #[case::older_report("apply", "Starting", told(6, RunPhase::Reported), (7, 7), Some(7))]
+    #[case::destroying("destroy", "Starting", told(7, RunPhase::Planning), (5, 7), Some(7))]
+    #[case::plan("plan", "Starting", told(7, RunPhase::Planning), (5, 5), None)]
+    #[case::drift("drift", "Starting", told(7, RunPhase::Planning), (5, 5), None)]
+    fn open_run_counts_as_applying(
+        #[case] kind: &str,
+        #[case] phase: &str,
+        #[case] told: Told,
+        #[case] attempted_and_begun: (i64, i64),
+        #[case] open_run: Option<i64>,
+    ) {
+        let rebound = rebound(&record(kind, phase), &told);
+        assert_eq!(rebound.open_run, open_run);
+        let record = rebound.record;
+        assert_eq!((record.attempted, record.begun), attempted_and_begun);
+    }
+
+    #[test]
+    fn numbers_and_state_are_kept_and_the_run_is_not() {
+        let own = record("apply", "Recorded");
+        let record = rebound(&own, &Told::Absent).record;
+        let kept = RunRecord {
+            run: None,
+            claimed_by: None,
+            earlier_pods: Vec::new(),
+            attempted_before: 0,
+            begun_before: 0,
+            ..own
+        };
+        assert_eq!(record, kept);
+    }
+
+    #[rstest]
+    #[case(i64::MAX, MAX_NUMBER)]
+    #[case(-1, 0)]
+    fn numbers_are_bounded(#[case] number: i64, #[case] bounded: i64) {
+        let own = RunRecord {
+            number,
+            attempted: number,
+            begun: number,
+            ..record("apply", "Recorded")
+        };
+        let record = rebound(&own, &Told::Absent).record;
+        assert_eq!(
+            [record.number, record.attempted, record.begun],
+            [bounded; 3]
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! What a run is started with, and the hash that tells whether it changed (rule 3).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use alustan_api::run::{BackendInputs, MAX_SLOTS, ManagedState, RunInputs, RunRecord, TimeLimits};
+use alustan_api::{Terraform, names};
+use alustan_backends::{Error, Owner};
+use k8s_openapi::jiff::SignedDuration;
+use kube::ResourceExt;
+use kube::core::Duration;
+use serde_json::{Value, json};
+
+use crate::decide::approval;
+use crate::digest;
+use crate::model::config_hash::Config;
+use crate::model::{facts, orphans};
+use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
+
+/// State slots besides the one in the Secret of the pointer: for the current version, the previous one, and the next.
+const SLOTS: u32 = 2;
+
+/// The inputs of a run of `tf` at `source`, with the `variables` that are found elsewhere.
+pub fn run_inputs(
+    tf: &Terraform,
+    source: &SourceSeen,
+    seen: &InputsSeen,
+    found: &VariablesSeen,
+    slots: u32,
+    max_timeout: SignedDuration,
+) -> Result<RunInputs, Error> {
+    let found = effective(tf, found);
+    Ok(RunInputs {
+        path: source.path.clone(),
+        own_variables: variables(tf).into_keys().collect(),
+        strict_variables: tf.spec.strict_variables,
+        secret_variables: secrets(&found),
+        variables: all_variables(tf, &found),
+        secret_environment: seen
+            .runner
+            .values()
+            .flat_map(BTreeMap::keys)
+            .cloned()
+            .collect(),
+        scripts: seen.scripts.clone(),
+        backend: backend(tf, source.backend.as_deref(), seen, slots)?,
+        timeouts: time_limits(tf, max_timeout),
+        approval: approval::inputs(tf, false),
+        adopt: orphans::adopts(tf),
+        migrate: None,
+        engine_before: None,
+        applied_before: facts::says_applied(tf),
+        plan_secret: approval::may_ask(tf, false).then(|| names::plan(&tf.name_any())),
+        environment: BTreeMap::new(),
+        service_account: service_account(tf).map(str::to_owned),
+    })
+}
+
+/// The account that runs of `tf` are to have, where that is not its own.
+pub(crate) fn service_account(tf: &Terraform) -> Option<&str> {
+    let runner = tf.spec.runner.as_ref()?;
+    runner.service_account_name.as_deref()
+}
+
+/// The time limits of runs of `tf`, each at most `max`.
+pub fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
+    let max = max.unsigned_abs().as_secs();
+    let seconds = |duration: Duration| std::time::Duration::from(duration).as_secs().min(max);
+    let timeouts = &tf.spec.timeouts;
+    TimeLimits {
+        plan: seconds(timeouts.plan),
+        apply: seconds(timeouts.apply),
+        destroy: seconds(timeouts.destroy),
+    }
+}
+
+/// The backend of `tf`, whose module has one of the type `module`.
+pub(crate) fn backend(
+    tf: &Terraform,
+    module: Option<&str>,
+    seen: &InputsSeen,
+    slots: u32,
+) -> Result<BackendInputs, Error> {
+    let name = tf.name_any();
+    let namespace = tf.namespace().unwrap_or_default();
+    alustan_backends::inputs(
+        tf.spec.backend.as_ref(),
+        module,
+        Owner {
+            namespace: &namespace,
+            name: &name,
+        },
+        seen.backend.clone(),
+        &managed_state(&name, slots),
+    )
+}
+
+/// Returns the type of the module's own backend, as recorded in `known`; a placeholder if the type is not recorded.
+pub(crate) fn module_backend(known: &BackendInputs) -> Option<&str> {
+    let own = known.kind.as_deref().unwrap_or("of the module's own");
+    (!known.write_block).then_some(own)
+}
+
+/// Returns the number of state slots of the next run after `record`. The first run writes to the Secret of the pointer alone, and asks for
+/// slots if the state does not fit.
+pub fn slots(record: &RunRecord) -> u32 {
+    if record.state_made {
+        record.slots_wanted.max(SLOTS)
+    } else {
+        record.slots_wanted
+    }
+}
+
+/// The Secrets of the managed state of the resource `name`, with at most [`MAX_SLOTS`] slots.
+pub fn managed_state(name: &str, slots: u32) -> ManagedState {
+    ManagedState {
+        pointer: names::state(name),
+        slots: (0..slots.min(MAX_SLOTS))
+            .map(|slot| names::state_slot(name, slot))
+            .collect(),
+    }
+}
+
+/// The variables of the spec itself, by the names that the module gives them.
+pub fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
+    let own = tf.spec.variables.iter();
+    own.map(|(name, value)| (plain(name).to_owned(), value.0.clone()))
+        .collect()
+}
+
+fn plain(name: &str) -> &str {
+    name.strip_prefix("TF_VAR_").unwrap_or(name)
+}
+
+/// A value that is found elsewhere.
+struct Found<'a> {
+    value: &'a Value,
+    secret: bool,
+    from: &'a FoundInput,
+}
+
+/// The values that are found elsewhere and count, by variable: later entries win over earlier ones,
+/// and the spec itself over all.
+fn effective<'a>(tf: &Terraform, seen: &'a VariablesSeen) -> BTreeMap<&'a str, Found<'a>> {
+    let mut effective = BTreeMap::new();
+    for from in &seen.found {
+        for (name, found) in &from.values {
+            let (value, secret) = (&found.value, found.secret);
+            effective.insert(
+                plain(name),
+                Found {
+                    value,
+                    secret,
+                    from,
+                },
+            );
+        }
+    }
+    for own in tf.spec.variables.keys() {
+        effective.remove(plain(own));
+    }
+    effective
+}
+
+fn secrets(found: &BTreeMap<&str, Found<'_>>) -> BTreeSet<String> {
+    let secret = found.iter().filter(|(_, found)| found.secret);
+    secret.map(|(name, _)| (*name).to_owned()).collect()
+}
+
+fn all_variables(tf: &Terraform, found: &BTreeMap<&str, Found<'_>>) -> BTreeMap<String, Value> {
+    let found = found.iter();
+    let mut all: BTreeMap<_, _> = found
+        .map(|(name, found)| ((*name).to_owned(), found.value.clone()))
+        .collect();
+    all.extend(variables(tf));
+    all
+}
+
+/// Puts the values that are there now in the place of those of `inputs`.
+pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInputs) {
+    let found = effective(tf, seen);
+    inputs.variables.extend(all_variables(tf, &found));
+    inputs.secret_variables.extend(secrets(&found));
+}
+
+/// The digests of a run of `tf` with `inputs`, and with `content` in its image.
+pub fn config(
+    tf: &Terraform,
+    key: &[u8],
+    content: &str,
+    inputs: &RunInputs,
+    seen: &Seen,
+) -> Config {
+    let backend = &inputs.backend;
+    let effective = effective(tf, &seen.stack.variables);
+    let mut own_variables = inputs.variables.clone();
+    own_variables.retain(|name, _| !effective.contains_key(name.as_str()));
+    let mut place = vec![
+        json!(backend.kind),
+        json!(backend.write_block),
+        json!(backend.config),
+        json!(backend.environment),
+    ];
+    place.extend((!backend.secret_config.is_empty()).then(|| json!(backend.secret_config)));
+    place.extend(backend.bootstrap.as_ref().map(|it| json!(it)));
+    let mut own = json!({
+        "image": content,
+        "path": inputs.path,
+        "variables": own_variables,
+        "scripts": inputs.scripts,
+        "backend": place,
+        "runner": seen.found().runner,
+    });
+    let runner = tf.spec.runner.as_ref();
+    let tokens = runner.map_or(&[][..], |runner| runner.tokens.as_slice());
+    let has_identity = inputs.service_account.is_some() || !tokens.is_empty();
+    if let (true, Some(own)) = (has_identity, own.as_object_mut()) {
+        own.insert(
+            "identity".to_owned(),
+            json!([inputs.service_account, tokens]),
+        );
+    }
+    if let (true, Some(own)) = (inputs.strict_variables, own.as_object_mut()) {
+        own.insert("strictVariables".to_owned(), true.into());
+    }
+    let own = digest::keyed(key, &own);
+    let mut values: BTreeMap<&str, BTreeMap<&str, &Value>> = BTreeMap::new();
+    for (name, found) in effective.iter().filter(|(_, found)| found.from.trigger) {
+        let of = values.entry(&found.from.of).or_default();
+        of.insert(name, found.value);
+    }
+    let found: BTreeMap<_, _> = values
+        .into_iter()
+        .map(|(of, values)| (of.to_owned(), digest::keyed(key, &values)))
+        .collect();
+    let hash = if found.is_empty() {
+        own.clone()
+    } else {
+        digest::keyed(key, &json!([own, found]))
+    };
+    // Who looks elsewhere from now on has changed the spec, whatever is there.
+    let from = &tf.spec.variables_from;
+    let own = if from.is_empty() {
+        own
+    } else {
+        digest::keyed(key, &json!([own, from]))
+    };
+    Config { hash, own, found }
+}

@@ -1,0 +1,474 @@
+//! What becomes of the report of a run: the one place that writes the controller's memory.
+
+use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
+use alustan_api::run::{
+    Applied, BackendInputs, CacheVolume, CorrectionHistory, DriftFound, Failures, History,
+    PublishedOutputs, RunKind, RunPhase, RunProgress, RunRecord, RunSpec,
+};
+use alustan_api::{Architecture, Terraform};
+use alustan_backends::address_of;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::decide::publish_outputs::{self, left_behind};
+use crate::decide::{approval, state_volume};
+use crate::model::facts::open_run;
+use crate::model::progress;
+use crate::objects::{outputs, run_job};
+use crate::observed::{IMAGE_PULL, JobSeen, NOT_STARTED, RecordSeen, Seen, UNSCHEDULABLE};
+use crate::step::{Keep, Step, Swap};
+
+/// How many reports are kept.
+const REPORTS: usize = 10;
+
+/// How kubelet says that a container took more memory than it may.
+const OUT_OF_MEMORY: &str = "OOMKilled";
+
+/// A report that was taken into the memory.
+#[derive(Clone)]
+pub struct RecordedResult {
+    /// The writes that make it so.
+    pub steps: Vec<Step>,
+    /// The record afterwards.
+    pub record: RunRecord,
+    /// The memory afterwards.
+    pub history: History,
+    /// Whether outputs are handed on.
+    pub outputs: bool,
+}
+
+/// Takes the report of the current run into the memory: the runner's own, or one made up for a
+/// run whose pod is gone without a word. `None` when there is nothing to take.
+pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
+    let current = seen.record.as_ref()?;
+    let run = open_run(&current.record)?;
+    let own = current
+        .report
+        .clone()
+        .filter(|report| report.number == current.record.number);
+    let has_own_report = progress::has_own_report(run);
+    let mut steps = Vec::new();
+    let (mut report, outputs) = if let Some(report) = own {
+        let mut report = progress::report(report, run, now);
+        if let Some(inputs) = &current.inputs {
+            report.state_address = address(tf, &inputs.backend, report.state_address);
+        }
+        if let Some(failure) = progress::contradiction(&report, current.record.cancel) {
+            fail(&mut report, failure);
+        }
+        (report, current.outputs.as_ref())
+    } else {
+        let report = lost(current, run, seen.job.as_ref(), now)?;
+        steps.extend(closing(&current.record, run));
+        (report, None)
+    };
+    let is_closed = !steps.is_empty();
+    let mut handed_on = Ok(None);
+    let wanted = report.failure.is_none() && tf.metadata.deletion_timestamp.is_none();
+    if let Some(outputs) = outputs.filter(|_| wanted) {
+        match publish_outputs::hand_on(tf, outputs, seen.outputs) {
+            Ok(objects) => {
+                let (now, before) = (outputs::wanted(tf), &current.history.applied);
+                let before = before.as_ref().and_then(|it| it.handed_on.as_ref());
+                // Who looks at an old record gets no further: what it has was handed on before.
+                let guard = Swap::unchanged(&current.record);
+                steps.push(Step::SwapRecord(Box::new(guard)));
+                steps.extend(objects);
+                steps.extend(before.into_iter().flat_map(|it| left_behind(it, &now)));
+                handed_on = Ok(Some(now));
+            }
+            Err(failure) => {
+                fail(&mut report, failure);
+                handed_on = Err(publish_outputs::subject(&approval::subject_of(run), tf));
+            }
+        }
+    }
+    let uid = seen.job.as_ref().map(|job| job.uid.clone());
+    let outputs_ours = matches!(handed_on, Ok(Some(_)));
+    let applied = applies(run) && is_done(report.result);
+    let half_way = current.record.begun == current.record.number;
+    let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
+    // What is applied is what destroy runs with, also where nothing had to be changed for it.
+    let attempted = if applied {
+        current.record.number
+    } else {
+        current.record.attempted
+    };
+    let record = RunRecord {
+        phase: RunPhase::Recorded,
+        lock: None,
+        attempted,
+        ..current.record.clone()
+    };
+    steps.push(Step::SwapRecord(Box::new(Swap {
+        record: record.clone(),
+        history: Some(history.clone()),
+        inputs: Keep::Drop,
+    })));
+    if has_own_report && !is_closed {
+        let closed = progress::of(&record);
+        steps.push(Step::SwapReport(Box::new(closed)));
+    }
+    Some(RecordedResult {
+        steps,
+        record,
+        history,
+        outputs: outputs_ours,
+    })
+}
+
+/// Returns the address of the state of a run. The reported address counts only for the module's own backend; others are known to the
+/// operator.
+fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Option<String> {
+    match (&backend.managed, &backend.kind) {
+        (Some(managed), _) => {
+            let namespace = tf.namespace().unwrap_or_default();
+            told.map(|_| format!("secret://{namespace}/{}", managed.pointer))
+        }
+        (None, Some(_)) => address_of(backend),
+        (None, None) => told,
+    }
+}
+
+/// The writes before a run without a report is recorded. What was seen of it may be old: it may have reported since, or
+/// go on.
+fn closing(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
+    if !progress::has_own_report(run) {
+        return Vec::new();
+    }
+    let closed = RunProgress {
+        closed: true,
+        ..progress::of(record)
+    };
+    vec![
+        Step::SwapRecord(Box::new(Swap::unchanged(record))),
+        Step::SwapReport(Box::new(closed)),
+    ]
+}
+
+/// Whether `run` is one to apply, or the plan of one.
+fn applies(run: &RunSpec) -> bool {
+    matches!(run.kind, RunKind::Apply | RunKind::Plan) && !run.destroys
+}
+
+fn is_done(result: RunResult) -> bool {
+    matches!(result, RunResult::Done | RunResult::NoChanges)
+}
+
+fn fail(report: &mut RunReport, failure: Failure) {
+    report.result = RunResult::Failed;
+    report.failure = Some(progress::failure(failure));
+}
+
+/// The report of a run that can no longer report itself: its Job is over, no pod of it lives.
+fn lost(
+    current: &RecordSeen,
+    run: &RunSpec,
+    job: Option<&JobSeen>,
+    now: Timestamp,
+) -> Option<RunReport> {
+    let record = &current.record;
+    let claimed = record.claimed_by.is_some();
+    let gone = match job {
+        Some(job) => job.finished && !job.pods_alive,
+        None => claimed || record.cancel,
+    };
+    let failure = if record.cancel && !claimed {
+        record.given_up.clone()
+    } else {
+        Some(loss(record, run, job))
+    };
+    gone.then(|| RunReport {
+        number: record.number,
+        kind: run.kind,
+        result: if failure.is_none() {
+            RunResult::Cancelled
+        } else {
+            RunResult::Failed
+        },
+        trigger: run.trigger.to_string(),
+        job: run.job.clone(),
+        changes: None,
+        asks: None,
+        lineage: None,
+        lock: None,
+        failure,
+        unsaved: None,
+        recovered: false,
+        state_address: None,
+        moved_from: None,
+        engine: None,
+        undeclared: Vec::new(),
+        took: StepTimes::default(),
+        started_at: run.started_at,
+        finished_at: now,
+    })
+}
+
+/// A run that takes more memory than there is would do so again: it costs a retry, unlike every
+/// other way in which a pod is lost.
+fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
+    let how = job
+        .and_then(|job| job.ended.as_deref())
+        .unwrap_or("it is gone");
+    let pod = record
+        .claimed_by
+        .as_ref()
+        .map_or("the pod", |claim| claim.pod.as_str());
+    let (reason, consequence) = if record.begun == record.number {
+        (
+            "Interrupted",
+            "it was applying; what it changed last may be missing in the state",
+        )
+    } else if record.phase == RunPhase::Starting {
+        ("PodLost", "it had not begun")
+    } else {
+        ("PodLost", "it had not changed anything")
+    };
+    let (class, reason, how) = if how.starts_with(OUT_OF_MEMORY) {
+        let how = format!("{how}; it may use {}", run_job::MEMORY);
+        (FailureClass::Module, "OutOfMemory", how)
+    } else {
+        (FailureClass::Transient, reason, how.to_owned())
+    };
+    Failure {
+        class,
+        reason: reason.to_owned(),
+        message: format!(
+            "run {} ({}) ended without a report: {pod} of Job {}: {how}; {consequence}",
+            record.number, run.kind, run.job
+        ),
+    }
+}
+
+/// Whether the cache volume can be used, after a run or a build with this result. `has_cache`: whether its pod mounted the volume.
+pub(crate) fn cache_after(
+    before: CacheVolume,
+    has_cache: bool,
+    failure: Option<&Failure>,
+    result: RunResult,
+) -> CacheVolume {
+    let class = failure.map(|failure| failure.class);
+    let has_started = result != RunResult::Cancelled && class != Some(FailureClass::Transient);
+    let reason = failure.map(|failure| failure.reason.as_str());
+    match before {
+        _ if has_cache && matches!(reason, Some(UNSCHEDULABLE | NOT_STARTED)) => {
+            CacheVolume::Suspect
+        }
+        _ if has_cache && has_started => CacheVolume::Usable,
+        CacheVolume::Suspect if has_started => CacheVolume::Unusable,
+        before => before,
+    }
+}
+
+/// Returns the architecture of `run` if the run has a result, which shows that image and node exist.
+fn architecture_with(report: &RunReport, run: &RunSpec, half_way: bool) -> Option<Architecture> {
+    let is_void = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
+    (half_way || !is_void).then_some(run.architecture)
+}
+
+/// The memory after `report`. Outputs were handed on, or were not, and what that counts against.
+fn fold(
+    history: &History,
+    run: &RunSpec,
+    report: RunReport,
+    handed_on: Result<Option<PublishedOutputs>, String>,
+    half_way: bool,
+    job_uid: Option<String>,
+    now: Timestamp,
+) -> History {
+    let mut next = history.clone();
+    let engine = report.engine.as_ref().or(run.engine.as_ref());
+    if (half_way && !run.destroys) || (applies(run) && is_done(report.result)) {
+        next.engine = engine.cloned().or(next.engine);
+    }
+    next.architecture = architecture_with(&report, run, half_way).or(next.architecture);
+    let failure = report.failure.as_ref();
+    next.unsaved = state_volume::unsaved_after(history.unsaved, run, &report, half_way);
+    let unpulled = failure.filter(|failure| failure.reason == IMAGE_PULL);
+    next.cache = cache_after(history.cache, run.cache, failure, report.result);
+    if unpulled.is_some() {
+        next.lost_image = Some(run.image.clone());
+    } else if report.result != RunResult::Failed && next.lost_image.as_ref() == Some(&run.image) {
+        next.lost_image = None;
+    }
+    match (run.kind, report.result) {
+        (_, RunResult::Failed) => {
+            let of = handed_on.err().unwrap_or_else(|| approval::subject_of(run));
+            let failure = report.failure.as_ref();
+            next.unfinished |= half_way && !run.destroys;
+            next.failures = count(&history.failures, &of, failure, job_uid, now);
+        }
+        (_, RunResult::Cancelled) => {}
+        (RunKind::Apply | RunKind::Plan, RunResult::Done | RunResult::NoChanges)
+            if applies(run) =>
+        {
+            next.applied = Some(Applied {
+                revision: run.revision.clone(),
+                context: run.context.clone(),
+                config_hash: run.config_hash.clone(),
+                own_hash: run.own_hash.clone(),
+                found: run.found.clone(),
+                at: now,
+                handed_on: handed_on.ok().flatten(),
+            });
+            next.failures = Failures::default();
+            next.build_failures = Failures::default();
+            next.unfinished = false;
+            next.undone = corrected(history, run, &report);
+            next.drift = None;
+            next.pending = None;
+            next.checked_at = Some(now);
+        }
+        (RunKind::Apply | RunKind::Plan | RunKind::Destroy, RunResult::Changes) => {
+            let asks = report.asks.clone();
+            next.failures = Failures::default();
+            next.pending = asks.map(|asks| approval::pend(run, report.number, asks, now));
+        }
+        (RunKind::Drift, RunResult::Done | RunResult::NoChanges) => {
+            next.failures = Failures::default();
+            next.undone = CorrectionHistory::default();
+            next.drift = None;
+            next.pending = None;
+            next.checked_at = Some(now);
+        }
+        (RunKind::Drift, RunResult::Changes) => {
+            let since = history.drift.as_ref().map_or(now, |drift| drift.since);
+            next.failures = Failures::default();
+            next.undone = found_again(&history.undone, &report);
+            next.pending = next
+                .pending
+                .filter(|plan| is_of(history, plan.run, &report));
+            next.drift = Some(DriftFound {
+                since,
+                run: report.number,
+            });
+            next.checked_at = Some(now);
+        }
+        (
+            RunKind::Destroy | RunKind::Apply | RunKind::Plan,
+            RunResult::Done | RunResult::NoChanges,
+        ) => {
+            next.applied = None;
+            next.unfinished = false;
+            next.drift = None;
+            next.pending = None;
+            next.failures = Failures::default();
+        }
+    }
+    if half_way {
+        // An approval is good once.
+        next.pending = None;
+    }
+    let quiet = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
+    if !quiet {
+        if is_repeated(next.reports.first(), &report) {
+            next.reports.remove(0);
+        }
+        next.reports.insert(0, report);
+        drop_old_reports(&mut next);
+    }
+    next
+}
+
+/// Drops old reports. Reports of the drift and the pending plan are kept.
+fn drop_old_reports(history: &mut History) {
+    let told = [
+        history.drift.as_ref().map(|drift| drift.run),
+        history.pending.as_ref().map(|plan| plan.run),
+    ];
+    while history.reports.len() > REPORTS {
+        let last = history
+            .reports
+            .iter()
+            .rposition(|it| !told.contains(&Some(it.number)));
+        history.reports.remove(last.unwrap_or_default());
+    }
+}
+
+/// What is known of corrections that do not last, after a successful apply: the look right after
+/// a correction tells whether it did (rule 7).
+fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> CorrectionHistory {
+    let same = history.applied.as_ref().map(|it| &it.config_hash) == Some(&run.config_hash);
+    let correction = history.drift.is_some() && same && report.result == RunResult::Done;
+    if !correction {
+        return CorrectionHistory::default();
+    }
+    CorrectionHistory {
+        change_digest: shape(report),
+        unverified: true,
+        count: history.undone.count,
+    }
+}
+
+/// Returns the history after a drift check that found differences.
+fn found_again(undone: &CorrectionHistory, report: &RunReport) -> CorrectionHistory {
+    let change_digest = shape(report);
+    let same = change_digest == undone.change_digest;
+    CorrectionHistory {
+        count: match (same, undone.unverified) {
+            (true, true) => undone.count.saturating_add(1),
+            (true, false) => undone.count,
+            (false, _) => 0,
+        },
+        unverified: false,
+        change_digest,
+    }
+}
+
+fn shape(report: &RunReport) -> String {
+    let changes = report.changes.as_ref();
+    changes.map_or_else(String::new, |changes| changes.shape.clone())
+}
+
+/// Whether the plan of run `number` changes the same as `report` tells; the values may differ each
+/// time, as those of `timestamp()` do.
+fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
+    let plan = history.report(number);
+    plan.is_some_and(|plan| shape(plan) == shape(report))
+}
+
+fn digest(report: &RunReport) -> Option<&String> {
+    Some(&report.changes.as_ref()?.digest)
+}
+
+/// Whether a look found the same differences as the one before: one entry is enough, and runs
+/// that changed something stay among the last few.
+fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
+    last.is_some_and(|last| {
+        (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
+            && (report.kind, report.result) == (last.kind, last.result)
+            && digest(last) == digest(report)
+    })
+}
+
+/// One more failure of `of`. The world's cost no budget; what only a person can mend uses up
+/// all of it at once.
+pub fn count(
+    failures: &Failures,
+    of: &str,
+    failure: Option<&Failure>,
+    job_uid: Option<String>,
+    now: Timestamp,
+) -> Failures {
+    let before = Some(failures)
+        .filter(|failures| failures.of == of)
+        .cloned()
+        .unwrap_or_default();
+    let (count, world) = match failure.map(|failure| failure.class) {
+        Some(FailureClass::Transient) => (before.count, before.world.saturating_add(1)),
+        Some(FailureClass::Module) | None => (before.count.saturating_add(1), 0),
+        Some(FailureClass::User) => (u32::MAX, 0),
+    };
+    Failures {
+        of: of.to_owned(),
+        count,
+        world,
+        at: Some(now),
+        reason: failure
+            .map_or("Failed", |failure| &failure.reason)
+            .to_owned(),
+        message: failure.map_or_else(String::new, |failure| failure.message.clone()),
+        job_uid,
+    }
+}

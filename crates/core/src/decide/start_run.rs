@@ -1,0 +1,415 @@
+//! The writes that start a run, or help one on.
+
+use alustan_api::run::{
+    CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
+    RunRecord, RunSpec, Trigger,
+};
+use alustan_api::{Architecture, Terraform, names};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use crate::decide::run_inputs::managed_state;
+use crate::decide::{approval, flapping, opt_in, state_volume};
+use crate::digest;
+use crate::model::case::ReconcileCase;
+use crate::model::config_hash::Config;
+use crate::model::facts::requested;
+use crate::model::progress;
+use crate::model::pull_secret::{docker_secret, pull_secret};
+use crate::objects::run_job::{self, Parts};
+use crate::objects::{budget, cache_pvc, namespace, rbac, secrets};
+use crate::observed::{CacheSeen, RecordSeen, Seen};
+use crate::queue::Class;
+use crate::settings::Settings;
+use crate::step::{Keep, Object, Step, Swap};
+
+/// How many pods of earlier runs are remembered.
+const EARLIER_PODS: usize = 10;
+
+/// A run, decided.
+#[derive(Clone)]
+pub struct RunRequest {
+    /// What it does.
+    pub kind: RunKind,
+    /// Why.
+    pub trigger: Trigger,
+    /// The runner image by digest.
+    pub image: String,
+    /// Architecture of the image.
+    pub architecture: Architecture,
+    /// Its tag.
+    pub tag: String,
+    /// The commit.
+    pub revision: Option<String>,
+    /// The context in the image.
+    pub context: Option<String>,
+    /// The context in the registry, by digest.
+    pub artifact: Option<String>,
+    /// Whether that is unpacked in a base image.
+    pub unpack: bool,
+    /// What its result depends on.
+    pub config: Config,
+    /// What it is started with.
+    pub inputs: RunInputs,
+}
+
+impl RunRequest {
+    /// The writes that start it as the successor of `record`: first what its pod needs, then the
+    /// swap that makes it the one run of this number, then its report, the pin and the Job. The pin comes
+    /// after the swap, so that who looks at an old record cannot replace that of a run that goes
+    /// on; and before the Job, so that nothing is applied without it.
+    pub(crate) fn steps(&self, case: &ReconcileCase<'_>) -> (Vec<Step>, RunRecord) {
+        let ReconcileCase {
+            tf,
+            seen,
+            settings,
+            now,
+            record,
+            current: previous,
+            history,
+            ..
+        } = case;
+        let number = previous.number + 1;
+        let run = RunSpec {
+            kind: self.kind,
+            trigger: self.trigger.clone(),
+            job: names::run_job(&tf.name_any(), self.kind, number),
+            revision: self.revision.clone(),
+            context: self.context.clone(),
+            artifact: self.artifact.clone(),
+            cache: self.has_cache(tf, seen, history),
+            unpack: self.unpack,
+            image: self.image.clone(),
+            architecture: self.architecture,
+            tag: self.tag.clone(),
+            config_hash: self.config.hash.clone(),
+            own_hash: self.config.own.clone(),
+            found: self.config.found.clone(),
+            judged_by: approval::judged_by(tf, self.inputs.approval.destroy),
+            destroys: self.inputs.approval.destroy,
+            engine: history.base.as_ref().and_then(|base| base.engine.clone()),
+            trace_id: trace_id(&record.key, tf, number, *now),
+            protocol: PROTOCOL,
+            started_at: *now,
+        };
+        let next = RunRecord {
+            number,
+            run: Some(run.clone()),
+            phase: RunPhase::Starting,
+            attempted: previous.attempted,
+            attempted_before: previous.attempted,
+            state_made: previous.state_made || self.inputs.backend.managed.is_some(),
+            slots_wanted: previous.slots_wanted,
+            lineage: previous.lineage.clone(),
+            state_address: previous.state_address.clone(),
+            own_backend: previous.own_backend.clone(),
+            begun: previous.begun,
+            begun_before: previous.begun,
+            earlier_pods: earlier_pods(previous),
+            ..RunRecord::default()
+        };
+        let mut steps = surroundings(tf, seen, previous, history, self.kind, &self.inputs);
+        let mut history = with_claim(history.clone(), &steps);
+        history.reconcile_at = requested(tf);
+        history.waiting = None;
+        match self.trigger {
+            Trigger::Requested => history.failures = Failures::default(),
+            _ if opt_in::is_given(tf, &history.failures) => history.failures = Failures::default(),
+            Trigger::Input { .. } => history.input_runs = flapping::next(&history.input_runs, *now),
+            _ => {}
+        }
+        let approved = history.pending.as_ref();
+        if let Some(plan) = approved.filter(|_| self.inputs.approval.approved.is_some()) {
+            history.approved = Some(approval::given(tf, plan, number));
+        }
+        steps.push(Step::SwapRecord(Box::new(Swap {
+            record: next.clone(),
+            history: Some(history.clone()),
+            inputs: Keep::Set(Box::new(self.inputs.clone())),
+        })));
+        steps.push(Step::SwapReport(Box::new(progress::of(&next))));
+        steps.extend(pin(tf, seen, &next, history.base.as_ref(), &self.inputs));
+        let mark = Object::Namespace(namespace::marked(tf));
+        let marks = settings.marks_namespaces && self.kind == RunKind::Apply;
+        steps.extend(marks.then(|| ensure(mark)));
+        steps.push(job(tf, seen, record, number, &run, &self.inputs, settings));
+        (steps, next)
+    }
+
+    /// Whether the pod mounts the cache volume. A destroy does not wait for a new one, but mounts the one that is there: it may hold the
+    /// approved plan and a state to save first, and its plugin cache has the providers that the image lacks. A volume with which the pod
+    /// does not start costs the destroy one wait; the next attempt goes without it, unless the volume holds the only copy of a state.
+    fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
+        let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
+        let destroys = self.inputs.approval.destroy;
+        let is_usable = state_volume::usability(seen, history) != CacheVolume::Unusable;
+        (is_usable || !destroys) && has_cache(tf, seen, history, !first && !destroys)
+            || state_volume::holds_only_copy(seen, history)
+            || state_volume::is_used_by(&self.inputs.backend)
+            || self
+                .inputs
+                .migrate
+                .as_ref()
+                .is_some_and(state_volume::is_used_by)
+    }
+}
+
+/// `history` after `steps`: a claim that they replace is usable.
+pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
+    if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
+        return History {
+            cache: CacheVolume::Usable,
+            ..history
+        };
+    }
+    history
+}
+
+/// Found again in no other run, of this resource or of another.
+fn trace_id(key: &[u8], tf: &Terraform, number: i64, now: Timestamp) -> String {
+    let mut id = digest::keyed(key, &("trace", tf.uid(), number, now));
+    id.truncate(32);
+    id
+}
+
+/// Pods of the runs before the next one, which starts only once they have ended.
+fn earlier_pods(previous: &RunRecord) -> Vec<String> {
+    let last = previous.claimed_by.iter().map(|claim| claim.pod.clone());
+    let pods = last.chain(previous.earlier_pods.iter().cloned());
+    pods.take(EARLIER_PODS).collect()
+}
+
+/// What it takes to destroy what the run of `record` may make. The pin of what exists already stays
+/// in it until this run has begun to change anything.
+fn pin(
+    tf: &Terraform,
+    seen: &Seen,
+    record: &RunRecord,
+    base: Option<&PinnedImage>,
+    inputs: &RunInputs,
+) -> Option<Step> {
+    let run = record
+        .run
+        .as_ref()
+        .filter(|run| matches!(run.kind, RunKind::Apply | RunKind::Plan) && !run.destroys)?;
+    let before = seen
+        .pin
+        .as_ref()
+        .map(|pin| pin.of_what_exists(record.attempted))
+        .filter(|pin| pin.number <= record.attempted)
+        .cloned();
+    let found = seen.found();
+    let pin = Pin {
+        number: record.number,
+        pull_secret: pull_secret(tf, seen),
+        docker_config: found.docker_config.clone(),
+        environment: found.runner.clone(),
+        spec: pinned_spec(tf),
+        base: base.map(|base| base.resolved.clone()),
+        protocol: run.protocol,
+        artifact: run.artifact.clone(),
+        image: run.image.clone(),
+        architecture: run.architecture,
+        tag: run.tag.clone(),
+        revision: run.revision.clone(),
+        context: run.context.clone(),
+        inputs: RunInputs {
+            // Who has copied the state needs the old place no more.
+            migrate: None,
+            ..inputs.clone()
+        },
+        before: before.map(|pin| {
+            Box::new(Pin {
+                before: None,
+                ..pin
+            })
+        }),
+    };
+    Some(ensure(Object::Secret(secrets::pin(tf, &pin))))
+}
+
+/// The spec without the variables, which are among the inputs and may be large.
+fn pinned_spec(tf: &Terraform) -> Value {
+    let mut spec = tf.spec.clone();
+    spec.variables.clear();
+    spec.variables_from.clear();
+    serde_json::to_value(spec).unwrap_or_default()
+}
+
+/// Everything a runner pod needs, applied anew before each run: what somebody removed is back. But
+/// not the pointer at the state: an empty one in the place of one that is lost would have
+/// everything made twice.
+fn surroundings(
+    tf: &Terraform,
+    seen: &Seen,
+    previous: &RunRecord,
+    history: &History,
+    kind: RunKind,
+    inputs: &RunInputs,
+) -> Vec<Step> {
+    let state = inputs.backend.managed.as_ref();
+    let own = inputs.service_account.is_none();
+    let mut objects: Vec<Object> = own
+        .then(|| Object::Account(rbac::account(tf)))
+        .into_iter()
+        .collect();
+    objects.push(Object::Role(rbac::role(tf, inputs)));
+    objects.push(Object::Binding(rbac::binding(tf, inputs)));
+    if kind.changes() {
+        objects.push(Object::Budget(budget::budget(tf)));
+    }
+    objects.extend(
+        inputs
+            .plan_secret
+            .is_some()
+            .then(|| Object::Secret(secrets::plan(tf))),
+    );
+    if let Some(state) = state {
+        let pointer = (!previous.state_made).then(|| secrets::pointer(tf, state));
+        let slots = secrets::slots(tf, state);
+        objects.extend(pointer.into_iter().chain(slots).map(Object::Secret));
+    }
+    let pull = seen
+        .inputs
+        .as_ref()
+        .ok()
+        .and_then(|inputs| inputs.pull_config.as_deref());
+    objects.extend(pull.map(|config| Object::Secret(secrets::pull(tf, config))));
+    // A destroy needs no new volume, and nothing may stand in its way.
+    let mut steps = if inputs.approval.destroy {
+        Vec::new()
+    } else {
+        cache(tf, seen, history)
+    };
+    steps.extend(objects.into_iter().map(ensure));
+    steps
+}
+
+/// The claim of the cache volume. One whose volume is gone, or with which no pod starts, is
+/// replaced: it held nothing that cannot be made again (rule 2), unless the state was there.
+pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
+    let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
+    let usability = state_volume::usability(seen, history);
+    let cache = match seen.cache {
+        CacheSeen::Bound if usability == CacheVolume::Unusable => CacheSeen::Lost,
+        other => other,
+    };
+    match (claim, cache) {
+        (None, _) | (Some(_), CacheSeen::Pending | CacheSeen::Bound) => Vec::new(),
+        (Some(_), CacheSeen::Absent | CacheSeen::Lost)
+            if state_volume::is_irreplaceable(seen, history) =>
+        {
+            Vec::new()
+        }
+        (Some(claim), CacheSeen::Absent) => vec![ensure(claim)],
+        (Some(claim), CacheSeen::Lost) => vec![Step::DeleteClaim, ensure(claim)],
+    }
+}
+
+/// Returns the queue class of a run or its build. A requested drift check counts as a plan.
+pub fn class(kind: RunKind, trigger: &Trigger) -> Class {
+    match kind {
+        RunKind::Apply | RunKind::Destroy => Class::Change,
+        RunKind::Plan => Class::Plan,
+        RunKind::Drift if *trigger == Trigger::Requested => Class::Plan,
+        RunKind::Drift => Class::Drift,
+    }
+}
+
+fn ensure(object: Object) -> Step {
+    Step::Ensure(Box::new(object))
+}
+
+/// Whether a pod has the cache volume, and `waits` for it. Nothing is in a new volume, and making one takes the
+/// cluster longer than a build or a run: who waits for a first apply or for the end of everything need not wait for
+/// that.
+pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
+    let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;
+    tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
+}
+
+fn job(
+    tf: &Terraform,
+    seen: &Seen,
+    record: &RecordSeen,
+    number: i64,
+    run: &RunSpec,
+    inputs: &RunInputs,
+    settings: &Settings,
+) -> Step {
+    let digest = digest::keyed(&record.key, inputs);
+    let decision = digest::keyed(&record.key, &(run, inputs));
+    let pinned = seen.pin.as_ref().and_then(|pin| pin.pull_secret.clone());
+    let mut pulls: Vec<String> = pull_secret(tf, seen).into_iter().chain(pinned).collect();
+    pulls.dedup();
+    let docker = docker_secret(tf, seen);
+    let parts = Parts {
+        number,
+        run,
+        inputs: &digest,
+        decision: &decision,
+        path: &inputs.path,
+        pull_secrets: &pulls,
+        docker: docker.as_ref().map(|(name, key)| (name.as_str(), *key)),
+        cache: run.cache,
+        account: inputs.service_account.as_deref(),
+    };
+    Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
+}
+
+/// What a run that is going on needs from us: pin and Job, if the controller died before it could
+/// make them; more slots, if the state outgrew those it has.
+pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
+    let Some(current) = &seen.record else {
+        return Vec::new();
+    };
+    let (Some(run), Some(inputs)) = (&current.record.run, &current.inputs) else {
+        return Vec::new();
+    };
+    let mut steps = more_slots(tf, current, inputs);
+    let begun = current.record.claimed_by.is_some() || current.record.cancel;
+    if seen.job.is_none() && seen.refused.is_none() && !begun {
+        steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
+        if progress::has_own_report(run) {
+            // A pod that claimed the run meanwhile keeps it.
+            let reset = progress::of(&current.record);
+            steps.push(Step::SwapReport(Box::new(reset)));
+        }
+        let base = current.history.base.as_ref();
+        steps.extend(pin(tf, seen, &current.record, base, inputs));
+        steps.push(job(
+            tf,
+            seen,
+            current,
+            current.record.number,
+            run,
+            inputs,
+            settings,
+        ));
+    }
+    steps
+}
+
+fn more_slots(tf: &Terraform, current: &RecordSeen, inputs: &RunInputs) -> Vec<Step> {
+    let wanted = managed_state(&tf.name_any(), current.record.slots_wanted);
+    let Some(have) = &inputs.backend.managed else {
+        return Vec::new();
+    };
+    if have.slots.len() >= wanted.slots.len() {
+        return Vec::new();
+    }
+    let mut steps: Vec<Step> = secrets::slots(tf, &wanted)
+        .map(Object::Secret)
+        .map(ensure)
+        .collect();
+    let mut inputs = inputs.clone();
+    inputs.backend.managed = Some(wanted);
+    steps.push(ensure(Object::Role(rbac::role(tf, &inputs))));
+    steps.push(Step::SwapRecord(Box::new(Swap {
+        record: current.record.clone(),
+        history: None,
+        inputs: Keep::Set(Box::new(inputs)),
+    })));
+    steps
+}

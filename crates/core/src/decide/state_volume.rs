@@ -1,0 +1,160 @@
+//! States on the cache volume, by explicit choice or because a run could not save its state (rule 2): that volume holds content that cannot
+//! be made again.
+
+use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
+use alustan_api::run::{
+    BackendInputs, CacheVolume, History, Pin, RunRecord, RunSpec, UnsavedState,
+};
+use alustan_api::{ABANDON, BackendProvider, Terraform, labels, names};
+use alustan_backends::{address_of, is_on_the_volume};
+use kube::ResourceExt;
+
+use crate::model::case::ReconcileCase;
+use crate::model::summary::Summary;
+use crate::observed::{CacheSeen, NOT_STARTED, Seen, UNSCHEDULABLE, Waiting};
+
+/// State that is still unsaved after a run with this `report`. `before`: the one before it. `has_begun`: whether the run began to change things.
+pub(crate) fn unsaved_after(
+    before: Option<UnsavedState>,
+    run: &RunSpec,
+    report: &RunReport,
+    has_begun: bool,
+) -> Option<UnsavedState> {
+    let kept = |place| UnsavedState {
+        run: report.number,
+        place,
+    };
+    let has_result = !matches!(report.result, RunResult::Failed | RunResult::Cancelled);
+    let is_left = |unsaved: &UnsavedState| match unsaved.place {
+        UnsavedPlace::Report => !report.recovered,
+        UnsavedPlace::CacheVolume => !(report.recovered && run.cache),
+        UnsavedPlace::Unknown => !(report.recovered && run.cache || has_result),
+    };
+    // Without a connection to the API server, a run keeps its state on the cache volume and reports nothing.
+    let reason = report.failure.as_ref().map(|it| it.reason.as_str());
+    let is_interrupted = matches!(reason, Some("Interrupted" | "OutOfMemory"));
+    let may_hold = has_begun && run.cache && is_interrupted;
+    let told = report.unsaved.map(kept);
+    told.or_else(|| before.filter(is_left))
+        .or_else(|| may_hold.then(|| kept(UnsavedPlace::Unknown)))
+}
+
+/// Whether the claim exists and may hold a state that a run could not save.
+pub(crate) fn may_hold_unsaved(seen: &Seen, history: &History) -> bool {
+    let place = history.unsaved.map(|unsaved| unsaved.place);
+    let may_hold = matches!(
+        place,
+        Some(UnsavedPlace::CacheVolume | UnsavedPlace::Unknown)
+    );
+    seen.cache != CacheSeen::Absent && may_hold
+}
+
+/// Whether the claim exists and holds the only copy of a state.
+pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
+    let place = history.unsaved.map(|unsaved| unsaved.place);
+    seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
+}
+
+/// Whether the volume holds a state that exists nowhere else. It is waited for, and not replaced.
+pub(crate) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
+    holds_state(seen) || holds_only_copy(seen, history)
+}
+
+/// Whether pods can use the cache volume. One that holds a state, or the only copy of one that a run could not save, counts as usable, so
+/// that it is waited for. One that may hold the state of an interrupted run is done without, but not replaced.
+pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
+    if is_irreplaceable(seen, history) {
+        return CacheVolume::Usable;
+    }
+    match history.cache {
+        CacheVolume::Unusable if may_hold_unsaved(seen, history) => CacheVolume::Suspect,
+        known => known,
+    }
+}
+
+/// Whether a run with `inputs` has its state there.
+pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {
+    address_of(inputs).is_some_and(|address| is_on_the_volume(&address))
+}
+
+/// Whether what exists has its state there, as far as anything tells.
+pub(crate) fn holds_state(seen: &Seen) -> bool {
+    let record = seen.record.as_ref().map(|it| &it.record);
+    is_told(record) || is_pinned(record, seen.pin.as_ref())
+}
+
+fn is_told(record: Option<&RunRecord>) -> bool {
+    let address = record.and_then(|record| record.state_address.as_deref());
+    address.is_some_and(is_on_the_volume)
+}
+
+fn is_pinned(record: Option<&RunRecord>, pin: Option<&Pin>) -> bool {
+    let attempted = record.map_or(i64::MAX, |record| record.attempted);
+    let exists = pin.filter(|_| attempted > 0);
+    exists.is_some_and(|pin| is_used_by(&pin.of_what_exists(attempted).inputs.backend))
+}
+
+/// Whether it may hold the state of `tf`: it stays where the state stays.
+pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
+    let backend = tf.spec.backend.as_ref();
+    let wanted = backend.and_then(|backend| backend.provider);
+    wanted == Some(BackendProvider::Local) || holds_state(seen)
+}
+
+impl ReconcileCase<'_> {
+    /// What the cache volume may hold for which the pod of `run` waits, and how to continue, as the end of a message. Empty if a run
+    /// without the volume loses nothing.
+    pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
+        let waits = run.cache && [UNSCHEDULABLE, NOT_STARTED].contains(&why.reason.as_str());
+        if !waits || holds_state(self.seen) {
+            return String::new();
+        }
+        let claim = names::cache(&self.tf.name_any());
+        match self.history.unsaved {
+            Some(UnsavedState {
+                run: number,
+                place: UnsavedPlace::CacheVolume,
+            }) => format!(
+                "; no run starts without PersistentVolumeClaim {claim}, where run {number} kept the state that it could not save. If its \
+                 volume is lost for good, so is that state: what run {number} created last is missing in the stored state, and has to be \
+                 imported. Only if you accept that: kubectl delete persistentvolumeclaim {claim} -n {namespace}",
+                namespace = self.tf.namespace().unwrap_or_default(),
+            ),
+            Some(UnsavedState {
+                run: number,
+                place: UnsavedPlace::Unknown,
+            }) => format!(
+                "; the next run starts without PersistentVolumeClaim {claim}, where run {number} may have kept its state when it was \
+                 interrupted; the claim is kept until a run succeeds",
+            ),
+            Some(UnsavedState {
+                place: UnsavedPlace::Report,
+                ..
+            })
+            | None => String::new(),
+        }
+    }
+
+    /// That a run with `backend` would find nothing where the state was: everything would be made a
+    /// second time, and nothing be destroyed.
+    pub(crate) fn volume_lost(&self, backend: &BackendInputs) -> Option<Summary> {
+        let gone = matches!(self.seen.cache, CacheSeen::Absent | CacheSeen::Lost);
+        let lost = gone && is_used_by(backend) && holds_state(self.seen);
+        lost.then(|| {
+            let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
+            let claim = names::cache(&name);
+            let message = format!(
+                "the state was on the cache volume, and PersistentVolumeClaim {claim} or its volume \
+                 is gone; nothing was changed, and no new volume is made in its place. Restore the \
+                 claim, with its labels, from a backup. Only if there is none, and no \
+                 PersistentVolume of the claim (kubectl get persistentvolumes), begin anew with \
+                 nothing (what exists stays, and is made a second time): save the Secrets of the \
+                 resource (kubectl get secrets -n {namespace} -l {}={name} -o json >{name}.json), \
+                 then kubectl annotate tf {name} -n {namespace} {ABANDON}=true, delete it, and \
+                 create it again",
+                labels::NAME
+            );
+            Summary::stalled("StateLost", message)
+        })
+    }
+}

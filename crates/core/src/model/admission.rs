@@ -1,0 +1,132 @@
+//! What a namespace does not admit: the words of a `ResourceQuota` and of a `LimitRange`, as the API
+//! server gives them for what is created. Nobody but their owner can do anything about it, and it
+//! passes without our knowing: it is told, and tried again gently.
+
+use crate::observed::Waiting;
+
+/// The reason of what a `ResourceQuota` does not admit.
+pub const QUOTA: &str = "QuotaRefused";
+/// The reason of what a `LimitRange` does not admit.
+pub const LIMITS: &str = "LimitRangeRefused";
+
+/// How the plugin `ResourceQuota` begins
+/// (<https://github.com/kubernetes/apiserver/blob/v0.34.2/pkg/admission/plugin/resourcequota/controller.go>).
+const OF_QUOTA: [&str; 4] = [
+    "exceeded quota: ",
+    "failed quota: ",
+    "insufficient quota to ",
+    "status unknown for quota: ",
+];
+
+/// What all sentences of the plugin `LimitRanger` have
+/// (<https://github.com/kubernetes/kubernetes/blob/v1.34.4/plugin/pkg/admission/limitranger/admission.go>).
+const OF_LIMITS: [&str; 2] = [" usage per ", " max limit to request ratio per "];
+
+/// Between the object's name, of which the end may be new each time, and why it is not admitted.
+const FORBIDDEN: &str = " is forbidden: ";
+
+/// What stands against an object, given the `message` with which the API server refused it; `None`
+/// where that is something else.
+pub fn refusal(message: &str) -> Option<Waiting> {
+    refused_by(message).map(|reason| Waiting {
+        reason: reason.to_owned(),
+        message: why(message).to_owned(),
+    })
+}
+
+/// The reason of that.
+pub fn refused_by(message: &str) -> Option<&'static str> {
+    let why = why(message);
+    if OF_QUOTA.iter().any(|begin| why.starts_with(begin)) {
+        return Some(QUOTA);
+    }
+    let limits = OF_LIMITS.iter().any(|part| why.contains(part));
+    limits.then_some(LIMITS)
+}
+
+/// What keeps a Job from having a pod, given what the Job controller tells of its last try.
+pub fn no_pod(event: &str) -> Waiting {
+    refusal(event).unwrap_or_else(|| Waiting {
+        reason: "PodNotCreated".to_owned(),
+        message: why(event).to_owned(),
+    })
+}
+
+/// Whether `reason` is one of those that only the owner of the namespace can mend.
+pub(crate) fn is_refused(reason: &str) -> bool {
+    [QUOTA, LIMITS].contains(&reason)
+}
+
+/// The command that shows what `namespace` admits.
+pub fn limits_of(namespace: &str) -> String {
+    format!("kubectl describe resourcequota,limitrange -n {namespace}")
+}
+
+fn why(message: &str) -> &str {
+    message
+        .split_once(FORBIDDEN)
+        .map_or(message, |(_, why)| why)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::jobs(
+        r#"jobs.batch "web-apply-1" is forbidden: exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2, limited: count/jobs.batch=2"#,
+        Some((QUOTA, "exceeded quota: small, requested: count/jobs.batch=1, used: count/jobs.batch=2, limited: count/jobs.batch=2"))
+    )]
+    #[case::pods(
+        r#"Error creating: pods "web-apply-1-x7k2p" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1"#,
+        Some((QUOTA, "exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1"))
+    )]
+    #[case::unnamed(
+        r#"pods "a" is forbidden: failed quota: cpu: must specify limits.cpu for: terraform"#,
+        Some((QUOTA, "failed quota: cpu: must specify limits.cpu for: terraform"))
+    )]
+    #[case::new_quota(
+        r#"jobs.batch "a" is forbidden: status unknown for quota: small, resources: count/jobs.batch"#,
+        Some((QUOTA, "status unknown for quota: small, resources: count/jobs.batch"))
+    )]
+    #[case::storage(
+        r#"persistentvolumeclaims "web-cache" is forbidden: maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 5Gi"#,
+        Some((LIMITS, "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 5Gi"))
+    )]
+    #[case::several_limits(
+        r#"pods "a" is forbidden: [maximum cpu usage per Container is 1, but limit is 2, maximum memory usage per Container is 1Gi, but limit is 2Gi]"#,
+        Some((LIMITS, "[maximum cpu usage per Container is 1, but limit is 2, maximum memory usage per Container is 1Gi, but limit is 2Gi]"))
+    )]
+    #[case::ratio(
+        r#"pods "a" is forbidden: cpu max limit to request ratio per Container is 1, but provided ratio is 2.000000"#,
+        Some((LIMITS, "cpu max limit to request ratio per Container is 1, but provided ratio is 2.000000"))
+    )]
+    #[case::rights(
+        r#"jobs.batch is forbidden: User "x" cannot create resource "jobs" in API group "batch" in the namespace "team""#,
+        None
+    )]
+    #[case::pod_security(
+        r#"pods "a" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true"#,
+        None
+    )]
+    fn only_quotas_and_limits_are_such_a_refusal(
+        #[case] message: &str,
+        #[case] told: Option<(&str, &str)>,
+    ) {
+        let found = refusal(message);
+        let found = found.as_ref().map(|it| (&*it.reason, &*it.message));
+        assert_eq!(found, told);
+    }
+
+    #[test]
+    fn a_pod_that_is_refused_for_another_reason_is_told_with_its_words() {
+        let event = r#"Error creating: pods "a-x" is forbidden: violates PodSecurity "restricted""#;
+        let told = no_pod(event);
+        assert_eq!(told.reason, "PodNotCreated");
+        assert_eq!(told.message, r#"violates PodSecurity "restricted""#);
+        let other = no_pod("Error creating: Internal error occurred");
+        assert_eq!(other.message, "Error creating: Internal error occurred");
+    }
+}

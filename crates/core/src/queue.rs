@@ -1,0 +1,775 @@
+//! Which runs may start now, over all resources (rule 18).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
+use std::iter::Peekable;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::observed::Key;
+
+/// Runs that matter more go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Apply and destroy.
+    Change,
+    /// Plans that somebody waits for.
+    Plan,
+    /// Drift checks.
+    Drift,
+}
+
+/// A run that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Whose it is.
+    pub key: Key,
+    /// How much it matters.
+    pub class: Class,
+    /// Since when it waits.
+    pub since: Timestamp,
+}
+
+/// After this long in the queue a run counts as one class higher, drift as a plan at most.
+const AGEING: SignedDuration = SignedDuration::from_mins(10);
+
+/// Run slots of the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Maximum number of concurrent runs.
+    pub all: usize,
+    /// Maximum number of concurrent runs in one namespace.
+    pub per_namespace: usize,
+    /// Slots reserved for namespaces without a run.
+    pub reserved: usize,
+    /// Maximum number of concurrent drift checks.
+    pub drift: usize,
+}
+
+impl Places {
+    /// `all` slots, at most `per_namespace` of them for one namespace (0: half of them). A tenth is reserved for namespaces
+    /// without a run. Drift checks take at most half of them: if clouds answer slowly, changes still start.
+    pub fn new(all: usize, per_namespace: usize) -> Self {
+        let half = all.div_ceil(2);
+        let per_namespace = match per_namespace {
+            0 => half,
+            limit => limit,
+        };
+        Self {
+            all,
+            per_namespace,
+            reserved: all / 10,
+            drift: half,
+        }
+    }
+
+    /// The runs of `queue` that start now, beside those that are `running`, in their order.
+    ///
+    /// A namespace or class that is refused a slot is refused for the rest of the call, since free slots only decrease. The cost depends
+    /// on the number of namespaces and admitted runs, not on the length of the queue.
+    pub fn admit(
+        self,
+        queue: &Queue,
+        running: &Running,
+        served: &Served,
+        now: Timestamp,
+    ) -> Vec<Key> {
+        let mut free = self.all.saturating_sub(running.len());
+        let mut admitted = Vec::new();
+        if free == 0 {
+            return admitted;
+        }
+        let mut drift = self.drift.saturating_sub(running.drift);
+        let mut order = queue.order(running, served, now);
+        if drift == 0 {
+            order.exclude(Class::Drift);
+        }
+        while let Some(First { key, class, load }) = order.take_first() {
+            let kept = if load == 0 { 0 } else { self.reserved };
+            if free > kept && load < self.per_namespace {
+                free -= 1;
+                order.push_first(&key.namespace);
+                admitted.push(key);
+                if class == Class::Drift {
+                    drift -= 1;
+                    if drift == 0 {
+                        order.exclude(Class::Drift);
+                    }
+                }
+            }
+            if free == 0 {
+                break;
+            }
+        }
+        admitted
+    }
+}
+
+/// When namespaces got their last places: numbers that grow with each place that is given out.
+pub type Served = BTreeMap<String, u64>;
+
+/// Running runs.
+#[derive(Clone, Debug, Default)]
+pub struct Running {
+    classes: BTreeMap<Key, Class>,
+    /// Number of drift checks.
+    drift: usize,
+    /// Number of runs by namespace.
+    load: BTreeMap<String, usize>,
+}
+
+impl Running {
+    /// Adds a run, or changes its class.
+    pub fn insert(&mut self, key: Key, class: Class) {
+        self.remove(&key);
+        self.drift += usize::from(class == Class::Drift);
+        *self.load.entry(key.namespace.clone()).or_default() += 1;
+        self.classes.insert(key, class);
+    }
+
+    /// Removes a run. False if there is none.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let Some(class) = self.classes.remove(key) else {
+            return false;
+        };
+        self.drift -= usize::from(class == Class::Drift);
+        if let Some(load) = self.load.get_mut(&key.namespace) {
+            *load -= 1;
+            if *load == 0 {
+                self.load.remove(&key.namespace);
+            }
+        }
+        true
+    }
+
+    /// The class of the run of `key`, if it has one.
+    pub fn class(&self, key: &Key) -> Option<Class> {
+        self.classes.get(key).copied()
+    }
+
+    /// Whether `key` has a run.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.classes.contains_key(key)
+    }
+
+    /// Number of runs.
+    pub fn len(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Whether there is no run.
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+}
+
+impl Extend<(Key, Class)> for Running {
+    fn extend<I: IntoIterator<Item = (Key, Class)>>(&mut self, runs: I) {
+        runs.into_iter()
+            .for_each(|(key, class)| self.insert(key, class));
+    }
+}
+
+/// Queued runs. A change takes logarithmic time; the order is computed lazily.
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    waiting: BTreeMap<Key, (Class, Timestamp)>,
+    lines: BTreeMap<String, Line>,
+}
+
+/// Queued runs of one namespace: time and name, by class.
+type Line = BTreeMap<Class, BTreeSet<(Timestamp, String)>>;
+
+impl Queue {
+    /// Adds a run, or changes its class or time.
+    pub fn insert(&mut self, waiting: Waiting) {
+        let Waiting { key, class, since } = waiting;
+        if self.waiting.get(&key) == Some(&(class, since)) {
+            return;
+        }
+        self.remove(&key);
+        let line = self.lines.entry(key.namespace.clone()).or_default();
+        let line = line.entry(class).or_default();
+        line.insert((since, key.name.clone()));
+        self.waiting.insert(key, (class, since));
+    }
+
+    /// Removes a run. False if it was not queued.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let Some((class, since)) = self.waiting.remove(key) else {
+            return false;
+        };
+        if let Some(line) = self.lines.get_mut(&key.namespace) {
+            if let Some(names) = line.get_mut(&class) {
+                names.remove(&(since, key.name.clone()));
+            }
+            line.retain(|_, names| !names.is_empty());
+            if line.is_empty() {
+                self.lines.remove(&key.namespace);
+            }
+        }
+        true
+    }
+
+    /// Time at which `key` was queued.
+    pub fn since(&self, key: &Key) -> Option<Timestamp> {
+        self.waiting.get(key).map(|(_, since)| *since)
+    }
+
+    /// Class and time of all queued runs.
+    pub fn values(&self) -> impl Iterator<Item = (Class, Timestamp)> {
+        self.waiting.values().copied()
+    }
+
+    /// Returns all queued runs in the order in which they start; [`Places::admit`] returns those that start at `now`. Order: class with
+    /// ageing; namespace with the fewest runs that are running or earlier in the order; namespace that was `served` longest ago;
+    /// oldest run.
+    ///
+    /// An idle namespace's first apply waits for at most one run per other namespace.
+    pub fn order<'a>(&'a self, running: &Running, served: &Served, now: Timestamp) -> Order<'a> {
+        let line = |(namespace, line): (&'a String, &'a Line)| {
+            let classes = line.iter();
+            let classes = classes.map(|(class, names)| (*class, names.iter().peekable()));
+            let ahead = Ahead {
+                classes: classes.collect(),
+                load: running.load.get(namespace).copied().unwrap_or_default(),
+                // 0: never served. Slots are counted from 1.
+                served: served.get(namespace).copied().unwrap_or_default(),
+            };
+            (namespace.as_str(), ahead)
+        };
+        let mut order = Order {
+            now,
+            lines: self.lines.iter().map(line).collect(),
+            firsts: BinaryHeap::new(),
+            places: served.values().copied().max().unwrap_or_default(),
+        };
+        for namespace in self.lines.keys() {
+            order.push_first(namespace);
+        }
+        order
+    }
+}
+
+/// Order of a queue, computed lazily.
+pub struct Order<'a> {
+    now: Timestamp,
+    lines: BTreeMap<&'a str, Ahead<'a>>,
+    /// First run of each namespace.
+    firsts: BinaryHeap<Reverse<(Turn, &'a str)>>,
+    places: u64,
+}
+
+/// Sort key of a namespace: rank of its first run, number of runs, last slot, time of its first run.
+type Turn = (i64, usize, u64, Timestamp);
+
+/// Remaining runs of a namespace.
+struct Ahead<'a> {
+    classes: Vec<(Class, Names<'a>)>,
+    load: usize,
+    served: u64,
+}
+
+/// Runs of one class, oldest first; an older run never has a higher rank.
+type Names<'a> = Peekable<btree_set::Iter<'a, (Timestamp, String)>>;
+
+/// A run that may be the first, in the order of the fields.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate<'a> {
+    rank: i64,
+    since: Timestamp,
+    name: &'a str,
+    class: Class,
+}
+
+impl<'a> Ahead<'a> {
+    /// The first run, and the runs of its class.
+    fn first(&mut self, now: Timestamp) -> Option<(Candidate<'a>, &mut Names<'a>)> {
+        let firsts = self.classes.iter_mut().filter_map(|(class, names)| {
+            let (since, name) = *names.peek()?;
+            let candidate = Candidate {
+                rank: rank(*class, *since, now),
+                since: *since,
+                name,
+                class: *class,
+            };
+            Some((candidate, names))
+        });
+        firsts.min_by_key(|(candidate, _)| *candidate)
+    }
+}
+
+/// The run that starts first.
+struct First {
+    key: Key,
+    class: Class,
+    /// Number of runs of its namespace that are running or earlier in the order.
+    load: usize,
+}
+
+impl Order<'_> {
+    /// Removes and returns the first run. [`Self::push_first`] adds the next run of its namespace.
+    fn take_first(&mut self) -> Option<First> {
+        let Reverse((_, namespace)) = self.firsts.pop()?;
+        let line = self.lines.get_mut(namespace)?;
+        let (Candidate { name, class, .. }, names) = line.first(self.now)?;
+        names.next();
+        let load = line.load;
+        self.places += 1;
+        (line.load, line.served) = (load + 1, self.places);
+        let key = Key::new(namespace, name);
+        Some(First { key, class, load })
+    }
+
+    /// Removes the remaining runs of a class.
+    fn exclude(&mut self, class: Class) {
+        for line in self.lines.values_mut() {
+            line.classes.retain(|(it, _)| *it != class);
+        }
+        let firsts: Vec<_> = self.firsts.drain().collect();
+        for Reverse((_, namespace)) in firsts {
+            self.push_first(namespace);
+        }
+    }
+
+    /// Adds the next run of `namespace` to the firsts.
+    fn push_first(&mut self, namespace: &str) {
+        let Some((&namespace, _)) = self.lines.get_key_value(namespace) else {
+            return;
+        };
+        let Some(line) = self.lines.get_mut(namespace) else {
+            return;
+        };
+        let (load, served) = (line.load, line.served);
+        if let Some((Candidate { rank, since, .. }, _)) = line.first(self.now) {
+            let turn = (rank, load, served, since);
+            self.firsts.push(Reverse((turn, namespace)));
+        }
+    }
+}
+
+impl Iterator for Order<'_> {
+    type Item = Key;
+
+    fn next(&mut self) -> Option<Key> {
+        let First { key, .. } = self.take_first()?;
+        self.push_first(&key.namespace);
+        Some(key)
+    }
+}
+
+/// Runs with a lower rank go first.
+fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
+    // Drift never goes before a change that came later: it would, where there is more of it than places.
+    let (class, first) = match class {
+        Class::Change => (0, 0),
+        Class::Plan => (1, 0),
+        Class::Drift => (2, 1),
+    };
+    let aged = now.duration_since(since).as_secs() / AGEING.as_secs();
+    (class - aged).max(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn key(namespace: &str, name: &str) -> Key {
+        Key {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn waiting(namespace: &str, name: &str, class: Class, since: i64) -> Waiting {
+        Waiting {
+            key: key(namespace, name),
+            class,
+            since: at(since),
+        }
+    }
+
+    fn names(order: &[Key]) -> Vec<&str> {
+        order.iter().map(|key| key.name.as_str()).collect()
+    }
+
+    fn queue_of(waiting: &[Waiting]) -> Queue {
+        let mut queue = Queue::default();
+        for waiting in waiting {
+            queue.insert(waiting.clone());
+        }
+        queue
+    }
+
+    /// Runs that change something.
+    fn running_of(keys: &[Key]) -> Running {
+        let mut running = Running::default();
+        running.extend(keys.iter().cloned().map(|key| (key, Class::Change)));
+        running
+    }
+
+    fn schedule(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+        let (queue, running) = (queue_of(queue), running_of(running));
+        queue.order(&running, served, now).collect()
+    }
+
+    /// Reference implementation of [`Places::admit`]: a linear search for each next run. `drift` of the runs are drift checks.
+    fn admitted_one_by_one(
+        places: Places,
+        queue: &[Waiting],
+        (running, drift): (&[Key], usize),
+        served: &Served,
+        now: Timestamp,
+    ) -> Vec<Key> {
+        let mut left = queue.to_vec();
+        let (mut going, mut drift, mut served) = (running.to_vec(), drift, served.clone());
+        let mut admitted = Vec::new();
+        while going.len() < places.all {
+            left.retain(|waiting| waiting.class != Class::Drift || drift < places.drift);
+            let Some(next) = first_of(&left, &going, &served, now) else {
+                break;
+            };
+            let load = load_of(&going, &next.key.namespace);
+            let kept = if load == 0 { 0 } else { places.reserved };
+            if places.all - going.len() <= kept || load >= places.per_namespace {
+                left.retain(|waiting| waiting.key.namespace != next.key.namespace);
+                continue;
+            }
+            left.retain(|waiting| waiting.key != next.key);
+            let last = served.values().max().copied().unwrap_or_default();
+            served.insert(next.key.namespace.clone(), last + 1);
+            drift += usize::from(next.class == Class::Drift);
+            going.push(next.key.clone());
+            admitted.push(next.key);
+        }
+        admitted
+    }
+
+    #[test]
+    fn changes_go_before_plans_and_plans_before_drift() {
+        let queue = [
+            waiting("a", "drift", Class::Drift, 1),
+            waiting("a", "plan", Class::Plan, 2),
+            waiting("a", "apply", Class::Change, 3),
+        ];
+        assert_eq!(
+            names(&schedule(&queue, &[], &Served::new(), at(10))),
+            ["apply", "plan", "drift"]
+        );
+    }
+
+    #[test]
+    fn drift_that_waits_long_goes_before_later_plans_and_never_before_changes() {
+        let queue = [
+            waiting("a", "drift", Class::Drift, 0),
+            waiting("a", "plan", Class::Plan, 1_100),
+            waiting("a", "old-plan", Class::Plan, 1),
+            waiting("a", "apply", Class::Change, 1_199),
+        ];
+        assert_eq!(
+            names(&schedule(&queue, &[], &Served::new(), at(1_200))),
+            ["old-plan", "apply", "drift", "plan"]
+        );
+    }
+
+    #[test]
+    fn a_namespace_with_many_runs_does_not_delay_another_by_more_than_one() {
+        let mut queue: Vec<_> = (0..50)
+            .map(|n| waiting("greedy", &format!("g{n:02}"), Class::Change, n))
+            .collect();
+        queue.push(waiting("modest", "m", Class::Change, 100));
+        assert_eq!(
+            schedule(&queue, &[key("greedy", "r")], &Served::new(), at(101))[0],
+            key("modest", "m")
+        );
+        assert_eq!(
+            schedule(&queue, &[], &Served::new(), at(101))[1],
+            key("modest", "m")
+        );
+    }
+
+    /// Who waits, who runs and who was served when, in five namespaces.
+    fn crowd() -> impl Strategy<Value = (Vec<Waiting>, Vec<Key>, Served)> {
+        let place = (0..5_u8, 0..20_u8);
+        let what = (0..3_usize, 0..5_000_i64);
+        let queue = prop::collection::btree_map(place, what, 0..60);
+        let running = prop::collection::btree_set((0..5_u8, 20..30_u8), 0..12);
+        let served = prop::collection::btree_map(0..5_u8, 1..9_u64, 0..5);
+        (queue, running, served).prop_map(|(queue, running, served)| {
+            let queue = queue.iter().map(|((namespace, name), (class, since))| {
+                let class = [Class::Change, Class::Plan, Class::Drift][*class];
+                waiting(&namespace.to_string(), &name.to_string(), class, *since)
+            });
+            let running = running
+                .iter()
+                .map(|(namespace, name)| key(&namespace.to_string(), &name.to_string()));
+            let served = served
+                .iter()
+                .map(|(namespace, at)| (namespace.to_string(), *at));
+            (queue.collect(), running.collect(), served.collect())
+        })
+    }
+
+    /// The run that starts first, by linear search.
+    fn first_of(
+        queue: &[Waiting],
+        going: &[Key],
+        served: &Served,
+        now: Timestamp,
+    ) -> Option<Waiting> {
+        let turn = |waiting: &&Waiting| {
+            let Key { namespace, name } = waiting.key.clone();
+            let served = served.get(&namespace).copied().unwrap_or_default();
+            (
+                rank(waiting.class, waiting.since, now),
+                load_of(going, &namespace),
+                served,
+                waiting.since,
+                namespace,
+                name,
+            )
+        };
+        queue.iter().min_by_key(turn).cloned()
+    }
+
+    /// Reference implementation of [`Queue::order`].
+    fn one_by_one(queue: &[Waiting], running: &[Key], served: &Served, now: Timestamp) -> Vec<Key> {
+        let (mut left, mut going, mut served) = (queue.to_vec(), running.to_vec(), served.clone());
+        let mut order = Vec::new();
+        while let Some(next) = first_of(&left, &going, &served, now) {
+            left.retain(|waiting| waiting.key != next.key);
+            let last = served.values().max().copied().unwrap_or_default();
+            served.insert(next.key.namespace.clone(), last + 1);
+            going.push(next.key.clone());
+            order.push(next.key);
+        }
+        order
+    }
+
+    fn load_of(keys: &[Key], namespace: &str) -> usize {
+        keys.iter().filter(|key| key.namespace == namespace).count()
+    }
+
+    #[rstest::rstest]
+    #[case::half(50, 0, 25)]
+    #[case::half_of_an_odd_number(3, 0, 2)]
+    #[case::one(1, 0, 1)]
+    #[case::as_configured(50, 40, 40)]
+    fn one_namespace_takes_half_of_the_slots_by_default(
+        #[case] all: usize,
+        #[case] per_namespace: usize,
+        #[case] wanted: usize,
+    ) {
+        let queue: Vec<_> = (0..60)
+            .map(|n| waiting("a", &format!("{n:02}"), Class::Change, 0))
+            .collect();
+        let places = Places::new(all, per_namespace);
+        let admitted = places.admit(
+            &queue_of(&queue),
+            &Running::default(),
+            &Served::new(),
+            at(0),
+        );
+        assert_eq!(admitted.len(), wanted);
+    }
+
+    #[test]
+    fn reserved_slots_go_to_namespaces_without_a_run() {
+        let places = Places::new(20, 20);
+        let running: Vec<_> = (0..18).map(|n| key("a", &format!("{n:02}"))).collect();
+        let queue = [
+            waiting("a", "next", Class::Change, 0),
+            waiting("b", "first", Class::Change, 0),
+            waiting("b", "second", Class::Change, 0),
+        ];
+        let (queue, running) = (queue_of(&queue), running_of(&running));
+        let admitted = places.admit(&queue, &running, &Served::new(), at(0));
+        assert_eq!(admitted, [key("b", "first")]);
+    }
+
+    #[test]
+    fn drift_checks_take_half_of_the_slots_at_most() {
+        let places = Places::new(4, 4);
+        let mut queue: Vec<_> = (0..4)
+            .map(|n| waiting(&n.to_string(), "drift", Class::Drift, 0))
+            .collect();
+        let admit = |queue: &[Waiting], running: &Running| {
+            let now = at(2_000);
+            places.admit(&queue_of(queue), running, &Served::new(), now)
+        };
+        let first = [key("0", "drift"), key("1", "drift")];
+        assert_eq!(admit(&queue, &Running::default()), first);
+        let mut running = Running::default();
+        running.extend(first.clone().map(|key| (key, Class::Drift)));
+        assert_eq!(admit(&queue[2..], &running), []);
+        queue.push(waiting("2", "plan", Class::Plan, 1_999));
+        assert_eq!(admit(&queue[2..], &running), [key("2", "plan")]);
+        running.remove(&first[0]);
+        running.insert(first[1].clone(), Class::Change);
+        let after = [key("2", "drift"), key("3", "drift"), key("2", "plan")];
+        assert_eq!(admit(&queue[2..], &running), after);
+    }
+
+    proptest! {
+        #[test]
+        fn admitted_runs_keep_to_the_limits_and_leave_no_slot_unused(
+            (queue, running, served) in crowd(),
+            all in 0..20_usize,
+            per_namespace in 0..8_usize,
+            looks in 0..12_usize,
+        ) {
+            let places = Places::new(all, per_namespace);
+            let now = at(5_000);
+            let looks = looks.min(running.len());
+            let mut of_running = running_of(&running);
+            of_running.extend(running[..looks].iter().cloned().map(|key| (key, Class::Drift)));
+            let admitted = places.admit(&queue_of(&queue), &of_running, &served, now);
+            let one_by_one = admitted_one_by_one(places, &queue, (&running, looks), &served, now);
+            prop_assert_eq!(&admitted, &one_by_one);
+            let mut then = running.clone();
+            then.extend(admitted.iter().cloned());
+            prop_assert!(admitted.is_empty() || then.len() <= places.all);
+            let drift = |it: &&Waiting| it.class == Class::Drift;
+            let new = queue.iter().filter(|it| admitted.contains(&it.key)).filter(drift).count();
+            let share = looks + new;
+            prop_assert!(new == 0 || share <= places.drift);
+            for Waiting { key: waiting, class, .. } in &queue {
+                let namespace = &waiting.namespace;
+                let load = load_of(&then, namespace);
+                let grew = load > load_of(&running, namespace);
+                prop_assert!(!grew || load <= places.per_namespace);
+                let free = places.all.saturating_sub(then.len());
+                let idle = load == 0 && free > 0;
+                let room = free > places.reserved && load < places.per_namespace;
+                let has_share = *class != Class::Drift || share < places.drift;
+                prop_assert!(admitted.contains(waiting) || !has_share || !(idle || room));
+            }
+        }
+
+        #[test]
+        fn everyone_in_the_queue_gets_exactly_one_place((queue, running, served) in crowd()) {
+            let mut order = schedule(&queue, &running, &served, at(5_000));
+            order.sort();
+            let mut keys: Vec<_> = queue.into_iter().map(|waiting| waiting.key).collect();
+            keys.sort();
+            prop_assert_eq!(order, keys);
+        }
+
+        #[test]
+        fn who_is_next_is_the_first_among_all_that_are_left((queue, running, served) in crowd()) {
+            let found = schedule(&queue, &running, &served, at(5_000));
+            prop_assert_eq!(found, one_by_one(&queue, &running, &served, at(5_000)));
+        }
+
+        /// The order does not depend on the history of the queue.
+        #[test]
+        fn queue_is_in_order_after_any_changes(
+            events in prop::collection::vec(
+                (0..4_usize, 0..4_u8, 0..8_u8, 0..3_usize, 0..5_000_i64),
+                1..60,
+            ),
+            all in 0..9_usize,
+            per_namespace in 0..5_usize,
+        ) {
+            let places = Places::new(all, per_namespace);
+            let classes = [Class::Change, Class::Plan, Class::Drift];
+            let (mut queue, mut running) = (Queue::default(), Running::default());
+            let (mut waits, mut goes) = (Vec::<Waiting>::new(), Vec::<Key>::new());
+            let mut looks = BTreeSet::new();
+            let mut served = Served::new();
+            for (number, (event, namespace, name, class, since)) in (1..).zip(events) {
+                let it = waiting(
+                    &namespace.to_string(),
+                    &name.to_string(),
+                    classes[class],
+                    since,
+                );
+                waits.retain(|waiting| waiting.key != it.key || event == 3);
+                match event {
+                    0 => {
+                        queue.insert(it.clone());
+                        waits.push(it);
+                    }
+                    1 => drop(queue.remove(&it.key)),
+                    2 => {
+                        queue.remove(&it.key);
+                        running.insert(it.key.clone(), it.class);
+                        served.insert(it.key.namespace.clone(), number);
+                        goes.retain(|key| *key != it.key);
+                        looks.remove(&it.key);
+                        if it.class == Class::Drift {
+                            looks.insert(it.key.clone());
+                        }
+                        goes.push(it.key);
+                    }
+                    _ => {
+                        prop_assert_eq!(running.remove(&it.key), goes.contains(&it.key));
+                        goes.retain(|key| *key != it.key);
+                        looks.remove(&it.key);
+                    }
+                }
+                let now = at(4_000);
+                let order: Vec<Key> = queue.order(&running, &served, now).collect();
+                prop_assert_eq!(&order, &one_by_one(&waits, &goes, &served, now));
+                let admitted = places.admit(&queue, &running, &served, now);
+                let going = (&*goes, looks.len());
+                let one_by_one = admitted_one_by_one(places, &waits, going, &served, now);
+                prop_assert_eq!(admitted, one_by_one);
+            }
+        }
+
+        /// Thousands wait in some namespaces, and as many as there are places run; places get free
+        /// in any order. However late an apply comes in another namespace, each of those gets one
+        /// place at most before it.
+        #[test]
+        fn a_thousand_of_one_tenant_delay_the_apply_of_another_by_one_run_at_most(
+            greedy in 1..4_usize,
+            places in 1..6_usize,
+            comes in 0..20_usize,
+            was_served in any::<bool>(),
+            classes in prop::collection::vec(0..3_usize, 1..7),
+            ends in prop::collection::vec(any::<prop::sample::Index>(), 40),
+        ) {
+            let all = [Class::Change, Class::Plan, Class::Drift];
+            let class = |n: usize| all[classes[n % classes.len()]];
+            let mut queue = Queue::default();
+            for n in 0..1_000 * greedy {
+                let since = i64::try_from(n).unwrap();
+                queue.insert(waiting(&format!("greedy{}", n % greedy), &format!("g{n:04}"), class(n), since));
+            }
+            let modest = key("modest", "m");
+            let (mut running, mut served) = (Vec::<Key>::new(), Served::new());
+            let mut before: BTreeMap<String, usize> = BTreeMap::new();
+            for (turn, end) in ends.iter().enumerate() {
+                let now = at(5_000 + i64::try_from(turn).unwrap());
+                if turn == comes {
+                    let last = served.values().max().copied().unwrap_or_default();
+                    served.extend(was_served.then(|| (modest.namespace.clone(), last + 1)));
+                    queue.insert(Waiting { key: modest.clone(), class: Class::Change, since: now });
+                }
+                let order = queue.order(&running_of(&running), &served, now);
+                for next in order.take(places - running.len()).collect::<Vec<_>>() {
+                    if next == modest {
+                        prop_assert!(before.values().all(|starts| *starts <= 1), "{:?}", before);
+                        return Ok(());
+                    }
+                    if turn >= comes {
+                        *before.entry(next.namespace.clone()).or_default() += 1;
+                    }
+                    let last = served.values().max().copied().unwrap_or_default();
+                    served.insert(next.namespace.clone(), last + 1);
+                    queue.remove(&next);
+                    running.push(next);
+                }
+                let index = end.index(running.len());
+                running.swap_remove(index);
+            }
+            prop_assert!(false, "it never started");
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What others are told of a resource: at least once each, and nothing that is long past.
+
+use std::collections::BTreeSet;
+
+use alustan_api::report::RunResult;
+use alustan_api::run::{Notice, Notices, RunKind};
+use alustan_api::{NotificationEvent, State, Terraform, TerraformStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::digest;
+use crate::model::summary::{AWAITING, DESTROYED, NOT_CONVERGING, ON_PURPOSE};
+
+/// How long a message is tried. What is older is no news, and is not told to who asks for it only now.
+pub const NEWS: SignedDuration = SignedDuration::from_hours(1);
+
+/// How long a destroyed resource waits for its last message to arrive.
+pub const LAST_WORD: SignedDuration = SignedDuration::from_mins(1);
+
+/// How many messages of a resource wait at most. Where there are more, the oldest is given up.
+const DUE: usize = 8;
+
+/// How many ids of each event are remembered, so that what comes and goes is told once.
+const TOLD: usize = 8;
+
+/// Whether anybody wants to hear of `event` of `tf`, where `notified` are told of every resource.
+pub fn is_wanted(
+    tf: &Terraform,
+    notified: &BTreeSet<NotificationEvent>,
+    event: NotificationEvent,
+) -> bool {
+    let mut own = tf.spec.notifications.iter();
+    notified.contains(&event) || own.any(|notification| notification.tells(event))
+}
+
+/// Until when `notice` is tried.
+pub fn until(notice: &Notice) -> Timestamp {
+    let time = match notice.event {
+        NotificationEvent::Destroyed => LAST_WORD,
+        _ => NEWS,
+    };
+    notice.since + time
+}
+
+/// Adds what is new in `status` to what is due, where `tf` still has the status before it, and
+/// `notified` are told of every resource.
+pub fn note(
+    notices: &mut Notices,
+    tf: &Terraform,
+    status: &TerraformStatus,
+    notified: &BTreeSet<NotificationEvent>,
+    now: Timestamp,
+) {
+    let before = tf.status.as_ref().and_then(|status| Look::of(tf, status));
+    let before = before.map(|look| look.standing()).unwrap_or_default();
+    let Some(look) = Look::of(tf, status) else {
+        return;
+    };
+    for Standing { event, id, at } in look.standing() {
+        let known = is_told(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
+        // A condition that stays false for another reason does not say when that came up. When
+        // something was applied is known.
+        let stood = before.iter().any(|it| it.id == id) || event == NotificationEvent::Succeeded;
+        let at = if stood { at } else { now };
+        if !known && is_wanted(tf, notified, event) && now.duration_since(at) < NEWS {
+            let message = look.message(event, &id, at);
+            notices.due.push(Notice {
+                event,
+                id,
+                since: now,
+                message,
+            });
+        }
+    }
+    bound(notices);
+}
+
+/// Takes up what another process left in the record: what it did not get to tell, and what it told.
+pub fn take_up(notices: &mut Notices, left: &Notices) {
+    for (event, ids) in &left.told {
+        let own = notices.told.entry(*event).or_default();
+        let mut all: Vec<String> = ids.iter().filter(|id| !own.contains(id)).cloned().collect();
+        all.append(own);
+        *own = all;
+    }
+    let Notices { due, told } = notices;
+    let is_told = |notice: &Notice| {
+        told.get(&notice.event)
+            .is_some_and(|it| it.contains(&notice.id))
+    };
+    let own: BTreeSet<String> = due.iter().map(|notice| notice.id.clone()).collect();
+    let mut all: Vec<Notice> = left
+        .due
+        .iter()
+        .filter(|it| !own.contains(&it.id))
+        .cloned()
+        .collect();
+    all.append(due);
+    all.retain(|notice| !is_told(notice));
+    *due = all;
+    bound(notices);
+}
+
+/// The message `id` of `event` arrived everywhere, or is given up.
+pub fn settle(notices: &mut Notices, event: NotificationEvent, id: &str) {
+    notices.due.retain(|notice| notice.id != id);
+    if !is_told(notices, event, id) {
+        notices.told.entry(event).or_default().push(id.to_owned());
+    }
+    bound(notices);
+}
+
+fn is_told(notices: &Notices, event: NotificationEvent, id: &str) -> bool {
+    let told = notices.told.get(&event);
+    told.is_some_and(|told| told.iter().any(|it| it == id))
+}
+
+fn bound(notices: &mut Notices) {
+    let Notices { due, told } = notices;
+    for given_up in due.drain(..due.len().saturating_sub(DUE)) {
+        told.entry(given_up.event).or_default().push(given_up.id);
+    }
+    for ids in told.values_mut() {
+        ids.drain(..ids.len().saturating_sub(TOLD));
+    }
+}
+
+/// Something that others may want to know.
+struct Standing {
+    event: NotificationEvent,
+    id: String,
+    at: Timestamp,
+}
+
+/// A moment as the API server keeps it: a status that was read has no more.
+fn seconds(at: Timestamp) -> String {
+    at.as_second().to_string()
+}
+
+struct Look<'a> {
+    tf: &'a Terraform,
+    status: &'a TerraformStatus,
+    ready: &'a Condition,
+}
+
+impl<'a> Look<'a> {
+    /// `None` of a status that says nothing yet.
+    fn of(tf: &'a Terraform, status: &'a TerraformStatus) -> Option<Self> {
+        let mut conditions = status.conditions.iter();
+        let ready = conditions.find(|it| it.type_ == "Ready")?;
+        Some(Self { tf, status, ready })
+    }
+
+    /// How things stand.
+    fn standing(&self) -> Vec<Standing> {
+        let all = [
+            self.approval_needed(),
+            self.succeeded(),
+            self.failed(),
+            self.drifted(),
+            self.stalled(),
+            self.destroyed(),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    fn approval_needed(&self) -> Option<Standing> {
+        let plan = self.status.plan.as_ref();
+        let plan = plan.filter(|plan| plan.pending_approval && self.ready.reason == AWAITING)?;
+        let what = [plan.id.clone().unwrap_or_default()];
+        Some(self.thing(NotificationEvent::ApprovalNeeded, self.since(), &what))
+    }
+
+    /// A run that found nothing to apply is no news.
+    fn succeeded(&self) -> Option<Standing> {
+        let mut runs = self.status.runs.iter();
+        let done = RunResult::Done.as_str();
+        let run = runs.find(|run| run.kind == RunKind::Apply && run.result == done)?;
+        let at = run.time.as_ref().filter(|_| self.ready.status == "True")?.0;
+        let what = [run.number.to_string(), seconds(at)];
+        Some(self.thing(NotificationEvent::Succeeded, at, &what))
+    }
+
+    /// One for each thing that fails, however often it is tried.
+    fn failed(&self) -> Option<Standing> {
+        let failed = self.ready.status == "False" && self.status.state == State::Failed;
+        let failed = failed && !self.is_on_purpose();
+        failed.then(|| self.thing(NotificationEvent::Failed, self.since(), &self.subject()))
+    }
+
+    fn drifted(&self) -> Option<Standing> {
+        let since = self.status.drift.as_ref()?.since.0;
+        let no_end = self.ready.reason == NOT_CONVERGING;
+        let what = [seconds(since), no_end.to_string()];
+        Some(self.thing(NotificationEvent::Drifted, since, &what))
+    }
+
+    fn stalled(&self) -> Option<Standing> {
+        let mut conditions = self.status.conditions.iter();
+        let stalled = conditions.find(|it| it.type_ == "Stalled" && it.status == "True")?;
+        let at = stalled.last_transition_time.0;
+        let mut what = self.subject();
+        what.push(seconds(at));
+        let stalled = !self.is_on_purpose();
+        stalled.then(|| self.thing(NotificationEvent::Stalled, at, &what))
+    }
+
+    fn destroyed(&self) -> Option<Standing> {
+        let at = self.tf.metadata.deletion_timestamp.as_ref();
+        let at = at.filter(|_| self.ready.reason == DESTROYED)?;
+        // What was deleted long ago may be destroyed only now.
+        let at = at.0.max(self.since());
+        Some(self.thing(NotificationEvent::Destroyed, at, &[]))
+    }
+
+    fn is_on_purpose(&self) -> bool {
+        ON_PURPOSE.contains(&&*self.ready.reason)
+    }
+
+    /// When a run last told something, or when `Ready` changed.
+    fn since(&self) -> Timestamp {
+        let run = self.status.runs.first().and_then(|run| run.time.as_ref());
+        let changed = self.ready.last_transition_time.0;
+        run.map_or(changed, |time| time.0.max(changed))
+    }
+
+    /// What something is about that goes wrong: it is the same until somebody changes something, or it
+    /// went well meanwhile.
+    fn subject(&self) -> Vec<String> {
+        let Self { status, ready, .. } = self;
+        let applied = status.last_applied.as_ref().map(|it| seconds(it.time.0));
+        let source = status.source.as_ref();
+        vec![
+            ready.reason.clone(),
+            status.observed_generation.unwrap_or_default().to_string(),
+            source.and_then(|it| it.context.clone()).unwrap_or_default(),
+            applied.unwrap_or_default(),
+        ]
+    }
+
+    fn thing(&self, event: NotificationEvent, at: Timestamp, what: &[String]) -> Standing {
+        let uid = self.tf.uid().unwrap_or_default();
+        let id = digest::plain(&(&uid, event, what));
+        let id = id.get(..32).unwrap_or(&id).to_owned();
+        Standing { event, id, at }
+    }
+
+    fn message(&self, event: NotificationEvent, id: &str, at: Timestamp) -> Value {
+        let Self { tf, status, ready } = self;
+        let (namespace, name) = (tf.namespace().unwrap_or_default(), tf.name_any());
+        let word = event.to_string().to_lowercase();
+        let plan = status.plan.as_ref().map(|plan| {
+            json!({
+                "id": plan.id, "add": plan.add, "change": plan.change, "destroy": plan.destroy,
+            })
+        });
+        let drift = status.drift.as_ref().map(
+            |drift| json!({"add": drift.add, "change": drift.change, "destroy": drift.destroy}),
+        );
+        json!({
+            "specversion": "1.0",
+            "id": id,
+            "source": format!("/apis/alustan.io/v1alpha1/namespaces/{namespace}/terraforms/{name}"),
+            "type": format!("io.alustan.terraform.{word}"),
+            "subject": format!("{namespace}/{name}"),
+            "time": format!("{at:.0}"),
+            "datacontenttype": "application/json",
+            "data": {
+                "event": event,
+                "namespace": namespace,
+                "name": name,
+                "uid": tf.uid(),
+                "state": status.state,
+                "ready": ready.status,
+                "reason": ready.reason,
+                "message": status.message,
+                "revision": status.source.as_ref().map(|source| &source.revision),
+                "run": status.run,
+                "plan": plan,
+                "drift": drift,
+            },
+        })
+    }
+}

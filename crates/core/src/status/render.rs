@@ -1,0 +1,421 @@
+//! From what goes on to what `kubectl get` and `kubectl describe` show.
+
+use alustan_api::conditions::{self, Kind, Verdict};
+use alustan_api::report::RunReport;
+use alustan_api::run::{History, RunRecord};
+use alustan_api::{
+    AppliedStatus, DriftStatus, Engine, ImageStatus, LockStatus, OutputsStatus, PlanStatus,
+    RetryStatus, RunStatus, SourceStatus, State, Terraform, TerraformStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::{Timestamp, Unit};
+
+use crate::decide::dependencies;
+use crate::model::image::ImagePlan;
+use crate::model::summary::{
+    AWAITING, HALF_APPLIED, NOT_CONVERGING, SUSPENDED, Summary, differences, drifted, summary,
+};
+use crate::model::{facts, progress};
+use crate::observed::{Answer, IMAGE_MISSING, SourceSeen, StackSeen};
+
+/// Message of the conditions Reconciling and Stalled: condition Ready has the whole text, once.
+const SEE_READY: &str = "see condition Ready";
+
+/// Maximum size of a message, in bytes, as for conditions of Kubernetes:
+/// <https://github.com/kubernetes/apimachinery/blob/v0.34.0/pkg/apis/meta/v1/types.go#L1648>.
+const MAX_MESSAGE: usize = 32 << 10;
+
+/// Returns `status` with bounded messages. Messages repeat the words of other objects, of registries, git servers and builders.
+pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
+    status.message = progress::cut(&status.message, MAX_MESSAGE);
+    for condition in &mut status.conditions {
+        condition.message = progress::cut(&condition.message, MAX_MESSAGE);
+    }
+    status
+}
+
+/// `status` where a read or a write failed with `reason` and `message`: it is tried again.
+pub fn troubled(
+    tf: &Terraform,
+    status: TerraformStatus,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> TerraformStatus {
+    let verdicts = [
+        Verdict::new(Kind::Ready, false, reason, message),
+        Verdict::new(Kind::Reconciling, true, reason, SEE_READY),
+        Verdict::new(Kind::Stalled, false, reason, ""),
+    ];
+    let before = tf
+        .status
+        .as_ref()
+        .map(|status| status.conditions.as_slice());
+    let generation = tf.metadata.generation;
+    TerraformStatus {
+        observed_generation: generation,
+        state: match status.state {
+            State::Destroying => State::Destroying,
+            _ if tf.metadata.deletion_timestamp.is_some() => State::Destroying,
+            _ => State::Failed,
+        },
+        message: message.to_owned(),
+        conditions: conditions::update(
+            status.conditions,
+            before.unwrap_or_default(),
+            &verdicts,
+            generation,
+            now,
+        ),
+        ..status
+    }
+}
+
+/// The runner image, as far as it is known.
+#[derive(Clone, Debug, Default)]
+pub struct ImageView<'a> {
+    /// What it is built from.
+    pub plan: Option<&'a ImagePlan>,
+    /// Its digest, once it is in the registry.
+    pub digest: Option<String>,
+    /// Why it cannot be had: reason and message.
+    pub problem: Option<(String, String)>,
+}
+
+/// Everything that a status says.
+#[derive(Clone)]
+pub struct View<'a> {
+    /// The resource.
+    pub tf: &'a Terraform,
+    /// The controller's memory.
+    pub history: &'a History,
+    /// The record of the current run.
+    pub record: Option<&'a RunRecord>,
+    /// The commit.
+    pub source: &'a Answer<SourceSeen>,
+    /// What it takes values from, waits for, or stands before.
+    pub stack: &'a StackSeen,
+    /// The runner image.
+    pub image: ImageView<'a>,
+}
+
+impl View<'_> {
+    /// The status for `situation` at `now`.
+    pub fn status(&self, situation: &Summary, now: Timestamp) -> TerraformStatus {
+        let previous = self
+            .tf
+            .status
+            .as_ref()
+            .map(|status| status.conditions.as_slice());
+        let generation = self.tf.metadata.generation;
+        TerraformStatus {
+            observed_generation: generation,
+            state: situation.state,
+            message: situation.message.clone(),
+            conditions: conditions::merge(
+                previous.unwrap_or_default(),
+                &self.verdicts(situation),
+                generation,
+                now,
+            ),
+            source: self.commit(),
+            image: self.image(),
+            engine: self.engine(),
+            plan: self.plan(situation),
+            last_applied: self.last_applied(),
+            drift: self.drift(),
+            lock: self.lock(situation),
+            retry: self.retry(situation),
+            // The dispatcher knows it.
+            queue: None,
+            blocked_by: dependencies::blocked_by(self.stack),
+            outputs: self.history.applied.as_ref().and_then(|applied| {
+                let handed_on = applied.handed_on.clone()?;
+                Some(OutputsStatus {
+                    secret_name: handed_on.secret,
+                    config_map_name: handed_on.config_map,
+                })
+            }),
+            state_address: self
+                .history
+                .reports
+                .iter()
+                .find_map(|report| report.state_address.clone()),
+            run: self.run_number(),
+            runs: self.history.reports.iter().map(run).collect(),
+        }
+    }
+
+    /// Returns the commit; for a suspended resource, whose repository is not asked, the last known commit.
+    fn commit(&self) -> Option<SourceStatus> {
+        let known = self.source.value().map(|source| SourceStatus {
+            revision: source.revision.clone(),
+            context: Some(source.context.clone()),
+        });
+        let before = self.tf.status.as_ref().filter(|_| self.tf.spec.suspend);
+        known.or_else(|| before?.source.clone())
+    }
+
+    /// The last plan, and whether it waits for a person.
+    fn plan(&self, situation: &Summary) -> Option<PlanStatus> {
+        let pending = self.history.pending.as_ref();
+        let waits = pending.filter(|_| situation.reason == AWAITING);
+        let mut reports = self.history.reports.iter();
+        let report = reports.find(|report| match waits {
+            Some(plan) => report.number == plan.run,
+            None => report.changes.is_some(),
+        })?;
+        let changes = report.changes.as_ref()?;
+        let asked = report.asks.as_ref().map(|asks| asks.id.clone());
+        let approved = self.history.approved.as_ref();
+        let approved = approved.filter(|given| given.run == report.number);
+        Some(PlanStatus {
+            summary: summary(changes),
+            id: asked.or_else(|| Some(approved?.plan.clone())),
+            pending_approval: waits.is_some(),
+            approved_by: approved.and_then(|given| given.user.clone()),
+            approval_field_manager: approved.and_then(|given| given.manager.clone()),
+            approved_at: approved.and_then(|given| given.at).map(Time),
+            add: changes.add,
+            change: changes.change,
+            destroy: changes.destroy,
+        })
+    }
+
+    /// The lock that keeps the last run from its state.
+    fn lock(&self, situation: &Summary) -> Option<LockStatus> {
+        let last = self.history.reports.first();
+        let lock = last?
+            .lock
+            .as_ref()
+            .filter(|_| situation.ready != Some(true))?;
+        Some(LockStatus {
+            id: lock.id.clone(),
+            who: lock.who.clone(),
+            operation: lock.operation.clone(),
+            since: Time(lock.at),
+        })
+    }
+
+    /// Where the memory is lost, the status is the only one that still knows.
+    fn last_applied(&self) -> Option<AppliedStatus> {
+        let History {
+            applied, reports, ..
+        } = self.history;
+        if applied.is_none() && reports.is_empty() {
+            return self.tf.status.as_ref()?.last_applied.clone();
+        }
+        applied.as_ref().map(|applied| AppliedStatus {
+            revision: applied.revision.clone(),
+            config_hash: applied.config_hash.clone(),
+            time: Time(applied.at),
+        })
+    }
+
+    /// The number of the last run; looks for drift do not count until they find some.
+    fn run_number(&self) -> Option<i64> {
+        let told = self.history.reports.first().map(|report| report.number);
+        let record = self.record.filter(|record| record.number > 0);
+        let current = record.filter(|record| {
+            let run = record.run.as_ref();
+            run.is_none_or(|run| run.kind.changes())
+        });
+        let before = match (self.record, self.tf.status.as_ref()) {
+            (None, Some(status)) => status.run,
+            _ => None,
+        };
+        told.max(current.map(|record| record.number)).max(before)
+    }
+
+    fn verdicts(&self, situation: &Summary) -> Vec<Verdict> {
+        let Summary {
+            reason, message, ..
+        } = situation;
+        let busy = situation.ready.is_none()
+            || (situation.ready == Some(false) && !situation.stalled)
+            || matches!(situation.state, State::Applying | State::Destroying);
+        let stalled = situation.stalled;
+        let see = |holds| if holds { SEE_READY } else { "" };
+        vec![
+            Verdict::new(Kind::Ready, situation.ready, reason, message),
+            Verdict::new(Kind::Reconciling, busy, reason, see(busy)),
+            Verdict::new(Kind::Stalled, stalled, reason, see(stalled)),
+            self.source_ready(),
+            self.image_ready(),
+            self.in_sync(situation),
+            dependencies::dependencies_ready(self.stack),
+        ]
+    }
+
+    pub(crate) fn source_ready(&self) -> Verdict {
+        let kind = Kind::SourceReady;
+        match self.source {
+            Answer::Pending if self.tf.spec.suspend => match self.commit() {
+                Some(commit) => fetched(&commit.revision),
+                None => Verdict::new(kind, None, SUSPENDED, "the repository is not asked"),
+            },
+            Answer::Pending => Verdict::new(kind, None, "Fetching", "asking the repository"),
+            Answer::Known(source) => fetched(&source.revision),
+            Answer::Failed { failure, .. } => {
+                Verdict::new(kind, false, &failure.reason, &failure.message)
+            }
+        }
+    }
+
+    /// The engine: of the catalogue, else as the last apply told.
+    fn engine(&self) -> Option<Engine> {
+        let base = self.history.base.as_ref();
+        let known = base.and_then(|base| base.engine.clone());
+        known.or_else(|| self.history.engine.clone())
+    }
+
+    /// The image of the plan; where there is none, that of the last run.
+    fn image(&self) -> Option<ImageStatus> {
+        if let Some(plan) = self.image.plan {
+            return Some(ImageStatus {
+                tag: plan.tag.clone(),
+                digest: self.image.digest.clone(),
+                base: plan.base.clone(),
+            });
+        }
+        let run = self.record?.run.as_ref()?;
+        let base = self.history.base.as_ref();
+        Some(ImageStatus {
+            tag: run.tag.clone(),
+            digest: run
+                .image
+                .split_once('@')
+                .filter(|_| !run.unpack)
+                .map(|(_, digest)| digest.to_owned()),
+            base: base.map(|base| base.resolved.clone()).unwrap_or_default(),
+        })
+    }
+
+    fn image_ready(&self) -> Verdict {
+        let kind = Kind::ImageReady;
+        let repository = &self.tf.spec.container_registry.image_name;
+        if let (None, Some((reason, message))) = (&self.image.digest, &self.image.problem) {
+            return Verdict::new(kind, false, reason, message);
+        }
+        let run = self.record.and_then(|record| record.run.as_ref());
+        if run.is_some_and(|run| run.unpack) {
+            let message = "it is gone; the run unpacks the module in the base image";
+            return Verdict::new(kind, false, IMAGE_MISSING, message);
+        }
+        match self.image().and_then(|image| image.digest) {
+            Some(digest) => Verdict::new(kind, true, "Pushed", format!("{repository}@{digest}")),
+            None => Verdict::new(kind, None, "Unknown", "not built yet"),
+        }
+    }
+
+    fn in_sync(&self, situation: &Summary) -> Verdict {
+        let kind = Kind::InSync;
+        // Where the memory is lost, the status is the only one that still knows.
+        let half = self.record.is_none() && facts::says_half_applied(self.tf);
+        match (&self.history.applied, drifted(self.history)) {
+            _ if self.history.unfinished || half => Verdict::new(
+                kind,
+                None,
+                HALF_APPLIED,
+                "an apply failed half-way; what it changed is not known",
+            ),
+            (None, _) => Verdict::new(kind, None, "NotApplied", "nothing is applied yet"),
+            (Some(_), None) => {
+                Verdict::new(kind, true, "InSync", "the real objects are as described")
+            }
+            (Some(_), Some(changes)) => {
+                let reason = if situation.reason == NOT_CONVERGING {
+                    NOT_CONVERGING
+                } else {
+                    "Drifted"
+                };
+                Verdict::new(kind, false, reason, differences(changes))
+            }
+        }
+    }
+
+    fn drift(&self) -> Option<DriftStatus> {
+        let found = self.history.drift.as_ref()?;
+        let changes = drifted(self.history)?;
+        Some(DriftStatus {
+            since: Time(found.since),
+            add: changes.add,
+            change: changes.change,
+            destroy: changes.destroy,
+            resources: changes.resources.clone(),
+        })
+    }
+
+    /// Failures of what was run or built last; those of something else are history. A failure
+    /// that no retry helps counts as one.
+    fn retry(&self, situation: &Summary) -> Option<RetryStatus> {
+        let run = self.record.and_then(|record| record.run.as_ref());
+        let built = self.image.plan.filter(|_| self.image.digest.is_none());
+        let of_build = built.map(|plan| (&self.history.build_failures, plan.tag.as_str()));
+        let of_run = run.map(|run| (&self.history.failures, run.config_hash.as_str()));
+        let failures = [of_build, of_run]
+            .into_iter()
+            .flatten()
+            .find(|(failures, of)| failures.of.starts_with(of) && failures.at.is_some())
+            .filter(|_| situation.ready != Some(true));
+        let count = match failures.map(|(failures, _)| failures.count) {
+            None => 0,
+            Some(u32::MAX) => 1,
+            Some(count) => i32::try_from(count).unwrap_or(i32::MAX),
+        };
+        (failures.is_some() || situation.retry_at.is_some()).then(|| RetryStatus {
+            failures: count,
+            next_at: situation.retry_at.map(Time),
+        })
+    }
+}
+
+fn fetched(revision: &str) -> Verdict {
+    let message = format!("revision {revision}");
+    Verdict::new(Kind::SourceReady, true, "Fetched", message)
+}
+
+fn run(report: &RunReport) -> RunStatus {
+    RunStatus {
+        number: report.number,
+        kind: report.kind,
+        trigger: report.trigger.clone(),
+        result: report.result.as_str().to_owned(),
+        plan: report.changes.as_ref().map(summary),
+        reason: report
+            .failure
+            .as_ref()
+            .map(|failure| failure.reason.clone()),
+        error: report
+            .failure
+            .as_ref()
+            .map(|failure| failure.message.clone()),
+        time: Some(Time(report.finished_at)),
+        seconds: report
+            .finished_at
+            .duration_since(report.started_at)
+            .round(Unit::Second)
+            .map_or(0, |took| took.as_secs()),
+        job: report.job.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_a_status_have_a_bound() {
+        let long = format!("\u{1b}[31m{}", "ü".repeat(MAX_MESSAGE));
+        let verdict = Verdict::new(Kind::Ready, false, "ObjectNotReady", long.as_str());
+        let status = bounded(TerraformStatus {
+            message: long,
+            conditions: conditions::merge(&[], &[verdict], None, Timestamp::UNIX_EPOCH),
+            ..TerraformStatus::default()
+        });
+        for message in [&status.message, &status.conditions[0].message] {
+            assert!(message.starts_with(" [31mü") && message.len() <= MAX_MESSAGE);
+            assert!(message.len() > MAX_MESSAGE - 2);
+        }
+    }
+}

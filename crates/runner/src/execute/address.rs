@@ -1,0 +1,19 @@
+//! Address of the state that a run works on.
+
+use crate::backend;
+use crate::session::Session;
+
+impl Session {
+    /// Returns the address of the state, where it is known.
+    pub(super) fn state_address(&self) -> Option<String> {
+        match &self.inputs.backend.managed {
+            Some(managed) => Some(self.secret_address(&managed.pointer)),
+            None => backend::address(&self.directory, &self.inputs.backend.environment),
+        }
+    }
+
+    /// Returns the address of a managed state by the name of its pointer.
+    pub(super) fn secret_address(&self, pointer: &str) -> String {
+        format!("secret://{}/{pointer}", self.record.identity().namespace)
+    }
+}

@@ -1,0 +1,89 @@
+//! Beginning of the changes: the last moment at which a run can be cancelled.
+
+use std::time::Instant;
+
+use alustan_api::report::Failure;
+use alustan_api::run::{RunPhase, RunProgress, StateLock};
+use k8s_openapi::jiff::Timestamp;
+
+use super::outcome::{Ended, Findings};
+use super::ownership::State;
+use crate::failure::world;
+use crate::record::Update;
+use crate::retry::Patience;
+use crate::secrets::Changes;
+use crate::session::{LOOK, Session, stopped};
+
+impl Session {
+    /// Keeps runs before this one from changing a managed state, should one still be alive. The first run follows none.
+    async fn begin_to_write_state(&self) -> Result<(), Failure> {
+        let is_first = self.record.identity().number == 1;
+        let Some(server) = self.server.as_ref().filter(|_| !is_first) else {
+            return Ok(());
+        };
+        server
+            .store()
+            .begin()
+            .await
+            .map_err(|error| world("StateUnavailable", error.to_string()))
+    }
+
+    /// From here on real objects may change: the last moment at which the run can be stopped.
+    pub(super) async fn begin_to_change(
+        &self,
+        state: &mut State,
+        findings: &mut Findings,
+    ) -> Result<(), Ended> {
+        if self.commands.stop.asked_at().is_some() {
+            return Err(stopped().into());
+        }
+        self.look_again(state).await?;
+        self.begin_to_write_state().await?;
+        let patience = Patience::until(self.plan_deadline().max(Instant::now() + LOOK));
+        let (lineage, address) = (self.lineage_to_note(state), self.state_address());
+        let lock = self.lock_to_reserve();
+        let reserved = |progress: &RunProgress| {
+            let lock = progress
+                .lock
+                .as_ref()
+                .filter(|held| Some(*held) == lock.as_ref());
+            lock.map(|lock| lock.id.clone())
+        };
+        let go = self.record.update_ours(patience, |progress, _| {
+            if progress.phase >= RunPhase::Applying {
+                return Ok(Update::Keep(Some(reserved(progress))));
+            }
+            if progress.cancel {
+                return Ok(Update::Keep(None));
+            }
+            progress.phase = RunPhase::Applying;
+            progress.began = true;
+            progress.lineage = lineage.clone();
+            progress.state_address.clone_from(&address);
+            progress.own_backend.clone_from(&findings.own_backend);
+            if progress.lock.is_none() {
+                progress.lock.clone_from(&lock);
+            }
+            Ok(Update::Write(Some(reserved(progress)), Changes::new()))
+        });
+        let lock = go.await?.ok_or(Ended::Cancelled)?;
+        findings.began = true;
+        if let (Some(server), Some(lock)) = (&self.server, lock) {
+            server.reserve_lock(lock);
+        }
+        Ok(())
+    }
+
+    /// The lock of a managed state for the engine that is started next. A script starts an engine at any
+    /// time or not at all: its engines lock the state themselves.
+    fn lock_to_reserve(&self) -> Option<StateLock> {
+        let identity = self.record.identity();
+        let lock = || StateLock {
+            id: identity.pod_uid.clone(),
+            operation: format!("run {}", identity.number),
+            who: identity.pod.clone(),
+            at: Timestamp::now(),
+        };
+        (self.server.is_some() && !self.scripts.any()).then(lock)
+    }
+}

@@ -1,0 +1,47 @@
+//! Folders of a build that the builder copies from.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use alustan_api::paths;
+use alustan_api::report::Failure;
+
+use crate::failure::world;
+use crate::layout::Layout;
+
+/// Where the builder finds what it copies.
+pub(super) struct Place {
+    pub(super) root: PathBuf,
+    pub(super) module: PathBuf,
+    pub(super) providers: PathBuf,
+}
+
+impl Place {
+    pub(super) fn new(layout: &Layout) -> Self {
+        let source = layout.build.join("src");
+        Self {
+            root: layout.build.clone(),
+            module: source.join("module"),
+            providers: source.join("providers"),
+        }
+    }
+
+    /// Folder with the content of a layer.
+    pub(super) fn source(&self, layer: &paths::Layer) -> PathBuf {
+        self.root.join("src").join(layer.source)
+    }
+
+    pub(super) fn make(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.module)?;
+        fs::create_dir_all(&self.providers)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+pub(super) fn unwritten(error: io::Error) -> Failure {
+    world(
+        "PrepareFailed",
+        format!("the build's scratch space could not be written: {error}"),
+    )
+}

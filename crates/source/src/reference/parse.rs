@@ -1,0 +1,161 @@
+//! Parses the names of branches and tags, and the ids of commits. Pure.
+
+use super::{CommitId, RefName, Reference};
+use crate::error::Error;
+
+impl Reference {
+    /// A branch by name, `None` being the default one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReference`] when git would not accept the name.
+    pub fn branch(name: Option<&str>) -> Result<Self, Error> {
+        name.map_or(Ok(Self::Default), |name| {
+            RefName::parse(name).map(Self::Branch)
+        })
+    }
+
+    /// A tag by name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReference`] when git would not accept the name.
+    pub fn tag(name: &str) -> Result<Self, Error> {
+        RefName::parse(name).map(Self::Tag)
+    }
+
+    /// A commit by its full id.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReference`] when it is not 40 or 64 hexadecimal digits.
+    pub fn commit(id: &str) -> Result<Self, Error> {
+        CommitId::parse(id).map(Self::Commit)
+    }
+}
+
+impl RefName {
+    /// Checks the name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReference`] when git would not accept the name.
+    pub fn parse(name: &str) -> Result<Self, Error> {
+        match fault(name) {
+            None => Ok(Self(name.to_owned())),
+            Some(why) => Err(Error::InvalidReference {
+                name: name.escape_debug().to_string(),
+                why,
+            }),
+        }
+    }
+}
+
+/// The first rule of <https://git-scm.com/docs/git-check-ref-format> (or our own on `-`) that a name breaks.
+fn fault(name: &str) -> Option<&'static str> {
+    let part_ends = |end: &str| name.split('/').any(|part| part.ends_with(end));
+    let rules = [
+        (name.is_empty(), "it is empty"),
+        (name.len() > 255, "it is longer than 255 bytes"),
+        (name.starts_with('-'), "it starts with `-`"),
+        (
+            name == "@" || name.contains("@{"),
+            "it is `@` or holds `@{`",
+        ),
+        (
+            name.split('/').any(str::is_empty),
+            "it starts or ends with `/` or holds `//`",
+        ),
+        (
+            name.split('/').any(|part| part.starts_with('.')),
+            "a part of it starts with `.`",
+        ),
+        (part_ends(".lock"), "a part of it ends with `.lock`"),
+        (
+            name.ends_with('.') || name.contains(".."),
+            "it ends with `.` or holds `..`",
+        ),
+        (
+            name.contains(|c: char| c.is_control() || " ~^:?*[\\".contains(c)),
+            "it holds a character that git does not allow",
+        ),
+    ];
+    rules
+        .into_iter()
+        .find_map(|(broken, why)| broken.then_some(why))
+}
+
+impl CommitId {
+    /// Reads a full commit id.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReference`] when it is not 40 or 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if hex && (text.len() == 40 || text.len() == 64) {
+            return Ok(Self(text.to_ascii_lowercase()));
+        }
+        Err(Error::InvalidReference {
+            name: text.escape_debug().to_string(),
+            why: "a commit is named by all 40 (or 64) hexadecimal digits, as `git rev-parse` prints them; hosts do not find it by a part of them",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("main")]
+    #[case("feature/x-1")]
+    #[case("v1.2")]
+    #[case("ünïcode")]
+    #[case("a@b")]
+    fn names_that_git_accepts(#[case] name: &str) {
+        assert_eq!(RefName::parse(name).unwrap().as_str(), name);
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("-x")]
+    #[case("--upload-pack=x")]
+    #[case("a..b")]
+    #[case("a b")]
+    #[case("a~1")]
+    #[case("a^")]
+    #[case("a:b")]
+    #[case("a?")]
+    #[case("a*")]
+    #[case("a[")]
+    #[case("a\\b")]
+    #[case("/a")]
+    #[case("a/")]
+    #[case("a//b")]
+    #[case(".a")]
+    #[case("a/.b")]
+    #[case("a.lock")]
+    #[case("a.lock/b")]
+    #[case("a.")]
+    #[case("@")]
+    #[case("a@{1}")]
+    #[case("a\nb")]
+    fn names_that_git_refuses(#[case] name: &str) {
+        assert_eq!(
+            RefName::parse(name).unwrap_err().reason(),
+            "InvalidReference"
+        );
+    }
+
+    #[test]
+    fn commits_are_full_ids() {
+        assert!(CommitId::parse(&"a1".repeat(20)).is_ok());
+        assert!(CommitId::parse(&"A1".repeat(32)).is_ok());
+        for text in [
+            "",
+            "abc123",
+            &"g".repeat(40),
+            "HEAD",
+            &format!("-{}", "a".repeat(39)),
+        ] {
+            assert!(CommitId::parse(text).is_err());
+        }
+    }
+}
