@@ -1,4 +1,4 @@
-//! Deletion (rule 13): destroy with what the pin holds, clean up, let go.
+//! Deletion (rule 13): destroy, clean-up and removal of the finalizer.
 
 mod destroy_run;
 pub(crate) mod hold;
@@ -26,8 +26,8 @@ use crate::queue::Class;
 use crate::status::notifications::{LAST_WORD, is_wanted};
 use crate::step::{Decision, Step, Swap};
 
-/// Before anything is removed, the record is swapped for itself: somebody who looks at an old
-/// one, in which nothing was applied yet, gets no further than that.
+/// Cleans up and removes the finalizer. A swap of the unchanged record comes first: it fails for a stale record, which may lack the first
+/// apply.
 fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
     let guard = Swap::unchanged(&case.current);
     case.steps.push(Step::SwapRecord(Box::new(guard)));
@@ -35,7 +35,7 @@ fn let_go(case: &mut ReconcileCase<'_>, clean_up: Step) {
     case.steps.push(Step::RemoveFinalizer);
 }
 
-/// Deletes everything but the state and an unsaved state with the record, whose key decrypts it.
+/// Deletes everything except the state. An unsaved state is kept with the record, whose key decrypts it.
 fn all_but_state(case: &ReconcileCase<'_>) -> Step {
     let seen = case.seen;
     let on_volume = state_volume::may_hold_state(case.tf, seen) || seen.foreign_state.claim;
@@ -50,7 +50,7 @@ fn all_but_state(case: &ReconcileCase<'_>) -> Step {
     Step::CleanUp { kept }
 }
 
-/// What to do with a deleted resource.
+/// Returns the decision for a deleted resource.
 pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
     let seen = pin_fallback::filled(case.tf, case.seen, case.current.attempted);
     let case = ReconcileCase {
@@ -76,7 +76,7 @@ pub(crate) fn decide(case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Nothing happens until a person changes the spec.
+/// Waits until the spec changes.
 fn waits(case: ReconcileCase<'_>, why: fn(&Terraform) -> Summary) -> Decision {
     let situation = why(case.tf);
     case.done(&situation, None, None)
@@ -91,8 +91,7 @@ fn orphan(mut case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// Everything is destroyed. The status forgets what was applied before the record that says so
-/// goes.
+/// Returns the decision after destroy. Status drops the last apply before the record is deleted, which proves the destroy.
 fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     let message = "everything is destroyed";
     let look_at = match last_word(&case) {
@@ -107,7 +106,7 @@ fn nothing_is_left(case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// How long the resource stays for its last notification, which nobody could send once it is gone.
+/// Returns the timestamp until which the resource waits for its last notification. Nothing sends it after the finalizer is removed.
 fn last_word(case: &ReconcileCase<'_>) -> Option<Timestamp> {
     let event = NotificationEvent::Destroyed;
     let notices = &case.history.notices;
@@ -170,7 +169,7 @@ fn destroy_what_exists(mut case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Whether anything tells of an apply: otherwise it is unknown whether there was any.
+/// Whether any record of an apply exists.
 fn is_known(case: &ReconcileCase<'_>) -> bool {
     let mut reports = case.history.reports.iter();
     case.history.applied.is_some()
@@ -189,8 +188,8 @@ fn pin_lost(case: ReconcileCase<'_>) -> Decision {
     case.done(&Summary::stalled("PinLost", message), None, None)
 }
 
-/// Whether anything was applied is unknown, and there is no pin: destroy runs with the spec as it
-/// is, and finding no state is success.
+/// Destroys with the current spec. For a resource without a pin, if it is unknown whether anything was applied: an empty state is a
+/// success.
 fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
     let target = match case.target() {
         Ok(target) => target,
@@ -235,7 +234,7 @@ fn destroy_by_the_spec(mut case: ReconcileCase<'_>) -> Decision {
     }
 }
 
-/// Runs `run`, unless it has failed too often or too lately, or a person has to approve its plan.
+/// Starts `run`, unless its backoff or retry budget prevents it or its plan waits for approval.
 fn attempt(
     case: ReconcileCase<'_>,
     mut run: RunRequest,
@@ -276,7 +275,7 @@ fn abandon_hint(case: &ReconcileCase<'_>) -> String {
     format!("{}{}", case.last_logs(), how_to_abandon(case.tf))
 }
 
-/// Gives up. A run that goes on is ended first, and gently: its state would be lost otherwise.
+/// Abandons the resource. Ends an active run first, within its grace period, so that its state is not lost.
 fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     let run = facts::open_run(&case.current).cloned();
     let message = if let Some(run) = run {
@@ -301,8 +300,8 @@ fn abandon(mut case: ReconcileCase<'_>) -> Decision {
     case.done(&situation, None, None)
 }
 
-/// `run` goes on: a destroy that is still wanted is helped along, one that applies is waited for
-/// (rule 8), any other is cancelled.
+/// Returns the decision while `run` is active: continues a destroy that is still wanted, waits for an apply (rule 8), cancels any other
+/// run.
 fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let wanted = run.destroys && Kept::of(case.tf).is_none();
     let goes_on = wanted && !case.is_overruled(run);
@@ -324,8 +323,7 @@ fn under_way(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     )
 }
 
-/// A run that is not cut short goes on: it is helped along, and people are told if it can neither
-/// start nor end.
+/// Returns the decision for a run that is not interrupted: completes its objects, and reports a run that can neither start nor end.
 fn going_on(mut case: ReconcileCase<'_>, run: &RunSpec) -> Decision {
     let help = start_run::help(case.tf, case.seen, case.settings);
     case.steps.extend(help);
@@ -361,7 +359,7 @@ fn going(case: &ReconcileCase<'_>, run: &RunSpec) -> String {
     format!("run {number} is {what} and is not cut short; {then}")
 }
 
-/// Whether the last run destroyed everything, or planned to and found nothing.
+/// Whether the last run destroyed everything, or its plan was empty.
 fn destroyed(case: &ReconcileCase<'_>) -> bool {
     let run = case.current.run.as_ref();
     let last = case.history.reports.first();
@@ -372,8 +370,8 @@ fn destroyed(case: &ReconcileCase<'_>) -> bool {
     })
 }
 
-/// Starts `run`. Where it unpacks a context that the repository still has, that is pushed first:
-/// who removed the image may have removed the context, too.
+/// Starts `run`. If it unpacks a context that the repository still has, pushes the context first: it may have been deleted from the
+/// registry together with the image.
 fn destroy(
     mut case: ReconcileCase<'_>,
     run: &RunRequest,

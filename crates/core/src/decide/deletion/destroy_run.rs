@@ -1,4 +1,4 @@
-//! The run that destroys: what it is started with.
+//! Run requests of destroy runs.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::model::facts;
 use crate::model::image::{self, ImagePlan};
 use crate::observed::{Answer, InputsSeen, SourceSeen};
 
-/// The run that destroys what exists, if the pin is there.
+/// Returns the run that destroys with the pin of the last apply. `None` without a pin.
 pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
     let pin = case.seen.pin.as_ref()?;
     let pin = pin.of_what_exists(case.current.attempted).clone();
@@ -36,7 +36,7 @@ pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
         config: of_destroy(config),
     };
     let gone = case.history.lost_image.as_ref() == Some(&run.image);
-    // A runner of an earlier operator would write where it no longer may.
+    // A runner of an earlier operator may write to objects to which it no longer has access.
     let is_old = pin.protocol != PROTOCOL;
     let recorded = Some(pin.architecture);
     let architecture = case.settings.architecture_of(case.tf, recorded);
@@ -47,7 +47,7 @@ pub(super) fn by_the_pin(case: &ReconcileCase<'_>) -> Option<RunRequest> {
     })
 }
 
-/// The run that destroys by the spec as it is, in the image `digest`.
+/// Returns the run that destroys with the current spec, in the image `digest`.
 pub(super) fn by_the_spec(
     case: &ReconcileCase<'_>,
     source: SourceSeen,
@@ -79,7 +79,7 @@ fn of_destroy(config: Config) -> Config {
     }
 }
 
-/// `run` without its own image: in the base image, which unpacks the context.
+/// Returns `run` in the base image, which unpacks the context. Unchanged if the context has no known artifact.
 fn in_base_image(
     case: &ReconcileCase<'_>,
     run: RunRequest,
@@ -100,13 +100,13 @@ fn in_base_image(
     }
 }
 
-/// Whether the repository still has what `run` is about.
+/// Whether the repository still has the context of `run`.
 pub(super) fn is_in_repository(case: &ReconcileCase<'_>, run: &RunRequest) -> bool {
     let source = case.seen.source.value();
     source.is_some_and(|source| run.context.as_ref() == Some(&source.context))
 }
 
-/// Why `run` is started, unless a person approved it.
+/// Returns the trigger of a destroy without an approved plan.
 pub(super) fn trigger(case: &ReconcileCase<'_>, of: &str) -> Trigger {
     let failures = &case.history.failures;
     if facts::asked(case.tf, &case.history) {
@@ -118,7 +118,7 @@ pub(super) fn trigger(case: &ReconcileCase<'_>, of: &str) -> Trigger {
     }
 }
 
-/// Live values first, the pin as the fallback: a destroy script mended after the deletion counts.
+/// Returns the inputs of a destroy: live values first, then the pin. A destroy script fixed after the deletion takes effect.
 fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     let mut inputs = pin.inputs.clone();
     let seen = case.seen.found();
@@ -127,7 +127,7 @@ fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     inputs.secret_environment.extend(secret.cloned());
     inputs.environment = pin_fallback::environment(case.tf, seen, case.settings);
     inputs.scripts.clone_from(&seen.scripts);
-    // Another account than the pin's must be allowed, whoever changed the spec last.
+    // The allow lists must permit an account that differs from that of the pin.
     if allow_lists::account_refusal(case.tf, &case.seen.allowed, &case.seen.accounts).is_none() {
         inputs.service_account = run_inputs::service_account(case.tf).map(str::to_owned);
     }
@@ -141,7 +141,7 @@ fn live(case: &ReconcileCase<'_>, pin: &Pin) -> RunInputs {
     inputs
 }
 
-/// Who has a say in a destroy is not who has one in an apply.
+/// Sets the approval policy of a destroy, and clears the inputs that matter for an apply only.
 fn judged(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.approval = approval::inputs(case.tf, true);
     inputs.approval.restored = restore::at(&case.history);
@@ -152,8 +152,7 @@ fn judged(case: &ReconcileCase<'_>, inputs: &mut RunInputs) {
     inputs.applied_before = facts::says_applied(case.tf);
 }
 
-/// The backend as the resource has it, if that is still the one of the pin: only then are its
-/// credentials those of the state.
+/// Returns the live backend if its type and configuration are those of the pin: only then do its credentials match the state.
 fn same_backend(
     case: &ReconcileCase<'_>,
     seen: &InputsSeen,
@@ -165,7 +164,7 @@ fn same_backend(
         .filter(|live| (&live.kind, &live.config) == (&pinned.kind, &pinned.config))
 }
 
-/// The state may have grown since the pin was written.
+/// Adds state slots that were created after the pin was written.
 fn slots(tf: &Terraform, current: &RunRecord, inputs: &mut RunInputs) {
     if let Some(managed) = &mut inputs.backend.managed {
         let wanted = run_inputs::managed_state(&tf.name_any(), run_inputs::slots(current));

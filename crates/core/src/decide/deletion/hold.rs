@@ -1,4 +1,4 @@
-//! What stands against a destroy, because a person wants it so.
+//! Summaries and messages of deleted resources that destroy nothing.
 
 use alustan_api::{Terraform, names};
 use kube::ResourceExt;
@@ -8,7 +8,7 @@ use crate::decide::{restore, state_volume};
 use crate::model::case::ReconcileCase;
 use crate::model::summary::{DELETION_PROTECTED, SUSPENDED, Summary, how_to_abandon, patch};
 
-/// A deleted resource that waits until it is no longer protected.
+/// Returns the summary of a deleted resource with `spec.deletionProtection`.
 pub(crate) fn protected(tf: &Terraform) -> Summary {
     let message = format!(
         "spec.deletionProtection is true, so the deleted resource waits, and nothing is run or \
@@ -19,7 +19,7 @@ pub(crate) fn protected(tf: &Terraform) -> Summary {
     Summary::stalled(DELETION_PROTECTED, message)
 }
 
-/// A deleted resource that waits until runs may begin again.
+/// Returns the summary of a deleted resource with `spec.suspend`.
 pub(crate) fn suspended(tf: &Terraform) -> Summary {
     let message = format!(
         "spec.suspend is true, so the deleted resource waits, and nothing is destroyed; to go on: \
@@ -30,7 +30,7 @@ pub(crate) fn suspended(tf: &Terraform) -> Summary {
     Summary::stalled(SUSPENDED, message)
 }
 
-/// What stays where nothing is destroyed.
+/// Describes the objects that are kept without a destroy.
 pub(crate) fn left(case: &ReconcileCase<'_>) -> String {
     let state = managed_state(case).or_else(|| {
         let volume = state_volume::may_hold_state(case.tf, case.seen);
@@ -41,7 +41,7 @@ pub(crate) fn left(case: &ReconcileCase<'_>) -> String {
     format!("what it manages is left as it is, and so is its state{state}{unsaved}")
 }
 
-/// What stays of a resource whose record cannot be read.
+/// Describes the objects that are kept if the run record cannot be read.
 pub(crate) fn unreadable(tf: &Terraform) -> String {
     format!(
         "the run record cannot be read: managed objects, state and run record are left as they are {}",
@@ -49,7 +49,7 @@ pub(crate) fn unreadable(tf: &Terraform) -> String {
     )
 }
 
-/// Where the state is left that a run could not save, and how to save it, as the end of a message.
+/// Place of an unsaved state and the command to save it, as the end of a message.
 fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
     let name = case.tf.name_any();
     let on_volume = state_volume::may_hold_unsaved(case.seen, &case.history);
@@ -71,8 +71,7 @@ fn unsaved(case: &ReconcileCase<'_>) -> Option<String> {
     ))
 }
 
-/// Where the state is, if it is a managed one: the pin knows, and without it the record tells
-/// whether one was made.
+/// Place of the managed state, from the pin. Without a pin, the record shows whether state Secrets were created.
 pub(crate) fn managed_state(case: &ReconcileCase<'_>) -> Option<String> {
     let pin = case.seen.pin.as_ref();
     let managed = pin.map_or(case.current.state_made, |pin| {

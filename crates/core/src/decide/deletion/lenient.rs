@@ -1,5 +1,4 @@
-//! A deleted resource that this version of the operator cannot read: its metadata, what of it can
-//! be read, and the pin for the rest (rule 13).
+//! Deleted resources that this version of the operator cannot parse: metadata, readable fields, and the pin for the rest (rule 13).
 
 use alustan_api::run::Pin;
 use alustan_api::{Terraform, TerraformSpec};
@@ -10,12 +9,11 @@ const APPROVAL: &str = "approval";
 const DESTROY: &str = "destroy";
 const PROTECTION: &str = "deletionProtection";
 
-/// What a person says here in words of another version is no leave to destroy anything.
+/// Fields that can prevent destroy. If one is unreadable, the resource counts as protected.
 const KEEPS: [&str; 3] = [PROTECTION, "deletionPolicy", "suspend"];
 
-/// The resource with this `metadata`, of which `stored` is what the API server has. Each field of
-/// the spec is the live one where that can be read, else the pin's; so is the status, if it can be
-/// read at all. `None` where not even a bare spec makes sense.
+/// Builds a resource from `metadata` and the object `stored` in the API server. Each field of the spec has its live value if that is
+/// readable, else that of the pin. Status is kept if it is readable. `None` if not even a minimal spec parses.
 pub fn parse_leniently(
     metadata: ObjectMeta,
     stored: &Value,
@@ -61,7 +59,7 @@ pub fn parse_leniently(
     })
 }
 
-/// `spec` in which a person is asked before anything is destroyed, if one `is_wanted`.
+/// Returns `spec`, with `approval.destroy: Manual` if `is_wanted`. `None` if the result is unreadable.
 fn asked(mut spec: Map<String, Value>, is_wanted: bool) -> Option<Map<String, Value>> {
     let approval = spec.entry(APPROVAL).or_insert_with(|| json!({}));
     if is_wanted {
@@ -79,7 +77,7 @@ fn is_readable(spec: &Map<String, Value>) -> bool {
     read(spec).is_some()
 }
 
-/// The least that is a spec.
+/// Returns the minimal valid spec.
 fn bare() -> Map<String, Value> {
     let bare = json!({
         "gitRepo": {"url": "https://unknown.invalid/"},

@@ -1,5 +1,5 @@
-//! Live values first, the pin for what is gone (rule 13): item by item, so that a destroy goes the
-//! same way whatever is left of what the spec names.
+//! Live values first, then the pin (rule 13). Each value falls back separately, so that destroy works with any subset of the referenced
+//! objects.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,7 @@ use crate::objects::prepare;
 use crate::observed::{InputsSeen, RecordSeen, Seen};
 use crate::settings::Settings;
 
-/// `seen` with everything that the spec of the deleted `tf` names, and what of it is gone as the
-/// pin of what exists has it.
+/// Returns `seen` with all inputs that the spec of the deleted `tf` references. Missing values come from the pin of the last apply.
 pub(super) fn filled(tf: &Terraform, seen: &Seen, attempted: i64) -> Seen {
     let mut seen = seen.clone();
     if let Some(pin) = &seen.pin {
@@ -56,8 +55,7 @@ fn fill_scripts(tf: &Terraform, found: &mut ScriptTexts, pinned: &ScriptTexts) {
     fill(&scripts.destroy, &mut found.destroy, &pinned.destroy);
 }
 
-/// What the registry is asked with for the deleted `tf`, where its Secret cannot be used: the docker
-/// configuration in the `pin` of what exists.
+/// Returns the docker configuration in the `pin` of the last apply, for registry requests of the deleted `tf` without a usable Secret.
 pub fn docker_config<'a>(
     tf: &Terraform,
     record: Option<&RecordSeen>,
@@ -70,7 +68,7 @@ pub fn docker_config<'a>(
     pin.docker_config.as_deref()
 }
 
-/// Where the registry's Secret is gone, one is derived from the pin.
+/// Replaces a missing registry Secret by the docker configuration of the pin.
 fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
     let named = tf.spec.container_registry.secret_ref.is_some();
     if named && found.docker_config.is_none() {
@@ -79,8 +77,8 @@ fn fill_registry(tf: &Terraform, found: &mut InputsSeen, pin: &Pin) {
     }
 }
 
-/// The environment of runs in place of Secrets that are gone. As in any container, a Secret that is
-/// named later goes before it, and so does what the `settings` say.
+/// Returns the environment that replaces deleted Secrets. As in any container, later Secrets override earlier ones. Variables from
+/// `settings` override all Secrets.
 pub(super) fn environment(
     tf: &Terraform,
     filled: &InputsSeen,
