@@ -1,4 +1,4 @@
-//! What to do with a resource, given what was seen of its world: the operator's behaviour.
+//! Decides the next steps and the status of a resource from the observed state. No client, no clock, no async.
 
 pub mod allow_lists;
 pub mod approval;
@@ -43,10 +43,10 @@ use crate::settings::Settings;
 use crate::status::render::{ImageView, View};
 use crate::step::{Decision, Keep, Start, Step, Swap};
 
-/// How many finished runner Jobs stay for `kubectl logs`.
+/// Maximum number of finished runner Jobs kept for `kubectl logs`.
 const KEPT_JOBS: usize = 3;
 
-/// What to do with `tf` at `now`.
+/// Returns the decision for `tf` at `now`: writes, an optional queued start, status and requeue time.
 pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let asking = allow_lists::asks_before_destroy(tf, &seen.allowed);
     let tf = asking.as_ref().unwrap_or(tf);
@@ -94,9 +94,8 @@ pub fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) 
     case.decide()
 }
 
-/// Finished Jobs beyond the last few: their reports are in the status. That of a plan that waits for
-/// approval stays: its log is what is approved. A Job that lingers is deleted at once, since its
-/// sidecars would run forever.
+/// Deletes finished Jobs beyond [`KEPT_JOBS`]; their reports are in status. The Job of the pending plan is kept, because its log shows the
+/// plan to approve. A lingering Job is deleted at once, because its sidecars never end.
 fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
     let current = &case.current;
     let waits = case.history.pending.as_ref().map(|plan| plan.run);
@@ -118,13 +117,13 @@ fn old_jobs(case: &ReconcileCase<'_>) -> Vec<Step> {
         .collect()
 }
 
-/// What comes next for a [`Target`].
+/// Next action for a [`Target`].
 enum Next {
-    /// A run.
+    /// Starts a run.
     Run(Box<Wanted>, RunKind, Trigger),
-    /// An image, while inputs of the run are missing.
+    /// Builds the image while inputs of the run are missing.
     Image(Summary),
-    /// Nothing, until the given moment or until something changes.
+    /// Waits until the timestamp or a change.
     Rest(Summary, Option<Timestamp>),
 }
 
@@ -173,7 +172,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// What comes next for `target`, whether its image is there or not.
+    /// Returns the next action for `target`, independent of its image.
     fn next(&self, target: &Target) -> Next {
         let wanted = match &target.wanted {
             Ok(wanted) => wanted,
@@ -185,7 +184,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Nothing runs: the image is the one of the last run.
+    /// Returns the decision while no run is due. Status shows the image of the last run.
     fn resting(mut self, situation: &Summary, at: Option<Timestamp>) -> Decision {
         self.note_wait(&self.seen.stack.health_checks);
         let digest = self.last_digest();
@@ -194,14 +193,14 @@ impl ReconcileCase<'_> {
         decision
     }
 
-    /// The digest of the image that the last run had.
+    /// Returns the image digest of the last run. `None` if it ran in a base image.
     fn last_digest(&self) -> Option<String> {
         let run = self.current.run.as_ref().filter(|run| !run.unpack)?;
         let (_, digest) = run.image.split_once('@')?;
         Some(digest.to_owned())
     }
 
-    /// Who recorded the last run may have ended before its report was removed.
+    /// Resets the report of a recorded run. The replica that recorded the run may have stopped before its reset.
     fn clear_report(&mut self) {
         let RecordSeen {
             record,
@@ -216,7 +215,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Who comes after us tells what is due, and does not tell again what was told.
+    /// Stores the notifications in the history, so that the next leader sends the pending ones and does not repeat the sent ones.
     fn remember_notices(&mut self) {
         if self.history.notices != self.seen.notices {
             self.history.notices.clone_from(&self.seen.notices);
@@ -224,7 +223,11 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// What is wanted, or why nobody can tell.
+    /// Returns the target.
+    ///
+    /// # Errors
+    ///
+    /// Returns the summary that explains why the target is unknown.
     pub(crate) fn target(&self) -> Result<Target, Summary> {
         self.target_of(self.source())
     }
@@ -292,7 +295,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// The base image, or why nobody knows it.
+    /// Returns the resolved base image; after a failed lookup, the last known one.
     fn base(&self) -> Result<PinnedImage, Summary> {
         match &self.seen.base {
             Answer::Known(base)
@@ -312,7 +315,11 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// The image for `source` on `base`, whose engine takes what `backend` tells it.
+    /// Returns the image for `source` on `base`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the engine in `base` needs `spec.engine.allowSwitch` or does not support the configuration of `backend`.
     fn runner(
         &self,
         source: &SourceSeen,
@@ -330,7 +337,8 @@ impl ReconcileCase<'_> {
         Ok(Runner { base, plan })
     }
 
-    /// Nobody tells when the owner of an account changes it.
+    /// Returns the summary of an allow list `refusal`. Requeues after [`CONFLICT`], because changes of `ServiceAccount`s do not requeue the
+    /// resource.
     fn not_allowed(&self, refusal: &Failure) -> Summary {
         let situation = match refusal.class {
             FailureClass::Transient => missing_input(refusal),
@@ -342,7 +350,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// What is wrong with the expressions of the spec, whatever they are about.
+    /// Validates the CEL expressions in `waitFor` and `healthChecks`.
     fn check_expressions(&self) -> Result<(), Summary> {
         let spec = &self.tf.spec;
         let lists = [
@@ -364,8 +372,8 @@ impl ReconcileCase<'_> {
         Ok(())
     }
 
-    /// That the state belongs to another resource. What a run told counts as long as the same would
-    /// run again: with another configuration the state may be elsewhere.
+    /// Returns the summary if the state belongs to another resource. A reported state address counts only while the config hash is
+    /// unchanged: another configuration may have its state elsewhere.
     fn conflict(&self, hash: &str) -> Option<Summary> {
         let last = self.current.run.as_ref();
         let same = last.is_some_and(|run| run.config_hash == hash) && !self.has_moved();
@@ -377,7 +385,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Whether the last run told of another state than the status, which was written before.
+    /// Whether the last run reported another state address than status, which was written before it.
     fn has_moved(&self) -> bool {
         let mut reports = self.history.reports.iter();
         let now = reports.find_map(|report| report.state_address.as_ref());
@@ -385,8 +393,8 @@ impl ReconcileCase<'_> {
         now.is_some() && before != Some(now)
     }
 
-    /// The repository has not answered yet, as after a restart, and may be out of reach: what was
-    /// ready is ready until somebody knows better.
+    /// Returns the status to keep while the repository has not answered, as after a restart or during an outage: a ready resource stays
+    /// ready.
     fn unchanged(&self) -> Option<TerraformStatus> {
         let unknown = match &self.seen.source {
             Answer::Pending => true,
@@ -434,13 +442,13 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// The status of a resource that waited before a restart, and of which nothing new is known yet.
+    /// Returns the status of a resource that waited before a restart and has no new observations.
     fn waits_as_before(&self) -> Option<TerraformStatus> {
         let asked = self.seen.source == Answer::Pending && self.seen.inputs.is_ok();
         self.waited().filter(|_| asked)
     }
 
-    /// The status of a resource that waits, and to which nothing happened since.
+    /// Returns the status of a waiting resource if nothing changed since.
     fn waited(&self) -> Option<TerraformStatus> {
         let news = self.current != self.record.record || facts::open_run(&self.current).is_some();
         let status = self.tf.status.as_ref().filter(|_| !news)?;
@@ -465,7 +473,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Whether the spec with the last known source is applied, and nothing failed since.
+    /// Whether the spec with the last known source is applied without a later failure.
     fn is_last_source_applied(&self) -> bool {
         let source = self.last_source().ok_or_else(fetching);
         let target = self.target_of(source);
@@ -473,8 +481,8 @@ impl ReconcileCase<'_> {
         wanted.is_ok_and(|wanted| self.is_applied(&wanted.config.hash))
     }
 
-    /// Returns the last known source, from status and pin, unless the spec has changed its repository, reference or path since. It may be
-    /// out of date: no run or build starts with it.
+    /// Returns the last known source from status and pin, unless the repository, reference or path in the spec changed since. It may be
+    /// outdated: no run or build starts with it.
     fn last_source(&self) -> Option<SourceSeen> {
         let told = self.tf.status.as_ref()?.source.as_ref()?;
         let pin = self.seen.pin.as_ref()?;
@@ -493,7 +501,11 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// The commit, or why there is none to work with.
+    /// Returns the source to use.
+    ///
+    /// # Errors
+    ///
+    /// Returns the summary of a pending or failed lookup without a usable last answer.
     fn source(&self) -> Result<SourceSeen, Summary> {
         let goes_on = facts::open_run(&self.current).is_some();
         match &self.seen.source {
@@ -513,8 +525,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// A base image is resolved once: a moved tag rebuilds nothing by itself (rule 1). Written
-    /// with the next swap of the record.
+    /// Stores the resolved base image in the history, with the next swap of the record. It is resolved once: a moved tag causes no build
+    /// (rule 1).
     pub(crate) fn remember_base(&mut self, base: PinnedImage) {
         if self.history.base.as_ref() != Some(&base) {
             self.history.base = Some(base);
@@ -539,7 +551,7 @@ impl ReconcileCase<'_> {
             self.steps.push(swap);
         }
         self.steps.extend(steps);
-        // What is ready is so with the image of its last run.
+        // A ready resource keeps the image of its last run in status.
         let unseen = waiting.quietly && situation.ready.is_none();
         let (plan, digest) = if unseen {
             (None, self.last_digest())
@@ -565,7 +577,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// What `next` is for, while it waits for its image.
+    /// Returns the queue class of `next` while its image is missing, and whether the wait is hidden from `Ready`.
     fn waiting_for_image(&self, next: &Next) -> Waits {
         match next {
             Next::Run(wanted, kind, trigger) => Waits {
@@ -579,7 +591,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// What is said while something `waits` because of `why`: what is applied stays so.
+    /// Returns the summary while the action of `waits` is delayed by `why`. If the configuration is applied, `Ready` does not change.
     fn meanwhile(&self, waits: Waits, why: &Summary) -> Summary {
         if !waits.quietly {
             return why.clone();
@@ -598,8 +610,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// There is no image, at least for now. Who waited before the registry was asked does so until it
-    /// answers; but what is ready may be so with something else than what is asked for.
+    /// Returns the decision without an image. A waiting resource keeps its status until the registry answers. A ready resource does not: it
+    /// may be ready with another configuration.
     fn asking(
         self,
         situation: &Summary,
@@ -612,7 +624,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Writes the memory.
+    /// Returns the step that writes record and history.
     pub(crate) fn remember(&self) -> Step {
         Step::SwapRecord(Box::new(Swap {
             record: self.current.clone(),
@@ -664,8 +676,8 @@ impl ReconcileCase<'_> {
         self.run(&run, Some(plan), Some(digest))
     }
 
-    /// Values are `missing`: what is applied stays so until somebody knows that there are others, or
-    /// until something else changed.
+    /// Returns the next action while input values are `missing`. An applied configuration stays ready until other values are known or
+    /// anything else changes.
     fn without_values(&self, own: &str, missing: &Summary) -> Next {
         let applied = self.history.applied.as_ref();
         let unchanged =
@@ -683,7 +695,8 @@ impl ReconcileCase<'_> {
         Next::Rest(situation, None)
     }
 
-    /// What to look at after the last run.
+    /// Returns the hint to the logs of the last run, as the end of a message. For a run that was not admitted: to the limits of the
+    /// namespace.
     pub(crate) fn last_logs(&self) -> String {
         let Some(report) = self.history.reports.first() else {
             return String::new();
@@ -696,7 +709,7 @@ impl ReconcileCase<'_> {
         format!("; see {}", logs(self.tf, &report.job))
     }
 
-    /// Starts `run` once there is room for it.
+    /// Queues `run`; it starts once a slot is free and the pod of the previous run has ended.
     pub(crate) fn run(
         mut self,
         run: &RunRequest,
@@ -797,7 +810,7 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// Whether both name the same module at the same reference.
+/// Whether both refer to the same module at the same reference.
 fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
     let GitRepo {
         url,
@@ -813,7 +826,7 @@ fn is_same_place(one: &GitRepo, other: &GitRepo) -> bool {
         && (path, include, submodules) == (&other.path, &other.include, &other.submodules)
 }
 
-/// Returns the situation while the repository has not answered.
+/// Returns the summary while the repository has not answered.
 fn fetching() -> Summary {
     Summary::busy(
         State::Pending,
@@ -822,8 +835,8 @@ fn fetching() -> Summary {
     )
 }
 
-/// Something that the spec names is not there. It is said before anything that may follow from it:
-/// without credentials repository and registry do not answer either.
+/// Returns the summary of a missing object that the spec references. It precedes failures of repository and registry, which may follow from
+/// missing credentials.
 fn missing_input(failure: &Failure) -> Summary {
     Summary {
         state: State::Pending,
@@ -831,7 +844,7 @@ fn missing_input(failure: &Failure) -> Summary {
     }
 }
 
-/// Whether a resource waits for something else than its own work.
+/// Whether the resource waits for another object.
 fn is_blocked(status: &TerraformStatus) -> bool {
     status.state == State::Pending && ready_is(status, "False")
 }
@@ -845,7 +858,7 @@ fn ready_is(status: &TerraformStatus, value: &str) -> bool {
     conditions.any(|it| it.type_ == "Ready" && it.status == value)
 }
 
-/// The earlier of two moments.
+/// Returns the earlier of two timestamps.
 fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     one.into_iter().chain(other).min()
 }

@@ -1,4 +1,4 @@
-//! A run that goes on: what is said of it, and what is done about one that cannot start.
+//! Active runs: status, cancellation, and startup timeouts.
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{RunKind, RunPhase, RunRecord, RunSpec};
@@ -15,15 +15,15 @@ use crate::model::{admission, progress};
 use crate::observed::{IMAGE_PULL, Waiting};
 use crate::step::{Decision, Step, Swap};
 
-/// How long a pod may take to start before people are told: its image may be large.
+/// Startup time after which a pod without a reported obstacle is shown as slow. Large images take long to pull.
 const SLOW_POD: SignedDuration = SignedDuration::from_mins(2);
-/// The same where nobody says what keeps it.
+/// Startup timeout of a pod without a reported obstacle.
 const GIVE_UP_SLOWLY: SignedDuration = SignedDuration::from_mins(20);
-/// How long after its time limits a run may need to end: the grace period of its pod, and much more.
+/// Time after its time limits in which a run must end. Exceeds the grace period of its pod by far.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(30);
 
 impl ReconcileCase<'_> {
-    /// `run` goes on: it is helped along, and a changed spec waits for it.
+    /// Returns the decision while `run` is active: completes its objects or cancels it. A changed spec waits for the end of the run.
     pub(crate) fn active(mut self, run: &RunSpec, target: Result<Target, Summary>) -> Decision {
         let wanted = target.as_ref().ok().map(|target| &target.wanted);
         let hash = wanted.and_then(|it| Some(&it.as_ref().ok()?.config.hash));
@@ -31,7 +31,7 @@ impl ReconcileCase<'_> {
             Some(hash) => (*hash == run.config_hash, *hash != run.config_hash),
             None => (false, false),
         };
-        // A Job that cannot be created would be in the way of the steps that cancel its run.
+        // A rejected CreateJob step would block the later steps, which cancel the run. So `help` is skipped.
         let is_replaced = changed && self.seen.job.is_none() && self.starting().is_some();
         if is_replaced || self.is_overruled(run) {
             self.cancel(&run.job, None);
@@ -59,8 +59,8 @@ impl ReconcileCase<'_> {
         self.done(&situation, plan.as_ref(), digest)
     }
 
-    /// Whether `run` has not changed anything yet, and somebody else has a say in it by now, or its
-    /// approval was taken back.
+    /// Whether the approval of `run` no longer holds and it has not changed anything yet: the approval policy changed, or the approval was
+    /// withdrawn.
     pub(crate) fn is_overruled(&self, run: &RunSpec) -> bool {
         let judged_by = approval::judged_by(self.tf, run.destroys);
         let inputs = self.record.inputs.as_ref();
@@ -71,7 +71,7 @@ impl ReconcileCase<'_> {
         overruled && self.current.phase < RunPhase::Applying
     }
 
-    /// Nothing begins. `run`, which has not changed anything, is cancelled.
+    /// Returns the decision of a suspended resource: starts nothing and cancels `run`, which has not changed anything.
     pub(crate) fn suspended(
         mut self,
         run: Option<&RunSpec>,
@@ -98,8 +98,7 @@ impl ReconcileCase<'_> {
         self.done(&situation, None, None)
     }
 
-    /// What is said while a run goes on. One that is about drift alone, and for what is still
-    /// wanted, leaves `Ready` as it is (rule 7).
+    /// Returns the summary of the active run. A drift check or correction of the applied configuration leaves `Ready` unchanged (rule 7).
     pub(crate) fn running(&self, quiet: bool) -> Summary {
         let Some(run) = &self.current.run else {
             return Summary::busy(State::Pending, "AwaitingProcessing", "Awaiting processing");
@@ -126,7 +125,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// When the run that goes on must be over: its time limits, and the time to end in good order.
+    /// Returns the deadline of the active run: claim time, time limits of plan and change, and [`OVERDUE`].
     fn due(&self) -> Option<Timestamp> {
         let run = self.current.run.as_ref()?;
         let limits = self.record.inputs.as_ref()?.timeouts;
@@ -135,7 +134,7 @@ impl ReconcileCase<'_> {
             RunKind::Plan | RunKind::Apply | RunKind::Drift => limits.apply,
         };
         let limits = i64::try_from(limits.plan.saturating_add(change)).unwrap_or(i64::MAX);
-        // A report may name any time.
+        // A forged report may contain any time.
         let claim = self.current.claimed_by.as_ref();
         claim
             .map(|claim| claim.at)
@@ -146,8 +145,8 @@ impl ReconcileCase<'_> {
             .ok()
     }
 
-    /// A run that is not over although its own deadlines have passed long ago: its node is gone,
-    /// and nobody else may take its place before that is certain.
+    /// Returns the message of a run past its deadline, for example after the loss of its node. No other run starts before its pod has
+    /// certainly ended.
     pub(crate) fn overdue(&self) -> Option<String> {
         let run = self.current.run.as_ref()?;
         self.due().filter(|due| *due <= self.now)?;
@@ -162,7 +161,7 @@ impl ReconcileCase<'_> {
         ))
     }
 
-    /// The run that goes on, in words.
+    /// Describes the active run and how to follow its log.
     pub(crate) fn what_runs(&self) -> String {
         let Some(run) = &self.current.run else {
             return String::new();
@@ -180,7 +179,7 @@ impl ReconcileCase<'_> {
         )
     }
 
-    /// The current run, if no pod has claimed it yet.
+    /// Returns the current run if no pod has claimed it yet.
     fn starting(&self) -> Option<&RunSpec> {
         let RunRecord {
             phase,
@@ -192,8 +191,7 @@ impl ReconcileCase<'_> {
         run.as_ref().filter(|_| unclaimed)
     }
 
-    /// When to look at the run that goes on, if nothing happens: whether its pod is there, or why it
-    /// is not over.
+    /// Returns the requeue time of the active run without events: the next startup timeout, or its deadline.
     pub(crate) fn look_due(&self) -> Option<Timestamp> {
         let Some(run) = self.starting() else {
             return self.due().filter(|due| self.now < *due);
@@ -207,7 +205,7 @@ impl ReconcileCase<'_> {
             .min()
     }
 
-    /// Whether `run` waits for an image that it can do without: a destroy has the base image.
+    /// Whether `run` can do without the image that cannot be pulled: a destroy falls back to the base image.
     fn has_another_way(&self, run: &RunSpec, why: &Waiting) -> bool {
         let pin = self.seen.pin.as_ref();
         let way = pin.is_some_and(|pin| pin.base.is_some() && pin.artifact.is_some());
@@ -221,7 +219,7 @@ impl ReconcileCase<'_> {
         waits_since(run.started_at, scheduled_at, self.now)
     }
 
-    /// What keeps the pod of the current run from starting, and until when that is waited for.
+    /// Returns the obstacle to the start of the pod and the timestamp at which the run is cancelled.
     fn obstacle(&self, run: &RunSpec) -> Option<(Waiting, Timestamp)> {
         if let Some(refused) = &self.seen.refused {
             return Some((refused.clone(), self.now));
@@ -252,9 +250,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// A run that cannot start is waited for only so long, and no longer at all once what it is
-    /// for has `changed`: then it is cancelled, which it cannot object to, and tried again like
-    /// after any other fault of the world.
+    /// Returns the summary of a run that cannot start. Cancels it after the startup timeout, or at once if the configuration has `changed`.
+    /// No pod has claimed it, so the cancellation interrupts nothing. A timeout is a transient failure and is retried.
     pub(crate) fn stuck(&mut self, changed: bool) -> Option<Summary> {
         let run = self.starting()?.clone();
         let (number, trigger) = (self.current.number, &run.trigger);
@@ -296,8 +293,8 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Swaps `cancel` in, from where on the run cannot begin to change anything. Then its pod is
-    /// told to end: a plan may take long, and one that cannot start would take for ever.
+    /// Sets `cancel` in run record and report; from then on, the run cannot start to apply. Then deletes the Job: a plan may take long, and
+    /// a pod that cannot start never ends.
     pub(crate) fn cancel(&mut self, job: &str, given_up: Option<Failure>) {
         if !self.current.cancel {
             self.current.cancel = true;
@@ -313,7 +310,7 @@ impl ReconcileCase<'_> {
         self.delete_job(job);
     }
 
-    /// Ends the pod of the current run, gently.
+    /// Deletes the Job of the current run. Its pod gets SIGTERM and its grace period.
     pub(crate) fn delete_job(&mut self, name: &str) {
         let job = self.seen.job.as_ref().filter(|job| !job.finished);
         self.steps.extend(job.map(|job| Step::DeleteJob {
@@ -324,7 +321,7 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// That nothing begins, and how to go on.
+/// Describes the suspension and the command to resume.
 pub(crate) fn suspension(tf: &Terraform) -> String {
     let go_on = patch(tf, &json!({ "suspend": false }));
     format!("suspended: no run begins; to go on: {go_on}")

@@ -1,6 +1,6 @@
-//! What resources may use, as who runs the operator says: the `ConfigMap` `alustan-allowed`. The policy
-//! of the same name (`deploy/kustomize/components/allow-lists/policy.yaml`) asks the same at admission; here
-//! it is asked again, of what was there before, or came by another way. Pure.
+//! Checks resources against the allow lists in ConfigMap `alustan-allowed`. The admission policy of the same name
+//! (`deploy/kustomize/components/allow-lists/policy.yaml`) enforces the same rules. This check also covers resources that are older than
+//! the policy or bypassed it. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::model::allow_list::{Allowed, is_in_registry, is_in_repository, names};
 use crate::observed::AccountSeen;
 
-/// The fields that name a `ServiceAccount`, and the names.
+/// Returns each field that references a ServiceAccount, with its value.
 pub fn accounts(tf: &Terraform) -> impl Iterator<Item = (&'static str, &str)> {
     let registry = &tf.spec.container_registry;
     let runner = tf.spec.runner.as_ref();
@@ -27,7 +27,7 @@ pub fn accounts(tf: &Terraform) -> impl Iterator<Item = (&'static str, &str)> {
         .filter_map(|(field, name)| Some((field, name?)))
 }
 
-/// Why nothing may be built or run for `tf`. Of its `accounts` it is known what was seen of them.
+/// Returns the violation that prevents builds and runs of `tf`. `accounts`: observed `ServiceAccount`s, by name.
 pub fn refusal(
     tf: &Terraform,
     allowed: &Allowed,
@@ -41,7 +41,7 @@ pub fn refusal(
         })
 }
 
-/// Why the runs of `tf` may not have the account that it names for them.
+/// Returns the violation of the ServiceAccount that `tf` names for its runs.
 pub(crate) fn account_refusal(
     tf: &Terraform,
     allowed: &Allowed,
@@ -52,8 +52,7 @@ pub(crate) fn account_refusal(
     account(tf, named, allowed, accounts)
 }
 
-/// The deleted `tf` with a person asked before it is destroyed, where one must be and its spec does not
-/// say so.
+/// Returns the deleted `tf` with `approval.destroy: Manual` if the allow lists require it and its spec lacks it.
 pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<Terraform> {
     let deleted = tf.metadata.deletion_timestamp.is_some();
     (deleted && must_ask(tf, allowed)).then(|| {
@@ -63,8 +62,8 @@ pub(crate) fn asks_before_destroy(tf: &Terraform, allowed: &Allowed) -> Option<T
     })
 }
 
-/// Whether `tf` does not have a person asked before it is destroyed, and should. Nobody can be asked about a
-/// script: what it would destroy is in no plan.
+/// Whether the allow lists require approval of destroy and the spec of `tf` lacks it. Destroy scripts are exempt: their changes are in no
+/// plan.
 fn must_ask(tf: &Terraform, allowed: &Allowed) -> bool {
     let scripts = tf.spec.scripts.as_ref();
     let by_script = scripts.is_some_and(|scripts| scripts.destroy.is_some());

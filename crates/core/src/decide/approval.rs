@@ -1,4 +1,4 @@
-//! Plans that wait for a person (rules 5 and 6): who has a say, what is approved, what is said.
+//! Approval of plans (rules 5 and 6).
 
 use alustan_api::report::{ChangeSet, PlanAsks};
 use alustan_api::run::{
@@ -15,7 +15,7 @@ use crate::digest;
 use crate::model::case::ReconcileCase;
 use crate::model::summary::{differences, logs, patch};
 
-/// Who has a say in what a run of `tf` applies or, where it `destroys`, takes away.
+/// Returns the approval inputs of a run. `destroys`: for a destroy instead of an apply.
 pub fn inputs(tf: &Terraform, destroys: bool) -> ApprovalInputs {
     ApprovalInputs {
         manual: mode(tf, destroys) == ApprovalMode::Manual,
@@ -36,7 +36,7 @@ fn mode(tf: &Terraform, destroys: bool) -> ApprovalMode {
     }
 }
 
-/// Rules judge what is applied; whether everything is destroyed, `approval.destroy` says alone.
+/// Returns the approval rules of a run. They apply to changes only; `approval.destroy` alone decides about destroy.
 fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
     if destroys {
         Vec::new()
@@ -45,7 +45,7 @@ fn rules(tf: &Terraform, destroys: bool) -> Vec<alustan_api::ApprovalRule> {
     }
 }
 
-/// Whether the spec asks for an approval of plans of `tf`.
+/// Whether plans of `tf` may need approval.
 pub fn may_ask(tf: &Terraform, destroys: bool) -> bool {
     let is_auto = mode(tf, destroys) == ApprovalMode::Auto;
     !is_auto || !rules(tf, destroys).is_empty() || adopts(tf, destroys)
@@ -55,7 +55,8 @@ fn adopts(tf: &Terraform, destroys: bool) -> bool {
     crate::model::orphans::adopts(tf) && !destroys
 }
 
-/// A digest of who has a say, 12 characters; empty with the defaults of `spec.approval`.
+/// Returns the digest of the approval policy: 12 hexadecimal characters, or empty with the defaults of `spec.approval` and without
+/// adoption.
 pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
     let allows = tf.spec.approval.emptying == EmptyingPolicy::Allow && !destroys;
     if !may_ask(tf, destroys) && !allows {
@@ -71,7 +72,7 @@ pub fn judged_by(tf: &Terraform, destroys: bool) -> String {
     digest.chars().take(12).collect()
 }
 
-/// The kind of run that is started where something is to be changed and nothing is approved.
+/// Returns the kind of run for pending changes without an approved plan.
 pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
     match (mode(tf, destroys), destroys) {
         (ApprovalMode::Manual, _) => RunKind::Plan,
@@ -80,7 +81,7 @@ pub fn kind(tf: &Terraform, destroys: bool) -> RunKind {
     }
 }
 
-/// What failures are counted against: other rules are worth a try of their own.
+/// Returns the key of the failure counter of a run. A changed approval policy starts a new counter.
 pub fn subject(config_hash: &str, judged_by: &str) -> String {
     if judged_by.is_empty() {
         config_hash.to_owned()
@@ -89,12 +90,12 @@ pub fn subject(config_hash: &str, judged_by: &str) -> String {
     }
 }
 
-/// What failures of `run` are counted against.
+/// Returns the key of the failure counter of `run`.
 pub(crate) fn subject_of(run: &RunSpec) -> String {
     subject(&run.config_hash, &run.judged_by)
 }
 
-/// The plan that waits for a person, as the run that made it reports it.
+/// Returns the pending plan that `run` reported.
 pub(crate) fn pend(run: &RunSpec, number: i64, asks: PlanAsks, now: Timestamp) -> PendingPlan {
     PendingPlan {
         id: asks.id,
@@ -106,7 +107,7 @@ pub(crate) fn pend(run: &RunSpec, number: i64, asks: PlanAsks, now: Timestamp) -
     }
 }
 
-/// The plan that waits for a person: it is still what is wanted, and the same people have a say.
+/// Returns the pending plan if config hash and approval policy are unchanged.
 pub fn pending<'a>(
     tf: &Terraform,
     history: &'a History,
@@ -120,12 +121,12 @@ pub fn pending<'a>(
         .filter(|it| it.config_hash == config_hash && it.judged_by == judged_by)
 }
 
-/// Whether a person approved `plan`.
+/// Whether `spec.approval.plan` approves `plan`.
 pub fn is_approved(tf: &Terraform, plan: &PendingPlan) -> bool {
     tf.spec.approval.plan.as_ref() == Some(&plan.id)
 }
 
-/// `inputs` of the run that applies `plan`, which a person approved.
+/// Adds the approval of `plan` to the `inputs` of the run that applies it.
 pub(crate) fn approve(inputs: &mut ApprovalInputs, plan: &PendingPlan) {
     inputs.approved = Some(ApprovedPlan {
         id: plan.id.clone(),
@@ -133,14 +134,14 @@ pub(crate) fn approve(inputs: &mut ApprovalInputs, plan: &PendingPlan) {
     });
 }
 
-/// Why a run is started that applies `plan`.
+/// Returns the trigger of the run that applies `plan`.
 pub(crate) fn trigger(plan: &PendingPlan) -> Trigger {
     Trigger::Approval {
         plan: plan.id.clone(),
     }
 }
 
-/// The approval that stands in `tf`: who gave it and when, as far as the API server knows.
+/// Returns the record of the approval in `tf`, with user, field manager and time as far as the API server knows them.
 pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiven {
     let entry = tf
         .managed_fields()
@@ -155,7 +156,7 @@ pub(crate) fn given(tf: &Terraform, plan: &PendingPlan, run: i64) -> ApprovalGiv
     }
 }
 
-/// Whether `entry` is of the one who set `spec.approval.plan`
+/// Whether `entry` is of the field manager that set `spec.approval.plan`
 /// (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
 pub fn sets_approval(entry: &ManagedFieldsEntry) -> bool {
     let fields = entry.fields_v1.as_ref();
@@ -163,8 +164,7 @@ pub fn sets_approval(entry: &ManagedFieldsEntry) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// What is said of `plan` while it waits: what it would do, why a person is asked, and how to
-    /// say yes.
+    /// Returns the message of a pending plan: changes, reasons for the approval, and the command to approve.
     pub(crate) fn asks(&self, plan: &PendingPlan) -> String {
         let (name, namespace) = (self.tf.name_any(), self.tf.namespace().unwrap_or_default());
         let report = self.history.report(plan.run);
@@ -187,7 +187,7 @@ impl ReconcileCase<'_> {
                 alustan_api::names::plan(&name)
             )
         });
-        // The name of an earlier approver cannot stay with another plan.
+        // Another plan must not keep the name of an earlier approver.
         let approval = match self.tf.spec.approval.by {
             Some(_) => json!({ "plan": plan.id, "by": null }),
             None => json!({ "plan": plan.id }),
@@ -200,7 +200,7 @@ impl ReconcileCase<'_> {
         )
     }
 
-    /// An approval that is not for `plan`.
+    /// Describes an approval of another plan than `plan`.
     fn wrong_approval(&self, plan: &PendingPlan) -> String {
         let used = self.history.approved.as_ref().map(|it| &it.plan);
         match &self.tf.spec.approval.plan {
@@ -215,7 +215,7 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// A change set with what is destroyed named and counted first.
+/// Describes a change set, number of destroyed objects first.
 fn dangerous_first(changes: &ChangeSet) -> String {
     let destroys = match changes.destroy {
         0 => String::new(),

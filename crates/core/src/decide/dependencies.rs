@@ -1,5 +1,4 @@
-//! What a resource waits for before it runs, before it is destroyed, and before it is ready
-//! (rules 13 and 14).
+//! Conditions of other objects for apply, destroy and readiness (rules 13 and 14).
 
 use alustan_api::conditions::{Kind, Verdict};
 use alustan_api::report::{Failure, FailureClass};
@@ -12,14 +11,14 @@ use crate::model::case::ReconcileCase;
 use crate::model::summary::{Summary, how_to_abandon};
 use crate::observed::{DependencySeen, StackSeen, Standing, TestSeen};
 
-/// The reason of one that depends on a resource, in the way of its destruction.
+/// Reason in `status.blockedBy` of a dependent that prevents destroy.
 const DEPENDENT: &str = "Dependent";
-/// How often objects that nobody could watch are looked at anew.
+/// Requeue interval for objects that cannot be watched.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
-/// How many names are told.
+/// Maximum number of names in a message.
 const NAMES: usize = 10;
 
-/// Whether `dependency` stands in the way, and why: reason and message.
+/// Returns reason and message if `dependency` is not ready.
 fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
     let DependencySeen {
         field,
@@ -41,7 +40,7 @@ fn in_the_way(dependency: &DependencySeen) -> Option<(&str, String)> {
     }
 }
 
-/// What `status.blockedBy` says.
+/// Returns `status.blockedBy`.
 pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
     let dependencies = seen.dependencies.iter().filter_map(|it| {
         let reason = match &it.standing {
@@ -61,7 +60,7 @@ pub(crate) fn blocked_by(seen: &StackSeen) -> Vec<BlockedBy> {
         .collect()
 }
 
-/// What the condition `DependenciesReady` says.
+/// Returns the condition `DependenciesReady`.
 pub(crate) fn dependencies_ready(seen: &StackSeen) -> Verdict {
     let kind = Kind::DependenciesReady;
     let mut dependencies = seen.dependencies.iter().filter_map(in_the_way);
@@ -84,8 +83,8 @@ fn failed(test: &TestSeen) -> Option<(&TestSeen, &Failure)> {
 }
 
 impl ReconcileCase<'_> {
-    /// What stands against a run that applies: what is missing, or objects that are waited for. Time
-    /// runs for those only while nothing else is missing.
+    /// Returns the summary that blocks an apply: a missing dependency, or a failing `waitFor` test. The timeout of a test starts once no
+    /// dependency is missing.
     pub(crate) fn blocked(&mut self) -> Option<Summary> {
         if let Some(missing) = self.missing_dependency() {
             self.note_wait(&[]);
@@ -97,7 +96,7 @@ impl ReconcileCase<'_> {
         Some(self.waits_for(test, failure, State::Pending))
     }
 
-    /// What stands against a run for values that changed: others of them may change soon.
+    /// Returns the summary that delays a run for changed inputs while more of them may change soon.
     pub(crate) fn unsettled(&self, trigger: &Trigger) -> Option<Summary> {
         let changing = self.seen.stack.changing.as_ref()?;
         let Trigger::Input { of } = trigger else {
@@ -114,7 +113,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// What is missing: dependencies, or values that are not there yet.
+    /// Returns the summary of a missing dependency or value.
     pub(crate) fn missing_dependency(&self) -> Option<Summary> {
         let stack = &self.seen.stack;
         let mut dependencies = stack.dependencies.iter().filter_map(in_the_way);
@@ -130,8 +129,7 @@ impl ReconcileCase<'_> {
         Some(refused(missing, self.now))
     }
 
-    /// What stands against destroying what exists: those that depend on it, and objects that must be
-    /// gone.
+    /// Returns the summary that blocks destroy: dependents, or a failing `destroyWaitFor` test.
     pub(crate) fn destroy_blocked(&mut self) -> Option<Summary> {
         let stack = &self.seen.stack;
         if !stack.dependents.is_empty() {
@@ -165,7 +163,7 @@ impl ReconcileCase<'_> {
         Some(self.waits_for(test, failure, State::Destroying))
     }
 
-    /// What keeps the resource from being ready, although it is applied.
+    /// Returns the summary of an applied resource with a failing health check.
     pub(crate) fn sick(&self) -> Option<Summary> {
         self.history.applied.as_ref()?;
         let (test, failure) = self.seen.stack.health_checks.iter().find_map(failed)?;
@@ -216,7 +214,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// When `test` has failed for too long.
+    /// Returns the timestamp at which `test` times out.
     fn due_of(&self, test: &TestSeen) -> Timestamp {
         let waiting = self.history.waiting.as_ref();
         let since = waiting
@@ -226,7 +224,7 @@ impl ReconcileCase<'_> {
         due.unwrap_or(Timestamp::MAX)
     }
 
-    /// Notes which of `tests` fails first, if that is news: since when cannot be seen again.
+    /// Stores the first failing test of `tests` and the current time, if the test changed: the start of the wait cannot be observed later.
     pub(crate) fn note_wait(&mut self, tests: &[TestSeen]) {
         let field = tests.iter().find_map(failed).map(|(test, _)| &test.field);
         let noted = self.history.waiting.as_ref().map(|it| &it.field);

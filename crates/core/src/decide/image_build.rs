@@ -1,4 +1,4 @@
-//! From the answers of repository and registry to the runner image, or to what stands in its way.
+//! Image lookup and builds.
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Failures, History, Pin};
@@ -18,28 +18,28 @@ use crate::observed::{Answer, BuildSeen, BuildState, IMAGE_MISSING, Seen, Source
 use crate::settings::Settings;
 use crate::step::{Object, Step, Swap};
 
-/// How long a registry may take to tell the digest of what was pushed.
+/// Time in which a registry must return the digest of a pushed image.
 const PUSHED: SignedDuration = SignedDuration::from_mins(1);
 
-/// Where the image is.
+/// Availability of an image.
 #[derive(Clone)]
 pub(crate) enum Image {
-    /// In the registry, by this digest.
+    /// In the registry, with this digest.
     Ready(String),
-    /// Not yet, or not at all: what is done about it.
+    /// Not in the registry yet.
     Missing(Box<Missing>),
 }
 
-/// What is done about an image that is not there.
+/// Steps and summary of a missing image.
 #[derive(Clone)]
 pub(crate) struct Missing {
-    /// The writes.
+    /// Immediate writes.
     pub(crate) steps: Vec<Step>,
-    /// The writes that begin a build, once there is room for it.
+    /// Writes that start a build, once a slot is free.
     pub(crate) start: Vec<Step>,
-    /// What goes on.
+    /// Summary for status.
     pub(crate) situation: Summary,
-    /// The controller's memory, where a failed build changed it.
+    /// The history, if a failed or requested build changed it.
     pub(crate) history: Option<History>,
 }
 
@@ -52,13 +52,13 @@ fn missing(steps: Vec<Step>, situation: Summary) -> Image {
     }))
 }
 
-/// The runner image of `tf` with `digest`.
+/// Returns the reference of the runner image of `tf` with `digest`.
 pub(crate) fn image_by_digest(tf: &Terraform, digest: &str) -> String {
     format!("{}@{digest}", image::repository(tf))
 }
 
-/// The digest of the image tagged `tag`, where the pin knows it, or the one before: the registry
-/// need not be asked, unless the image could not be pulled from it.
+/// Returns the digest of the image tagged `tag` if the current or previous pin has it. Saves a registry request, unless the image could not
+/// be pulled.
 pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) -> Option<&'a str> {
     let lost = history.and_then(|history| history.lost_image.as_ref());
     let mut pins = std::iter::successors(pin, |pin| pin.before.as_deref());
@@ -66,7 +66,7 @@ pub fn pinned<'a>(tag: &str, pin: Option<&'a Pin>, history: Option<&History>) ->
     pin.image.split_once('@').map(|(_, digest)| digest)
 }
 
-/// The image for `plan`: found, being built, or to be built.
+/// Returns the image for `plan`: available, being built, or to be built.
 pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let (seen, history) = (case.seen, Some(&case.history));
     if let Some(digest) = pinned(&plan.tag, seen.pin.as_ref(), history) {
@@ -94,7 +94,7 @@ pub(crate) fn image(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImageP
     }
 }
 
-/// What `build` pushed is not there: the registry may be slow, but not for long.
+/// Returns the decision if the image that `build` pushed is not in the registry. The build fails after [`PUSHED`].
 fn not_there(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
@@ -159,7 +159,7 @@ fn build(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
     }
 }
 
-/// A build goes on, or cannot start: then it is waited for only so long.
+/// Returns the decision for an active build. A build that cannot start fails after the startup timeout.
 fn going_on(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
@@ -169,7 +169,7 @@ fn going_on(
     let unborn = (!build.has_pod && case.now >= build.created_at + NO_POD)
         .then(|| pod_wait::no_pod(case.settings.builds_in(case.tf), &build.job));
     let logs = logs_of_build(case, &build.job);
-    // Nobody could lend it anything before it was there.
+    // The Job owns its build Secret, so the Secret is created after the Job.
     let lent = (!build.lent).then(|| lend(case, plan)).flatten();
     let lent = Vec::from_iter(lent);
     let Some(why) = waiting.cloned().or(unborn) else {
@@ -208,7 +208,7 @@ fn logs_of_build(case: &ReconcileCase<'_>, job: &str) -> String {
     format!("{logs} --all-containers")
 }
 
-/// What the build of `plan` may use, where it runs in another namespace.
+/// Returns the step that creates the credentials for a build of `plan` in another namespace.
 fn lend(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     let job = names::build_job(&plan.tag);
     let lends = case.settings.lends(case.tf);
@@ -216,13 +216,13 @@ fn lend(case: &ReconcileCase<'_>, plan: &ImagePlan) -> Option<Step> {
     Some(Step::CreateBuildSecret(Box::new(lent.flatten()?)))
 }
 
-/// What was lent goes as soon as its build has ended, whether the image is still wanted or not.
+/// Deletes build Secrets as soon as the build has ended, independent of whether the image is still needed.
 pub(crate) fn taken_back(seen: &Seen) -> impl Iterator<Item = Step> {
     let over = seen.lent.iter().filter(|lent| lent.over);
     over.map(|lent| Step::DeleteBuildSecret(Box::new(lent.clone())))
 }
 
-/// In another namespace nobody may be who they please: each would be everybody there.
+/// Refuses `containerRegistry.serviceAccountName` for builds in another namespace: every resource could use every account there.
 fn no_identity(tf: &Terraform, settings: &Settings) -> Option<Summary> {
     let account = tf.spec.container_registry.service_account_name.as_ref()?;
     settings.lends(tf).then(|| {
@@ -241,7 +241,7 @@ fn building(logs: &str) -> Summary {
     Summary::busy(State::Building, "Building", message)
 }
 
-/// `build` came to nothing with `failure`: it counts once, and is done again when its time comes.
+/// Handles `failure` of `build`: counts it once, and deletes the Job when its retry is due.
 fn broken(
     case: &ReconcileCase<'_>,
     plan: &ImagePlan,
@@ -286,8 +286,7 @@ fn broken(
     }))
 }
 
-/// A person asked for another try: the failures so far are forgotten, but not which Job was
-/// counted last.
+/// Handles a requested retry: resets the failure counter, but keeps the uid of the last counted Job.
 fn again(case: &ReconcileCase<'_>) -> Image {
     Image::Missing(Box::new(Missing {
         steps: Vec::new(),
@@ -308,7 +307,7 @@ fn again(case: &ReconcileCase<'_>) -> Image {
     }))
 }
 
-/// No build yet: the context goes to the registry first, since the build pod takes it from there.
+/// Starts a build. Pushes the context to the registry first, because the build pod pulls it from there.
 fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Image {
     let (tf, seen) = (case.tf, case.seen);
     let failures = &case.history.build_failures;
@@ -362,7 +361,7 @@ fn begin(case: &ReconcileCase<'_>, source: &SourceSeen, plan: &ImagePlan) -> Ima
     };
     let job = build_job::job(tf, &build, case.settings);
     let name = job.metadata.name.clone().unwrap_or_default();
-    // Who looks at an old record gets no further: a build that failed for good is counted there.
+    // The swap fails for a stale record, which may lack the failure of an earlier build.
     let history = start_run::with_claim(case.history.clone(), &steps);
     steps.push(Step::SwapRecord(Box::new(Swap {
         history: (history.cache != case.history.cache).then_some(history),
@@ -385,7 +384,7 @@ fn has_cache(case: &ReconcileCase<'_>) -> bool {
     is_there && start_run::has_cache(case.tf, case.seen, &case.history, waits)
 }
 
-/// What a build in the namespace of its resource needs there.
+/// Creates the cache claim and pull secret of a build in the namespace of its resource.
 fn surroundings(case: &ReconcileCase<'_>) -> Vec<Step> {
     let mut steps = start_run::cache(case.tf, case.seen, &case.history);
     let inputs = case.seen.inputs.as_ref().ok();

@@ -17,10 +17,10 @@ use crate::settings::Settings;
 use crate::status::render::{ImageView, View};
 use crate::step::{Decision, Step};
 
-/// What to do with `tf` at `now`, of which no record was seen.
+/// Returns the decision for `tf` at `now` without a run record.
 pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
-    // Deleted or not: only a record that was written can tell whether anything was applied.
+    // All other resources, deleted or not, need a record first: only a written record shows whether anything was applied.
     if deleting && !has_finalizer(tf) {
         return let_go(tf, seen, now);
     }
@@ -47,14 +47,14 @@ pub(crate) fn decide(tf: &Terraform, seen: &Seen, settings: &Settings, now: Time
     }
 }
 
-/// A deleted resource that others still keep: it is no longer our business.
+/// Returns the decision for a deleted resource without the finalizer, kept alive by other finalizers. Nothing is left to do.
 fn let_go(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let gone = Summary::busy(State::Destroying, "Destroyed", "nothing is left");
     decision(tf, seen, Vec::new(), &gone, now)
 }
 
-/// A resource without a record: first the finalizer and annotation [`KEPT`](alustan_api::KEPT), which a copy or a backup may have from another
-/// resource.
+/// Adds the finalizer and sets annotation [`KEPT`](alustan_api::KEPT), which a copy or a backup may have from another resource. Then
+/// creates the run record.
 pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     let history = History {
         reconcile_at: facts::requested(tf),
@@ -66,8 +66,8 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
         steps.push(Step::AddFinalizer);
     }
     if seen.record.is_none() {
-        // Where there were runs before, whether anything was applied is unknown, so destroy will
-        // run, and a state that is not there is lost. Numbers go on.
+        // After earlier runs, it is unknown whether anything was applied: destroy will run, and a missing state counts as lost. Run numbers
+        // continue.
         let last = last_known_run(tf, seen);
         let attempted = last.max(i64::from(is_unknown(tf, seen)));
         let record = RunRecord {
@@ -94,8 +94,8 @@ pub(crate) fn begin(tf: &Terraform, seen: &Seen, now: Timestamp) -> Decision {
     decision(tf, seen, steps, &situation, now)
 }
 
-/// Whether nobody knows if anything was applied for the deleted `tf`: nothing tells of it, and it
-/// was not kept by us from the beginning, since the finalizer was added to an earlier resource.
+/// Whether it is unknown if anything was applied for the deleted `tf`: it is no copy, no status, pin or Job exists, and annotation
+/// [`KEPT`](alustan_api::KEPT) is not its own uid, so the finalizer may come from an earlier resource.
 fn is_unknown(tf: &Terraform, seen: &Seen) -> bool {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     // With the annotation of an earlier resource, the status may only say that a restore is required.
@@ -109,13 +109,13 @@ fn has_own_uid(tf: &Terraform) -> bool {
     tf.annotations().get(alustan_api::KEPT) == tf.metadata.uid.as_ref()
 }
 
-/// Whether the state of a resource that had runs may be in Secrets: the pin knows.
+/// Whether the state after earlier runs may be in Secrets, from the pin; `true` without a pin.
 fn was_managed(seen: &Seen) -> bool {
     let pin = seen.pin.as_ref();
     pin.is_none_or(|pin| pin.inputs.backend.managed.is_some())
 }
 
-/// The number of the last run that anything tells of: a Job, the pin, the status.
+/// Returns the number of the last run known from Jobs, pin or status.
 fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
     let job = seen.jobs.keys().next_back().copied();
     let pin = seen.pin.as_ref().map(|pin| pin.number);
@@ -123,8 +123,8 @@ fn last_known_run(tf: &Terraform, seen: &Seen) -> i64 {
     job.max(pin).max(status).unwrap_or_default()
 }
 
-/// Somebody removed the record of a run that goes on: no other may begin beside it, and nothing
-/// that it needs may go. An abandoned one is ended, and gently.
+/// Returns the decision if the record was deleted during a run. No other run starts, and nothing that the run needs is deleted. An
+/// abandoned run is ended within its grace period.
 fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decision {
     let deleting = tf.metadata.deletion_timestamp.is_some();
     let mut steps = Vec::new();
@@ -159,8 +159,8 @@ fn running(tf: &Terraform, seen: &Seen, job: &OwnJob, now: Timestamp) -> Decisio
     )
 }
 
-/// A deleted resource that has neither record nor pin. Its status remembers whether anything is
-/// applied, and forgets once that is destroyed; its Jobs go before its record does.
+/// Returns the decision for a deleted resource with neither record nor pin. Status or Jobs show whether anything was applied: destroy
+/// clears status, and clean-up deletes Jobs before the record.
 fn nothing_left(tf: &Terraform, seen: &Seen, nothing: NothingLeft, now: Timestamp) -> Decision {
     let applied = facts::says_attempted(tf) || !seen.jobs.is_empty();
     let abandoned = leaves_everything(tf);

@@ -1,4 +1,4 @@
-//! What is wanted next for a resource whose image and inputs are known (rules 5 to 7, and 10).
+//! Next action of a resource with known module and inputs (rules 5 to 7, and 10).
 
 use alustan_api::run::{Applied, PendingPlan, RunKind, Trigger};
 use alustan_api::{DriftMode, State};
@@ -14,22 +14,22 @@ use crate::model::summary::{self, AWAITING, NOT_CONVERGING, Summary, differences
 use crate::objects::outputs;
 use crate::observed::{SourceSeen, Whose};
 
-/// How many corrections in a row may be undone before there is no further one.
+/// Number of consecutive reverted corrections after which no further correction starts.
 const CORRECTIONS: u32 = 2;
 
-/// What is wanted next for a resource whose module and inputs are known.
+/// Next action of a resource with known module and inputs.
 pub(crate) enum NextAction {
     Run(RunKind, Trigger),
     Nothing(Summary, Option<Timestamp>),
 }
 
 impl ReconcileCase<'_> {
-    /// The plan for `hash` that waits for a person.
+    /// Returns the pending plan for `hash`.
     fn pending(&self, hash: &str) -> Option<&PendingPlan> {
         approval::pending(self.tf, &self.history, hash, false)
     }
 
-    /// The same, once it is approved.
+    /// Returns the pending plan for `hash` if it is approved.
     pub(crate) fn approved(&self, hash: &str) -> Option<&PendingPlan> {
         let pending = self.pending(hash);
         pending.filter(|plan| approval::is_approved(self.tf, plan))
@@ -83,7 +83,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// What stands against another try of `hash`, which failed.
+    /// Returns the wait after a failure of `hash`: backoff, or exhausted retry budget.
     fn after_failure(&self, hash: &str) -> Option<NextAction> {
         let (failures, retry) = (&self.history.failures, &self.tf.spec.retry);
         let see = || self.last_logs();
@@ -106,13 +106,13 @@ impl ReconcileCase<'_> {
         self.history.drift.is_some() && mode == DriftMode::Correct && !self.never_ends()
     }
 
-    /// Whether corrections do not last (rule 7).
+    /// Whether corrections do not converge (rule 7).
     pub(crate) fn never_ends(&self) -> bool {
         self.history.drift.is_some() && self.history.undone.count >= CORRECTIONS
     }
 
-    /// What an apply leaves behind and is no longer there: the outputs where and as they belong, or
-    /// the pin. Only another one brings it back, and that would correct drift, too.
+    /// Returns the trigger if results of the apply are missing: pin or published outputs. Only with `driftDetection.mode: Correct`, because
+    /// only an apply restores them, and that also corrects drift.
     fn missing(&self, applied: &Applied) -> Option<Trigger> {
         if self.misses_pin() {
             return Some(Trigger::Pin);
@@ -130,7 +130,7 @@ impl ReconcileCase<'_> {
         self.seen.pin.is_none() && self.tf.spec.drift_detection.mode == DriftMode::Correct
     }
 
-    /// A run for what changed. Inputs that go on changing are a reason now and then only.
+    /// Returns a run for a change. Inputs that keep changing are rate-limited.
     fn changed(&self, kind: RunKind, source: &SourceSeen, config: &Config) -> NextAction {
         let trigger = self.change(source, config);
         let runs = &self.history.input_runs;
@@ -154,7 +154,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// What changed since the last apply.
+    /// Returns the trigger for the change since the last apply.
     fn change(&self, source: &SourceSeen, config: &Config) -> Trigger {
         let Some(applied) = &self.history.applied else {
             let tried = self.current.run.as_ref().filter(|run| !run.destroys);
@@ -173,7 +173,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Nothing is wanted until the next look for drift.
+    /// Waits for the next drift check, or starts it if it is due.
     fn rest(&self) -> NextAction {
         let drift = &self.tf.spec.drift_detection;
         if drift.mode == DriftMode::Ignore {
@@ -182,7 +182,7 @@ impl ReconcileCase<'_> {
         if self.history.undone.unverified {
             return NextAction::Run(RunKind::Drift, Trigger::Drift);
         }
-        // A look in the future was one with a wrong clock.
+        // A timestamp in the future comes from clock skew.
         let checked = self.history.checked_at.filter(|at| *at <= self.now);
         let due = checked.map(|checked| {
             next_look(
@@ -197,7 +197,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Applied, and nothing stands against it.
+    /// Returns the summary of an applied resource without a due run.
     pub(crate) fn at_rest(&self) -> Summary {
         let (sick, applied) = (self.sick(), self.history.applied.as_ref());
         if let Some(plan) = applied.and_then(|it| self.pending(&it.config_hash)) {
@@ -223,7 +223,7 @@ impl ReconcileCase<'_> {
         Summary::ready(State::Drifted, "Drifted", message)
     }
 
-    /// Where the last run copied the state from, as the end of a message.
+    /// Source of a migrated state, as the end of a message.
     fn moved_from(&self) -> String {
         let last = self.history.reports.first();
         let from = last.and_then(|report| report.moved_from.as_ref());
@@ -232,7 +232,7 @@ impl ReconcileCase<'_> {
         })
     }
 
-    /// Variables of the spec that the last run did not pass on, as the end of a message.
+    /// Variables of the spec that the module does not declare, as the end of a message.
     fn ignored_variables(&self) -> String {
         let last = self.history.reports.first();
         let undeclared = last.map_or(&[][..], |report| &report.undeclared);
@@ -254,7 +254,7 @@ impl ReconcileCase<'_> {
         )
     }
 
-    /// Whether a run is about drift alone: what it is for is applied, and nothing failed since.
+    /// Whether a run only checks or corrects an applied configuration, without a failure since. Such a run does not change `Ready`.
     pub(crate) fn is_quiet(&self, kind: RunKind, trigger: &Trigger, hash: &str) -> bool {
         let about_drift = matches!(
             trigger,
@@ -263,13 +263,12 @@ impl ReconcileCase<'_> {
         (kind == RunKind::Drift || about_drift) && self.is_applied(hash)
     }
 
-    /// Whether `hash` is applied, and nothing failed since.
+    /// Whether `hash` is applied without a later failure.
     pub(crate) fn is_applied(&self, hash: &str) -> bool {
         self.applied(hash).is_some() && !self.has_failed(hash)
     }
 
-    /// The last apply, if it was of `hash`. An apply that failed half-way since then may have
-    /// changed anything.
+    /// Returns the last apply if it was of `hash`. `None` after a later apply that failed half-way, which may have changed anything.
     fn applied(&self, hash: &str) -> Option<&Applied> {
         self.history
             .applied
@@ -282,7 +281,7 @@ impl ReconcileCase<'_> {
         failures.of == self.subject(hash) && failures.at.is_some()
     }
 
-    /// What failures of the configuration `hash`, or of handing on its outputs, are counted against.
+    /// Returns the key of the failure counter of `hash`: that of its runs, or of the publication of its outputs.
     fn subject(&self, hash: &str) -> String {
         let run = approval::subject(hash, &approval::judged_by(self.tf, false));
         let outputs = publish_outputs::subject(&run, self.tf);
@@ -294,8 +293,8 @@ impl ReconcileCase<'_> {
     }
 }
 
-/// The next look for drift after `checked`: each resource has its own moment within the interval.
-/// What was compared less than half an interval ago is not compared again.
+/// Returns the time of the next drift check after `checked`. Each resource has a fixed offset within the interval. A check follows the last
+/// comparison by at least half an interval.
 fn next_look(checked: Timestamp, interval: std::time::Duration, uid: &str) -> Timestamp {
     let interval = i64::try_from(interval.as_millis())
         .unwrap_or(i64::MAX)

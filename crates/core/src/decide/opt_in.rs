@@ -1,5 +1,5 @@
-//! Steps that a state may not survive, and that a person gives leave for in the spec: to another
-//! engine or an older one, to another place of the state (rule 11).
+//! Changes that may damage a state and need an opt-in in the spec: another engine, an older engine version, another place of the state
+//! (rule 11).
 
 use alustan_api::report::{BACKEND_CHANGED, ENGINE_SWITCH};
 use alustan_api::run::{BackendInputs, Failures, PinnedImage, RunInputs};
@@ -20,7 +20,7 @@ fn may_migrate(tf: &Terraform) -> bool {
     tf.spec.backend.as_ref().is_some_and(|it| it.migrate)
 }
 
-/// That the engine in `base`, as far as it is known, does not take what `backend` tells it.
+/// Returns the summary if the known engine in `base` is too old for the configuration of `backend`.
 pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Option<Summary> {
     let (found, since) = (base.engine.as_ref()?, alustan_backends::since(backend)?);
     let too_old = engine::order(&found.version, since.version).is_lt();
@@ -33,7 +33,7 @@ pub(crate) fn engine_too_old(base: &PinnedImage, backend: &BackendInputs) -> Opt
     })
 }
 
-/// Whether the last of `failures` asked for leave that `tf` gives by now.
+/// Whether the last of `failures` needed an opt-in that `tf` has now.
 pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
     match failures.reason.as_str() {
         ENGINE_SWITCH => may_switch(tf),
@@ -43,7 +43,7 @@ pub(crate) fn is_given(tf: &Terraform, failures: &Failures) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// That what exists was applied with another engine, or a newer one, than that of `base`.
+    /// Returns the summary if the last apply used another engine, or a newer version, than `base` has.
     pub(crate) fn refuses_engine(&self, base: &PinnedImage) -> Option<Summary> {
         let (before, next) = (self.history.engine.as_ref()?, base.engine.as_ref()?);
         let why = before.refusal(next).filter(|_| !may_switch(self.tf))?;
@@ -62,7 +62,11 @@ impl ReconcileCase<'_> {
         Some(Summary::stalled(ENGINE_SWITCH, message))
     }
 
-    /// Gives `inputs` what the runner needs to judge by itself, or says what it would refuse.
+    /// Adds the opt-ins and their context to `inputs`, for the checks of the runner.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the state would move without `spec.backend.migrate`.
     pub(crate) fn give_leave(&self, inputs: &mut RunInputs) -> Result<(), Summary> {
         let before = self.history.engine.clone();
         inputs.engine_before = before.filter(|_| !may_switch(self.tf));
@@ -80,7 +84,7 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// Where the state of what was applied is, as the pin has it.
+    /// Returns the backend of the last apply, from the pin.
     fn backend_of_what_exists(&self) -> Option<BackendInputs> {
         let pin = self.seen.pin.as_ref()?;
         let pin = pin.of_what_exists(self.current.attempted);

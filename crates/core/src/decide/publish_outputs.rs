@@ -1,4 +1,4 @@
-//! The outputs of a run, on their way to the objects that others read.
+//! Publication of outputs to a Secret and a ConfigMap.
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{Output, Outputs, PublishedOutputs};
@@ -9,12 +9,17 @@ use crate::objects::outputs::{self, Chosen};
 use crate::observed::{OutputsSeen, Whose};
 use crate::step::{Object, OutputsObject, Step};
 
-/// How many bytes the values of a Secret or a `ConfigMap` may have.
+/// Maximum size of the values of a Secret or ConfigMap, in bytes.
 const LARGEST: usize = 1024 * 1024;
-/// How many bytes the annotations of an object may have.
+/// Maximum size of the annotations of an object, in bytes.
 const LARGEST_ANNOTATIONS: usize = 256 * 1024;
 
-/// The outputs go to objects of ours, and never over one of somebody else.
+/// Returns the steps that write the outputs.
+///
+/// # Errors
+///
+/// Fails if an output is missing, unreadable or sensitive in an annotation, if the outputs are too large, or if an object exists that
+/// belongs to another owner.
 pub(crate) fn hand_on(
     tf: &Terraform,
     outputs: &Outputs,
@@ -44,7 +49,7 @@ pub(crate) fn hand_on(
     Ok(objects.into_iter().map(ensure).collect())
 }
 
-/// What of `before` is no longer wanted.
+/// Deletes objects of `before` that `now` does not contain.
 pub(crate) fn left_behind(before: &PublishedOutputs, now: &PublishedOutputs) -> Vec<Step> {
     let secret = (before.secret != now.secret).then(|| before.secret.clone());
     let config_map = before.config_map.clone();
@@ -56,15 +61,14 @@ pub(crate) fn left_behind(before: &PublishedOutputs, now: &PublishedOutputs) -> 
     left.map(Step::DeleteOutputs).collect()
 }
 
-/// What failures to hand on are counted against, after a run for `subject`: another `spec.outputs`
-/// is worth a try of its own.
+/// Returns the key of the failure counter of the publication after a run for `subject`. A changed `spec.outputs` starts a new counter.
 pub(crate) fn subject(subject: &str, tf: &Terraform) -> String {
     let wanted = digest::plain(&outputs::wanted(tf));
     let wanted: String = wanted.chars().take(12).collect();
     format!("{subject} handed on as {wanted}")
 }
 
-/// The outputs that `spec.outputs` names.
+/// Selects the outputs that `spec.outputs` names.
 fn choose(tf: &Terraform, all: &Outputs) -> Result<Chosen, Failure> {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
     let chosen = spec.keys.iter().map(|(key, name)| {
@@ -114,14 +118,13 @@ fn find<'a>(all: &'a Outputs, field: &str, name: &str) -> Result<&'a Output, Fai
     })
 }
 
-/// What the API server takes for a key of a Secret
-/// (<https://kubernetes.io/docs/concepts/configuration/secret/>).
+/// Whether `name` is a valid key of a Secret (<https://kubernetes.io/docs/concepts/configuration/secret/>).
 fn is_key(name: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=253).contains(&name.len()) && name.chars().all(legal)
 }
 
-/// Whether parts of these sizes are at most `most` bytes together.
+/// Checks that the total size of `parts` is at most `most` bytes.
 fn fit<'a>(
     what: &str,
     parts: impl Iterator<Item = (&'a String, usize)> + Clone,

@@ -10,8 +10,8 @@ use crate::observed::SourceSeen;
 const SINCE: u32 = 5;
 
 impl ReconcileCase<'_> {
-    /// Rewrites config hashes of an earlier operator if only the formula changed, so that an upgrade applies nothing. They are
-    /// written at once: after an edit of the spec they could not be told from those of another configuration.
+    /// Rewrites config hashes of an earlier operator if only the formula changed, so that an upgrade applies nothing. Writes them at once:
+    /// after an edit of the spec, they would be indistinguishable from hashes of another configuration.
     pub(crate) fn renew_hashes(&mut self, source: &SourceSeen, wanted: &Wanted) {
         let observed = self
             .tf

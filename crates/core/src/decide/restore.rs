@@ -1,5 +1,5 @@
-//! Restore from a backup: the run record of an earlier resource of the same name is bound to a new uid. Run numbers, the engine and what is known
-//! of the state are kept. Runs, approvals, inputs, images and accounts are derived again.
+//! Restore from a backup: binds the run record of an earlier resource of the same name to a new uid. Keeps run numbers, engine, and facts
+//! about the state. Derives runs, approvals, inputs, images and accounts again.
 
 use alustan_api::report::UnsavedPlace;
 use alustan_api::run::{History, Restored, RunKind, RunPhase, RunRecord, UnsavedState};
@@ -28,8 +28,8 @@ pub struct Rebound {
     pub open_run: Option<i64>,
 }
 
-/// Returns the record `own` of an earlier resource for a new uid. A run to apply or destroy that had not ended counts as applying, also if it
-/// reported an earlier phase when the backup was made.
+/// Binds the record `own` of an earlier resource to a new uid. An unfinished apply or destroy counts as applying, even if the backup has an
+/// earlier phase of it.
 pub fn rebound(own: &RunRecord, told: &Told) -> Rebound {
     let found = progress::believed(own, told, true);
     let number = found.number.clamp(0, MAX_NUMBER);
@@ -62,7 +62,7 @@ pub fn how_to_restore(tf: &Terraform) -> String {
     format!("kubectl alustan restore {} -n {namespace}", tf.name_any())
 }
 
-/// Returns `tf` with `approval.mode: Manual` as long as nothing was applied since its restore.
+/// Returns `tf` with `approval.mode: Manual` until the first apply after a restore.
 pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
     is_first_plan(history).then(|| {
         let mut tf = tf.clone();
@@ -71,12 +71,12 @@ pub(crate) fn asking(tf: &Terraform, history: &History) -> Option<Terraform> {
     })
 }
 
-/// Returns the time of the restore of the resource with this `history`.
+/// Returns the time of the restore.
 pub(crate) fn at(history: &History) -> Option<Timestamp> {
     history.restored.as_ref().map(|restored| restored.at)
 }
 
-/// Returns why the first plan after a restore asks for approval.
+/// Returns the reason for the approval of the first plan after a restore.
 pub(crate) fn because(history: &History) -> Option<String> {
     let restored = history
         .restored
@@ -95,18 +95,18 @@ fn is_first_plan(history: &History) -> bool {
     history.restored.is_some() && history.applied.is_none()
 }
 
-/// Whether the restore of the record `left` to `tf` is requested.
+/// Whether a restore of the record `left` to `tf` is requested.
 fn is_requested(tf: &Terraform, left: &LeftBehind) -> bool {
     left.restore_to.is_some() && left.restore_to == tf.metadata.uid
 }
 
-/// Whether the record `left` is to be bound to `tf`, now or once pods of earlier runs have ended.
+/// Whether the record `left` is bound to `tf`, now or after pods of earlier runs have ended.
 fn is_under_way(tf: &Terraform, left: &LeftBehind) -> bool {
     is_requested(tf, left) && left.owner.is_none() && left.record.is_some()
 }
 
-/// Returns the writes and the situation of `tf`, which is deleted while it waits for a restore: it owns nothing, so nothing is destroyed, and
-/// the Secrets of the earlier resource are not deleted. `None` if its restore is under way: then it is destroyed afterwards.
+/// Returns steps and summary of `tf`, deleted while it waits for a restore. It owns nothing: nothing is destroyed, and the Secrets of the
+/// earlier resource are kept. `None` if the restore is under way: destroy follows it.
 pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Summary)> {
     let message = format!(
         "the resource was deleted before its restore: Secret {} and what it manages are left as they are. To destroy that, create the \
@@ -120,7 +120,7 @@ pub(crate) fn let_go(tf: &Terraform, left: &LeftBehind) -> Option<(Vec<Step>, Su
     })
 }
 
-/// Returns the writes and the situation of `tf`, which has no record, while the record of an earlier resource of its name exists.
+/// Returns steps and summary of `tf`, which has no record, while the record of an earlier resource of the same name exists.
 pub(crate) fn take_over(
     tf: &Terraform,
     left: &LeftBehind,
@@ -199,7 +199,7 @@ pub(crate) fn take_over(
     (steps, Summary::busy(state, "Restored", message))
 }
 
-/// The state that run `number` may have kept on the cache volume after the backup was made.
+/// Returns the state that run `number` may have kept on the cache volume after the backup.
 const fn interrupted(number: i64) -> UnsavedState {
     UnsavedState {
         run: number,
@@ -207,13 +207,13 @@ const fn interrupted(number: i64) -> UnsavedState {
     }
 }
 
-/// Returns the uid in annotation [`KEPT`] of `tf` if it is that of another resource, as after a restore from a backup.
+/// Returns the uid in annotation [`KEPT`] if it differs from that of `tf`, as after a restore from a backup.
 pub fn other_uid(tf: &Terraform) -> Option<&str> {
     let kept = tf.annotations().get(KEPT)?;
     (Some(kept) != tf.metadata.uid.as_ref()).then_some(kept)
 }
 
-/// Returns the situation of `tf` if it comes from a backup and its Secrets are missing. A copy of a resource that exists owns no Secrets.
+/// Returns the summary of `tf` if it comes from a backup and its Secrets are missing. A copy of an existing resource owns no Secrets.
 pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Summary> {
     let is_known = seen.pin.is_some() || !seen.jobs.is_empty();
     let (name, namespace) = (tf.name_any(), tf.namespace().unwrap_or_default());
@@ -232,7 +232,7 @@ pub(crate) fn without_secrets(tf: &Terraform, seen: &Seen, now: Timestamp) -> Op
     })
 }
 
-/// Why nothing is restored until a user acts.
+/// Reasons against a restore that need action by a user.
 #[derive(Clone, Copy)]
 enum Obstacle {
     /// The restore is not requested, or the record does not exist.

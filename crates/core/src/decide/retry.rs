@@ -1,4 +1,4 @@
-//! When a failure is tried again (rule 10).
+//! Backoff and retry budget (rule 10).
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use alustan_api::Retry;
 use alustan_api::run::Failures;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// How far apart clocks may be. A failure later than that was one with a wrong clock.
+/// Maximum clock skew. A failure further in the future causes no backoff.
 const AHEAD: SignedDuration = SignedDuration::from_mins(10);
 
-/// What follows from the failures so far.
+/// Decision about a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing stands against a try.
+    /// Retry now.
     Go,
-    /// Not before this moment.
+    /// Retry at this timestamp.
     WaitUntil(Timestamp),
-    /// The budget is used up.
+    /// The retry budget is exhausted.
     Stalled,
 }
 
-/// Whether `of` (a config hash, a tag) may be tried at `now`.
+/// Returns the decision for `of` (config hash or image tag) at `now`.
 pub fn verdict(failures: &Failures, of: &str, retry: &Retry, now: Timestamp) -> Verdict {
     let Some(at) = failures.at.filter(|_| failures.of == of) else {
         return Verdict::Go;
@@ -36,8 +36,7 @@ pub fn verdict(failures: &Failures, of: &str, retry: &Retry, now: Timestamp) -> 
     }
 }
 
-/// The wait after `failures` failures in a row: `minBackoff`, doubled with each, at most
-/// `maxBackoff`.
+/// Returns the backoff after `failures` consecutive failures: `minBackoff`, doubled with each failure, at most `maxBackoff`.
 fn backoff(failures: u32, retry: &Retry) -> SignedDuration {
     let (min, max) = (
         Duration::from(retry.min_backoff),

@@ -1,4 +1,4 @@
-//! What a run is started with, and the hash that tells whether it changed (rule 3).
+//! Inputs of a run and the config hash (rule 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,12 @@ use crate::observed::{FoundInput, InputsSeen, Seen, SourceSeen, VariablesSeen};
 /// State slots besides the one in the Secret of the pointer: for the current version, the previous one, and the next.
 const SLOTS: u32 = 2;
 
-/// The inputs of a run of `tf` at `source`, with the `variables` that are found elsewhere.
+/// Returns the inputs of a run of `tf` at `source`. `found`: values of `spec.variablesFrom`. `slots`: number of state slots. `max_timeout`:
+/// upper bound of each time limit.
+///
+/// # Errors
+///
+/// Fails if the backend of `tf` is invalid or conflicts with that of the module (rule 11).
 pub fn run_inputs(
     tf: &Terraform,
     source: &SourceSeen,
@@ -55,13 +60,13 @@ pub fn run_inputs(
     })
 }
 
-/// The account that runs of `tf` are to have, where that is not its own.
+/// Returns the ServiceAccount that the spec names for runs.
 pub(crate) fn service_account(tf: &Terraform) -> Option<&str> {
     let runner = tf.spec.runner.as_ref()?;
     runner.service_account_name.as_deref()
 }
 
-/// The time limits of runs of `tf`, each at most `max`.
+/// Returns the time limits of runs of `tf`, each at most `max`.
 pub fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
     let max = max.unsigned_abs().as_secs();
     let seconds = |duration: Duration| std::time::Duration::from(duration).as_secs().min(max);
@@ -73,7 +78,7 @@ pub fn time_limits(tf: &Terraform, max: SignedDuration) -> TimeLimits {
     }
 }
 
-/// The backend of `tf`, whose module has one of the type `module`.
+/// Returns the backend of `tf`. `module`: type of the backend in the module.
 pub(crate) fn backend(
     tf: &Terraform,
     module: Option<&str>,
@@ -100,8 +105,8 @@ pub(crate) fn module_backend(known: &BackendInputs) -> Option<&str> {
     (!known.write_block).then_some(own)
 }
 
-/// Returns the number of state slots of the next run after `record`. The first run writes to the Secret of the pointer alone, and asks for
-/// slots if the state does not fit.
+/// Returns the number of state slots of the next run after `record`. The first run uses the Secret of the pointer alone, and requests slots
+/// if the state does not fit.
 pub fn slots(record: &RunRecord) -> u32 {
     if record.state_made {
         record.slots_wanted.max(SLOTS)
@@ -110,7 +115,7 @@ pub fn slots(record: &RunRecord) -> u32 {
     }
 }
 
-/// The Secrets of the managed state of the resource `name`, with at most [`MAX_SLOTS`] slots.
+/// Returns the Secrets of the managed state of resource `name`, with at most [`MAX_SLOTS`] slots.
 pub fn managed_state(name: &str, slots: u32) -> ManagedState {
     ManagedState {
         pointer: names::state(name),
@@ -120,7 +125,7 @@ pub fn managed_state(name: &str, slots: u32) -> ManagedState {
     }
 }
 
-/// The variables of the spec itself, by the names that the module gives them.
+/// Returns the variables in `spec.variables`, without prefix `TF_VAR_`.
 pub fn variables(tf: &Terraform) -> BTreeMap<String, Value> {
     let own = tf.spec.variables.iter();
     own.map(|(name, value)| (plain(name).to_owned(), value.0.clone()))
@@ -131,15 +136,14 @@ fn plain(name: &str) -> &str {
     name.strip_prefix("TF_VAR_").unwrap_or(name)
 }
 
-/// A value that is found elsewhere.
+/// Value from `spec.variablesFrom`.
 struct Found<'a> {
     value: &'a Value,
     secret: bool,
     from: &'a FoundInput,
 }
 
-/// The values that are found elsewhere and count, by variable: later entries win over earlier ones,
-/// and the spec itself over all.
+/// Returns the effective values of `spec.variablesFrom`, by variable. Later entries override earlier ones; `spec.variables` overrides all.
 fn effective<'a>(tf: &Terraform, seen: &'a VariablesSeen) -> BTreeMap<&'a str, Found<'a>> {
     let mut effective = BTreeMap::new();
     for from in &seen.found {
@@ -175,14 +179,14 @@ fn all_variables(tf: &Terraform, found: &BTreeMap<&str, Found<'_>>) -> BTreeMap<
     all
 }
 
-/// Puts the values that are there now in the place of those of `inputs`.
+/// Updates the variables in `inputs` with live values.
 pub(crate) fn refresh(tf: &Terraform, seen: &VariablesSeen, inputs: &mut RunInputs) {
     let found = effective(tf, seen);
     inputs.variables.extend(all_variables(tf, &found));
     inputs.secret_variables.extend(secrets(&found));
 }
 
-/// The digests of a run of `tf` with `inputs`, and with `content` in its image.
+/// Returns the digests of a run of `tf` with `inputs`. `content`: digest of the image content. `key`: HMAC key of the resource.
 pub fn config(
     tf: &Terraform,
     key: &[u8],
@@ -237,7 +241,7 @@ pub fn config(
     } else {
         digest::keyed(key, &json!([own, found]))
     };
-    // Who looks elsewhere from now on has changed the spec, whatever is there.
+    // A changed `variablesFrom` is a change of the spec, even if the values are the same.
     let from = &tf.spec.variables_from;
     let own = if from.is_empty() {
         own

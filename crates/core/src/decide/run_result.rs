@@ -1,4 +1,4 @@
-//! What becomes of the report of a run: the one place that writes the controller's memory.
+//! Records the report of a run in the history.
 
 use alustan_api::report::{Failure, FailureClass, RunReport, RunResult, StepTimes};
 use alustan_api::run::{
@@ -18,27 +18,27 @@ use crate::objects::{outputs, run_job};
 use crate::observed::{IMAGE_PULL, JobSeen, NOT_STARTED, RecordSeen, Seen, UNSCHEDULABLE};
 use crate::step::{Keep, Step, Swap};
 
-/// How many reports are kept.
+/// Maximum number of reports in the history.
 const REPORTS: usize = 10;
 
-/// How kubelet says that a container took more memory than it may.
+/// Reason of the kubelet for a container that exceeded its memory limit.
 const OUT_OF_MEMORY: &str = "OOMKilled";
 
-/// A report that was taken into the memory.
+/// Result of a run, recorded in the history.
 #[derive(Clone)]
 pub struct RecordedResult {
-    /// The writes that make it so.
+    /// Writes that record the result.
     pub steps: Vec<Step>,
-    /// The record afterwards.
+    /// New run record.
     pub record: RunRecord,
-    /// The memory afterwards.
+    /// New history.
     pub history: History,
-    /// Whether outputs are handed on.
+    /// Whether outputs were published.
     pub outputs: bool,
 }
 
-/// Takes the report of the current run into the memory: the runner's own, or one made up for a
-/// run whose pod is gone without a word. `None` when there is nothing to take.
+/// Records the report of the current run: that of the runner, or a synthetic one if the pod ended without a report. `None` if no report is
+/// due.
 pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<RecordedResult> {
     let current = seen.record.as_ref()?;
     let run = open_run(&current.record)?;
@@ -70,7 +70,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
             Ok(objects) => {
                 let (now, before) = (outputs::wanted(tf), &current.history.applied);
                 let before = before.as_ref().and_then(|it| it.handed_on.as_ref());
-                // Who looks at an old record gets no further: what it has was handed on before.
+                // The swap fails for a stale record, whose outputs were published before.
                 let guard = Swap::unchanged(&current.record);
                 steps.push(Step::SwapRecord(Box::new(guard)));
                 steps.extend(objects);
@@ -88,7 +88,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     let applied = applies(run) && is_done(report.result);
     let half_way = current.record.begun == current.record.number;
     let history = fold(&current.history, run, report, handed_on, half_way, uid, now);
-    // What is applied is what destroy runs with, also where nothing had to be changed for it.
+    // Destroy uses the pin of the last apply, also of one without changes.
     let attempted = if applied {
         current.record.number
     } else {
@@ -117,8 +117,7 @@ pub fn record_result(tf: &Terraform, seen: &Seen, now: Timestamp) -> Option<Reco
     })
 }
 
-/// Returns the address of the state of a run. The reported address counts only for the module's own backend; others are known to the
-/// operator.
+/// Returns the address of the state of a run. The reported address counts only for the module's own backend; the operator knows all others.
 fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Option<String> {
     match (&backend.managed, &backend.kind) {
         (Some(managed), _) => {
@@ -130,8 +129,8 @@ fn address(tf: &Terraform, backend: &BackendInputs, told: Option<String>) -> Opt
     }
 }
 
-/// The writes before a run without a report is recorded. What was seen of it may be old: it may have reported since, or
-/// go on.
+/// Returns the writes before a run without a report is recorded. They fail if the observation is stale: the run may have reported since, or
+/// still be active.
 fn closing(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     if !progress::has_own_report(run) {
         return Vec::new();
@@ -146,7 +145,7 @@ fn closing(record: &RunRecord, run: &RunSpec) -> Vec<Step> {
     ]
 }
 
-/// Whether `run` is one to apply, or the plan of one.
+/// Whether `run` is an apply or its plan.
 fn applies(run: &RunSpec) -> bool {
     matches!(run.kind, RunKind::Apply | RunKind::Plan) && !run.destroys
 }
@@ -160,7 +159,8 @@ fn fail(report: &mut RunReport, failure: Failure) {
     report.failure = Some(progress::failure(failure));
 }
 
-/// The report of a run that can no longer report itself: its Job is over, no pod of it lives.
+/// Returns a synthetic report if the run can no longer report: its Job has finished and no pod of it is alive, or the Job of a claimed or
+/// cancelled run is missing.
 fn lost(
     current: &RecordSeen,
     run: &RunSpec,
@@ -205,8 +205,7 @@ fn lost(
     })
 }
 
-/// A run that takes more memory than there is would do so again: it costs a retry, unlike every
-/// other way in which a pod is lost.
+/// Returns the failure of a lost pod. Out of memory uses the retry budget, because a retry fails again. Any other loss is transient.
 fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     let how = job
         .and_then(|job| job.ended.as_deref())
@@ -241,7 +240,7 @@ fn loss(record: &RunRecord, run: &RunSpec, job: Option<&JobSeen>) -> Failure {
     }
 }
 
-/// Whether the cache volume can be used, after a run or a build with this result. `has_cache`: whether its pod mounted the volume.
+/// Returns whether the cache volume is usable after a run or build with this result. `has_cache`: whether its pod mounted the volume.
 pub(crate) fn cache_after(
     before: CacheVolume,
     has_cache: bool,
@@ -261,13 +260,14 @@ pub(crate) fn cache_after(
     }
 }
 
-/// Returns the architecture of `run` if the run has a result, which shows that image and node exist.
+/// Returns the architecture of `run` if the run has a result, which proves that image and node exist.
 fn architecture_with(report: &RunReport, run: &RunSpec, half_way: bool) -> Option<Architecture> {
     let is_void = matches!(report.result, RunResult::Failed | RunResult::Cancelled);
     (half_way || !is_void).then_some(run.architecture)
 }
 
-/// The memory after `report`. Outputs were handed on, or were not, and what that counts against.
+/// Returns the history after `report`. `handed_on`: published outputs, or the key of the failure counter of a failed publication.
+/// `half_way`: whether the run reached phase `Applying`.
 fn fold(
     history: &History,
     run: &RunSpec,
@@ -357,7 +357,7 @@ fn fold(
         }
     }
     if half_way {
-        // An approval is good once.
+        // An approval is valid once (rule 6).
         next.pending = None;
     }
     let quiet = (run.kind, report.result) == (RunKind::Drift, RunResult::NoChanges);
@@ -371,7 +371,7 @@ fn fold(
     next
 }
 
-/// Drops old reports. Reports of the drift and the pending plan are kept.
+/// Drops the oldest reports beyond [`REPORTS`]. Keeps those of the drift and the pending plan.
 fn drop_old_reports(history: &mut History) {
     let told = [
         history.drift.as_ref().map(|drift| drift.run),
@@ -386,8 +386,7 @@ fn drop_old_reports(history: &mut History) {
     }
 }
 
-/// What is known of corrections that do not last, after a successful apply: the look right after
-/// a correction tells whether it did (rule 7).
+/// Returns the correction history after a successful apply. The drift check after a correction verifies it (rule 7).
 fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> CorrectionHistory {
     let same = history.applied.as_ref().map(|it| &it.config_hash) == Some(&run.config_hash);
     let correction = history.drift.is_some() && same && report.result == RunResult::Done;
@@ -401,7 +400,7 @@ fn corrected(history: &History, run: &RunSpec, report: &RunReport) -> Correction
     }
 }
 
-/// Returns the history after a drift check that found differences.
+/// Returns the correction history after a drift check that found differences.
 fn found_again(undone: &CorrectionHistory, report: &RunReport) -> CorrectionHistory {
     let change_digest = shape(report);
     let same = change_digest == undone.change_digest;
@@ -421,8 +420,7 @@ fn shape(report: &RunReport) -> String {
     changes.map_or_else(String::new, |changes| changes.shape.clone())
 }
 
-/// Whether the plan of run `number` changes the same as `report` tells; the values may differ each
-/// time, as those of `timestamp()` do.
+/// Whether the plan of run `number` has the same changes as `report`. Values may differ, as those of `timestamp()` do.
 fn is_of(history: &History, number: i64, report: &RunReport) -> bool {
     let plan = history.report(number);
     plan.is_some_and(|plan| shape(plan) == shape(report))
@@ -432,8 +430,8 @@ fn digest(report: &RunReport) -> Option<&String> {
     Some(&report.changes.as_ref()?.digest)
 }
 
-/// Whether a look found the same differences as the one before: one entry is enough, and runs
-/// that changed something stay among the last few.
+/// Whether a drift check found the same differences as the previous one. Only the latest of them is kept, so that runs with changes stay in
+/// the history.
 fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     last.is_some_and(|last| {
         (last.kind, last.result) == (RunKind::Drift, RunResult::Changes)
@@ -442,8 +440,7 @@ fn is_repeated(last: Option<&RunReport>, report: &RunReport) -> bool {
     })
 }
 
-/// One more failure of `of`. The world's cost no budget; what only a person can mend uses up
-/// all of it at once.
+/// Adds a failure of `of` to the counter. Transient failures do not use the retry budget. A failure that only a user can fix exhausts it.
 pub fn count(
     failures: &Failures,
     of: &str,

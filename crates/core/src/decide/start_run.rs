@@ -1,4 +1,4 @@
-//! The writes that start a run, or help one on.
+//! Writes that start a run or complete its objects.
 
 use alustan_api::run::{
     CacheVolume, Failures, History, PROTOCOL, Pin, PinnedImage, RunInputs, RunKind, RunPhase,
@@ -24,41 +24,40 @@ use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::{Keep, Object, Step, Swap};
 
-/// How many pods of earlier runs are remembered.
+/// Maximum number of earlier pods in the run record.
 const EARLIER_PODS: usize = 10;
 
-/// A run, decided.
+/// Request for a run.
 #[derive(Clone)]
 pub struct RunRequest {
-    /// What it does.
+    /// Kind of the run.
     pub kind: RunKind,
-    /// Why.
+    /// Cause of the run.
     pub trigger: Trigger,
-    /// The runner image by digest.
+    /// Image of the run, by digest: runner image, or base image if `unpack` is set.
     pub image: String,
     /// Architecture of the image.
     pub architecture: Architecture,
-    /// Its tag.
+    /// Tag of the runner image.
     pub tag: String,
-    /// The commit.
+    /// Id of the commit.
     pub revision: Option<String>,
-    /// The context in the image.
+    /// Digest of the context.
     pub context: Option<String>,
     /// The context in the registry, by digest.
     pub artifact: Option<String>,
-    /// Whether that is unpacked in a base image.
+    /// Whether the pod unpacks the context, because the image is a base image.
     pub unpack: bool,
-    /// What its result depends on.
+    /// Digests of the inputs (rule 3).
     pub config: Config,
-    /// What it is started with.
+    /// Inputs of the run.
     pub inputs: RunInputs,
 }
 
 impl RunRequest {
-    /// The writes that start it as the successor of `record`: first what its pod needs, then the
-    /// swap that makes it the one run of this number, then its report, the pin and the Job. The pin comes
-    /// after the swap, so that who looks at an old record cannot replace that of a run that goes
-    /// on; and before the Job, so that nothing is applied without it.
+    /// Returns the writes that start the run, and its run record. Order: objects of the pod, swap of the record, report, pin, Job. The swap
+    /// makes the run the only one of its number. The pin follows it, so that a stale reconcile cannot replace the pin of an active run. The
+    /// pin precedes the Job, so that nothing is applied without it.
     pub(crate) fn steps(&self, case: &ReconcileCase<'_>) -> (Vec<Step>, RunRecord) {
         let ReconcileCase {
             tf,
@@ -137,9 +136,9 @@ impl RunRequest {
         (steps, next)
     }
 
-    /// Whether the pod mounts the cache volume. A destroy does not wait for a new one, but mounts the one that is there: it may hold the
-    /// approved plan and a state to save first, and its plugin cache has the providers that the image lacks. A volume with which the pod
-    /// does not start costs the destroy one wait; the next attempt goes without it, unless the volume holds the only copy of a state.
+    /// Whether the pod mounts the cache volume. A destroy does not wait for a new volume, but mounts an existing one: it may hold the
+    /// approved plan and an unsaved state, and its plugin cache has the providers that the image lacks. If the pod does not start with the
+    /// volume, the next attempt of the destroy runs without it, unless the volume holds the only copy of a state.
     fn has_cache(&self, tf: &Terraform, seen: &Seen, history: &History) -> bool {
         let first = self.kind == RunKind::Apply && self.trigger == Trigger::Created;
         let destroys = self.inputs.approval.destroy;
@@ -155,7 +154,7 @@ impl RunRequest {
     }
 }
 
-/// `history` after `steps`: a claim that they replace is usable.
+/// Returns `history` after `steps`: a replaced claim is usable.
 pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
     if steps.iter().any(|step| matches!(step, Step::DeleteClaim)) {
         return History {
@@ -166,22 +165,22 @@ pub(crate) fn with_claim(history: History, steps: &[Step]) -> History {
     history
 }
 
-/// Found again in no other run, of this resource or of another.
+/// Returns a trace id that is unique across runs and resources: 32 hexadecimal digits.
 fn trace_id(key: &[u8], tf: &Terraform, number: i64, now: Timestamp) -> String {
     let mut id = digest::keyed(key, &("trace", tf.uid(), number, now));
     id.truncate(32);
     id
 }
 
-/// Pods of the runs before the next one, which starts only once they have ended.
+/// Returns the pods of earlier runs, which end before the next run starts.
 fn earlier_pods(previous: &RunRecord) -> Vec<String> {
     let last = previous.claimed_by.iter().map(|claim| claim.pod.clone());
     let pods = last.chain(previous.earlier_pods.iter().cloned());
     pods.take(EARLIER_PODS).collect()
 }
 
-/// What it takes to destroy what the run of `record` may make. The pin of what exists already stays
-/// in it until this run has begun to change anything.
+/// Returns the step that writes the pin, for the destroy of objects that the run of `record` may create. The pin of the last apply stays in
+/// it until this run begins to apply.
 fn pin(
     tf: &Terraform,
     seen: &Seen,
@@ -215,7 +214,7 @@ fn pin(
         revision: run.revision.clone(),
         context: run.context.clone(),
         inputs: RunInputs {
-            // Who has copied the state needs the old place no more.
+            // Needed only until the state is copied.
             migrate: None,
             ..inputs.clone()
         },
@@ -229,7 +228,7 @@ fn pin(
     Some(ensure(Object::Secret(secrets::pin(tf, &pin))))
 }
 
-/// The spec without the variables, which are among the inputs and may be large.
+/// Returns the spec without variables, which are part of the inputs and may be large.
 fn pinned_spec(tf: &Terraform) -> Value {
     let mut spec = tf.spec.clone();
     spec.variables.clear();
@@ -237,9 +236,8 @@ fn pinned_spec(tf: &Terraform) -> Value {
     serde_json::to_value(spec).unwrap_or_default()
 }
 
-/// Everything a runner pod needs, applied anew before each run: what somebody removed is back. But
-/// not the pointer at the state: an empty one in the place of one that is lost would have
-/// everything made twice.
+/// Applies all objects that a runner pod needs before each run, so that deleted ones are restored. Exception: the pointer of the managed
+/// state. An empty pointer in place of a lost one would cause the creation of every real object again.
 fn surroundings(
     tf: &Terraform,
     seen: &Seen,
@@ -276,7 +274,7 @@ fn surroundings(
         .ok()
         .and_then(|inputs| inputs.pull_config.as_deref());
     objects.extend(pull.map(|config| Object::Secret(secrets::pull(tf, config))));
-    // A destroy needs no new volume, and nothing may stand in its way.
+    // A destroy needs no new volume and must not be blocked by one.
     let mut steps = if inputs.approval.destroy {
         Vec::new()
     } else {
@@ -286,8 +284,8 @@ fn surroundings(
     steps
 }
 
-/// The claim of the cache volume. One whose volume is gone, or with which no pod starts, is
-/// replaced: it held nothing that cannot be made again (rule 2), unless the state was there.
+/// Creates the claim of the cache volume. Replaces it if its volume is lost or pods do not start with it. Its content is reproducible (rule
+/// 2), unless it holds a state.
 pub(crate) fn cache(tf: &Terraform, seen: &Seen, history: &History) -> Vec<Step> {
     let claim = cache_pvc::claim(tf).map(Box::new).map(Object::Claim);
     let usability = state_volume::usability(seen, history);
@@ -321,9 +319,8 @@ fn ensure(object: Object) -> Step {
     Step::Ensure(Box::new(object))
 }
 
-/// Whether a pod has the cache volume, and `waits` for it. Nothing is in a new volume, and making one takes the
-/// cluster longer than a build or a run: who waits for a first apply or for the end of everything need not wait for
-/// that.
+/// Whether a pod mounts the cache volume; with `waits`, also one that is not bound yet. A new volume is empty and takes longer to provision
+/// than a build or run takes, so a first apply or a destroy does not wait for it.
 pub(crate) fn has_cache(tf: &Terraform, seen: &Seen, history: &History, waits: bool) -> bool {
     let is_suspect = state_volume::usability(seen, history) == CacheVolume::Suspect;
     tf.spec.cache.enabled && !is_suspect && (waits || seen.cache == CacheSeen::Bound)
@@ -358,8 +355,7 @@ fn job(
     Step::CreateJob(Box::new(run_job::job(tf, &parts, settings)))
 }
 
-/// What a run that is going on needs from us: pin and Job, if the controller died before it could
-/// make them; more slots, if the state outgrew those it has.
+/// Completes an active run: recreates pin and Job after a crash of the operator, and adds state slots if the state has outgrown its slots.
 pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     let Some(current) = &seen.record else {
         return Vec::new();
@@ -372,7 +368,7 @@ pub fn help(tf: &Terraform, seen: &Seen, settings: &Settings) -> Vec<Step> {
     if seen.job.is_none() && seen.refused.is_none() && !begun {
         steps.push(Step::SwapRecord(Box::new(Swap::unchanged(&current.record))));
         if progress::has_own_report(run) {
-            // A pod that claimed the run meanwhile keeps it.
+            // If a pod has claimed the run since, the swap fails and the claim stays.
             let reset = progress::of(&current.record);
             steps.push(Step::SwapReport(Box::new(reset)));
         }

@@ -1,6 +1,5 @@
-//! Two resources on one state (rule 11): it belongs to the one that applied something there, else to the
-//! older. An address that only a run reports never outranks one of a spec, and counts in its own namespace alone: module code can report
-//! any.
+//! Conflicts of two resources with one state (rule 11). The state belongs to the resource that applied to it, else to the older one. A
+//! reported address never outranks an address in a spec, and counts in its own namespace only: module code can report any address.
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
@@ -8,16 +7,15 @@ use alustan_api::run::Pin;
 use alustan_backends::{Owner, is_shared};
 use kube::ResourceExt;
 
-/// Where the state of `tf` lives, such as `s3://bucket/key`: as its backend says, else as its last
-/// run told. `None` where nobody else can have the same place.
+/// Returns the address of the state of `tf`, such as `s3://bucket/key`: from the spec, else as reported by the last run. `None` if no other
+/// resource can use the same address.
 pub fn address(tf: &Terraform) -> Option<String> {
     described(tf)
         .or_else(|| told(tf))
         .filter(|it| is_shared(it))
 }
 
-/// The same of what the deleted `tf` made, which its spec may have left since: as the pin of what
-/// exists has it.
+/// Returns the address of the state of the deleted `tf` from its pin. The spec may have another backend since.
 fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
     let backend = &pin.inputs.backend;
     if backend.managed.is_some() {
@@ -29,7 +27,7 @@ fn pinned(tf: &Terraform, pin: &Pin) -> Option<String> {
         .filter(|it| is_shared(it))
 }
 
-/// As the last run told.
+/// Returns the address reported by the last run.
 fn told(tf: &Terraform) -> Option<String> {
     tf.status.as_ref()?.state_address.clone()
 }
@@ -43,8 +41,7 @@ fn described(tf: &Terraform) -> Option<String> {
     alustan_backends::described(tf.spec.backend.as_ref()?, owner)
 }
 
-/// The address of the state that matters for `tf`: of a deleted one, that of `pin`, which is of what
-/// exists.
+/// Returns the address of the state that `tf` uses. For a deleted resource, that in `pin`.
 pub fn in_use(tf: &Terraform, pin: Option<&Pin>) -> Option<String> {
     let deleted = tf.metadata.deletion_timestamp.is_some();
     match pin.filter(|_| deleted) {
@@ -53,7 +50,7 @@ pub fn in_use(tf: &Terraform, pin: Option<&Pin>) -> Option<String> {
     }
 }
 
-/// Why `tf` may not use its state ([`in_use`]): it belongs to one of `others`.
+/// Returns the failure if the state of `tf` ([`in_use`]) belongs to one of `others`.
 pub fn conflict<'a>(
     tf: &Terraform,
     pin: Option<&Pin>,
@@ -73,7 +70,7 @@ pub fn conflict<'a>(
         .into_iter()
         .filter(|other| rank(other, &own) < rank(tf, &own))
         .find(|other| is_at(other))?;
-    // Namespaces are walls (rule 17).
+    // Messages do not name resources of other namespaces (rule 17).
     let who = if owner.namespace() == tf.namespace() {
         format!("tf {}", owner.name_any())
     } else {
@@ -101,7 +98,7 @@ pub fn conflict<'a>(
     })
 }
 
-/// The resource with the smaller rank owns the state at `address`: one that applied something there, else the older.
+/// Returns the rank of `tf`. The lowest rank owns the state at `address`: first by apply at that address, then by age.
 fn rank(tf: &Terraform, address: &str) -> (bool, Option<i64>, Option<String>) {
     let created = tf.metadata.creation_timestamp.as_ref();
     (
@@ -111,14 +108,14 @@ fn rank(tf: &Terraform, address: &str) -> (bool, Option<i64>, Option<String>) {
     )
 }
 
-/// Whether `tf` applied something, and its last run had its state at `address`.
+/// Whether `tf` has been applied, and its last run reported `address`.
 fn has_applied_at(tf: &Terraform, address: &str) -> bool {
     let status = tf.status.as_ref();
     let has_applied = status.is_some_and(|status| status.last_applied.is_some());
     has_applied && told(tf).as_deref() == Some(address)
 }
 
-/// Whether the address of `tf` is the one that its last run told, and not that of its spec.
+/// Whether the address of `tf` comes from its last run instead of its spec.
 pub fn is_told(tf: &Terraform) -> bool {
     described(tf).is_none()
 }

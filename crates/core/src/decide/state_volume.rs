@@ -1,5 +1,4 @@
-//! States on the cache volume, by explicit choice or because a run could not save its state (rule 2): that volume holds content that cannot
-//! be made again.
+//! States on the cache volume, by configuration or because a run could not save its state (rule 2). Such a volume is not reproducible.
 
 use alustan_api::report::{RunReport, RunResult, UnsavedPlace};
 use alustan_api::run::{
@@ -13,7 +12,8 @@ use crate::model::case::ReconcileCase;
 use crate::model::summary::Summary;
 use crate::observed::{CacheSeen, NOT_STARTED, Seen, UNSCHEDULABLE, Waiting};
 
-/// State that is still unsaved after a run with this `report`. `before`: the one before it. `has_begun`: whether the run began to change things.
+/// Returns the state that is unsaved after a run with this `report`. `before`: that before the run. `has_begun`: whether the run reached
+/// phase `Applying`.
 pub(crate) fn unsaved_after(
     before: Option<UnsavedState>,
     run: &RunSpec,
@@ -55,13 +55,13 @@ pub(crate) fn holds_only_copy(seen: &Seen, history: &History) -> bool {
     seen.cache != CacheSeen::Absent && place == Some(UnsavedPlace::CacheVolume)
 }
 
-/// Whether the volume holds a state that exists nowhere else. It is waited for, and not replaced.
+/// Whether the volume holds a state that exists nowhere else. Pods wait for such a volume, and it is not replaced.
 pub(crate) fn is_irreplaceable(seen: &Seen, history: &History) -> bool {
     holds_state(seen) || holds_only_copy(seen, history)
 }
 
-/// Whether pods can use the cache volume. One that holds a state, or the only copy of one that a run could not save, counts as usable, so
-/// that it is waited for. One that may hold the state of an interrupted run is done without, but not replaced.
+/// Returns whether pods can use the cache volume. A volume with a state, or with the only copy of an unsaved state, counts as usable, so
+/// that pods wait for it. Pods do without a volume that may hold the state of an interrupted run, but it is not replaced.
 pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
     if is_irreplaceable(seen, history) {
         return CacheVolume::Usable;
@@ -72,12 +72,12 @@ pub(crate) fn usability(seen: &Seen, history: &History) -> CacheVolume {
     }
 }
 
-/// Whether a run with `inputs` has its state there.
+/// Whether a run with `inputs` has its state on the cache volume.
 pub(crate) fn is_used_by(inputs: &BackendInputs) -> bool {
     address_of(inputs).is_some_and(|address| is_on_the_volume(&address))
 }
 
-/// Whether what exists has its state there, as far as anything tells.
+/// Whether the state of the last apply is on the cache volume, from record and pin.
 pub(crate) fn holds_state(seen: &Seen) -> bool {
     let record = seen.record.as_ref().map(|it| &it.record);
     is_told(record) || is_pinned(record, seen.pin.as_ref())
@@ -94,7 +94,7 @@ fn is_pinned(record: Option<&RunRecord>, pin: Option<&Pin>) -> bool {
     exists.is_some_and(|pin| is_used_by(&pin.of_what_exists(attempted).inputs.backend))
 }
 
-/// Whether it may hold the state of `tf`: it stays where the state stays.
+/// Whether the cache volume may hold the state of `tf` and has to be kept with it.
 pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
     let backend = tf.spec.backend.as_ref();
     let wanted = backend.and_then(|backend| backend.provider);
@@ -102,7 +102,7 @@ pub(crate) fn may_hold_state(tf: &Terraform, seen: &Seen) -> bool {
 }
 
 impl ReconcileCase<'_> {
-    /// What the cache volume may hold for which the pod of `run` waits, and how to continue, as the end of a message. Empty if a run
+    /// Unsaved state on the cache volume for which the pod of `run` waits, and how to continue, as the end of a message. Empty if a run
     /// without the volume loses nothing.
     pub(crate) fn volume_hint(&self, run: &RunSpec, why: &Waiting) -> String {
         let waits = run.cache && [UNSCHEDULABLE, NOT_STARTED].contains(&why.reason.as_str());
@@ -135,8 +135,8 @@ impl ReconcileCase<'_> {
         }
     }
 
-    /// That a run with `backend` would find nothing where the state was: everything would be made a
-    /// second time, and nothing be destroyed.
+    /// Returns the summary if the volume with the state is lost. A run with `backend` would start with an empty state: an apply would
+    /// create all objects again, and a destroy would destroy nothing.
     pub(crate) fn volume_lost(&self, backend: &BackendInputs) -> Option<Summary> {
         let gone = matches!(self.seen.cache, CacheSeen::Absent | CacheSeen::Lost);
         let lost = gone && is_used_by(backend) && holds_state(self.seen);
