@@ -1,5 +1,4 @@
-//! The writes. Each [`Step`] can be done again without harm; the record's swaps make sure that
-//! only one of several hands does what counts.
+//! Writes. Each [`Step`] is idempotent. Compare-and-swap of the run record prevents concurrent reconciles from doing the same run twice.
 
 pub(crate) mod build_secrets;
 mod delete;
@@ -48,14 +47,14 @@ use crate::signing::Data;
 use crate::step_name;
 use crate::watch::mapping::is_mirrored;
 
-/// The finalizer has a manager of its own: applying it leaves everything else alone.
+/// Field manager that owns the finalizer only: applying it changes no other field.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 
 /// Maximum size of an unsaved state in a report, in bytes. Runners write at most 700 KiB.
 const LARGEST_LEFTOVER: usize = 768 << 10;
 
 impl<'a> StepExecutor<'a> {
-    /// A pass over what was `seen`.
+    /// Creates the executor of one reconcile that observed `seen`.
     pub(crate) fn new(
         cx: &'a Context,
         tf: &'a Terraform,
@@ -75,7 +74,10 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Does `steps` in order; neighbouring objects are applied side by side.
+    /// Executes `steps` in order; adjacent objects are applied concurrently.
+    ///
+    /// # Errors
+    /// The error of the first failed step. Later steps are not executed.
     pub(crate) async fn enact(&mut self, steps: &[Step]) -> Result<(), Error> {
         let mut rest = steps;
         while let Some((step, after)) = rest.split_first() {
@@ -95,7 +97,7 @@ impl<'a> StepExecutor<'a> {
                 self.cx.fail_point.reached(Moment::After, step);
                 rest = after;
             } else {
-                // The API server refuses a binding whose role it does not know yet.
+                // The API server refuses a binding to a role that does not exist yet.
                 let (bindings, others): (Vec<&Object>, Vec<&Object>) = objects
                     .iter()
                     .partition(|object| matches!(object, Object::Binding(_)));
@@ -157,7 +159,7 @@ impl<'a> StepExecutor<'a> {
         Api::namespaced(self.cx.client.clone(), &self.namespace())
     }
 
-    /// The uid keeps a resource that is gone from being made again by our patch.
+    /// Adds the finalizer. The uid prevents the patch from creating a deleted resource again.
     async fn add_finalizer(&self) -> Result<(), Error> {
         let body = json!({
             "apiVersion": Terraform::api_version(&()), "kind": Terraform::kind(&()),
@@ -177,7 +179,11 @@ impl<'a> StepExecutor<'a> {
         .map(drop)
     }
 
-    /// A record that is there already was made by an earlier pass.
+    /// Creates the run record. A record that an earlier reconcile created is kept.
+    ///
+    /// # Errors
+    /// [`Error::RecordInTheWay`] if the Secret was not made for the resource, [`Error::Conflict`] if an earlier resource left it or it was
+    /// deleted.
     async fn create_record(&mut self, secret: &Secret) -> Result<(), Error> {
         let mut fresh = [0_u8; 32];
         SystemRandom::new()
@@ -225,7 +231,7 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// A merge patch that holds only for the version that was seen.
+    /// Writes the run record with a merge patch that requires the observed resource version.
     async fn swap(&mut self, swap: &Swap) -> Result<(), Error> {
         let mut written = Data::from([(key::RECORD.to_owned(), encoded(&swap.record))]);
         if let Some(history) = &swap.history {
@@ -239,7 +245,7 @@ impl<'a> StepExecutor<'a> {
             removed.extend([key::INPUTS.to_owned(), key::signature(key::INPUTS)]);
         }
         if !matches!(swap.inputs, Keep::Same) {
-            // Runners of earlier operators reported here.
+            // Runners of earlier operators wrote these entries to the run record.
             removed.extend([key::REPORT, key::OUTPUTS].map(str::to_owned));
             if self.report_version.is_some() {
                 removed.push(key::LEFTOVER.to_owned());
@@ -252,8 +258,8 @@ impl<'a> StepExecutor<'a> {
         Ok(())
     }
 
-    /// Patches the run record: signs and writes the entries `written`, and deletes the entries `removed`. `metadata` has the resource version
-    /// that the patch requires.
+    /// Patches the run record: signs and writes the entries `written`, and deletes the entries `removed`. `metadata` has the resource
+    /// version that the patch requires.
     ///
     /// # Errors
     /// [`Error::Conflict`] if the record has another version or is gone.
@@ -292,8 +298,8 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// The mirror of a Secret may be long behind, as after an outage of the API server: the next look sees what stands in the
-    /// way now, and does not try the same again.
+    /// Reads Secret `name` from the API server after a conflict. The watch cache may be stale, for example after an outage of the API
+    /// server; the next reconcile observes the current version and does not repeat the same write.
     async fn look_again(&self, what: &str, name: &str) {
         self.cx.mirrors.secrets.forget(&self.namespace(), name);
         if let Ok(Some(found)) = call(what, self.api::<Secret>().get_opt(name)).await {
@@ -301,7 +307,7 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Resets, cancels or closes the report: only if it is as it was seen.
+    /// Resets, cancels or closes the run report, if it has the observed resource version.
     async fn swap_report(&mut self, progress: &RunProgress) -> Result<(), Error> {
         const WHAT: &str = "swap the run report";
         let name = alustan_api::names::report(&self.tf.name_any());
@@ -369,7 +375,7 @@ impl<'a> StepExecutor<'a> {
         Ok(())
     }
 
-    /// What a runner of an earlier operator left in the record: state that could not be saved.
+    /// Returns the unsaved state that a runner of an earlier operator left in the run record.
     fn reported_before(&self) -> BTreeMap<String, ByteString> {
         let name = alustan_api::names::record(&self.tf.name_any());
         let record = self.cx.mirrors.secrets.get(&self.namespace(), &name);
@@ -381,7 +387,7 @@ impl<'a> StepExecutor<'a> {
             .collect()
     }
 
-    /// Counts what ended with a swap that was written: only who wrote it does.
+    /// Counts runs that ended with a written swap. Only the writer counts them, so each run counts once.
     fn count(&mut self, swap: &Swap) {
         let Some(before) = self.record.as_mut().map(Cow::to_mut) else {
             return;
@@ -440,7 +446,7 @@ impl<'a> StepExecutor<'a> {
                 }
                 Ok(())
             }
-            // The next pass reads it, and ends the run with a failure.
+            // The next reconcile observes it, and ends the run with a failure.
             Err(Error::NameTaken { .. }) if outputs => {
                 let memory = &self.cx.memory;
                 memory.set_outputs_taken(self.session.who, true);
@@ -455,7 +461,10 @@ impl<'a> StepExecutor<'a> {
         applied.map(drop)
     }
 
-    /// Nothing that was made by somebody else, or for an earlier resource, is deleted or taken over.
+    /// Reads the metadata of an object.
+    ///
+    /// # Errors
+    /// [`Error::NameTaken`] if the object was not made for the resource.
     async fn not_taken<K>(
         &self,
         api: &Api<K>,
@@ -475,8 +484,8 @@ impl<'a> StepExecutor<'a> {
         })
     }
 
-    /// A claim is made once: most of it cannot be changed, and a changed spec must not keep a
-    /// run, least of all a destroy, from its volume.
+    /// Creates the claim of the cache volume. The spec of an existing claim is not changed: most fields are immutable, and a changed spec
+    /// must not keep a run, in particular a destroy, from its volume.
     async fn claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let api = self.api::<PersistentVolumeClaim>();
@@ -489,7 +498,7 @@ impl<'a> StepExecutor<'a> {
             Err(Error::Call { source, .. }) if is(&source, StatusKind::AlreadyExists) => {
                 let what = format!("read PersistentVolumeClaim {name}");
                 let found = call(&what, api.get_metadata_opt(&name)).await?;
-                // It went meanwhile.
+                // Deleted since the create failed.
                 let old = found.ok_or(Error::Conflict)?;
                 if self.is_ours(&old)? && old.metadata.deletion_timestamp.is_some() {
                     self.delete_finished_users(&name).await?;
@@ -501,7 +510,11 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// A Job that exists with the same inputs is the same Job, if it was made for the resource. Resources share builds.
+    /// Creates a Job. An existing Job with the same inputs counts as created if it was made for the resource or is a build, which
+    /// resources share.
+    ///
+    /// # Errors
+    /// [`Error::JobInTheWay`] if another Job has the name. A Job of the resource is deleted first.
     async fn create_job(&self, job: &Job) -> Result<(), Error> {
         let name = job.name_any();
         let namespace = job.namespace().unwrap_or_default();
@@ -546,7 +559,7 @@ impl<'a> StepExecutor<'a> {
         }
     }
 
-    /// Remembers why Job `name` cannot be created: the next reconcile gives up its run, which releases its slot.
+    /// Stores why Job `name` cannot be created: the next reconcile cancels its run, which releases its slot.
     fn remember_denial(&self, name: String, error: &Error) {
         if let Some(why) = error.denial() {
             self.cx.memory.set_denied(self.session.who, name, why);

@@ -1,10 +1,10 @@
-//! Calls of the API server, bounded in time.
+//! Calls of the API server with a timeout.
 
 use std::future::Future;
 
 use crate::error::{Error, TIMEOUT};
 
-/// A call of the API server, bounded in time.
+/// Runs a call of the API server with a timeout of [`TIMEOUT`].
 pub(crate) async fn call<T>(
     what: &str,
     future: impl Future<Output = Result<T, kube::Error>>,
@@ -38,7 +38,7 @@ pub(crate) fn is(error: &kube::Error, kind: StatusKind) -> bool {
     }
 }
 
-/// What is not there need not be deleted.
+/// Treats an object that does not exist as deleted.
 pub(crate) fn gone<T>(result: Result<T, Error>) -> Result<(), Error> {
     match result {
         Err(Error::Call { source, .. }) if is(&source, StatusKind::NotFound) => Ok(()),

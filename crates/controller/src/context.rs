@@ -1,4 +1,4 @@
-//! What every reconcile shares.
+//! State shared by all reconciles.
 
 use std::sync::Arc;
 
@@ -27,31 +27,31 @@ use crate::upstream_activity::UpstreamActivity;
 use crate::watch::allow_lists::AllowLists;
 use crate::watch::dynamic::Objects;
 
-/// Clients, mirrors of the cluster, answers of the world.
+/// Clients, watch caches, polled answers and settings.
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
     pub(crate) driver: Driver,
-    /// The name of this pod.
+    /// Name of this pod.
     pub(crate) instance: String,
     pub(crate) leader: Leader,
     pub(crate) signer: Arc<Signer>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) mirrors: Arc<Mirrors>,
-    /// All resources.
+    /// All resources in watched namespaces.
     pub(crate) resources: Store<Guarded>,
     pub(crate) registry: alustan_registry::Registry,
-    /// What asks repositories for their references.
+    /// Polls the references of repositories.
     pub(crate) references: Arc<References>,
     pub(crate) git: Arc<alustan_source::GitCache>,
     pub(crate) contexts: Arc<Contexts>,
-    /// Limits repositories that are looked through for pruning.
+    /// Limits how many registry repositories are pruned at the same time.
     pub(crate) prunings: Arc<alustan_source::Turns>,
     pub(crate) answers: Answers,
     pub(crate) notifier: Arc<Notifier>,
-    /// What resources may use.
+    /// Allow lists for repositories, registries and accounts.
     pub(crate) allowed: Arc<AllowLists>,
-    /// Objects of any kind that resources name.
+    /// Objects of any kind that resources refer to.
     pub(crate) objects: Objects,
     pub(crate) evaluator: Evaluator,
     pub(crate) looks: UpstreamActivity,

@@ -1,4 +1,4 @@
-//! What can go wrong while the cluster is read or written. All of it is tried again.
+//! Errors of reads and writes of the cluster.
 
 use alustan_api::names;
 use alustan_api::report::Failure;
@@ -8,52 +8,52 @@ use thiserror::Error;
 
 use crate::leader::NotLeading;
 
-/// What was found, or what stands in the way of it.
+/// A value, or the failure that explains why it is missing.
 pub(crate) type Found<T> = Result<Result<T, Failure>, Error>;
 
-/// A read or a write of the cluster failed.
+/// Failed read or write of the cluster.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    /// A call failed.
+    /// A call of the API server failed.
     #[error("{what}")]
     Call {
-        /// What was to be done.
+        /// Operation for messages.
         what: String,
-        /// Why it failed.
+        /// Cause.
         #[source]
         source: Box<kube::Error>,
     },
     /// The resource or its run record has changed since it was observed.
     #[error("the resource or its run record changed meanwhile")]
     Conflict,
-    /// The resource does not exist any more.
+    /// The resource no longer exists.
     #[error("the resource does not exist any more")]
     Gone,
-    /// A Job of this name belongs to something else.
+    /// A Job with this name and other inputs, or another owner, exists.
     #[error(
         "Job {0} exists and is another one; waiting for it to go; if it was not made for this \
          resource, remove it"
     )]
     JobInTheWay(String),
-    /// A claim of this name is going away.
+    /// A claim with this name is being deleted.
     #[error("PersistentVolumeClaim {0} is being deleted; waiting for the last pod that uses it")]
     ClaimInTheWay(String),
-    /// A Secret of this name was made by somebody else, or for an earlier resource.
+    /// A Secret with this name was made by another owner, or for an earlier resource.
     #[error(
         "Secret {0} exists and was not made for this resource, which needs the name for its run record. \
          It may belong to a state that is still needed: keep it, and give the resource another name"
     )]
     RecordInTheWay(String),
-    /// A run record or pin that this version cannot read.
+    /// This version cannot read a run record or pin.
     #[error(
         "Secret {secret}: key {key} cannot be read by this version of the operator; restore the \
          Secret, or run the version that wrote it: nothing is done until then; a resource that is \
          deleted can be given up with the annotation alustan.io/abandon=true"
     )]
     Unreadable {
-        /// The Secret.
+        /// Name of the Secret.
         secret: String,
-        /// The key in it.
+        /// Key of the entry.
         key: &'static str,
     },
     /// An entry of a run record or pin has no valid signature of the operator.
@@ -62,23 +62,23 @@ pub(crate) enum Error {
          Secret is restored from a backup; see docs/operations.md"
     )]
     Forged {
-        /// The Secret.
+        /// Name of the Secret.
         secret: String,
-        /// The key of the entry.
+        /// Key of the entry.
         key: &'static str,
     },
-    /// An object that a run needs was made by somebody else.
+    /// An object that a run needs was made by another owner.
     #[error(
         "{kind} {name} exists and was not made for this resource; {}",
         advice(kind, name)
     )]
     NameTaken {
-        /// What it is.
+        /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
     },
-    /// The API server did not answer in time.
+    /// The API server did not respond within [`TIMEOUT`].
     #[error("{0}: no answer within {TIMEOUT:?}")]
     Timeout(String),
     /// An object that a run needs holds the state of an earlier resource of the same name.
@@ -88,11 +88,11 @@ pub(crate) enum Error {
          begin without it: keep the object, and give the resource another name"
     )]
     OrphanedState {
-        /// What it is.
+        /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// The command that takes it over.
+        /// Command that adopts the state.
         adopt: String,
     },
     /// An object that a run needs holds the state of another resource that still exists.
@@ -109,12 +109,12 @@ pub(crate) enum Error {
         /// Resource that has the state, as in a message.
         owner: String,
     },
-    /// The kernel gave no random numbers.
+    /// The random number generator failed.
     #[error("no random numbers for a new key")]
     Random,
 }
 
-/// What to do about an object in the way. One that may hold a state may be its only copy.
+/// Returns the advice for an object with a taken name. An object that may hold state may be its only copy.
 fn advice(kind: &str, name: &str) -> String {
     if let ("Secret", Some(resource)) = (kind, name.strip_suffix("-report")) {
         return format!(
@@ -136,11 +136,11 @@ fn advice(kind: &str, name: &str) -> String {
     .to_owned()
 }
 
-/// How long one call of the API server may take.
+/// Timeout of one API server call.
 pub(crate) const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Error {
-    /// A stable word for events, conditions and metrics.
+    /// Returns a stable UpperCamelCase reason for events, conditions and metrics.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Call { .. } if self.is_not_leading() => "NotLeader",
@@ -166,12 +166,12 @@ impl Error {
         }
     }
 
-    /// Whether the next look settles it by itself.
+    /// Whether the next reconcile resolves the error.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict)
     }
 
-    /// Whether nothing was written because another replica may lead.
+    /// Whether the write was blocked because another replica may lead.
     pub(crate) fn is_not_leading(&self) -> bool {
         let Self::Call { source, .. } = self else {
             return false;
@@ -179,7 +179,7 @@ impl Error {
         matches!(&**source, kube::Error::Service(error) if error.is::<NotLeading>())
     }
 
-    /// What of it the namespace did not admit, by its quota or its limits.
+    /// Returns the message of a `ResourceQuota` or `LimitRange` that refused the write.
     pub(crate) fn refusal(&self) -> Option<Waiting> {
         let Self::Call { source, .. } = self else {
             return None;
@@ -202,7 +202,7 @@ impl Error {
         self.refusal().or(denial)
     }
 
-    /// Whether the API server finds that what was written is not what the schema wants.
+    /// Whether the API server refused a write as invalid (HTTP 422).
     pub(crate) fn is_invalid(&self) -> bool {
         let Self::Call { source, .. } = self else {
             return false;
@@ -210,7 +210,7 @@ impl Error {
         matches!(&**source, kube::Error::Api(status) if status.code == 422)
     }
 
-    /// Whether a write did not happen because the object is no longer what was seen, is gone, or exists already.
+    /// Whether a write failed because the object changed since it was observed, is gone, or exists already.
     pub(crate) fn is_outdated_write(&self) -> bool {
         matches!(self.status_code(), Some(404 | 409))
     }
@@ -221,7 +221,7 @@ impl Error {
         code.is_some_and(|code| (400..500).contains(&code) && ![404, 409, 429].contains(&code))
     }
 
-    /// The status code with which the API server answered.
+    /// Returns the HTTP status code of the API server.
     fn status_code(&self) -> Option<u16> {
         match self {
             Self::Call { source, .. } => match &**source {
@@ -232,7 +232,7 @@ impl Error {
         }
     }
 
-    /// Whether the API server does not know what it was asked for.
+    /// Whether the API server does not know the requested kind or object.
     pub(crate) fn is_unknown(&self) -> bool {
         let Self::Call { source, .. } = self else {
             return false;
@@ -244,7 +244,7 @@ impl Error {
         }
     }
 
-    /// The text with its cause.
+    /// Returns the message with its cause.
     pub(crate) fn chain(&self) -> String {
         match self {
             Self::Call { what, source } => format!("{what}: {}", cause(source)),
@@ -264,7 +264,7 @@ impl Error {
     }
 }
 
-/// Why a call failed: the API server's own sentence, where it gave one.
+/// Returns the cause of a failed call: the message of the API server, if there is one.
 pub(crate) fn cause(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();
@@ -272,7 +272,7 @@ pub(crate) fn cause(error: &kube::Error) -> String {
     with_causes(error)
 }
 
-/// An error and what caused it, in one line.
+/// Returns an error and its causes in one line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

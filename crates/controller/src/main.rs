@@ -1,4 +1,4 @@
-//! The operator: watches `Terraform` resources and does what [`alustan_core`] decides.
+//! The operator: watches `Terraform` resources and applies the decisions of [`alustan_core`].
 
 mod apply;
 mod args;

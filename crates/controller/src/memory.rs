@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::backoff::doubled;
 use crate::resource::Ref;
 
-/// What one process remembers of a resource between two looks; losing it costs a few calls.
+/// State that one process keeps per resource between two reconciles.
 #[derive(Default)]
 pub(crate) struct Memory {
     resources: Mutex<HashMap<Ref, Remembered>>,
@@ -21,17 +21,17 @@ pub(crate) struct Memory {
 pub(crate) struct Remembered {
     /// Uid of the resource.
     uid: Option<String>,
-    /// The status that was written last.
+    /// Last written status.
     status: Option<TerraformStatus>,
     source: Option<(String, SourceSeen)>,
-    /// Tag of the image that was planned last.
+    /// Tag of the last planned image.
     planned: Option<String>,
     failures: u32,
-    /// Conflicts in a row.
+    /// Number of conflicts in a row.
     conflicts: u32,
-    /// The last Job that was denied, and why.
+    /// Last Job that was refused, and the cause.
     denied: Option<(String, Waiting)>,
-    /// Whether the Secret with the outputs could not be created, since there is one of somebody else.
+    /// Whether a foreign Secret has the name of the outputs Secret.
     outputs_taken: bool,
     told: HashMap<String, String>,
 }
@@ -54,18 +54,17 @@ impl Memory {
         });
     }
 
-    /// The status of `who` that was written last.
+    /// Returns the last written status of `who`.
     pub(crate) fn status(&self, who: &Ref) -> Option<TerraformStatus> {
         self.with(who, |memory| memory.status.clone())
     }
 
-    /// Remembers the status of `who` that was written.
+    /// Stores the written status of `who`.
     pub(crate) fn set_status(&self, who: &Ref, status: TerraformStatus) {
         self.with(who, |memory| memory.status = Some(status));
     }
 
-    /// The source that was known last for `question`; while a new commit is being fetched the
-    /// old one goes on.
+    /// Returns the last known source for `question`. It stays in use while a new commit is fetched.
     pub(crate) fn source(&self, who: &Ref, question: &str) -> Option<SourceSeen> {
         self.with(who, |memory| {
             memory
@@ -81,7 +80,7 @@ impl Memory {
         self.of_all(|memory| Some(memory.source.as_ref()?.1.artifact.clone()))
     }
 
-    /// Remembers the tag of the image that is planned for `who`.
+    /// Stores the tag of the image that is planned for `who`.
     pub(crate) fn set_planned(&self, who: &Ref, tag: &str) {
         self.with(who, |memory| memory.planned = Some(tag.to_owned()));
     }
@@ -96,19 +95,19 @@ impl Memory {
         resources.values().filter_map(value).collect()
     }
 
-    /// What is known of the source no longer counts: the last commit cannot be used.
+    /// Drops the known source of `who`: the latest commit cannot be used.
     pub(crate) fn forget_source(&self, who: &Ref) {
         self.with(who, |memory| memory.source = None);
     }
 
-    /// Remembers a source.
+    /// Stores the source of `who` for `question`.
     pub(crate) fn set_source(&self, who: &Ref, question: &str, source: SourceSeen) {
         self.with(who, |memory| {
             memory.source = Some((question.to_owned(), source));
         });
     }
 
-    /// The wait after one more failed pass: doubles from half a second to five minutes.
+    /// Counts a failed reconcile and returns the backoff: doubles from 500 ms to 5 minutes.
     pub(crate) fn failed(&self, who: &Ref) -> Duration {
         let failures = self.with(who, |memory| {
             memory.failures = memory.failures.saturating_add(1);
@@ -117,7 +116,8 @@ impl Memory {
         doubled(Duration::from_millis(500), failures, Duration::from_mins(5))
     }
 
-    /// The wait after one more pass that ended with a conflict: doubles from 50 milliseconds to ten seconds. An event of the watch comes before it.
+    /// Counts a reconcile that ended with a conflict and returns the backoff: doubles from 50 ms to 10 seconds. A watch event requeues
+    /// earlier.
     pub(crate) fn conflicted(&self, who: &Ref) -> Duration {
         let conflicts = self.with(who, |memory| {
             memory.conflicts = memory.conflicts.saturating_add(1);
@@ -130,12 +130,12 @@ impl Memory {
         )
     }
 
-    /// `job` of `who` was denied.
+    /// Stores why `job` of `who` was refused.
     pub(crate) fn set_denied(&self, who: &Ref, job: String, why: Waiting) {
         self.with(who, |memory| memory.denied = Some((job, why)));
     }
 
-    /// Why `job` of `who` was denied, if that was the last one.
+    /// Returns why `job` of `who` was refused, if it is the last refused Job.
     pub(crate) fn denied(&self, who: &Ref, job: &str) -> Option<Waiting> {
         self.with(who, |memory| {
             let (last, why) = memory.denied.as_ref()?;
@@ -143,41 +143,41 @@ impl Memory {
         })
     }
 
-    /// Remembers whether somebody else has a Secret with the name of the outputs of `who`.
+    /// Stores whether a foreign Secret has the name of the outputs Secret of `who`.
     pub(crate) fn set_outputs_taken(&self, who: &Ref, taken: bool) {
         self.with(who, |memory| memory.outputs_taken = taken);
     }
 
-    /// Whether somebody else had a Secret with the name of the outputs of `who`.
+    /// Whether a foreign Secret had the name of the outputs Secret of `who`.
     pub(crate) fn outputs_taken(&self, who: &Ref) -> bool {
         self.with(who, |memory| memory.outputs_taken)
     }
 
-    /// Whether the last thing told of `who` with `reason` was not about `what`.
+    /// Whether the last notice for `who` with `reason` had another text than `what`. Stores `what`.
     pub(crate) fn is_news(&self, who: &Ref, reason: &str, what: &str) -> bool {
         let told = (reason.to_owned(), what.to_owned());
         self.with(who, |memory| memory.told.insert(told.0, told.1))
             .is_none_or(|before| before != what)
     }
 
-    /// A pass went well.
+    /// Resets the backoff of `who` after a successful reconcile.
     pub(crate) fn succeeded(&self, who: &Ref) {
         self.with(who, |memory| (memory.failures, memory.conflicts) = (0, 0));
     }
 
-    /// `who` waits for a build; several resources may wait for one.
+    /// Registers `who` as waiting for the build `job`. Several resources may wait for one build.
     pub(crate) fn wait_for_build(&self, job: String, who: &Ref) {
         let mut builds = self.builds.lock();
         builds.entry(job).or_default().insert(who.clone());
     }
 
-    /// Who waits for the build `job`.
+    /// Returns the resources that wait for the build `job`.
     pub(crate) fn waiting_for_build(&self, job: &str) -> Vec<Ref> {
         let builds = self.builds.lock();
         builds.get(job).into_iter().flatten().cloned().collect()
     }
 
-    /// `who` waits for no build any more.
+    /// Unregisters `who` from all builds.
     pub(crate) fn done_building(&self, who: &Ref) {
         let mut builds = self.builds.lock();
         builds.retain(|_, waiting| {
@@ -186,7 +186,7 @@ impl Memory {
         });
     }
 
-    /// `who` is gone.
+    /// Drops all state of the deleted resource `who`.
     pub(crate) fn forget(&self, who: &Ref) {
         self.resources.lock().remove(who);
         self.done_building(who);

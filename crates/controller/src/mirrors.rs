@@ -7,22 +7,22 @@ use kube::api::PartialObjectMeta;
 
 use crate::write_through_cache::WriteThroughCache;
 
-/// Caches of the operator's own objects, filled by the watches.
+/// Watch caches of the objects of resources.
 pub(crate) struct Mirrors {
-    /// Run records, pins and outputs.
+    /// Run records, run reports, pins, outputs and build Secrets.
     pub(crate) secrets: WriteThroughCache<Secret>,
-    /// Those of outputs, without what they hold.
+    /// Metadata of outputs `ConfigMap`s.
     pub(crate) config_maps: WriteThroughCache<PartialObjectMeta<ConfigMap>>,
     /// Claims of cache volumes.
     pub(crate) claims: WriteThroughCache<PersistentVolumeClaim>,
     pub(crate) jobs: WriteThroughCache<Job>,
     pub(crate) pods: WriteThroughCache<Pod>,
-    /// How many mirrors have listed everything once.
+    /// Number of watches that have completed their first list.
     pub(crate) listed: tokio::sync::watch::Receiver<usize>,
 }
 
 impl Mirrors {
-    /// Everything that belongs to the resource `name` was deleted.
+    /// Drops the own writes of run record, pin, outputs and cache claim of the deleted resource `name`.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         for secret in [names::record(name), names::pin(name), names::outputs(name)] {
             self.secrets.forget(namespace, &secret);

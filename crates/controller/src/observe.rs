@@ -1,7 +1,6 @@
-//! Everything that is read: the cluster through mirrors, the world through questions whose
-//! answers come by themselves.
+//! Reads everything that a decision depends on: the cluster from watch caches and the API server, git and registries from polled answers.
 
-/// Goes on with what is there, or returns why it is not.
+/// Unwraps a value, or returns its failure from the calling function.
 macro_rules! found {
     ($result:expr) => {
         match $result {
@@ -59,7 +58,7 @@ pub(crate) use crate::observe::dependencies::LARGEST_VALUES;
 pub(crate) use record::{LARGEST_PROGRESS, LARGEST_REPORT, pin};
 
 impl<'a> Observer<'a> {
-    /// A look at `tf`.
+    /// Creates the observer of one reconcile of `tf`.
     pub(crate) fn new(
         cx: &'a Context,
         tf: &'a Terraform,
@@ -93,11 +92,11 @@ impl<'a> Observer<'a> {
         uid.is_some_and(|uid| self.cx.living_owner(self.tf, uid).is_some())
     }
 
-    /// Why the state of the resource may not be used.
+    /// Why the resource must not use its state.
     fn conflict(&self, record: Option<&RecordSeen>, pin: Option<&Pin>) -> Option<Failure> {
         let attempted = record.map_or(0, |it| it.record.attempted);
         let pin = pin.map(|pin| pin.of_what_exists(attempted));
-        // Most states are nobody else's, and then nobody else is looked at.
+        // Most states are used by one resource only; then the other resources are not searched.
         state_conflict::in_use(self.tf, pin)?;
         let others = self.cx.resources.state();
         state_conflict::conflict(self.tf, pin, readable(&others))
@@ -107,7 +106,10 @@ impl<'a> Observer<'a> {
         self.used.lock().insert(question.to_owned());
     }
 
-    /// Sees everything.
+    /// Reads everything that the decision depends on.
+    ///
+    /// # Errors
+    /// If a call of the API server fails, or the run record or pin is unreadable or forged.
     pub(crate) async fn observe(&self) -> Result<Seen, Error> {
         let (cx, tf) = (self.cx, self.tf);
         let Kept {
@@ -120,7 +122,7 @@ impl<'a> Observer<'a> {
         let inputs = inputs::read(cx, tf, docker).await?;
         let namespace_uid = self.namespace_uid();
         let (lists, accounts) = (cx.allowed.now(), accounts::see(cx, tf).await?);
-        // Who may not use a repository and a registry has nobody ask them.
+        // Without a pin, a resource that the allow lists refuse causes no request to its repository or registry.
         let not_allowed = allow_lists::refusal(tf, &lists, &accounts).filter(|_| pin.is_none());
         let (source, base) = match not_allowed {
             Some(failure) => (failed(failure.clone()), failed(failure)),
@@ -321,7 +323,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// The base image: as pinned, or asked for once.
+    /// Returns the base image: the pinned one, or one that is resolved once.
     fn base(&self, record: Option<&RecordSeen>, inputs: &Inputs) -> Answer<PinnedImage> {
         let pinned = record.and_then(|record| record.history.base.as_ref());
         let wanted = match base_image(self.tf, &self.cx.settings, pinned) {
@@ -363,7 +365,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// The claim of the cache volume. One that is being deleted is as good as gone.
+    /// Returns the claim of the cache volume. A claim that is being deleted counts as absent.
     fn claim(&self) -> Option<Arc<PersistentVolumeClaim>> {
         let namespace = self.tf.namespace().unwrap_or_default();
         let claim = names::cache(&self.tf.name_any());
@@ -373,7 +375,7 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// State that no run of the resource wrote. The API server is asked once the resource is deleted without an apply.
+    /// Detects state that no run of the resource wrote. Reads the API server only if the resource is deleted without an apply.
     async fn foreign_state(&self, record: Option<&RecordSeen>) -> Result<ForeignState, Error> {
         let tf = self.tf;
         let unapplied =
@@ -406,7 +408,7 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// The runner image. A build that is done asks anew, until what it pushed is there.
+    /// Returns the runner image. After a finished build, the registry is polled until it has the image.
     fn image(
         &self,
         plan: &ImagePlan,
@@ -438,8 +440,8 @@ impl<'a> Observer<'a> {
             .get(&question.text, self.who, None, question.ask))
     }
 
-    /// The context in the registry, if somebody asked for its push or nobody can; and how it would
-    /// be pushed.
+    /// Returns the answer of the context push if one was requested, or a failure if a push is not possible. Keeps the push for
+    /// [`Self::push_context`].
     fn artifact(&self, source: &Answer<SourceSeen>, inputs: &Inputs) -> Option<Answer<String>> {
         let push = match self.way_to_push(source.value()?, inputs) {
             Ok(push) => push,
@@ -500,13 +502,13 @@ impl<'a> Observer<'a> {
         .await
     }
 
-    /// Why the Job of the current run was denied when this process tried to create it.
+    /// Why this process could not create the Job of the current run.
     fn denied(&self, record: Option<&RecordSeen>) -> Option<Waiting> {
         let run = record?.record.run.as_ref()?;
         self.cx.memory.denied(self.who, &run.job)
     }
 
-    /// Whose the objects with the outputs are.
+    /// Returns the owners of the objects with the outputs.
     async fn outputs(&self, record: Option<&RecordSeen>) -> Result<OutputsSeen, Error> {
         let PublishedOutputs {
             secret, config_map, ..
@@ -515,8 +517,8 @@ impl<'a> Observer<'a> {
             mirrors, memory, ..
         } = self.cx;
         let wait = record.is_some_and(|record| record.outputs.is_some());
-        // The apply that creates a Secret tells whether there is another one. Of two objects none is
-        // written if one of the names is taken.
+        // The apply that creates a Secret detects a foreign one without a read. Of two objects, none is written if one of the names is
+        // taken, so both are read first.
         let read = wait && (config_map.is_some() || memory.outputs_taken(self.who));
         let secret = self.whose(&mirrors.secrets, &secret, read).await?;
         if read {
@@ -531,7 +533,7 @@ impl<'a> Observer<'a> {
         })
     }
 
-    /// Whose the object `name` is. The mirror has only our own, so a foreign one is seen if it is `read`.
+    /// Returns the owner of the object `name`. The watch cache has managed objects only: a foreign one is found only with `read`.
     async fn whose<K>(
         &self,
         mirror: &WriteThroughCache<K>,
@@ -561,7 +563,7 @@ impl<'a> Observer<'a> {
     }
 }
 
-/// An answer that cannot even be asked for.
+/// Answer for a query that cannot be sent.
 fn failed<T>(failure: Failure) -> Answer<T> {
     Answer::Failed {
         failure,
@@ -570,7 +572,7 @@ fn failed<T>(failure: Failure) -> Answer<T> {
     }
 }
 
-/// Until the namespace's uid is known nothing can be planned.
+/// Hides a known source: without the uid of the namespace no image is planned.
 fn pending(source: Answer<SourceSeen>) -> Answer<SourceSeen> {
     match source {
         Answer::Known(_) => Answer::Pending,

@@ -15,7 +15,7 @@ use crate::resource::Ref;
 /// Refresh interval of the queue positions in status.
 pub(crate) const REFRESH: Duration = Duration::from_mins(5);
 
-/// Who runs, and who waits for a place.
+/// Queue of runs and builds, and the slots in use.
 pub(crate) struct Dispatcher {
     places: Places,
     state: Mutex<State>,
@@ -24,30 +24,30 @@ pub(crate) struct Dispatcher {
 
 #[derive(Default)]
 struct State {
-    /// Whether the runs that went on before this process are counted.
+    /// Whether the runs that started before this process are counted.
     begun: bool,
     running: Running,
     queue: Queue,
     served: Served,
-    /// How many places were given out.
+    /// Number of slots assigned so far.
     places: u64,
     /// Queue positions in status, by resource.
     told: HashMap<Key, usize>,
 }
 
-/// So many places after its last one a namespace counts as one that never had any.
+/// Number of later assignments after which a namespace counts as never served.
 const REMEMBERED: u64 = 10_000;
 
-/// How busy it is.
+/// Load of the queue, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Runs that wait, by class.
+    /// Number of queued runs, by class.
     pub(crate) waiting: BTreeMap<&'static str, i64>,
-    /// Since when the first of them waits, by class.
+    /// Start of the longest wait, by class.
     pub(crate) oldest: BTreeMap<&'static str, Timestamp>,
-    /// Runs that go on.
+    /// Number of slots in use.
     pub(crate) running: i64,
-    /// Runs that may go on at once.
+    /// Number of slots.
     pub(crate) places: i64,
 }
 
@@ -69,8 +69,8 @@ impl Dispatcher {
         self.state.lock()
     }
 
-    /// Counts the runs that went on before this process, once: nobody else may take their places.
-    /// Runs count as changes until [`running`](Self::running) reports their class.
+    /// Counts the runs that started before this process, once: their slots are not free. Runs count as changes until
+    /// [`running`](Self::running) reports their class.
     pub(crate) fn begin(&self, running: impl FnOnce() -> Vec<Key>) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.begun, true) {
@@ -82,6 +82,9 @@ impl Dispatcher {
     }
 
     /// Admits a run of `key` and returns how long it was queued; `None` if it was admitted before.
+    ///
+    /// # Errors
+    /// [`Queued`] if no slot is free for it.
     pub(crate) fn admit(
         &self,
         key: &Key,
@@ -103,13 +106,13 @@ impl Dispatcher {
             state.serve(key, class);
             return Ok(Some(now.duration_since(since)));
         }
-        // A changed class may have let others pass.
+        // A changed class may let other runs pass.
         self.wake(&admitted);
         Err(Queued)
     }
 
-    /// Returns the position of `key` in the queue, from 1, in steps: from 100 on it is rounded up to two digits. It is constant
-    /// until [`refresh`](Self::refresh).
+    /// Returns the position of `key` in the queue, from 1, rounded up to two significant digits. It is constant until
+    /// [`refresh`](Self::refresh).
     pub(crate) fn position(&self, key: &Key, now: Timestamp) -> usize {
         let mut state = self.state();
         if let Some(told) = state.told.get(key) {
@@ -150,7 +153,7 @@ impl Dispatcher {
         }
     }
 
-    /// How busy it is now.
+    /// Returns the current load.
     pub(crate) fn load(&self) -> Load {
         let state = self.state();
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -183,7 +186,7 @@ impl Dispatcher {
         self.state().running.contains(key)
     }
 
-    /// Nothing of `key` runs or waits: its place, or the one it was called for, goes to the next.
+    /// Records that `key` has no active or queued run. Its slot, or its offer of a slot, passes to the next run.
     pub(crate) fn idle(&self, key: &Key, now: Timestamp) {
         let mut state = self.state();
         let waited = state.leave(key);
@@ -192,8 +195,7 @@ impl Dispatcher {
         }
     }
 
-    /// Nobody can tell whether `key` still wants to run: it does not keep others waiting. What of it
-    /// runs goes on.
+    /// Removes `key` from the queue after a failed reconcile, so that it does not block other runs. An active run keeps its slot.
     pub(crate) fn unknown(&self, key: &Key, now: Timestamp) {
         let mut state = self.state();
         if state.leave(key) {
@@ -201,7 +203,7 @@ impl Dispatcher {
         }
     }
 
-    /// Wakes those for whom there is a place.
+    /// Wakes resources that have a free slot.
     fn call(&self, state: &State, now: Timestamp) {
         self.wake(&self.next(state, now));
     }
@@ -235,7 +237,7 @@ impl State {
         self.queue.remove(key)
     }
 
-    /// Queued runs that are not `admitted`, in order.
+    /// Returns the queued runs that are not `admitted`, in order.
     fn waiting<'a>(
         &'a self,
         admitted: &'a [Key],
@@ -246,7 +248,7 @@ impl State {
     }
 }
 
-/// Rounds a queue position up to two digits: most status patches of a long queue are saved.
+/// Rounds a queue position up to two significant digits, which saves most status patches of a long queue.
 fn rounded(position: usize) -> usize {
     let digits = position.checked_ilog10().unwrap_or_default();
     let step = 10_usize.pow(digits.saturating_sub(1));

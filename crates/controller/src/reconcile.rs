@@ -1,4 +1,4 @@
-//! One look at one resource: observe, decide, enact, report.
+//! One reconcile of one resource: observe, decide, apply, report.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,16 +37,16 @@ use crate::resource::{Guarded, Ref};
 use crate::unreadable;
 use crate::watch::mapping::{LISTS, owner};
 
-/// Nothing is looked at again sooner by the clock: what happens wakes.
+/// Minimum requeue delay; events reconcile immediately.
 const SOONEST: Duration = Duration::from_secs(1);
-/// Looked at again after this, if nothing happened: no watch promises every event.
+/// Resync interval without events: a watch does not guarantee that every event arrives.
 const RESYNC: Duration = Duration::from_hours(1);
 
-/// What a namespace does not admit is not tried again sooner: its quota is used up for a while.
+/// Minimum retry delay after a quota or limit refused an object: it stays exhausted for a while.
 const GENTLE: Duration = Duration::from_secs(10);
 
-/// One look at `object`, unless it is metacontroller that says when to look, or another replica that
-/// looks: who begins to lead looks at everything.
+/// Reconciles `object`. Does nothing if metacontroller schedules reconciles or another replica leads: a new leader reconciles all
+/// resources.
 pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<Action, Error> {
     match cx.driver {
         Driver::Native if cx.leader.leads() => {
@@ -57,11 +57,11 @@ pub(crate) async fn reconcile(object: Arc<Guarded>, cx: Arc<Context>) -> Result<
     }
 }
 
-/// When a look is to follow another.
+/// Delay until the next reconcile.
 pub(crate) struct Looked {
-    /// Where all that happens wakes; `None` for not before the resource changes.
+    /// Requeue delay of the native driver, where watches requeue, too. `None`: no requeue before the resource changes.
     again: Option<Duration>,
-    /// Where it does not.
+    /// Pace for metacontroller, where no watch requeues.
     pub(crate) pace: Pace,
 }
 
@@ -77,9 +77,12 @@ impl Looked {
     }
 }
 
-/// One look at `object`, measured: what is to be done is done, and what is to be said is said.
+/// Reconciles `object` and records metrics.
+///
+/// # Errors
+/// [`Error::Conflict`] if the resource or its run record changed; other errors are retried with a backoff.
 pub(crate) async fn look(object: &Guarded, cx: &Arc<Context>) -> Result<Looked, Error> {
-    // What a mirror has not listed yet is not gone. The sender lives as long as the watches.
+    // An object that is missing from an incomplete watch cache may exist. The sender lives as long as the watches.
     let _ = cx
         .mirrors
         .listed
@@ -176,7 +179,7 @@ pub(crate) fn signed(wait: Duration) -> SignedDuration {
     SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)
 }
 
-/// Of the run that `steps` start.
+/// Returns number and trace id of the run that `steps` start.
 fn number_and_trace(steps: &[Step]) -> (Option<i64>, Option<&str>) {
     let begun = steps.iter().find_map(|step| match step {
         Step::SwapReport(progress) => Some((progress.number, progress.trace_id.as_str())),
@@ -185,7 +188,7 @@ fn number_and_trace(steps: &[Step]) -> (Option<i64>, Option<&str>) {
     begun.unzip()
 }
 
-/// The lines of this look tell which run goes on.
+/// Adds the open run to the span, and so to all log lines of this reconcile.
 fn note_run(seen: &Seen) {
     let record = seen.record.as_ref().map(|record| &record.record);
     let Some((record, run)) = record.and_then(|record| Some((record, open_run(record)?))) else {
@@ -193,13 +196,13 @@ fn note_run(seen: &Seen) {
     };
     let span = Span::current();
     span.record("run", record.number);
-    // One that an earlier version of the operator started has none.
+    // Runs started by earlier versions of the operator have no trace id.
     if !run.trace_id.is_empty() {
         span.record("trace_id", &run.trace_id);
     }
 }
 
-/// The resource that cannot be read, if it is deleted.
+/// Reads the unreadable resource if it is being deleted; otherwise returns `None`.
 async fn deleted(cx: &Context, invalid: &InvalidObject) -> Result<Option<Terraform>, Error> {
     match &invalid.metadata.deletion_timestamp {
         Some(_) => Box::pin(unreadable::read(cx, invalid)).await,
@@ -249,7 +252,7 @@ async fn act(
                     cx.dispatcher.idle(&key, Timestamp::now());
                 }
             }
-            // Nobody waits for a look for drift.
+            // Status shows no queue position for drift checks.
             Err(Queued) if class == Class::Drift => {}
             Err(Queued) => {
                 let position = cx.dispatcher.position(&key, Timestamp::now());
@@ -284,7 +287,7 @@ async fn act(
     }
 }
 
-/// Nobody asks, waits or runs for a resource that is gone, or that only others keep.
+/// Drops queries, watches, queue entry and in-memory state of `who`: it is deleted, or only other finalizers keep it.
 pub(crate) fn forget(cx: &Context, who: &Ref) {
     cx.dispatcher.idle(&key(who), Timestamp::now());
     cx.answers.keep(who, &HashSet::new());
@@ -298,7 +301,7 @@ fn key(who: &Ref) -> Key {
     Key::new(who.namespace.clone().unwrap_or_default(), &who.name)
 }
 
-/// Whether the mirrors have an unfinished Job of `who`, or a pod of a run that has not ended.
+/// Whether the watch caches have an unfinished Job of `who`, or a run pod that has not ended.
 fn is_at_work(cx: &Context, who: &Ref) -> bool {
     let jobs = cx
         .mirrors
@@ -311,7 +314,7 @@ fn is_at_work(cx: &Context, who: &Ref) -> bool {
     !(jobs.is_empty() && pods.is_empty())
 }
 
-/// Resources with an unfinished run or build, as after a restart of the operator.
+/// Resources with an unfinished run or build, for example after a restart of the operator.
 fn running(cx: &Context) -> Vec<Key> {
     let jobs = cx.mirrors.jobs.filter(|job| jobs::is_running(cx, job));
     let owners = jobs.iter().filter_map(|job| existing_owner(cx, &**job));
@@ -327,8 +330,8 @@ fn existing_owner(cx: &Context, object: &impl Resource) -> Option<Ref> {
     is_made_for.then_some(who)
 }
 
-/// Class of the run that goes on, or whose pod still lives. A run that has reported needs no slot, even if its report cannot be recorded
-/// yet, for example while a quota refuses the Secret with its outputs.
+/// Class of the open run, or of the last run if its pod still runs. A run that has reported needs no slot, even if its report cannot be
+/// recorded yet, for example while a quota refuses the outputs Secret.
 fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<Class> {
     let is_unreported = record.is_some_and(|seen| {
         let reported = seen.report.as_ref().map(|report| report.number);
@@ -339,10 +342,10 @@ fn running_class(record: Option<&RecordSeen>, job: Option<&JobSeen>) -> Option<C
     (is_unreported || occupied(job)).then_some(class)
 }
 
-/// A build that `who` began goes on. Who waits for the build of another has no place.
+/// Whether a build that `who` started is active. A resource that waits for a build of another resource has no slot.
 fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     if tf.spec.suspend {
-        // The image of a suspended resource is not known. Its build is found by the owner.
+        // The image of a suspended resource is unknown. Its build is found by the owner.
         let key = key(who);
         return cx.dispatcher.holds(&key) && running(cx).contains(&key);
     }
@@ -355,8 +358,7 @@ fn builds(cx: &Context, who: &Ref, tf: &Terraform, seen: &Seen) -> bool {
     job.and_then(|job| owner(&cx.settings, &*job)).as_ref() == Some(who)
 }
 
-/// The status when a read or a write failed: what stands in the way is said, and tried again. An
-/// API server that is out of reach cannot be told anything.
+/// Status after a failed read or write, with the cause. If the API server is unavailable, the status stays unchanged.
 fn trouble(
     tf: &Terraform,
     settings: &Settings,
@@ -378,7 +380,7 @@ fn trouble(
     troubled(tf, status, error.reason(), &message, Timestamp::now())
 }
 
-/// What to do when a look failed: look again, later and later.
+/// Requeues a failed reconcile with a growing backoff.
 #[expect(clippy::needless_pass_by_value, reason = "the controller calls it so")]
 pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Action {
     let who = ObjectRef::from_obj(&*object);
@@ -396,7 +398,7 @@ pub(crate) fn retry(object: Arc<Guarded>, error: &Error, cx: Arc<Context>) -> Ac
     Action::requeue(wait)
 }
 
-/// How long to wait after a look at `who` that failed.
+/// Returns the backoff after a failed reconcile of `who`.
 pub(crate) fn pause(cx: &Context, who: &Ref, error: &Error) -> Duration {
     let wait = cx.memory.failed(who);
     if error.refusal().is_some() {

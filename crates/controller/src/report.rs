@@ -1,4 +1,4 @@
-//! Status and events: what people see.
+//! Status, events and notifications.
 
 pub(crate) mod events;
 
@@ -16,11 +16,12 @@ use crate::error::Error;
 use crate::observe::session::Observer;
 use crate::report::events::publish;
 
-/// Tells others of `status`; writes it if it says something new, and an event for each change that people
-/// watch for. The
-/// API server takes no status for a resource that nobody can read: events tell alone. A status has
-/// one owner: where metacontroller drives, it is remembered for the answer, and metacontroller writes
-/// it.
+/// Publishes `status`: notifications, a status patch if it changed, and an event for each relevant change. The API server accepts no
+/// status of an unreadable resource, so only events are published. With metacontroller as driver the status is only stored for the
+/// response: a status has one owner, and metacontroller writes it.
+///
+/// # Errors
+/// If the status cannot be written.
 pub(crate) async fn report(session: &Observer<'_>, status: TerraformStatus) -> Result<(), Error> {
     let Observer { cx, tf, who, .. } = *session;
     let status = bounded(status);
@@ -48,7 +49,7 @@ async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result
     let name = tf.name_any();
     let written = api.patch_status(&name, &parameters, &patch);
     let written = match call("write the status", written).await {
-        // Of a part of it that goes, some fields are metacontroller's and would stay.
+        // Metacontroller owns fields of a removed part, which an apply would leave.
         Err(error) if error.is_invalid() => {
             let status = instead(tf, status);
             let patch = Patch::Merge(json!({"metadata": {"uid": tf.uid()}, "status": status}));
@@ -67,18 +68,18 @@ async fn write(cx: &Context, tf: &Terraform, status: &TerraformStatus) -> Result
     call("clear the status", cleared).await.map(drop)
 }
 
-/// The patch that makes the status of `tf` what is `said`.
+/// Returns the merge patch that replaces the status of `tf` by `said`.
 fn instead(tf: &Terraform, said: &TerraformStatus) -> Value {
     replacing(&json!(tf.status), &json!(said))
 }
 
-/// The patch that takes what is not in `said` out of what is `written`.
+/// Returns the merge patch that removes fields of `written` that `said` does not have; `None` if there are none.
 fn left(written: &TerraformStatus, said: &TerraformStatus) -> Option<Value> {
     let [written, said] = [written, said].map(serde_json::to_value);
     leftovers(&written.ok()?, &said.ok()?)
 }
 
-/// Publishes what is new in `status`.
+/// Publishes an event for each relevant change from the status of `tf` to `status`.
 pub(crate) async fn tell(cx: &Context, tf: &Terraform, status: &TerraformStatus) {
     for event in alustan_core::status::events::events(tf.status.as_ref(), status) {
         publish(&cx.client, &cx.instance, &tf.object_ref(&()), event).await;

@@ -1,4 +1,4 @@
-//! `Terraform` resources as the watch delivers them, and their names.
+//! `Terraform` resources as the watch delivers them, and references to them.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use kube::ResourceExt;
 use kube::core::DeserializeGuard;
 use kube::runtime::reflector::ObjectRef;
 
-/// A resource that may be unreadable: one of those does not stop the watch of the others.
+/// Resource that may be unreadable: such a resource does not stop the watch of the others.
 pub(crate) type Guarded = DeserializeGuard<Terraform>;
 
-/// The name of a resource.
+/// Name and namespace of a resource.
 pub(crate) type Ref = ObjectRef<Guarded>;
 
-/// Those of `all` that can be read.
+/// Returns the readable resources of `all`.
 pub(crate) fn readable(all: &[Arc<Guarded>]) -> impl Iterator<Item = &Terraform> {
     all.iter().filter_map(|it| it.0.as_ref().ok())
 }
 
-/// Whether `object` was made for `tf`: not by somebody else, and not for an earlier resource of the
-/// same name. Of objects elsewhere only builds are, and what is lent to them.
+/// Whether `object` was made for `tf`, not for another owner or an earlier resource of the same name. Objects in another namespace never
+/// match.
 pub(crate) fn is_made_for(tf: &Terraform, object: &impl ResourceExt) -> bool {
     object.labels().get(labels::UID) == tf.metadata.uid.as_ref()
         && object.namespace() == tf.namespace()

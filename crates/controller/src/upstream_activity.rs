@@ -1,4 +1,4 @@
-//! What the last looks came to, and who waits for the next one of another.
+//! Result of the last reconcile of each resource, and the resources that wait for the next one.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::resource::Ref;
 use crate::watch::mapping::to_ref;
 
-/// The last look at each resource since this process started.
+/// Last reconcile of each resource since the start of this process.
 pub(crate) struct UpstreamActivity {
     wake: UnboundedSender<Ref>,
     known: Mutex<Known>,
@@ -20,12 +20,12 @@ pub(crate) struct UpstreamActivity {
 #[derive(Default)]
 struct Known {
     looks: BTreeMap<Key, Look>,
-    /// Who found that another one may have other outputs soon, and which.
+    /// Waiting resources, and the source whose outputs may change soon.
     waiting: BTreeMap<Key, Key>,
 }
 
 impl UpstreamActivity {
-    /// Nobody was looked at yet; `wake` gets those that waited for another.
+    /// `wake` receives the resources that waited for the reconcile of another.
     pub(crate) fn new(wake: UnboundedSender<Ref>) -> Self {
         Self {
             wake,
@@ -37,8 +37,8 @@ impl UpstreamActivity {
         self.known.lock()
     }
 
-    /// Who may soon have other outputs of those that `tf` takes outputs from, see
-    /// [`upstream_changes::changing`]. `tf` is woken by the next look at it that comes to something else.
+    /// Returns the source of `tf` whose outputs may change soon, see [`upstream_changes::changing`]. The next reconcile of that source with
+    /// another result requeues `tf`.
     pub(crate) fn changing(
         &self,
         tf: &Terraform,
@@ -54,8 +54,8 @@ impl UpstreamActivity {
         changing
     }
 
-    /// What the last look at `of` came to, once what it decided is done. While `of` waits, others may
-    /// have to wait for somebody else now.
+    /// Records the result of a reconcile of `of` after its steps are done. Requeues waiting resources if the result changed. While `of`
+    /// waits, they are always requeued, because they may have to wait for another source.
     pub(crate) fn note(&self, of: &Key, look: Look) {
         let mut known = self.known();
         let news = look.doing == Doing::Waits || known.looks.get(of) != Some(&look);
@@ -65,7 +65,7 @@ impl UpstreamActivity {
         }
     }
 
-    /// `of` is gone.
+    /// Drops the deleted resource `of` and requeues the resources that wait for it.
     pub(crate) fn forget(&self, of: &Key) {
         let mut known = self.known();
         known.looks.remove(of);

@@ -1,4 +1,4 @@
-//! Watches that try again by themselves, and mirrors that they fill.
+//! Watches with retries, and the caches that they fill.
 
 pub(crate) mod allow_lists;
 pub(crate) mod dependents;
@@ -40,15 +40,14 @@ pub(crate) struct Watches {
     namespaces: Vec<String>,
     resources: Store<Guarded>,
     wake: mpsc::UnboundedSender<Ref>,
-    /// How many have listed everything once.
+    /// Number of watches that have completed their first list.
     lists: watch::Sender<usize>,
 }
 
 impl Watches {
-    /// Watches in `namespaces`, in all without any, and the events of the resources. Their own status is no news to us. One
-    /// that is gone is looked at once more, so that nothing of it is remembered; `wake` gets it, and
-    /// those that an event concerns besides the one that it is about. `lists` counts the resources and the
-    /// mirrors that have listed everything once.
+    /// Creates watches in `namespaces` (all if empty), and the event stream of the resources. Changes of status alone are filtered out.
+    /// `wake` receives deleted resources, so that their in-memory state is dropped, and the other resources that an event concerns. `lists`
+    /// counts the watches of resources and cached objects that have completed their first list.
     pub(crate) fn new(
         client: Client,
         namespaces: Vec<String>,
@@ -87,7 +86,7 @@ impl Watches {
         (watches, events)
     }
 
-    /// Watches in `namespace`, too.
+    /// Returns watches that include `namespace`.
     pub(crate) fn including(&self, namespace: Option<&String>) -> Self {
         let mut wider = self.clone();
         let more = namespace.filter(|it| !is_watched(&self.namespaces, it));
@@ -95,12 +94,12 @@ impl Watches {
         wider
     }
 
-    /// All resources.
+    /// All resources in watched namespaces.
     pub(crate) fn resources(&self) -> Store<Guarded> {
         self.resources.clone()
     }
 
-    /// Where objects are watched: in all namespaces at once, or in each of those that are named.
+    /// Returns one API for all namespaces, or one for each watched namespace.
     fn apis<K>(&self) -> Vec<Api<K>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -115,9 +114,9 @@ impl Watches {
             .collect()
     }
 
-    /// What happens to what `wanted` selects, without what `trim` takes away. A watch that fails is tried
-    /// again by itself: an error that is handed on makes the controller hold up all the others, too. When
-    /// everything was listed anew, all resources look again: nobody tells of what was deleted meanwhile.
+    /// Returns the watch events of the objects that `wanted` selects, without the fields that `trim` removes. A failed watch is retried
+    /// with a backoff and its error is only logged: an error in the stream would make the controller delay all events. A repeated list
+    /// requeues all resources, because the deletions before it cause no events.
     fn watched<K, T>(
         &self,
         wanted: &watcher::Config,
@@ -149,7 +148,7 @@ impl Watches {
             })
     }
 
-    /// What is created, changed or deleted, of all there is.
+    /// Returns created, changed and deleted objects of all that the watches see.
     pub(crate) fn touched<K>(&self) -> impl Stream<Item = Events<K>> + Send + use<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -160,8 +159,7 @@ impl Watches {
             .touched_objects()
     }
 
-    /// A mirror of everything that `wanted` selects, without what `trim` takes away, and the events
-    /// that fill it.
+    /// Returns a cache of the objects that `wanted` selects, without the fields that `trim` removes, and the events that fill it.
     pub(crate) fn mirrored<K>(
         &self,
         wanted: &watcher::Config,
@@ -185,7 +183,7 @@ impl Watches {
     }
 }
 
-/// Counts the first list that is whole. (A `Store` tells only one who waits.)
+/// Counts the first complete list. (A `Store` notifies one waiter only.)
 fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
     let mut first = true;
     move |event| {
@@ -195,12 +193,12 @@ fn counted<K>(lists: watch::Sender<usize>) -> impl FnMut(&watcher::Event<K>) {
     }
 }
 
-/// Says what went wrong with a watch.
+/// Logs the error of a watch.
 fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
     let kind = K::kind(&());
     match event {
         Ok(_) => {}
-        // What changed meanwhile is no longer kept: all is listed again, as the API asks.
+        // 410 Gone: the resource version has expired, and the watcher lists again.
         Err(watcher::Error::WatchError(status)) if status.code == 410 => {
             debug!(%kind, "too long without a watch");
         }
@@ -210,7 +208,7 @@ fn told<K: Resource<DynamicType = ()>>(event: &Events<watcher::Event<K>>) {
     }
 }
 
-/// Who must look again after `event`, besides the resource that it is about.
+/// Resources to reconcile after `event`, besides its own.
 fn concerned(
     followers: &Followers,
     event: &watcher::Event<Guarded>,

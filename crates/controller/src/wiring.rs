@@ -1,4 +1,4 @@
-//! Wiring: the election, watches, mirrors, the controller, its HTTP server, and an orderly end.
+//! Startup and shutdown of the operator: leader election, watches, caches, controller and HTTP server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,19 +62,19 @@ use crate::watch::mapping::owner;
 use crate::watch::mapping::{is_lent, is_watched, to_ref, wake_all};
 use crate::write_through_cache::WriteThroughCache;
 
-/// Several events of one moment cause one look. Short: people wait for it.
+/// Debounce time of watch events. Short, because users wait for the reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// How long the HTTP server has for its last answers.
+/// Maximum time for open HTTP requests after the controller has stopped.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
-/// So many pushes may wait to be handled, which takes a moment.
+/// Maximum number of pushes that wait to be handled.
 const PUSHES: usize = 100;
 
-/// A repository that was not read for this long is fetched anew, should somebody ask for it.
+/// Idle time after which a repository is removed from the git cache. The next use fetches it again.
 const IDLE_REPOSITORY: Duration = Duration::from_hours(24);
 
-/// Runs the operator until it is told to stop.
+/// Runs the operator until SIGTERM or SIGINT.
 pub(crate) async fn run(config: Config) -> Result<()> {
     let listeners = Listeners::bind(&config).await?;
     let metrics = Metrics::new();
@@ -142,15 +142,17 @@ pub(crate) async fn run(config: Config) -> Result<()> {
     };
     let work = Box::pin(control(parts, &config, watches, until(stopped)));
     leading(election, work).await?;
-    // A caller who does not come to an end does not keep the next operator waiting.
+    // A request that does not end must not delay the next operator.
     match tokio::time::timeout(LAST_ANSWERS, server).await {
         Ok(ended) => ended.context("the HTTP server ended"),
         Err(_) => Ok(()),
     }
 }
 
-/// Takes part in the `election` until `work` has ended, and then leaves it in good order. Who is
-/// replaced by another ends at once: what it remembers may be out of date.
+/// Takes part in the `election` until `work` ends, then releases the Lease.
+///
+/// # Errors
+/// If another replica takes the Lease: the process exits at once, because its in-memory state may be stale.
 async fn leading(mut election: Election, work: impl Future<Output = Result<()>>) -> Result<()> {
     let (resign, resigned) = oneshot::channel::<()>();
     let mut part = tokio::spawn(async move {
@@ -177,7 +179,7 @@ async fn leading(mut election: Election, work: impl Future<Output = Result<()>>)
     }
 }
 
-/// Who this replica is.
+/// Identity of this replica in the Lease: pod name and a random id of the process.
 fn identity(config: &Config) -> Result<Identity> {
     let mut process = [0_u8; 4];
     if SystemRandom::new().fill(&mut process).is_err() {
@@ -186,8 +188,8 @@ fn identity(config: &Config) -> Result<Identity> {
     Ok(Identity::new(config.pod_name.clone(), hex::encode(process)))
 }
 
-/// This replica's part in the election. Its calls are not held up by others, nor tried again later
-/// than they were meant.
+/// Creates the participation of this replica in the election. A separate client without retries keeps other calls from delaying Lease
+/// calls, and sends no Lease call late.
 async fn election(
     config: &Config,
     leader: &Leader,
@@ -205,7 +207,7 @@ async fn election(
     ))
 }
 
-/// The signing key. Replicas that do not lead verify signatures, too, and any of them may create the key.
+/// Loads the signing key. Every replica verifies signatures, and any replica may create the key.
 async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
     let client = unfenced(kube::Config::infer().await?, metrics)?;
     let name = format!("{}-signing-key", config.lease);
@@ -214,13 +216,13 @@ async fn signer(config: &Config, metrics: &Arc<Metrics>) -> Result<Signer> {
         .with_context(|| format!("load the signing key from Secret {name}"))
 }
 
-/// A client that also writes while this replica does not lead.
+/// Builds a client without the [`Fence`]: it also writes on a replica that does not lead.
 fn unfenced(api: kube::Config, metrics: &Arc<Metrics>) -> Result<Client> {
     let client = ClientBuilder::try_from(api)?.with_layer(&Counting::new(metrics.clone()));
     Ok(client.build())
 }
 
-/// What is made before anything is watched.
+/// Parts of the operator that are created before the watches start.
 struct Parts {
     made: Made,
     woken: mpsc::UnboundedReceiver<Ref>,
@@ -229,7 +231,7 @@ struct Parts {
     syncs: Arc<Syncs>,
 }
 
-/// What of it is part of the context.
+/// Parts that become fields of the [`Context`].
 pub(crate) struct Made {
     pub(crate) client: Client,
     pub(crate) signer: Arc<Signer>,
@@ -240,14 +242,14 @@ pub(crate) struct Made {
     pub(crate) dispatcher: Arc<Dispatcher>,
 }
 
-/// A client whose calls are counted, and which writes nothing unless this replica leads.
+/// Builds a client that counts its calls and writes only while this replica leads.
 async fn connect(metrics: &Arc<Metrics>, leader: &Leader) -> Result<Client> {
     let builder = ClientBuilder::try_from(kube::Config::infer().await?)?;
     let builder = builder.with_layer(&Counting::new(metrics.clone()));
     Ok(builder.with_layer(&Fence::new(leader.clone())).build())
 }
 
-/// The first of SIGTERM and SIGINT.
+/// Waits for SIGTERM or SIGINT.
 async fn shutdown() {
     use tokio::signal::unix::{SignalKind, signal};
     match (
@@ -262,7 +264,7 @@ async fn shutdown() {
 }
 
 async fn until(mut stopped: watch::Receiver<bool>) {
-    // An error means that the sender is gone, which is an end, too.
+    // An error means that the sender was dropped, which also stops the operator.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
@@ -375,8 +377,8 @@ async fn control(
     }
 }
 
-/// Forgets a resource that is gone, and does away with the builds of one that went without us. In the
-/// namespace of builds there may be some of resources that another operator watches.
+/// Forgets a deleted resource and deletes builds that it left, for example because its finalizer was removed by hand. Only for
+/// watched namespaces: the build namespace may contain builds of resources that another operator watches.
 fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
     forget(cx, &who);
     let namespace = who.namespace.as_deref().unwrap_or_default();
@@ -386,8 +388,8 @@ fn gone(cx: &Arc<Context>, config: &Config, who: Ref) {
     }
 }
 
-/// Whoever begins to lead looks at every resource, also at those of which only builds are left: nobody did
-/// since the last one ended.
+/// Requeues all resources each time this replica becomes leader, and resources of which only builds are left: no replica reconciled them
+/// since the previous leader ended. Also signs Secrets that are not signed yet.
 async fn look_at_all(cx: Arc<Context>, wake: mpsc::UnboundedSender<Ref>) {
     loop {
         cx.leader.begins().await;
@@ -414,7 +416,7 @@ fn received(woken: mpsc::UnboundedReceiver<Ref>) -> impl Stream<Item = Ref> {
     })
 }
 
-/// Repositories that nobody asks for any more do not fill the disk.
+/// Removes idle repositories from the git cache, once per hour.
 async fn sweep(git: Arc<GitCache>) {
     let mut hours = tokio::time::interval(Duration::from_hours(1));
     loop {
@@ -531,7 +533,7 @@ fn lean(secret: &mut Secret) {
     if let Some(data) = &mut secret.data {
         data.retain(|name, content| {
             if is_report && name == key::LEFTOVER {
-                // Reconciles read whether there is one.
+                // Reconciles only check that the entry exists.
                 content.0 = Vec::new();
                 true
             } else if is_report {
@@ -549,7 +551,7 @@ fn lean(secret: &mut Secret) {
     }
 }
 
-/// Whether an entry of a report with this size, in bytes, is read.
+/// Whether reconciles read an entry of a run report with this size, in bytes.
 fn is_read(name: &str, size: usize) -> bool {
     match name {
         key::PROGRESS => size <= LARGEST_PROGRESS,
@@ -559,7 +561,7 @@ fn is_read(name: &str, size: usize) -> bool {
     }
 }
 
-/// Whether a Secret has the name that its labels say, so that a tenant cannot fill the memory with Secrets that no resource has.
+/// Whether a Secret has the name that its labels require. Otherwise a tenant could fill the memory with Secrets of no resource.
 fn has_own_name(secret: &Secret) -> bool {
     let labels = secret.labels();
     let Some(of) = labels.get(labels::NAME) else {
@@ -575,7 +577,7 @@ fn has_own_name(secret: &Secret) -> bool {
     known.all(|(kind, name)| component != Some(kind.as_str()) || name == secret.name_any())
 }
 
-/// Who waits for a Job: its resource, and all that share a build.
+/// Resources to reconcile after an event of a Job: its owner, and all that wait for the same build.
 fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     let namespace = object.namespace().unwrap_or_default();
     let mut who = cx.memory.waiting_for_build(&format!("{namespace}/{job}"));
@@ -583,7 +585,7 @@ fn whom(cx: &Context, object: &impl Resource, job: &str) -> Vec<Ref> {
     who
 }
 
-/// Resources of the same namespace whose spec names an object.
+/// Resources in the namespace of an object whose spec refers to it.
 fn users<K: Resource<DynamicType = ()>>(
     resources: &Store<Guarded>,
     object: &PartialObjectMeta<K>,
@@ -599,7 +601,7 @@ fn users<K: Resource<DynamicType = ()>>(
         .collect()
 }
 
-/// Resources that take outputs of the one that a Secret belongs to.
+/// Resources that take outputs from the owner of a Secret.
 fn takers(settings: &Settings, resources: &Store<Guarded>, secret: &Secret) -> Vec<Ref> {
     let outputs = Component::Outputs.as_str();
     let component = secret.labels().get(labels::COMPONENT);
@@ -670,7 +672,7 @@ mod tests {
 
     use super::*;
 
-    /// Sizes of the entries that the mirror has of a Secret of the resource `web`, with entries of these sizes.
+    /// Names and sizes of the entries that the watch cache keeps of a Secret of the resource `web`; `sizes` are those of the Secret.
     fn mirrored(component: Component, name: &str, sizes: &[(&str, usize)]) -> Vec<(String, usize)> {
         let data = sizes
             .iter()

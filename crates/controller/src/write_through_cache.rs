@@ -1,5 +1,4 @@
-//! What the watches brought, overlaid with what this process wrote a moment ago: a reconcile
-//! never acts on an object that is older than its own last write.
+//! Watch caches, overlaid with recent writes of this process: a lookup never returns an object older than the last write of this process.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -11,10 +10,10 @@ use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 use parking_lot::Mutex;
 
-/// A watch that has not brought our write after this long never will: the object is gone.
+/// Time after which a written object that the watch has not delivered counts as deleted.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// A store with our own writes in front of it.
+/// Watch cache with an overlay of own writes.
 pub(crate) struct WriteThroughCache<K>
 where
     K: Resource<DynamicType = ()> + 'static,
@@ -23,7 +22,7 @@ where
     written: Mutex<HashMap<ObjectRef<K>, Written<K>>>,
 }
 
-/// An object as the API server answered, and when.
+/// Written object as the API server returned it, and the time of the write.
 type Written<K> = (Arc<K>, Instant);
 
 impl<K> WriteThroughCache<K>
@@ -31,7 +30,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + 'static,
     ObjectRef<K>: Hash + Eq,
 {
-    /// In front of `store`.
+    /// Creates an empty overlay of `store`.
     pub(crate) fn new(store: Store<K>) -> Self {
         Self {
             store,
@@ -39,7 +38,7 @@ where
         }
     }
 
-    /// The newest known version of an object.
+    /// Returns the newest known version of an object.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let key = ObjectRef::new(name).within(namespace);
         let watched = self.store.get(&key);
@@ -58,7 +57,7 @@ where
         watched
     }
 
-    /// An object as the API server answered our write.
+    /// Stores an object as the API server returned it for a write.
     pub(crate) fn wrote(&self, object: K) {
         let key = ObjectRef::from_obj(&object);
         self.written
@@ -66,8 +65,7 @@ where
             .insert(key, (Arc::new(object), Instant::now()));
     }
 
-    /// What the watch brought: from then on it knows better than our own write, also that the object
-    /// is gone.
+    /// Drops the own write of an object once the watch delivers this or a later version, or its deletion.
     pub(crate) fn saw(&self, object: &K) {
         let key = ObjectRef::from_obj(object);
         let mut written = self.written.lock();
@@ -77,19 +75,19 @@ where
         }
     }
 
-    /// An object that we deleted, or that somebody else changed under us: the watch knows better.
+    /// Drops the own write of an object that was deleted, or changed by another client: the watch cache is newer.
     pub(crate) fn forget(&self, namespace: &str, name: &str) {
         let key = ObjectRef::new(name).within(namespace);
         self.written.lock().remove(&key);
     }
 
-    /// Watched objects for which `wanted` holds.
+    /// Returns the objects of the watch cache that match `wanted`. Own writes that the watch has not delivered are not included.
     pub(crate) fn filter(&self, wanted: impl Fn(&K) -> bool) -> Vec<Arc<K>> {
         self.store.state_filter(|object| wanted(object))
     }
 }
 
-/// Resource versions of one kind of object are numbers that grow
+/// Resource versions of one kind of object are increasing integers
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 fn version(object: &impl Resource) -> u64 {
     object

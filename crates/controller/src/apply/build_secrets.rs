@@ -1,4 +1,4 @@
-//! Credentials for builds in another namespace: lent for as long as one goes on, and taken back.
+//! Build Secrets: credentials for builds in another namespace, which exist while a build is active.
 
 use alustan_api::labels::{self};
 use alustan_core::observed::LentSeen;
@@ -16,7 +16,10 @@ use crate::observe::jobs;
 use crate::resource::Ref;
 use crate::watch::mapping::{is_lent, is_lent_to, owner};
 
-/// Lends `secret` to the Job of its name. One that has ended, or is gone, gets nothing.
+/// Creates the build Secret of the Job of the same name. Does nothing if the Job has finished or does not exist.
+///
+/// # Errors
+/// [`Error::NameTaken`] if another Secret has the name, [`Error::Conflict`] if a build Secret of an earlier Job had it.
 pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
     let name = secret.name_any();
     let namespace = secret.namespace().unwrap_or_default();
@@ -47,7 +50,7 @@ pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
                 let kind = Secret::kind(&()).into_owned();
                 return Err(Error::NameTaken { kind, name });
             }
-            // That of an earlier build of the name.
+            // The Secret of an earlier build with the same name.
             delete_this(&api, &name, &old.uid().unwrap_or_default()).await?;
             Err(Error::Conflict)
         }
@@ -55,7 +58,7 @@ pub(super) async fn lend(cx: &Context, secret: &Secret) -> Result<(), Error> {
     }
 }
 
-/// Takes back what a build has no more use for.
+/// Deletes a build Secret that no active build uses.
 pub(super) async fn take_back(cx: &Context, lent: &LentSeen) -> Result<(), Error> {
     cx.mirrors.secrets.forget(&lent.namespace, &lent.name);
     let api: Api<Secret> = Api::namespaced(cx.client.clone(), &lent.namespace);
@@ -68,8 +71,8 @@ pub(super) async fn take_back(cx: &Context, lent: &LentSeen) -> Result<(), Error
     Ok(())
 }
 
-/// Deletes the builds of a resource that is gone, or about to go, in the namespace of builds, and what
-/// was lent to them: nothing there goes with the resource, or with its namespace.
+/// Deletes the builds and build Secrets of a resource from the build namespace. Neither garbage collection nor the deletion of the
+/// resource's namespace removes them.
 pub(crate) async fn sweep(cx: &Context, who: &Ref) -> Result<(), Error> {
     let (Some(namespace), Some(own)) = (&cx.settings.build_namespace, &who.namespace) else {
         return Ok(());
@@ -97,8 +100,8 @@ pub(crate) async fn sweep(cx: &Context, who: &Ref) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sweeps after a resource that is gone without having been looked at, as with a finalizer that somebody
-/// removed, where the mirrors have a build of it.
+/// Deletes the builds of a resource that was deleted without a reconcile, for example because its finalizer was removed by hand. Reads the
+/// API server only if the watch cache has a build of it.
 pub(crate) async fn sweep_after(cx: &Context, who: &Ref) {
     let builds = |object: &Job| {
         object.labels().contains_key(labels::NAMESPACE)

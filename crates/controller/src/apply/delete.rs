@@ -1,4 +1,4 @@
-//! Deletes one object, unless another one has its name by now.
+//! Deletion of single objects with a uid precondition.
 
 use k8s_openapi::api::batch::v1::Job;
 use kube::Resource;
@@ -9,8 +9,8 @@ use crate::call::{StatusKind, call, gone, is};
 use crate::context::Context;
 use crate::error::Error;
 
-/// With its pods: by default the API server would leave them behind. Another Job that has taken
-/// its name meanwhile stays.
+/// Deletes a Job with its pods: without a propagation policy the API server would orphan the pods. A Job of the same name with another
+/// uid stays.
 pub(super) async fn delete_job(
     cx: &Context,
     namespace: &str,
@@ -22,7 +22,7 @@ pub(super) async fn delete_job(
     delete_this(&api, name, uid).await
 }
 
-/// Unless it is another object by now.
+/// Deletes the object `name` if it has this uid.
 pub(super) async fn delete_this<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,

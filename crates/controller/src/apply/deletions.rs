@@ -1,4 +1,4 @@
-//! What is deleted: Jobs, what was replaced, and in the end everything of a resource.
+//! Deletion of outputs, claims, and all objects of a resource.
 
 use alustan_api::labels::{self, Component};
 use k8s_openapi::api::batch::v1::Job;
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::observe::jobs;
 
 impl StepExecutor<'_> {
-    /// One that somebody else made meanwhile stays.
+    /// Deletes an object with outputs. An object that was not made for the resource stays.
     pub(super) async fn delete_outputs<K>(&self, name: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -36,7 +36,7 @@ impl StepExecutor<'_> {
         gone(call(&what, api.delete(name, &DeleteParams::default())).await)
     }
 
-    /// Not before the last pod that names it is gone; until then the next claim is in its way.
+    /// Deletes the claim of the cache volume. It remains until no pod refers to it; until then no new claim can be created.
     pub(super) async fn delete_claim(&self) -> Result<(), Error> {
         let name = alustan_api::names::cache(&self.tf.name_any());
         self.cx.mirrors.claims.forget(&self.namespace(), &name);
@@ -46,8 +46,7 @@ impl StepExecutor<'_> {
         gone(call(&what, api.delete(&name, &DeleteParams::background())).await)
     }
 
-    /// A claim stays as long as any pod names it, finished or not: those that are finished give
-    /// way, with their logs
+    /// Deletes finished Jobs that use `claim`, with their logs. A claim remains while a pod refers to it, even a finished one
     /// (<https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection>).
     pub(super) async fn delete_finished_users(&self, claim: &str) -> Result<(), Error> {
         let namespace = self.tf.namespace();
@@ -61,9 +60,9 @@ impl StepExecutor<'_> {
         Ok(())
     }
 
-    /// Deletes everything that carries our labels for this resource but the components `kept`, its builds elsewhere first. What is
-    /// orphaned stays, also if a later clean-up has to complete this one and no longer finds the record. Then the mark of the namespace,
-    /// if this was the last that was applied in it.
+    /// Deletes all objects with the labels of this resource except the components `kept`, after its builds in the build namespace. Orphaned
+    /// objects stay, also if a later clean-up completes this one without the run record. Then removes the label of the
+    /// namespace, if no applied objects are left in it.
     pub(super) async fn clean_up(&self, kept: &[Component]) -> Result<(), Error> {
         let uid = self.tf.uid().unwrap_or_default();
         let ours = format!(

@@ -1,4 +1,4 @@
-//! A resource is let go.
+//! Removal of the finalizer.
 
 use alustan_api::{FINALIZER, Terraform};
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -9,9 +9,8 @@ use crate::call::{StatusKind, call, gone, is};
 use crate::error::Error;
 use crate::unreadable::unread;
 
-/// Removes our finalizer of `tf`, whoever else claims it, too: an applied list would leave what
-/// others own. The API server may take no change of a resource that nobody can read: then it gets
-/// the spec by which it was destroyed.
+/// Removes the finalizer of the operator from `tf`, regardless of its field managers: an apply would keep it if another manager owns it.
+/// If the API server refuses the patch because the stored spec is invalid, the spec that was used for destroy replaces it.
 pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error> {
     let metadata = json!({
         "uid": tf.uid(), "resourceVersion": tf.resource_version(), "finalizers": others(tf),
@@ -32,8 +31,8 @@ pub(super) async fn remove(client: &Client, tf: &Terraform) -> Result<(), Error>
     }
 }
 
-/// The change after which `tf` is let go, and has its spec and nothing else for a spec: merging
-/// would leave the fields that the API server does not take.
+/// Returns the JSON patch that removes the finalizer and replaces the spec: a merge patch would keep the fields that the API server
+/// refuses.
 fn mended(tf: &Terraform) -> Value {
     json!([
         {"op": "test", "path": "/metadata/uid", "value": tf.uid()},

@@ -1,4 +1,4 @@
-//! The mark of namespaces that hold what was applied, by which their deletion is refused.
+//! Label of namespaces with applied objects. An admission policy refuses their deletion.
 
 use std::fmt::Debug;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::call::{call, gone};
 use crate::error::Error;
 
-/// Marks `namespace`.
+/// Adds the label to `namespace`.
 pub(super) async fn mark(client: &Client, namespace: &str) -> Result<(), Error> {
     set(client, namespace, Some("true")).await
 }
@@ -66,7 +66,7 @@ where
     Ok(!found.items.is_empty())
 }
 
-/// Nothing else of it is touched. A namespace that is gone stays gone: applying would create it.
+/// Patches the label only. An apply would create a deleted namespace again.
 async fn set(client: &Client, namespace: &str, mark: Option<&str>) -> Result<(), Error> {
     let api: Api<Namespace> = Api::all(client.clone());
     let body = json!({"metadata": {"labels": {labels::HOLDS_STATE: mark}}});
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::fake_api::{self, Asked, list, not_found};
 
-    /// What is set as the mark, with as many pins or states as `held` says look by look.
+    /// Values of the label that are patched; `held` has the number of pins or states that each check finds.
     async fn marks(held: [usize; 2]) -> Vec<Value> {
         let mut looks = held.into_iter();
         let (client, asked) = fake_api::serve(move |asked| {

@@ -1,5 +1,5 @@
-//! Server-side apply of the objects of a resource: one request if the object is new or known by a watch, a
-//! read before it otherwise, and no patch if nothing changes. Objects of others are never changed.
+//! Server-side apply of the objects of a resource: one request if the object is new or in a watch cache, a read before it otherwise,
+//! and no patch if nothing changes. Objects of other owners are never changed.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -22,12 +22,11 @@ use crate::resource::is_made_for;
 use crate::watch::mapping::is_mirrored;
 use crate::write_through_cache::WriteThroughCache;
 
-/// A resource version that no object has. An apply with it creates an object; if there is one, the API
-/// server answers with a conflict
+/// Resource version that no object has. An apply with it creates an object; if the object exists, the API server returns a conflict
 /// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 const NO_OBJECT: &str = "1";
 
-/// Fields that cannot change.
+/// Immutable fields.
 const FIXED: [&str; 3] = ["apiVersion", "kind", "type"];
 
 /// Kinds of objects that a resource owns.
@@ -49,18 +48,18 @@ impl<K> Owned for K where
 {
 }
 
-/// What is known of an object before it is applied.
+/// State of an object before it is applied.
 pub(super) enum Known {
-    /// It does not exist.
+    /// The object does not exist.
     Absent,
-    /// It exists, belongs to the resource and has this uid.
+    /// The object exists, belongs to the resource and has this uid.
     Ours(String),
-    /// Unknown: it has to be read.
+    /// The object must be read first.
     Nothing,
 }
 
 impl StepExecutor<'_> {
-    /// What is known of a Secret that is to be `secret`.
+    /// Returns the known state of the Secret to apply.
     pub(super) fn known_secret(&self, secret: &Secret) -> Known {
         if is_mirrored(secret) {
             self.known_by(&self.cx.mirrors.secrets, &secret.name_any())
@@ -69,7 +68,7 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// What is known of the object `name` by a watch of all those that are ours.
+    /// Returns the known state of the object `name` from the watch cache of managed objects.
     pub(super) fn known_by<K>(&self, mirror: &WriteThroughCache<K>, name: &str) -> Known
     where
         K: Resource<DynamicType = ()> + Clone + Debug + 'static,
@@ -82,7 +81,7 @@ impl StepExecutor<'_> {
         ours.map_or(Known::Nothing, Known::Ours)
     }
 
-    /// What is known of an object that only runs need.
+    /// Returns the known state of an object that only runs need. Before the first run there is none.
     pub(super) fn known_by_runs(&self) -> Known {
         let first = self.record.as_ref().is_some_and(|it| it.record.number == 0);
         if first { Known::Absent } else { Known::Nothing }
@@ -92,8 +91,8 @@ impl StepExecutor<'_> {
     ///
     /// # Errors
     /// [`Error::NameTaken`] if the live object has another owner, or belongs to an earlier resource of the same name:
-    /// the module would run with the rights and the state of others. [`Error::OrphanedState`] if it is orphaned state and the resource does not
-    /// adopt it, [`Error::StateInUse`] if the resource that has the state still exists.
+    /// the module would run with the permissions and the state of others. [`Error::OrphanedState`] if it is orphaned state and the resource
+    /// does not adopt it, [`Error::StateInUse`] if the resource that has the state still exists.
     pub(super) async fn apply<K: Owned>(
         &self,
         object: &K,
@@ -113,7 +112,7 @@ impl StepExecutor<'_> {
         let wanted = fields(object);
         let expected = match self.read(object, &wanted).await? {
             None => new(object),
-            // A watch that was wrong about the object does not tell which of its fields are ours.
+            // After a wrong entry in the watch cache, the read does not show which fields the operator owns.
             Some((_, found)) if is_unknown && contains_fields(&found, &wanted) => return Ok(None),
             Some((uid, _)) => with_uid(object, uid),
         };
@@ -134,7 +133,7 @@ impl StepExecutor<'_> {
         }
     }
 
-    /// The object with the name of `object`: its uid, and those of its fields that `wanted` may have.
+    /// Reads the live object with the name of `object`: its uid, and the fields that are compared with `wanted`.
     async fn read<K: Owned>(
         &self,
         object: &K,
@@ -144,7 +143,7 @@ impl StepExecutor<'_> {
         let name = object.name_any();
         let api: Api<K> = self.api();
         let what = format!("read {kind} {name}");
-        // The data of a state is none of the operator's business.
+        // The operator does not read the data of a state.
         let only_metadata = wanted.as_object().is_some_and(|wanted| wanted.len() == 1);
         if only_metadata {
             let found = call(&what, api.get_metadata_opt(&name)).await?;
@@ -227,7 +226,7 @@ impl StepExecutor<'_> {
     }
 }
 
-/// Whether an apply failed because of its precondition. A uid that is not that of the live object is an invalid field.
+/// Whether an apply failed because of its precondition. A uid that differs from that of the live object is an invalid field.
 fn is_unmet(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else {
         return false;
@@ -237,21 +236,21 @@ fn is_unmet(error: &kube::Error) -> bool {
     status.is_conflict() || status.is_invalid() && fields.any(|field| field == "metadata.uid")
 }
 
-/// `object`, for an apply that creates it.
+/// Returns `object` with the precondition that it does not exist.
 fn new<K: Resource + Clone>(object: &K) -> K {
     let mut new = object.clone();
     new.meta_mut().resource_version = Some(NO_OBJECT.to_owned());
     new
 }
 
-/// `object`, for an apply that changes the one with this uid.
+/// Returns `object` with the precondition that the live object has this uid.
 fn with_uid<K: Resource + Clone>(object: &K, uid: String) -> K {
     let mut known = object.clone();
     known.meta_mut().uid = Some(uid);
     known
 }
 
-/// What an apply of `object` may change.
+/// Returns the fields of `object` that an apply may change.
 fn fields(object: &impl Serialize) -> Value {
     let mut fields = serde_json::to_value(object).unwrap_or_default();
     if let Some(fields) = fields.as_object_mut() {

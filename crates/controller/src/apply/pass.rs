@@ -1,4 +1,4 @@
-//! The writes of one reconcile.
+//! Writes of one reconcile.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::observe::session::Observer;
 
-/// One pass of writes for one resource.
+/// Executes the steps of one reconcile of one resource.
 pub(crate) struct StepExecutor<'a> {
     pub(crate) cx: &'a Context,
     pub(crate) tf: &'a Terraform,
     pub(crate) session: &'a Observer<'a>,
-    /// The record's version: as seen, then as written by the last swap of this pass.
+    /// Resource version of the run record: as observed, then as of the last write of this reconcile.
     pub(super) version: Option<String>,
-    /// The same of the report.
+    /// Resource version of the run report, updated the same way.
     pub(super) report_version: Option<String>,
-    /// What it says, the same way.
+    /// Run record, updated the same way.
     pub(super) record: Option<Cow<'a, RecordSeen>>,
 }
 

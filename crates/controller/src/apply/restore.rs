@@ -1,4 +1,4 @@
-//! Restore from a backup: objects of an earlier resource of the same name become those of this one.
+//! Restore from a backup: binds the objects of an earlier resource of the same name to this one.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::signing::Data;
 
 impl StepExecutor<'_> {
-    /// Binds the objects of an earlier resource to this one. The report, which tells about the last run, comes last but one,
-    /// and the run record last: until then, the next reconcile repeats the step.
+    /// Binds the objects of an earlier resource to this one. The run report follows all other objects, and the run record comes last: until
+    /// it is written, the next reconcile repeats the step.
     pub(super) async fn take_over(&mut self, left: &TakeOver) -> Result<(), Error> {
         let theirs = |component: Component| {
             format!(

@@ -1,4 +1,4 @@
-//! The `ServiceAccount`s that a spec names, read live.
+//! `ServiceAccount`s that the spec refers to, read from the API server.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::Error;
 
-/// The accounts that `tf` names, in its namespace, by name.
+/// Returns the accounts that `tf` refers to, in its namespace, by name.
 pub(super) async fn see(
     cx: &Context,
     tf: &Terraform,

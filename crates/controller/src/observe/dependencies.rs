@@ -1,4 +1,4 @@
-//! What a resource takes values from, waits for, and stands before.
+//! Dependencies of a resource: input values, objects that it waits for, dependents.
 
 mod evaluation;
 mod objects;
@@ -18,8 +18,8 @@ use crate::observe::dependencies::evaluation::{EXPRESSIONS, Stack};
 pub(crate) use crate::observe::dependencies::variables::LARGEST_VALUES;
 use crate::resource::readable;
 
-/// What `tf` of the `session` has to do with other objects. Where its references are refused,
-/// nothing is looked at, and why they are is the second.
+/// Observes the dependencies of the resource of the `session`. If its references are refused, no object is read, and the second value is
+/// the cause.
 pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Failure>), Error> {
     let tf = session.tf;
     let resources = session.cx.resources.state();
@@ -48,7 +48,7 @@ pub(super) async fn see(session: &Observer<'_>) -> Result<(StackSeen, Option<Fai
         };
         return Ok((seen, Some(refused)));
     }
-    // Before the values themselves: what changes after it is seen by the next look.
+    // Read before the values: the next reconcile observes a later change.
     let (versions, changing) = stack.upstream();
     let variables = stack.variables().await?;
     let seen = if deleted {

@@ -1,4 +1,4 @@
-//! Secrets and `ConfigMap`s that the spec names, read live.
+//! Secrets and `ConfigMap`s that the spec refers to, read from the API server.
 
 use std::collections::BTreeMap;
 
@@ -19,24 +19,26 @@ use crate::call::call;
 use crate::context::Context;
 use crate::error::{Error, Found};
 
-/// Maximum size of a script, in bytes. The run record holds all of them, and a Secret holds 1 MiB.
+/// Maximum size of a script, in bytes. The run record holds all scripts, and a Secret holds 1 MiB.
 const LARGEST_SCRIPT: usize = 64 << 10;
 
-/// The key of Secrets of the older type, `kubernetes.io/dockercfg`.
+/// Key of Secrets of the older type `kubernetes.io/dockercfg`.
 const DOCKERCFG: &str = ".dockercfg";
 
-/// What the spec names, or the first thing that is missing.
+/// Inputs of the spec, or the first missing one.
 pub(super) struct Inputs {
-    /// For runs.
+    /// Inputs of runs.
     pub(super) seen: Result<InputsSeen, Box<Incomplete>>,
-    /// For the repository.
+    /// Credentials for the repository.
     pub(super) git: Result<Credentials, Failure>,
-    /// For the registry; `None` is anonymous.
+    /// Credentials for the registry; `None` is anonymous.
     pub(super) docker: Result<Option<DockerConfig>, Failure>,
 }
 
-/// Reads everything that `tf` names. `pinned`: the docker configuration that stands in for a
-/// registry's Secret that cannot be used.
+/// Reads all inputs that `tf` refers to. `pinned`: the docker configuration that replaces an unusable registry Secret.
+///
+/// # Errors
+/// If a call of the API server fails. Missing and invalid inputs are part of the result.
 pub(super) async fn read(
     cx: &Context,
     tf: &Terraform,
@@ -67,11 +69,11 @@ pub(super) async fn read(
     Ok(Inputs { seen, git, docker })
 }
 
-/// What the repository asks for.
+/// Git credentials of the spec.
 #[derive(Default)]
 struct GitSecrets {
     credentials: Credentials,
-    /// The same as builds read it.
+    /// The same credentials as files for builds.
     files: BTreeMap<String, Vec<u8>>,
 }
 
@@ -83,7 +85,7 @@ impl GitSecrets {
     }
 }
 
-/// The registry's Secret.
+/// Secret with registry credentials.
 struct RegistrySecret {
     key: String,
     config: DockerConfig,
@@ -97,7 +99,7 @@ impl RegistrySecret {
     }
 }
 
-/// The first thing that is missing.
+/// First missing input.
 #[derive(Default)]
 struct Missing(Option<Failure>);
 
@@ -242,7 +244,7 @@ impl Reader<'_> {
         })))
     }
 
-    /// What there is for runs, and the first thing that is missing.
+    /// Returns the inputs of runs that exist, and the first missing one.
     async fn seen(
         &self,
         tf: &Terraform,
@@ -329,7 +331,7 @@ fn check_script(place: &str, text: String) -> Result<String, Failure> {
     })
 }
 
-/// What is not there yet is waited for; it costs no retry.
+/// Transient failure for an input that does not exist yet. It does not use the retry budget.
 pub(super) fn waits(reason: &str, message: String) -> Failure {
     Failure {
         class: FailureClass::Transient,

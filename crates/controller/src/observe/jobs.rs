@@ -1,5 +1,4 @@
-//! Jobs and their pods, as the mirror has them. Builds are read from the pod: the Job's own
-//! status comes about a second later (rule 4).
+//! Jobs and pods in the watch cache. The state of a build is read from its pod: the Job status follows about a second later (rule 4).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,22 +30,21 @@ use crate::error::Error;
 use crate::resource::is_made_for;
 use crate::watch::mapping::{is_lent, is_lent_to};
 
-/// The label by which the Job controller marks the pods of a Job
+/// Label with the Job uid, set on pods by the Job controller
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-controller-uid>).
 const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 
-/// How long the Job controller may take for a pod before it is looked up what it tells: less than
-/// until people are told.
+/// Age of a Job without a pod after which its events are read. Shorter than the delay until status reports a missing pod.
 const LATE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Maximum number of events of a Job that are read.
 const EVENTS: u32 = 100;
 
-/// The label with the name of a pod's Job.
+/// Label of pods with the name of their Job.
 pub(crate) const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
-/// The Job `name` of the current run, if it was made for `tf`. `claimed`: a pod has claimed the run, so a Job and pods that the
-/// mirrors do not have are read from the API server before the run counts as lost.
+/// Returns the Job `name` of the current run, if it was made for `tf`. `claimed`: a pod has claimed the run, so a Job and pods missing from
+/// the watch caches are read from the API server before the run counts as lost.
 pub(super) async fn run(
     cx: &Context,
     tf: &Terraform,
@@ -94,7 +92,7 @@ pub(super) async fn run(
     }))
 }
 
-/// Whether the mirrors have the Job `name` of `tf`, or a living pod of it.
+/// Whether the watch caches have the Job `name` of `tf`, or a pod of it whose engine container may run.
 pub(super) fn is_there(cx: &Context, tf: &Terraform, name: &str) -> bool {
     let namespace = tf.namespace().unwrap_or_default();
     let job = cx.mirrors.jobs.get(&namespace, name);
@@ -102,13 +100,13 @@ pub(super) fn is_there(cx: &Context, tf: &Terraform, name: &str) -> bool {
         || own_pods(cx, tf, name).iter().any(|pod| alive(pod))
 }
 
-/// Whether the Job controller should have made a pod by now.
+/// Whether the Job controller should have created a pod by now.
 fn is_late(created_at: Timestamp) -> bool {
     Timestamp::now().duration_since(created_at) >= LATE
 }
 
-/// What the Job controller tells of its last try to make a pod for the Job `uid`. Nothing depends on
-/// it: where nobody may ask, people are told to.
+/// Returns why the Job controller failed to create a pod for the Job `uid`, from its latest event. Optional: if the operator may not
+/// list events, status refers to `kubectl describe`.
 async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> {
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let failures = format!("regarding.uid={uid},reason=FailedCreate");
@@ -122,7 +120,7 @@ async fn no_pod(client: &Client, namespace: &str, uid: &str) -> Option<Waiting> 
     Some(admission::no_pod(&latest?.note?))
 }
 
-/// Whether a pod of the Job `job` of `tf` is left, which may hold the lock of the state.
+/// Whether a pod of the Job `job` of `tf` may still run and hold the state lock.
 async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &tf.namespace().unwrap_or_default());
     let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
@@ -133,7 +131,7 @@ async fn lives(client: &Client, tf: &Terraform, job: &str) -> Result<bool, Error
         .any(|pod| is_made_for(tf, pod) && alive(pod)))
 }
 
-/// Runner Jobs of `tf` by run number, and those of which only a living pod is left.
+/// Runner Jobs of `tf` by run number, including deleted Jobs with a pod whose engine container may run.
 pub(super) fn own(cx: &Context, tf: &Terraform) -> BTreeMap<i64, OwnJob> {
     let pods = cx
         .mirrors
@@ -178,7 +176,7 @@ pub(super) fn living_pods(cx: &Context, tf: &Terraform, uid: &str) -> Vec<String
     pods.iter().map(|pod| pod.name_any()).collect()
 }
 
-/// The number of the run of `tf` whose Job has this name.
+/// Returns the run number of the Job with this name, if the name is that of a run of `tf`.
 fn number(tf: &Terraform, job: &str) -> Option<i64> {
     let number = job.rsplit_once('-')?.1.parse().ok()?;
     let kinds = [
@@ -191,7 +189,7 @@ fn number(tf: &Terraform, job: &str) -> Option<i64> {
     kinds.into_iter().any(ours).then_some(number)
 }
 
-/// Whether `job` is a run or a build that is not over.
+/// Whether `job` is an unfinished run or build.
 pub(crate) fn is_running(cx: &Context, job: &Job) -> bool {
     let kinds = [Component::Run, Component::Build];
     let is_ours = kinds.into_iter().any(|kind| is(job.labels(), kind));
@@ -225,13 +223,13 @@ fn is(labels: &BTreeMap<String, String>, component: Component) -> bool {
     of.is_some_and(|value| value == component.as_str())
 }
 
-/// A build, and the pod whose log tells why it failed, where that is needed.
+/// A build, and the pod whose log explains its failure, if the log is needed.
 pub(super) struct Build {
     pub(super) seen: BuildSeen,
     pub(super) log_of: Option<String>,
 }
 
-/// `build`, and why it has no pod, where it has none.
+/// Adds the cause to an active `build` that has no pod.
 pub(super) async fn explained(cx: &Context, namespace: &str, mut build: Build) -> Build {
     let seen = &mut build.seen;
     let unborn = seen.state == BuildState::Active(None) && !seen.has_pod;
@@ -241,12 +239,12 @@ pub(super) async fn explained(cx: &Context, namespace: &str, mut build: Build) -
     build
 }
 
-/// The build Job `name`.
+/// Returns the build Job `name`.
 pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> {
     let job = cx.mirrors.jobs.get(namespace, name)?;
     let uid = job.uid().unwrap_or_default();
     let mut pods = pods(cx, namespace, name);
-    // A build that is done again has the name of the last one, whose pod may still be going away.
+    // A repeated build has the name of the previous one, whose pod may still be terminating.
     pods.retain(|pod| pod.labels().get(CONTROLLER_UID) == Some(&uid));
     let pod = pods.first();
     let built = pod.and_then(|pod| terminated(pod, BUILD_CONTAINER));
@@ -256,7 +254,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
         (Some(end), _) if end.exit_code == 0 => BuildState::Done(ended_at(end)),
         (Some(end), _) => {
             let known = cut_off(pod, end);
-            // A tenant may choose kaniko's image, and what it writes.
+            // A tenant may choose the image of kaniko, and so its output.
             let known = known.or_else(|| reported(end).filter(|_| builds_by_runner(&job)));
             log_of = pod.filter(|_| known.is_none()).map(|pod| pod.name_any());
             let failure = known.unwrap_or_else(|| builder_failure(end));
@@ -288,7 +286,7 @@ pub(super) fn build(cx: &Context, namespace: &str, name: &str) -> Option<Build> 
     Some(Build { seen, log_of })
 }
 
-/// Whether the runner itself builds: builder kind Append.
+/// Whether the builder is the runner (`builder.kind: Append`).
 fn builds_by_runner(job: &Job) -> bool {
     let pod = job
         .spec
@@ -300,7 +298,7 @@ fn builds_by_runner(job: &Job) -> bool {
     containers.any(by_runner)
 }
 
-/// What is lent to builds of the resource `tf`, or of an earlier one of its name.
+/// Build Secrets of the resource `tf`, or of an earlier one of its name.
 pub(super) fn lent(cx: &Context, tf: &Terraform) -> Vec<LentSeen> {
     let namespace = cx.settings.builds_in(tf);
     let of_tf = |secret: &Secret| {
@@ -325,7 +323,7 @@ pub(super) fn lent(cx: &Context, tf: &Terraform) -> Vec<LentSeen> {
     seen.collect()
 }
 
-/// The failure of a container that was ended from outside: by a drain, an eviction, its node.
+/// Failure of a container that was terminated from outside: drain, eviction, loss of the node.
 fn cut_off(pod: Option<&Arc<Pod>>, end: &ContainerStateTerminated) -> Option<Failure> {
     let status = pod?.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
@@ -372,7 +370,7 @@ fn reported(end: &ContainerStateTerminated) -> Option<Failure> {
     Some(progress::failure(report.failure))
 }
 
-/// The failure of a build whose containers say nothing of it.
+/// Failure of a build without a container status that explains it.
 fn lost(name: &str, end: &JobCondition) -> Failure {
     let (reason, what) = if end.reason.as_deref() == Some("DeadlineExceeded") {
         (
@@ -404,7 +402,7 @@ fn since(end: &JobCondition) -> Timestamp {
     moment(end.last_transition_time.as_ref())
 }
 
-/// The condition of a Job that is over: `Complete` or `Failed`.
+/// Returns the condition `Complete` or `Failed` of a finished Job.
 fn over(job: &Job) -> Option<&JobCondition> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| {
@@ -412,12 +410,12 @@ fn over(job: &Job) -> Option<&JobCondition> {
     })
 }
 
-/// Whether `job` is over.
+/// Whether `job` has condition `Complete` or `Failed`.
 pub(crate) fn finished(job: &Job) -> bool {
     over(job).is_some()
 }
 
-/// The pods of the Job `job` that were made for `tf`.
+/// Pods of the Job `job` that were made for `tf`.
 fn own_pods(cx: &Context, tf: &Terraform, job: &str) -> Vec<Arc<Pod>> {
     let mut pods = pods(cx, &tf.namespace().unwrap_or_default(), job);
     pods.retain(|pod| is_made_for(tf, &**pod));
@@ -431,7 +429,7 @@ fn pods(cx: &Context, namespace: &str, job: &str) -> Vec<Arc<Pod>> {
     })
 }
 
-/// Whether the engine container of a run's pod may still run.
+/// Whether the engine container of a run pod may still run.
 fn alive(pod: &Pod) -> bool {
     is_pending_or_running(pod) && !engine_ended(pod)
 }
@@ -464,8 +462,8 @@ fn terminated<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStateTer
         .as_ref()
 }
 
-/// What a pod that does not start waits for. That its first container is being made is no news,
-/// and kubelet goes back and forth between two words for an image that it cannot pull.
+/// Returns why a pod does not start. `ContainerCreating` is normal, and kubelet alternates between two reasons for an image that it
+/// cannot pull.
 fn stuck(pod: &Pod) -> Option<Waiting> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
@@ -492,7 +490,7 @@ fn stuck(pod: &Pod) -> Option<Waiting> {
     })
 }
 
-/// When `pod` was bound to a node.
+/// Time at which `pod` was bound to a node.
 fn scheduled_at(pod: &Pod) -> Option<Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let scheduled = conditions
@@ -501,7 +499,7 @@ fn scheduled_at(pod: &Pod) -> Option<Timestamp> {
     scheduled.last_transition_time.as_ref().map(|at| at.0)
 }
 
-/// How a pod that is over ended, where it was not by itself.
+/// Returns how a pod failed: its status reason, or the exit code of its first failed container.
 fn ended(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     if let Some(reason) = &status.reason {

@@ -1,4 +1,4 @@
-//! The run record with its report, and the pin, as the mirror has them.
+//! Run record, run report and pin, read from the watch cache.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::resource::is_made_for;
 
-/// Largest report of a run that is read, in bytes of JSON. Runners cut theirs to a fraction.
+/// Maximum size of a report that is read, in bytes of JSON. Runners truncate theirs to a fraction.
 pub(crate) const LARGEST_REPORT: usize = 256 << 10;
-/// Largest progress that is read, in bytes of JSON.
+/// Maximum size of progress that is read, in bytes of JSON.
 pub(crate) const LARGEST_PROGRESS: usize = 128 << 10;
 
-/// What is kept of a resource in Secrets.
+/// Run record and pin of a resource.
 pub(super) struct Kept {
     pub(super) record: Option<RecordSeen>,
     pub(super) pin: Option<Pin>,
@@ -35,14 +35,18 @@ pub(super) struct Kept {
     pub(super) nothing_left: Option<NothingLeft>,
 }
 
-/// The pin of the deleted `tf`.
+/// Returns the pin of the deleted `tf`.
 pub(crate) async fn pin(cx: &Context, tf: &Terraform) -> Result<Option<Pin>, Error> {
     Ok(kept(cx, tf).await?.pin)
 }
 
-/// The run record and the pin of `tf`. Both are read from the API server if a deleted resource seems to have no record, or if
-/// the record is that of an earlier resource, which may be gone already. When all objects are kept, unreadable Secrets count
+/// Returns run record and pin of `tf`. Both are read from the API server if a deleted resource seems to have no record, or if
+/// the record is that of an earlier resource, which may be deleted already. When all objects are kept, unreadable Secrets count
 /// as absent, as do those that clean-up has labelled as orphaned.
+///
+/// # Errors
+/// [`Error::Unreadable`] or [`Error::Forged`] if a Secret cannot be used, [`Error::Conflict`] or [`Error::Gone`] if a deleted resource
+/// without a record is not the latest version.
 pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     let namespace = tf.namespace().unwrap_or_default();
     let name = tf.name_any();
@@ -120,8 +124,8 @@ pub(super) async fn kept(cx: &Context, tf: &Terraform) -> Result<Kept, Error> {
     })
 }
 
-/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`. Its report may belong to `tf` already,
-/// if an earlier reconcile did not complete the restore.
+/// Returns the run record among `all` Secrets if it belongs to an earlier resource with the name of `tf`. Its report may belong to `tf`
+/// already, if an earlier reconcile did not complete the restore.
 fn left_behind(cx: &Context, tf: &Terraform, all: &Found) -> Option<LeftBehind> {
     let is_left =
         |secret: &Secret, component| orphans::is_left_behind(tf, secret.labels(), component);
@@ -162,8 +166,11 @@ struct Found {
     pin: Option<Arc<Secret>>,
 }
 
-/// Fails with [`Error::Conflict`] if `tf` is not the latest version of the resource, with [`Error::Gone`] if there is none. The status of an
-/// earlier version may not say that everything is destroyed.
+/// Checks that `tf` is the latest version of the resource. A status written from an earlier version must not report that everything is
+/// destroyed.
+///
+/// # Errors
+/// [`Error::Conflict`] if there is a later version, [`Error::Gone`] if the resource does not exist.
 async fn check_is_latest(cx: &Context, tf: &Terraform) -> Result<(), Error> {
     let api: Api<Terraform> =
         Api::namespaced(cx.client.clone(), &tf.namespace().unwrap_or_default());
@@ -191,8 +198,8 @@ async fn nothing_left(
     })
 }
 
-/// A record that cannot be read is no new beginning: it holds what was applied. Of a report, what cannot be read is
-/// ignored.
+/// Decodes a run record. An unreadable record is an error and not a new record: it holds what was applied. Unreadable entries of the
+/// report are ignored.
 fn decode(
     secret: &Secret,
     report: Option<&Secret>,
@@ -228,7 +235,7 @@ fn history(secret: &Secret) -> Result<History, Error> {
     }
 }
 
-/// What a run says of itself.
+/// Returns the progress that a run reports.
 fn told(report: Option<&Secret>) -> Told {
     let Some(report) = report else {
         return Told::Absent;
@@ -241,7 +248,7 @@ fn told(report: Option<&Secret>) -> Told {
         })
 }
 
-/// What a run reports at its end.
+/// Result that a run reports at its end.
 #[derive(Default)]
 struct Reported {
     report: Option<RunReport>,
@@ -297,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    /// A Secret whose value of `key` is JSON that is filled up with white space to `size` bytes.
+    /// A Secret whose value of `key` is JSON, padded with white space to `size` bytes.
     fn of_size(key: &str, json: &serde_json::Value, size: usize) -> Secret {
         let mut bytes = json.to_string().into_bytes();
         bytes.resize(size, b' ');

@@ -10,13 +10,12 @@ use crate::context::Context;
 use crate::remote::queries::Push;
 use crate::resource::Ref;
 
-/// One look at one resource. It knows the questions that the resource still has, and how its
-/// context would be pushed.
+/// Reads of one reconcile. Collects the queries that the resource uses, and holds the push of its context.
 pub(crate) struct Observer<'a> {
     pub(crate) cx: &'a Context,
     pub(crate) tf: &'a Terraform,
     pub(crate) who: &'a Ref,
-    /// What is wrong with the resource, if nobody can read it as it is stored.
+    /// Why the stored resource cannot be read.
     pub(crate) unreadable: Option<Failure>,
     pub(super) used: Mutex<HashSet<String>>,
     pub(super) push: Mutex<Option<Push>>,

@@ -1,4 +1,4 @@
-//! Publishes Kubernetes events.
+//! Kubernetes events.
 
 use alustan_core::status::events;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -11,15 +11,15 @@ use tracing::{info, warn};
 
 use crate::call::call;
 
-/// Who tells, as `kubectl describe` shows it.
+/// `reportingController` of events, shown by `kubectl describe`.
 pub(crate) const CONTROLLER: &str = "alustan";
 
-/// Events carry at most this many bytes
+/// Maximum size of an event note, in bytes
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
 pub(crate) const LONGEST_NOTE: usize = 1024;
 
-/// Publishes `event` about `object`; one that cannot be published is worth a line in the log. Each is
-/// an object of its own: a series would repeat its first note, whatever happened since. `instance` tells.
+/// Publishes `event` about `object`. A failure is logged only. Each event is a separate object: a series would repeat its first note.
+/// `instance` is the `reportingInstance`.
 pub(crate) async fn publish(
     client: &Client,
     instance: &str,

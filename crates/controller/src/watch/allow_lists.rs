@@ -1,5 +1,5 @@
-//! What resources may use, as files have it: the mounted `ConfigMap` `alustan-allowed`. It needs no
-//! right to read any, and what it means is [`alustan_core::decide::allow_lists`]'s business.
+//! Allow lists from files: the mounted `ConfigMap` `alustan-allowed`, which requires no permission to read ConfigMaps. Their meaning is
+//! defined in [`alustan_core::decide::allow_lists`].
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -17,28 +17,28 @@ use tracing::{error, info};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::wake_all;
 
-/// How often the files are read. Kubelet brings a changed `ConfigMap` within a minute or so.
+/// Read interval of the files. Kubelet updates a mounted `ConfigMap` within about a minute.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What resources may use, as the files of a folder say: each is named as its key of the `ConfigMap`.
+/// Allow lists in the files of a folder, each named as its key of the `ConfigMap`.
 pub(crate) struct AllowLists {
     folder: Option<PathBuf>,
-    /// What was understood last.
+    /// Last lists that could be read.
     last: Mutex<Arc<Allowed>>,
 }
 
 impl AllowLists {
-    /// Without a folder nothing is limited.
+    /// Reads the files of `folder`. Without a folder there are no limits.
     ///
     /// # Errors
-    /// A file is there and cannot be read.
+    /// If a file exists and cannot be read.
     pub(crate) fn open(folder: Option<PathBuf>) -> Result<Self> {
         let read = folder.as_deref().map(read).transpose()?;
         let last = Mutex::new(Arc::new(read.unwrap_or_default()));
         Ok(Self { folder, last })
     }
 
-    /// As the files were when they were read last.
+    /// Returns the last lists that could be read.
     pub(crate) fn now(&self) -> Arc<Allowed> {
         self.last().clone()
     }
@@ -47,8 +47,7 @@ impl AllowLists {
         self.last.lock()
     }
 
-    /// Reads the files of `folder`; whether they say something else. While they cannot be read, what they
-    /// said before counts.
+    /// Reads the files of `folder`. Returns whether the lists changed. While the files cannot be read, the previous lists apply.
     fn read_anew(&self, folder: &Path) -> bool {
         match read(folder) {
             Ok(read) if read != *self.now() => {
@@ -67,7 +66,7 @@ impl AllowLists {
         }
     }
 
-    /// Reads the files again and again, and has all `resources` looked at whenever they say something else.
+    /// Reads the files periodically, and requeues all `resources` when the lists change.
     pub(crate) async fn follow(
         self: Arc<Self>,
         resources: Store<Guarded>,

@@ -1,4 +1,4 @@
-//! What happens to a resource is news to those that follow it, and to those that wait for it to go.
+//! Requeues the followers of a changed resource, and the resources that wait for its deletion.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
@@ -13,26 +13,26 @@ use parking_lot::Mutex;
 
 use crate::resource::{Guarded, readable};
 
-/// What was known of each resource when it was last heard of.
+/// Last known state of each resource, as far as others depend on it.
 #[derive(Default)]
 pub(crate) struct Followers {
     known: Mutex<HashMap<Key, Known>>,
 }
 
 struct Known {
-    /// [`news`], unless it may be old.
+    /// Digest of [`news`]; `None` if it may be stale.
     news: Option<u64>,
     concerned: BTreeSet<Key>,
 }
 
 impl Followers {
-    /// What was known may be old: everything is news.
+    /// Marks all known state as stale: the next event of each resource counts as a change.
     pub(crate) fn forget(&self) {
         let mut known = self.known.lock();
         known.values_mut().for_each(|known| known.news = None);
     }
 
-    /// Who must look again, now that `tf`, one of `all`, is as it is: nobody, if that is no news.
+    /// Returns the resources to reconcile after a change of `tf`, one of `all`; none if others do not depend on the change.
     pub(crate) fn changed(
         &self,
         tf: &Terraform,
@@ -57,7 +57,7 @@ impl Followers {
         concerned.into_iter().chain(before).collect()
     }
 
-    /// Who must look again, now that `tf` is no longer one of `all`.
+    /// Returns the resources to reconcile after `tf` was removed from `all`.
     pub(crate) fn gone(&self, tf: &Terraform, all: &[Arc<Guarded>]) -> BTreeSet<Key> {
         let mut known = self.known.lock();
         let before = known.remove(&Key::of(tf));
@@ -67,18 +67,18 @@ impl Followers {
     }
 }
 
-/// Who follows `tf`, and whom it follows: they may wait for it to go.
+/// Returns the followers of `tf`, and the resources that it follows: they may wait for its deletion.
 fn concerned<'a>(tf: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> BTreeSet<Key> {
     let followed = named(tf).into_iter().map(|named| named.key);
     followers(tf, all).into_iter().chain(followed).collect()
 }
 
-/// A digest of what others depend on.
+/// Digest of the fields that others depend on.
 fn news(tf: &Terraform) -> u64 {
     let mut hasher = DefaultHasher::new();
     match standing(tf) {
         Standing::Ready => (true, String::new()),
-        // What it waits for in the end is told by those that wait for it.
+        // The message names the resource that it ultimately waits for, which its dependents report.
         Standing::NotReady { reason, message } if reason == NOT_READY => (false, message),
         Standing::NotReady { reason, .. } => (false, reason),
         Standing::Missing => (false, String::new()),

@@ -1,5 +1,4 @@
-//! Objects of any kind that resources name: read live, and watched for changes as long as somebody
-//! names them.
+//! Objects of any kind that resources refer to: read from the API server, and watched while a resource refers to them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,30 +26,30 @@ pub(crate) const MOST: u32 = 100;
 /// Maximum number of whole objects in memory for one resource: an object has up to 1.5 MiB.
 const PAGE: u32 = 10;
 
-/// Which objects.
+/// Selects objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Which {
-    /// `apps/v1`.
+    /// For example `apps/v1`.
     pub(crate) api_version: String,
-    /// `Deployment`.
+    /// For example `Deployment`.
     pub(crate) kind: String,
-    /// Where, if their kind has namespaces.
+    /// Namespace, if the kind is namespaced.
     pub(crate) namespace: String,
-    /// Which of them.
+    /// Objects of the kind.
     pub(crate) of: Of,
 }
 
-/// Which of a kind.
+/// Selects objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Of {
-    /// One.
+    /// Object with this name.
     Name(String),
-    /// Those with labels that a selector selects; an empty one selects all.
+    /// Objects that a label selector selects; an empty one selects all.
     Labels(String),
 }
 
 impl Which {
-    /// For people: `Ingress web`, `all Ingresses with app=web`.
+    /// Returns the selection for messages: `Ingress web`, `Ingress other/* with app=web`.
     pub(crate) fn named(&self, here: &str) -> String {
         let elsewhere = if self.namespace == here {
             String::new()
@@ -79,7 +78,7 @@ impl Which {
     }
 }
 
-/// What one list call returns.
+/// Selects the result of one list call.
 pub(crate) enum Query {
     /// Metadata of objects without the operator's managed-by label, at most [`MOST`].
     UnmanagedMetadata,
@@ -87,7 +86,7 @@ pub(crate) enum Query {
     Page(Option<String>),
 }
 
-/// The objects that one call finds.
+/// Objects that one call returns.
 pub(crate) struct Page {
     pub(crate) items: Vec<DynamicObject>,
     /// Continue token of the next page, if there is one.
@@ -103,7 +102,7 @@ impl Page {
     }
 }
 
-/// The objects that resources name.
+/// Objects that resources refer to.
 pub(crate) struct Objects {
     client: Client,
     wake: UnboundedSender<Ref>,
@@ -123,7 +122,7 @@ impl Drop for Watch {
 }
 
 impl Objects {
-    /// Nothing is watched yet; `wake` gets the resources whose objects changed.
+    /// Creates an empty set of watches; `wake` receives the resources whose objects changed.
     pub(crate) fn new(client: Client, wake: UnboundedSender<Ref>) -> Self {
         Self {
             client,
@@ -145,7 +144,7 @@ impl Objects {
             Ok(kind) => kind,
             Err(failure) => return Ok(Err(failure)),
         };
-        // Before the read: what changes after it must not be missed.
+        // Before the read: changes after it must not be missed.
         self.watch(which, who, &resource, &scope);
         let what = format!("read {}", which.named(""));
         let is_secret = resource.kind == "Secret" && resource.group.is_empty();
@@ -181,7 +180,7 @@ impl Objects {
         match found {
             Ok(page) => Ok(Ok(page)),
             Err(error) if error.reason() == "Forbidden" => {
-                // A watch would ask again every second.
+                // A watch without permission would be retried every second.
                 self.watches().remove(which);
                 Ok(Err(forbidden(field, which, &resource)))
             }
@@ -195,7 +194,7 @@ impl Objects {
         }
     }
 
-    /// Forgets the objects of `who` that are not in `used`.
+    /// Unsubscribes `who` from objects that are not in `used`; a watch without subscribers ends.
     pub(crate) fn keep(&self, who: &Ref, used: &HashSet<Which>) {
         self.watches().retain(|which, watch| {
             if !used.contains(which) {
@@ -283,7 +282,7 @@ impl Objects {
     }
 }
 
-/// Wakes who names the objects when one of them changes.
+/// Requeues the resources that refer to the objects when one of them changes.
 async fn listen(
     api: Api<PartialObjectMeta<DynamicObject>>,
     which: Which,
@@ -312,16 +311,16 @@ async fn listen(
     }
 }
 
-/// The metadata of an object, as one without anything else.
+/// Returns an object with the given metadata only.
 fn bare(object: PartialObjectMeta<DynamicObject>, resource: &ApiResource) -> DynamicObject {
     let mut bare = DynamicObject::new(&object.name_any(), resource);
     bare.metadata = object.metadata;
-    // kubectl keeps what it applied there, data included.
+    // `kubectl apply` stores the applied object in an annotation, including data.
     bare.metadata.annotations = None;
     bare
 }
 
-/// What cannot be read stands in the way of what needs it, and of nothing else.
+/// Transient failure for an object that cannot be read. It affects only what depends on the object.
 fn unreadable(field: &str, which: &Which, error: &Error) -> Failure {
     let named = which.named("");
     Failure {

@@ -1,5 +1,4 @@
-//! Several watches as one: each tells of one namespace, and who listens hears of all of them at once, as
-//! of one list that is whole once every part is.
+//! Joins the watches of several namespaces into one watch, whose first list is complete once each of them has listed.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,15 +6,14 @@ use futures::stream::{self, BoxStream, SelectAll, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 
-/// What a watch gives.
+/// Result of a watch.
 pub(crate) type Events<K> = Result<K, watcher::Error>;
 
-/// What a watch of a namespace gives.
+/// Watch of one namespace.
 type Watch<K> = BoxStream<'static, Events<Event<K>>>;
 
-/// The events of the watches of some namespaces. One alone is itself. Of several, what their first lists have
-/// comes between one `Init` and one `InitDone`; what a later list of one of them has differently comes as
-/// changes, so that the others go on, also while that one fails.
+/// Joins the event streams of `watches`. A single watch is returned unchanged. The objects of the first lists arrive between one `Init` and
+/// one `InitDone`. A repeated list of one watch arrives as changes, so that the others are not interrupted, even while that watch fails.
 pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
     mut watches: Vec<Watch<K>>,
 ) -> Watch<K> {
@@ -41,26 +39,26 @@ pub(super) fn joined<K: ResourceExt + Clone + Send + 'static>(
 
 struct Joined<K> {
     parts: Vec<Part<K>>,
-    /// The watches, by the numbers of their parts.
+    /// Watches, with the numbers of their parts.
     open: SelectAll<BoxStream<'static, (usize, Events<Event<K>>)>>,
-    /// What is to be told next.
+    /// Events to return next.
     due: VecDeque<Events<Event<K>>>,
-    /// What happens before the first lists are whole, and is told after them.
+    /// Changes before the first lists are complete; returned after them.
     later: Option<Vec<Event<K>>>,
 }
 
-/// One namespace.
+/// Watch of one namespace.
 struct Part<K> {
-    /// Whether its first list is whole.
+    /// Whether the first list is complete.
     listed: bool,
-    /// What there is, by name.
+    /// Objects by name.
     known: HashMap<String, K>,
-    /// What the list that goes on has so far.
+    /// Objects of the current, incomplete list.
     list: HashMap<String, K>,
 }
 
 impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
-    /// The next event; none once all watches have ended.
+    /// Returns the next event; `None` once all watches have ended.
     async fn next(&mut self) -> Option<Events<Event<K>>> {
         loop {
             if let Some(event) = self.due.pop_front() {
@@ -71,7 +69,7 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
         }
     }
 
-    /// What is due now that `event` came from the watch of this number.
+    /// Processes `event` of the watch with this number.
     fn take(&mut self, number: usize, event: Events<Event<K>>) {
         let Some(part) = self.parts.get_mut(number) else {
             return;
@@ -109,7 +107,7 @@ impl<K: ResourceExt + Clone + Send + 'static> Joined<K> {
         }
     }
 
-    /// Ends the first lists with the last of them.
+    /// Completes the first list once all parts have listed.
     fn whole(&mut self) {
         if !self.parts.iter().all(|part| part.listed) {
             return;
@@ -129,7 +127,7 @@ impl<K: ResourceExt + Clone> Part<K> {
         }
     }
 
-    /// What the list that is whole now has differently.
+    /// Replaces the known objects by the complete list. Returns the differences.
     fn changes(&mut self) -> Vec<Event<K>> {
         let list = std::mem::take(&mut self.list);
         let mut before = std::mem::replace(&mut self.known, list);
@@ -157,13 +155,13 @@ mod tests {
 
     type Sender = UnboundedSender<Events<Event<ConfigMap>>>;
 
-    /// The watches of namespaces, as a test drives them, and what was told by now.
+    /// Watches that a test drives, and the joined watch.
     struct Parts {
         senders: Vec<Sender>,
         watch: Watch<ConfigMap>,
     }
 
-    /// "a" is an object, "a2" the same one at another version.
+    /// `a` is an object, `a2` the same object at another resource version.
     fn object(text: &str) -> ConfigMap {
         let (name, version) = text.split_at(1);
         let mut object = ConfigMap::default();
@@ -197,7 +195,7 @@ mod tests {
             self.say(part, Ok(Event::InitDone));
         }
 
-        /// What is told by now, in words; what a list has, sorted.
+        /// Returns pending events as text; events of the same kind in a row are sorted.
         fn told(&mut self) -> Vec<String> {
             let mut watch = pin!(&mut self.watch);
             let mut told = Vec::new();

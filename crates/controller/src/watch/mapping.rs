@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 
 use crate::resource::{Guarded, Ref};
 
-/// Resources, Secrets, `ConfigMap`s, claims, Jobs, pods: nobody acts before all of them have listed once.
+/// Number of watches that must complete their first list before anything is written: resources, Secrets, `ConfigMap`s, claims, Jobs, pods.
 pub(crate) const LISTS: usize = 6;
 
-/// The Secrets that are mirrored: what is read at each look. State is none of the operator's business.
+/// Components of Secrets in the watch cache: those that each reconcile reads. State is not cached.
 pub(crate) const MIRRORED: [Component; 5] = [
     Component::Record,
     Component::Report,
@@ -24,14 +24,14 @@ pub(crate) const MIRRORED: [Component; 5] = [
     Component::Lent,
 ];
 
-/// Whether the mirror has Secrets like this one.
+/// Whether the watch cache has Secrets of this component.
 pub(crate) fn is_mirrored(secret: &Secret) -> bool {
     let component = secret.labels().get(labels::COMPONENT);
     component.is_some_and(|component| MIRRORED.iter().any(|of| of.as_str() == component))
 }
 
-/// The resource that an object of ours belongs to. In the namespace of builds its labels tell of which
-/// namespace that is; elsewhere anybody could have written them.
+/// Returns the resource that `object` belongs to by its labels. The namespace label counts in the build namespace only: elsewhere, tenants
+/// may have written it.
 pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> {
     let (namespace, labels) = (object.namespace()?, object.labels());
     let builds = settings.build_namespace.as_ref() == Some(&namespace);
@@ -39,24 +39,24 @@ pub(crate) fn owner(settings: &Settings, object: &impl Resource) -> Option<Ref> 
     Some(Ref::new(labels.get(labels::NAME)?).within(elsewhere.unwrap_or(&namespace)))
 }
 
-/// Whether `object` is a Secret that was lent.
+/// Whether `object` is a build Secret.
 pub(crate) fn is_lent(object: &impl ResourceExt) -> bool {
     let component = object.labels().get(labels::COMPONENT);
     component.is_some_and(|component| component == Component::Lent.as_str())
 }
 
-/// Whether it was lent to the Job `uid`.
+/// Whether `object` is the build Secret of the Job `uid`.
 pub(crate) fn is_lent_to(object: &impl ResourceExt, uid: &str) -> bool {
     let mut owners = object.owner_references().iter();
     is_lent(object) && owners.any(|owner| owner.uid == uid)
 }
 
-/// Whether an operator of `namespaces`, of all without any, watches in `namespace`.
+/// Whether an operator of `namespaces` (all if empty) watches `namespace`.
 pub(crate) fn is_watched(namespaces: &[String], namespace: &str) -> bool {
     namespaces.is_empty() || namespaces.iter().any(|it| it == namespace)
 }
 
-/// Has `resources` looked at.
+/// Requeues `resources`.
 pub(crate) fn wake_all(
     resources: impl IntoIterator<Item = Arc<Guarded>>,
     wake: &mpsc::UnboundedSender<Ref>,
@@ -67,7 +67,7 @@ pub(crate) fn wake_all(
     }
 }
 
-/// The resource of this key.
+/// Returns the resource with this key.
 pub(crate) fn to_ref(key: &Key) -> Ref {
     Ref::new(&key.name).within(&key.namespace)
 }

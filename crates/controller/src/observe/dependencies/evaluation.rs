@@ -26,17 +26,17 @@ use crate::watch::dynamic::{Page, Query, Which};
 /// `HUNG`.
 pub(crate) const EXPRESSIONS: Duration = Duration::from_mins(3);
 
-/// One look at a stack.
+/// Dependencies of one resource in one reconcile.
 pub(crate) struct Stack<'a> {
     pub(super) session: &'a Observer<'a>,
-    /// All resources that can be read.
+    /// All readable resources.
     pub(super) all: Vec<&'a Terraform>,
     pub(super) used: HashSet<Which>,
     pub(super) evaluates_until: Instant,
 }
 
 impl Stack<'_> {
-    /// The versions of the outputs that are taken, and who may soon have others.
+    /// Returns the versions of the outputs that the resource takes, and the name of a source whose outputs may change soon.
     pub(super) fn upstream(&self) -> (BTreeMap<Key, String>, Option<String>) {
         let Observer { cx, tf, .. } = *self.session;
         if tf.spec.variables_from.is_empty() {
@@ -57,7 +57,7 @@ impl Stack<'_> {
         (upstream_changes::versions(tf, &all, version), changing)
     }
 
-    /// The Secret with the outputs of `tf`.
+    /// Returns the outputs Secret of `tf`.
     pub(super) fn outputs_secret(&self, tf: &Terraform) -> Option<Arc<Secret>> {
         let namespace = tf.namespace().unwrap_or_default();
         let secrets = &self.session.cx.mirrors.secrets;
@@ -77,7 +77,7 @@ impl Stack<'_> {
         of.cloned().unwrap_or_else(own)
     }
 
-    /// What `expression` gives for `object`.
+    /// Evaluates `expression` for `object`.
     pub(super) async fn evaluate(
         &self,
         place: &str,
@@ -100,7 +100,7 @@ impl Stack<'_> {
             Nothing::Invalid(why) => {
                 wrong("InvalidExpression", format!("{place}: {why}: {expression}"))
             }
-            // They are read without their data.
+            // Secrets are read without their data.
             Nothing::Missing(_) if named.starts_with("Secret ") => wrong(
                 "InvalidExpression",
                 format!("{place}: of Secrets only the metadata is read: {expression}"),

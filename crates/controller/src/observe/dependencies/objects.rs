@@ -1,4 +1,4 @@
-//! Tests of objects: that they are there, pass, or are gone.
+//! Checks of other objects: existence, conditions, expressions, deletion.
 
 use alustan_api::report::Failure;
 use alustan_api::{ObjectTest, ObjectsGone};
@@ -16,7 +16,7 @@ use crate::observe::dependencies::evaluation::{Stack, wrong};
 use crate::observe::inputs::waits;
 use crate::watch::dynamic::{MOST, Of, Query, Which};
 
-/// How many objects are named in a message.
+/// Maximum number of objects that a message names.
 const NAMES: usize = 5;
 
 impl Stack<'_> {
@@ -129,7 +129,7 @@ impl Stack<'_> {
             }
             Err(failure) => return Ok(Err(failure)),
         };
-        // The resource itself goes last.
+        // The resource itself is deleted last.
         let own = self.session.tf.uid();
         page.items.retain(|object| object.uid() != own);
         let more = page.items.len().saturating_sub(NAMES);
@@ -148,8 +148,7 @@ impl Stack<'_> {
         Ok(Err(waits("WaitingForDeletion", message)))
     }
 
-    /// Whether the kind went with its whole API group, and with it every object of it. Where the
-    /// group is there, the kind is more likely misspelt.
+    /// Whether the API group of the kind is gone, and with it all objects. If the group exists, the kind is probably misspelt.
     async fn is_kind_gone(&self, field: &str, gone: &ObjectsGone) -> Found<()> {
         let objects = &self.session.cx.objects;
         if !objects.has_group(&gone.api_version).await? {
@@ -164,7 +163,7 @@ impl Stack<'_> {
     }
 }
 
-/// An object that should be gone, and who keeps it.
+/// Describes an object that should be deleted, with the finalizers that keep it.
 fn still_there(kind: &str, object: &DynamicObject) -> String {
     let name = object.name_any();
     if object.metadata.deletion_timestamp.is_none() {

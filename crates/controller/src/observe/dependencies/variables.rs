@@ -1,4 +1,4 @@
-//! What `spec.variablesFrom` finds.
+//! Values of `spec.variablesFrom`.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,7 @@ use crate::observe::dependencies::evaluation::{Stack, wrong};
 use crate::observe::inputs::{Reader, waits};
 use crate::watch::dynamic::{Of, Query, Which};
 
-/// More than this of values that are found elsewhere does not fit into a run record, in bytes of
-/// JSON: it holds them twice, and a Secret holds 1 MiB.
+/// Maximum size of values from other objects, in bytes of JSON. The run record holds them twice, and a Secret holds 1 MiB.
 pub(crate) const LARGEST_VALUES: usize = 256 * 1024;
 
 impl Stack<'_> {
@@ -163,7 +162,7 @@ impl Stack<'_> {
         })
     }
 
-    /// The outputs of a resource, and its name.
+    /// Returns the outputs of a resource, and its name.
     fn outputs_of(&self, field: &str, key: &Key) -> Result<(String, Outputs), Failure> {
         let here = self.session.tf.namespace().unwrap_or_default();
         let name = key.seen_from(&here);
@@ -213,7 +212,7 @@ impl Stack<'_> {
     }
 }
 
-/// The keys that `keys` chooses of `texts`.
+/// Returns the keys of `texts` that `keys` selects.
 fn chosen(
     reader: &Reader<'_>,
     field: &str,
