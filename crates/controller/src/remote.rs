@@ -1,4 +1,4 @@
-//! Queries of git servers, registries and pods, whose answers arrive later.
+//! Queries to git servers, registries and pods, with asynchronous answers.
 
 pub(crate) mod answers;
 pub(crate) mod context_store;

@@ -1,4 +1,4 @@
-//! Answers of git servers, registries and pods, by kind of query.
+//! Answers of git servers, registries and pods, by type of query.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,26 +9,26 @@ use alustan_core::observed::SourceSeen;
 use crate::remote::polled_cache::PolledCache;
 use crate::resource::Ref;
 
-/// Answers by kind of question.
+/// Caches of answers, by type of query.
 pub(crate) struct Answers {
     /// Uids of namespaces.
     pub(crate) namespaces: Arc<PolledCache<String>>,
-    /// Where a branch points.
+    /// Revisions of references.
     pub(crate) revisions: Arc<PolledCache<alustan_source::Revision>>,
-    /// What a module needs at a revision, which is the argument.
+    /// Modules at a revision, which is the argument.
     pub(crate) modules: Arc<PolledCache<SourceSeen, alustan_source::Revision>>,
-    /// Digests of images; `None` where the registry has none.
+    /// Digests of images. `None`: the registry does not have the image.
     pub(crate) images: Arc<PolledCache<Option<String>>>,
     /// Digests of pushed contexts.
     pub(crate) artifacts: Arc<PolledCache<String>>,
     /// Last lines of failed builds.
     pub(crate) logs: Arc<PolledCache<String>>,
-    /// What was removed from repositories.
+    /// Results of prunings.
     pub(crate) pruned: Arc<PolledCache<Pruned>>,
 }
 
 impl Answers {
-    /// Whether the first answer to a question of `who` is still to come.
+    /// Returns whether a query of `who` has no answer yet for its newest argument. Ignores prunings.
     pub(crate) fn is_asking(&self, who: &Ref) -> bool {
         self.namespaces.is_asking(who)
             || self.revisions.is_asking(who)
@@ -38,7 +38,7 @@ impl Answers {
             || self.logs.is_asking(who)
     }
 
-    /// Forgets the questions of `who` that are not in `used`.
+    /// Unsubscribes `who` from queries not in `used`.
     pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
         self.namespaces.keep(who, used);
         self.revisions.keep(who, used);
@@ -50,10 +50,10 @@ impl Answers {
     }
 }
 
-/// What came of it.
+/// Result of pruning a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pruned {
     pub(crate) removed: usize,
-    /// Why there is more that could go.
+    /// Cause, if the pruning is incomplete.
     pub(crate) trouble: Option<Failure>,
 }

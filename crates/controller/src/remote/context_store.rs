@@ -1,5 +1,5 @@
-//! Contexts on disk, by digest, from the fetch until the push, which reads them from there. A push whose context is lost
-//! fetches and stores it again.
+//! Stores contexts on disk, by digest, between fetch and push. If the context of a push is missing, the push fetches and stores it
+//! again.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,23 +9,23 @@ use std::time::{Duration, SystemTime};
 use alustan_source::{Turn, Turns};
 use tracing::warn;
 
-/// How long a context waits for its push.
+/// Maximum age of a stored context.
 const KEEP: Duration = Duration::from_hours(1);
 
-/// Bytes of those that wait, before another comes.
+/// Maximum total size of stored contexts before another one is stored, in bytes.
 const LIMIT: u64 = 1 << 30;
 
 /// Maximum size of a small context, in bytes.
 const SMALL: u64 = 4 << 20;
 
-/// Maximum number of pushes of small contexts at a time.
+/// Maximum number of concurrent pushes of small contexts.
 pub(crate) const AT_ONCE: usize = 8;
 
-/// Maximum number of pushes of larger contexts at a time. A context has at most 64 MiB, so all pushes together hold at
-/// most 160 MiB of contexts in memory.
+/// Maximum number of concurrent pushes of larger contexts. A context has at most 64 MiB, so all pushes together hold at most 160
+/// MiB of contexts in memory.
 const LARGE_AT_ONCE: usize = 2;
 
-/// A folder of contexts.
+/// Directory of contexts.
 pub(crate) struct Contexts {
     folder: PathBuf,
     limit: u64,
@@ -35,15 +35,15 @@ pub(crate) struct Contexts {
     large: Arc<Turns>,
 }
 
-/// A context in memory for its push.
+/// Context in memory during its push.
 pub(crate) struct Held {
     pub(crate) bytes: Vec<u8>,
-    /// Turn of the push. It must outlive all copies of the content.
+    /// Permit of the push. It must outlive all copies of the content.
     pub(crate) turn: Option<Turn>,
 }
 
 impl Contexts {
-    /// In `folder`, which is made if need be.
+    /// Opens the store in `folder`. Creates the directory if it does not exist.
     pub(crate) fn open(folder: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&folder)?;
         Ok(Self {
@@ -54,8 +54,8 @@ impl Contexts {
         })
     }
 
-    /// Reads a stored context of `tenant` once it may be held in memory; tenants take turns. Fails at once
-    /// if the context is not stored.
+    /// Reads a stored context of `tenant` once it may be held in memory, with fairness between tenants. Fails immediately if the
+    /// context is not stored.
     pub(crate) async fn hold(&self, tenant: &str, digest: &str) -> io::Result<Held> {
         let size = self.file(digest).metadata()?.len();
         let turns = if size > SMALL {
@@ -70,7 +70,7 @@ impl Contexts {
         })
     }
 
-    /// Stores a context until its push. Removes old contexts before that.
+    /// Stores a context until its push. Removes old contexts first.
     pub(crate) fn put(&self, digest: &str, bytes: &[u8]) -> io::Result<()> {
         self.sweep();
         let file = self.file(digest);
@@ -88,7 +88,7 @@ impl Contexts {
         self.folder.join(digest.replace(':', "-"))
     }
 
-    /// What is old goes, and the oldest of what is too much.
+    /// Removes expired contexts, and the oldest ones beyond the maximum total size.
     fn sweep(&self) {
         let entries = std::fs::read_dir(&self.folder)
             .into_iter()
@@ -109,7 +109,7 @@ impl Contexts {
     }
 }
 
-/// Age and size of a file; one that cannot be looked at is as good as new and empty.
+/// Returns age and size of a file. A file without metadata counts as new and empty.
 fn age_of(path: PathBuf) -> (Duration, u64, PathBuf) {
     let meta = path.metadata().ok();
     let written = meta.as_ref().and_then(|meta| meta.modified().ok());

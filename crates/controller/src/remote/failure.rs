@@ -5,8 +5,7 @@ use alustan_source::Revision;
 
 use crate::error::with_causes;
 
-/// What does not pass by itself waits for a person; it is asked for again all the same, so that
-/// the person need not tell us.
+/// Returns the class of a failure. A permanent failure waits for the user; the query is retried anyway, so that a fix is noticed.
 pub(crate) fn class(transient: bool) -> FailureClass {
     if transient {
         FailureClass::Transient
@@ -23,7 +22,7 @@ pub(crate) fn source(error: &alustan_source::Error) -> Failure {
     }
 }
 
-/// A failure to get the module at `revision`.
+/// Returns the failure to fetch the module at `revision`.
 pub(crate) fn at_commit(revision: &Revision, error: &alustan_source::Error) -> Failure {
     let commit = revision.commit.as_str();
     Failure {

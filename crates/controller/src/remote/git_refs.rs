@@ -1,5 +1,4 @@
-//! What the references of repositories are at. Those of one repository that are wanted in the same
-//! moment are asked for together.
+//! Queries of references. Concurrent queries to the same repository share one request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,21 +10,21 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
-/// How long a question waits for others to the same repository.
+/// Time during which queries to the same repository are collected.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// A repository, by address and credentials.
+/// Repository, by URL and credentials.
 #[derive(Clone)]
 pub(crate) struct Remote {
     pub(crate) url: RepositoryUrl,
     pub(crate) credentials: Credentials,
-    /// Tells two of them apart, without a word of the credentials.
+    /// Identity of URL and credentials, without secret values.
     pub(crate) identity: String,
-    /// The namespace on whose turn it is asked.
+    /// Namespace to which the concurrency limit counts the request.
     pub(crate) tenant: String,
 }
 
-/// The questions that gather.
+/// Queries that are being collected.
 pub(crate) struct References {
     git: Arc<GitCache>,
     gathering: Mutex<HashMap<String, Gathering>>,
@@ -37,7 +36,7 @@ struct Gathering {
 }
 
 impl References {
-    /// Nothing asked yet; `git` asks.
+    /// Creates an empty collection. `git` sends the requests.
     pub(crate) fn new(git: Arc<GitCache>) -> Arc<Self> {
         Arc::new(Self {
             git,
@@ -45,10 +44,10 @@ impl References {
         })
     }
 
-    /// What `remote` says of `reference` and, in the same answer, of others that were wanted with it.
+    /// Returns the references of `remote`: `reference`, and others that were queried at the same time.
     ///
     /// # Errors
-    /// Why it does not say anything.
+    /// The failure of the request.
     pub(crate) async fn list(
         self: &Arc<Self>,
         remote: &Remote,

@@ -1,6 +1,5 @@
-//! Questions to the world outside the cluster. A reconcile never waits for an answer: it reads
-//! what is known, and is woken when that changes. One question is asked once, however many
-//! resources want to know.
+//! Polls git servers, registries and the API server. A reconcile never waits for an answer: it reads the last one, and is requeued
+//! when the answer changes. Resources with the same query share its requests.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -22,27 +21,27 @@ use crate::backoff::doubled;
 use crate::metrics::{Asked, Metrics, Unanswered};
 use crate::resource::Ref;
 
-/// Asks once; called again for each further try.
+/// Sends a query once. Called again for each attempt.
 pub(crate) type Ask<V> =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<V, Failure>> + Send>> + Send + Sync>;
 
-/// Asks once, about the newest argument at the time of the question's turn. Returns that argument with the answer.
+/// Sends a query once, with the newest argument at the time of its turn. Returns that argument with the answer.
 pub(crate) type AskAbout<V, A> = Box<
     dyn Fn(watch::Receiver<A>) -> Pin<Box<dyn Future<Output = (A, Result<V, Failure>)> + Send>>
         + Send
         + Sync,
 >;
 
-/// The first wait after a question went unanswered; it doubles up to [`LONGEST`].
+/// Backoff after the first transient failure. Doubles up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(2);
-/// The longest wait after a fault of the world. Far shorter than a run's: asking is cheap, and
-/// a repository that is back should be noticed.
+/// Maximum backoff of transient failures. It is much shorter than that of runs: queries are cheap, and recovery of a repository
+/// should be noticed soon.
 const LONGEST: Duration = Duration::from_mins(1);
-/// What the moments of different things are spread over.
+/// Range of the phases of poll intervals.
 const DAY: Duration = Duration::from_hours(24);
 
-/// How often a question is asked anew. All questions about one thing fall due in the same moments,
-/// whenever each of them was asked first, so that they can be asked together.
+/// Poll interval of a query. All queries about one thing are due at the same times, regardless of their first request, so that they
+/// can share requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Every {
     interval: Duration,
@@ -50,7 +49,7 @@ pub(crate) struct Every {
 }
 
 impl Every {
-    /// Once in each `interval`, for a question about `thing`.
+    /// Creates an interval for queries about `thing`, which determines the phase.
     pub(crate) fn new(interval: Duration, thing: &str) -> Self {
         Self {
             interval: interval.max(Duration::from_millis(1)),
@@ -58,8 +57,7 @@ impl Every {
         }
     }
 
-    /// How long it is from `now` (counted from when the operator began) to the next moment: between
-    /// one and eleven tenths of the interval.
+    /// Returns the time from `now` (time since the start of the operator) to the next poll: between 0.1 and 1.1 intervals.
     fn wait(self, now: Duration) -> Duration {
         let millis = |time: Duration| i128::try_from(time.as_millis()).unwrap_or(i128::MAX);
         let least = self.interval / 10;
@@ -68,7 +66,7 @@ impl Every {
     }
 }
 
-/// Answers by question. The argument `A` of a question may change: a newer one takes the place of the earlier one in the queue.
+/// Answers by query. The argument `A` of a query may change: a newer argument replaces the earlier one in the queue.
 pub(crate) struct PolledCache<V, A = ()> {
     entries: Mutex<HashMap<String, Entry<V, A>>>,
     began: Instant,
@@ -79,21 +77,21 @@ pub(crate) struct PolledCache<V, A = ()> {
 
 struct Entry<V, A> {
     answer: Answer<V>,
-    /// The argument that is wanted.
+    /// Requested argument.
     about: watch::Sender<A>,
     /// The argument of the answer.
     answered: Option<A>,
-    /// Who wants to know, and how often anew.
+    /// Subscribers and their poll intervals.
     users: HashMap<Ref, Option<Every>>,
-    /// The shortest of their intervals.
+    /// Shortest interval of all subscribers.
     every: watch::Sender<Option<Every>>,
-    /// Tells the task not to wait.
+    /// Ends the wait of the task.
     now: Arc<Notify>,
     task: Option<AbortHandle>,
 }
 
 impl<V, A: PartialEq> Entry<V, A> {
-    /// Whether a question, or one about a newer argument, has no answer yet.
+    /// Returns whether the query has no answer yet for its newest argument.
     fn is_open(&self) -> bool {
         matches!(self.answer, Answer::Pending)
             || self.answered.as_ref() != Some(&*self.about.borrow())
@@ -130,8 +128,8 @@ impl<V, A> Drop for Entry<V, A> {
 }
 
 impl<V: Clone + PartialEq + Send + 'static> PolledCache<V> {
-    /// Returns the answer to `question` and subscribes `who`. Polls with `ask` at the shortest interval of all subscribers; without
-    /// an interval, `ask` runs once.
+    /// Returns the answer to `question` and subscribes `who`. Polls with `ask` at the shortest interval of all subscribers. Without
+    /// an interval, polling ends with the first success.
     pub(crate) fn get(
         self: &Arc<Self>,
         question: &str,
@@ -152,8 +150,7 @@ where
     V: Clone + PartialEq + Send + 'static,
     A: Clone + PartialEq + Send + Sync + 'static,
 {
-    /// No answers yet; `wake` gets the resources whose answers changed, `metrics` counts the answers
-    /// to what is `asked`.
+    /// Creates an empty cache. `wake` receives resources whose answers changed. `metrics` counts the answers to queries `asked`.
     pub(crate) fn new(
         wake: UnboundedSender<Ref>,
         metrics: Arc<Metrics>,
@@ -216,7 +213,7 @@ where
         Answer::Pending
     }
 
-    /// The answer to `question`, if somebody asked it.
+    /// Returns the answer to `question`, if the query exists, and subscribes `who`.
     pub(crate) fn peek(&self, question: &str, who: &Ref) -> Option<Answer<V>> {
         let mut entries = self.entries.lock();
         let entry = entries.get_mut(question)?;
@@ -224,7 +221,7 @@ where
         Some(entry.answer.clone())
     }
 
-    /// Asks every question of these resources again, without waiting until it is due.
+    /// Polls all queries of these resources immediately.
     pub(crate) fn ask_now(&self, who: &HashSet<Ref>) {
         let entries = self.entries.lock();
         let entries = entries.values();
@@ -232,14 +229,14 @@ where
         theirs.for_each(|entry| entry.now.notify_one());
     }
 
-    /// Whether a question of `who` has no answer yet.
+    /// Returns whether a query of `who` has no answer yet for its newest argument.
     pub(crate) fn is_asking(&self, who: &Ref) -> bool {
         let entries = self.entries.lock();
         let mut asked = entries.values();
         asked.any(|entry| entry.is_open() && entry.users.contains_key(who))
     }
 
-    /// Forgets the questions of `who` that are not in `used`; nobody asks on for nobody.
+    /// Unsubscribes `who` from queries not in `used`. A query without subscribers stops polling.
     pub(crate) fn keep(&self, who: &Ref, used: &HashSet<String>) {
         let mut entries = self.entries.lock();
         entries.retain(|question, entry| {
@@ -251,7 +248,7 @@ where
         });
     }
 
-    /// Stores an answer and wakes who waits for it. False when nobody does any more.
+    /// Stores an answer. Requeues the subscribers if it changed. Returns false if the query has no subscribers.
     fn store(&self, question: &str, about: A, answer: Answer<V>) -> bool {
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(question) else {
@@ -296,7 +293,7 @@ impl<V: Send, A: Send + Sync> Unanswered for PolledCache<V, A> {
     }
 }
 
-/// Whether two answers say the same; when a failure is asked again is no news.
+/// Returns whether two answers are equal, except for the time of the next attempt.
 fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
     match (one, other) {
         (
@@ -311,7 +308,7 @@ fn same<V: PartialEq>(one: &Answer<V>, other: &Answer<V>) -> bool {
     }
 }
 
-/// Argument and schedule of a question.
+/// Argument and schedule of a query.
 struct Due<A> {
     every: watch::Receiver<Option<Every>>,
     about: watch::Receiver<A>,
@@ -371,8 +368,8 @@ fn after(wait: Option<Duration>) -> Timestamp {
 }
 
 impl<A: PartialEq> Due<A> {
-    /// Sleeps until the question is due again. A shorter interval, a call of `ask_now` and another argument than `answered` end the
-    /// sleep. `None` if the question has no users any more.
+    /// Sleeps until the query is due. A shorter interval, a call of `ask_now` and an argument other than `answered` end the sleep.
+    /// Returns `None` if the query has no subscribers.
     async fn wait(
         &mut self,
         asked: Instant,
@@ -467,7 +464,7 @@ mod tests {
             lookups.peek("q", &who("a")),
             Some(Answer::Failed { last: None, .. })
         ));
-        // The second failure is no news.
+        // The second failure requeues no resource.
         woken.recv().await.unwrap();
         assert_eq!(lookups.peek("q", &who("a")), Some(Answer::Known(2)));
     }
@@ -489,7 +486,7 @@ mod tests {
         assert_eq!(unanswered, [who("a"), who("b")]);
         woken.recv().await.unwrap();
         assert_eq!(lookups.unanswered(), []);
-        // What is wrong with the question itself is no such fault.
+        // A permanent failure does not count as unanswered.
         let ask: Ask<usize> = Box::new(|| {
             let failure = Failure {
                 class: FailureClass::User,
@@ -581,14 +578,14 @@ mod tests {
             1,
             "the question was not dropped"
         );
-        // The answer about the older argument counts until the next answer.
+        // The answer for the older argument is returned until the next answer.
         assert_eq!(get(5), Answer::Known(4));
         assert!(lookups.is_asking(&who("a")));
         turns.add_permits(1);
         woken.recv().await.unwrap();
         assert!(matches!(get(5), Answer::Failed { last: None, .. }));
         assert!(!lookups.is_asking(&who("a")));
-        // A failure about an older argument does not.
+        // A failure for an older argument is discarded.
         assert_eq!(get(6), Answer::Pending);
         turns.add_permits(1);
         woken.recv().await.unwrap();
@@ -608,7 +605,7 @@ mod tests {
             let range = Duration::from_secs(30)..=Duration::from_secs(330);
             assert!(range.contains(&wait), "{wait:?}");
         }
-        // Every moment of the longer interval is one of the shorter.
+        // Polls of the longer interval coincide with polls of the shorter one.
         let apart = every(60).wait(first).as_millis();
         assert_eq!(apart % Duration::from_mins(5).as_millis(), 0);
     }

@@ -1,4 +1,4 @@
-//! Images that nobody needs any more, by the resource's own choice.
+//! Removes unused images from registries, for resources with `spec.containerRegistry.prune`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,19 +31,17 @@ use crate::remote::polled_cache::Ask;
 use crate::remote::queries::{access, identity, image_name};
 use crate::report::events::publish;
 
-/// How often a repository is looked through, besides after each new image; in seconds.
+/// Interval of prunings of a repository, in seconds. A new image also causes one.
 const EVERY: i64 = 86_400;
-/// Maximum number of repositories that are looked through at the same time. What a repository holds may take 50 MiB of
-/// memory.
+/// Maximum number of concurrent prunings. The inventory of a repository may take 50 MiB of memory.
 pub(crate) const AT_ONCE: usize = 2;
-/// Maximum time for one repository, without the wait for its turn. A registry that answers slowly must not keep the turn.
+/// Time limit of a pruning, without the wait for its turn. A slow registry must not delay other prunings.
 const LONGEST: Duration = Duration::from_mins(20);
-/// The field, for messages.
+/// Field name for messages.
 const FIELD: &str = "spec.containerRegistry.prune";
 
 impl Observer<'_> {
-    /// Has the resource's repository looked through, once its own image is pinned, and tells what came
-    /// of it once.
+    /// Prunes the repository of the resource and publishes each result once. Requires that the image of the resource is pinned.
     pub(crate) async fn prune(
         &self,
         prune: &Prune,
@@ -106,7 +104,7 @@ impl Observer<'_> {
         };
         let text = work.text.clone();
         let work = Arc::new(work);
-        // What is needed is known for now only: it is not asked again by itself.
+        // The set of used images is valid only now, so the query has no interval.
         let ask: Ask<Pruned> = Box::new(move || {
             let work = work.clone();
             Box::pin(async move { Ok(work.run(Timestamp::now()).await) })
@@ -149,7 +147,7 @@ struct Question {
     ask: Ask<Pruned>,
 }
 
-/// One look through a repository.
+/// Pruning of a repository.
 struct Work {
     registry: Registry,
     name: ImageName,
@@ -189,10 +187,10 @@ impl Work {
         let refused = |error| registry(FIELD, &error);
         let found = self.registry.inventory(&self.name, &self.access).await;
         let found = found.map_err(refused)?;
-        // A large repository takes a while: what is needed is asked for after it.
+        // The inventory of a large repository takes time: collect the used images after it.
         let used = self.needed()?;
         for digest in choose(&found, &self.namespace, &used, self.policy, now) {
-            // Another replica may know of more that is needed.
+            // Another replica may know of more used images.
             if !self.leader.leads() {
                 break;
             }
@@ -203,7 +201,7 @@ impl Work {
         Ok(())
     }
 
-    /// What resources need now.
+    /// Returns images and contexts that resources use now.
     fn needed(&self) -> Result<Used, Failure> {
         let kept = self.mirrors.secrets.filter(|secret| {
             let component = secret.labels().get(COMPONENT).map(String::as_str);
@@ -216,8 +214,11 @@ impl Work {
     }
 }
 
-/// What resources need, whoever and wherever they are: what is planned, pinned, and what last ran. A Secret that
-/// cannot be read may need anything. An image of an old commit is as old as that commit, even before its first run.
+/// Returns images and contexts that any resource in any namespace uses: planned ones, pinned ones, and those of the last run. A
+/// Secret that cannot be read may use any image. The age of an image is that of its commit, even before its first run.
+///
+/// # Errors
+/// If a Secret cannot be read.
 fn used(kept: &[Arc<Secret>], memory: &Memory) -> Result<Used, Failure> {
     let contexts = memory.artifacts();
     let contexts = contexts
@@ -243,7 +244,7 @@ fn used(kept: &[Arc<Secret>], memory: &Memory) -> Result<Used, Failure> {
     Ok(used)
 }
 
-/// What a pin and a run tell of images; whatever else is in there may be of another version.
+/// Images in a pin or in a run. Other fields are ignored, because another version may have written them.
 #[derive(Deserialize)]
 struct Needs {
     image: String,
@@ -253,7 +254,7 @@ struct Needs {
     before: Option<Box<Self>>,
 }
 
-/// The run record.
+/// Run record.
 #[derive(Deserialize)]
 struct Ran {
     run: Option<Needs>,
@@ -288,7 +289,7 @@ fn read<T: DeserializeOwned>(secret: &Secret, bytes: &[u8]) -> Result<T, Failure
     })
 }
 
-/// The resource's own day.
+/// Returns the number of the current day of the resource. Days of different resources begin at different times.
 fn day(tf: &Terraform, now: Timestamp) -> i64 {
     let whole = Duration::from_secs(EVERY.unsigned_abs());
     let offset = whole.mul_f64(hash::fraction(&tf.uid().unwrap_or_default()));
@@ -312,7 +313,7 @@ mod tests {
     use super::*;
     use crate::write_through_cache::WriteThroughCache;
 
-    /// The pruning of a repository. Each request to its registry may take two hours.
+    /// Returns the pruning of a repository. Each request to its registry may take two hours.
     fn work(host: SocketAddr, name: &str, turns: &Arc<Turns>) -> Work {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = alustan_registry::Options {
@@ -406,7 +407,7 @@ mod tests {
         let work = work(host, "a", &turns);
         let pruning = tokio::spawn(async move { work.run(Timestamp::now()).await });
         deletions.wait_for(|number| *number == 2).await.unwrap();
-        // Nothing but the limit ends the wait for the second answer from here on.
+        // From here on, only the time limit ends the wait for the second response.
         tokio::time::pause();
         let pruned = pruning.await.unwrap();
         assert_eq!(pruned.removed, 1);

@@ -1,4 +1,4 @@
-//! The questions that are asked of repositories, registries and pods.
+//! Queries to repositories, registries and pods.
 
 use std::io;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use crate::remote::failure::source;
 use crate::remote::git_refs::{References, Remote};
 use crate::remote::polled_cache::{Ask, AskAbout, Every};
 
-/// When something that cannot be asked is looked at again: its Secret may have changed.
+/// Retry delay of a query that cannot be sent. Its Secret may have changed.
 pub(crate) const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// Maximum number of lines and bytes that are read of the log of a failed build.
+/// Maximum number of lines and bytes to read from the log of a failed build.
 const LOG_LINES: i64 = 200;
 const LOG_BYTES: i64 = 1 << 20;
 
-/// Where a module is, and how to get it.
+/// Location of a module, with credentials.
 #[derive(Clone)]
 pub(crate) struct Repository {
     remote: Remote,
@@ -44,7 +44,10 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// The repository of `tf`.
+    /// Returns the repository of `tf`.
+    ///
+    /// # Errors
+    /// If a field of `spec.gitRepo` is invalid.
     pub(crate) fn of(tf: &Terraform, credentials: &Credentials) -> Result<Self, Failure> {
         let repo = &tf.spec.git_repo;
         let wrong = |field: &str, error: &alustan_source::Error| Failure {
@@ -79,7 +82,7 @@ impl Repository {
         })
     }
 
-    /// The repository and the reference in it; resources with the same credentials share it.
+    /// Returns the query of the revision: repository and reference. Resources with the same credentials share it.
     pub(crate) fn question(&self) -> String {
         format!(
             "revision of {:?} in {}",
@@ -87,12 +90,12 @@ impl Repository {
         )
     }
 
-    /// How often it is asked where the reference points.
+    /// Returns the poll interval of the revision.
     pub(crate) fn every(&self, interval: Duration) -> Every {
         Every::new(interval, &self.remote.identity)
     }
 
-    /// The place of the module, whatever the commit.
+    /// Returns the identity of the module, regardless of the commit.
     pub(crate) fn place(&self) -> String {
         format!(
             "{} {:?} {:?} {}",
@@ -103,7 +106,7 @@ impl Repository {
         )
     }
 
-    /// Returns the question about the module at any commit.
+    /// Returns the query of the module at any commit.
     pub(crate) fn module_question(&self, allowed: &Allowed) -> String {
         let module = format!("module {}", self.place());
         if self.spec.submodules {
@@ -113,7 +116,7 @@ impl Repository {
         }
     }
 
-    /// Where the reference points.
+    /// Returns the request for the revision of the reference.
     pub(crate) fn ask_revision(&self, references: Arc<References>) -> Ask<Revision> {
         let me = self.clone();
         Box::new(move || {
@@ -125,7 +128,7 @@ impl Repository {
         })
     }
 
-    /// Returns the query for the context of the module at the newest revision.
+    /// Returns the request for the context of the module at the newest revision.
     pub(crate) fn ask_module(
         &self,
         git: Arc<GitCache>,
@@ -178,7 +181,10 @@ fn seen(
     })
 }
 
-/// What of its repository a resource follows; else the field that is wrong, and why.
+/// Returns the reference that a resource uses.
+///
+/// # Errors
+/// The invalid field and the cause.
 pub(crate) fn reference(
     repo: &GitRepo,
 ) -> Result<Reference, (&'static str, alustan_source::Error)> {
@@ -191,20 +197,20 @@ pub(crate) fn reference(
     }
 }
 
-/// A question of a registry.
+/// Query of a digest in a registry.
 pub(crate) struct DigestQuestion {
     pub(crate) text: String,
     pub(crate) ask: Ask<Option<String>>,
 }
 
-/// What is wrong with the spec itself; the API server cannot tell all of it.
+/// Checks the parts of the spec that the API server cannot check completely.
 pub(crate) fn check(tf: &Terraform) -> Result<(), Failure> {
     image_name(tf)?;
     Repository::of(tf, &Credentials::default()).map(drop)
 }
 
-/// The digest of `reference`. Where a build has pushed it, that is a new question, and it is asked
-/// until it is there.
+/// Returns the query of the digest of `reference`. If a build has pushed it, this is a new query, which is retried until the
+/// registry has the image.
 pub(crate) fn digest(
     cx: &Context,
     tf: &Terraform,
@@ -248,7 +254,7 @@ pub(crate) fn digest(
     Ok(DigestQuestion { text, ask })
 }
 
-/// The registry's repository of `tf`.
+/// Returns the repository of the images of `tf`.
 pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
     ImageName::parse(&tf.spec.container_registry.image_name).map_err(|error| Failure {
         class: FailureClass::User,
@@ -256,7 +262,7 @@ pub(crate) fn image_name(tf: &Terraform) -> Result<ImageName, Failure> {
     })
 }
 
-/// The way to the registry of `tf`.
+/// Returns the access of `tf` to the registry of `name`.
 pub(crate) fn access(
     cx: &Context,
     tf: &Terraform,
@@ -272,7 +278,7 @@ pub(crate) fn access(
         Err(error) if same && helper.is_none() => {
             return Err(registry("spec.containerRegistry.secretRef", &error));
         }
-        // Base images of other registries are mostly public.
+        // Most base images of other registries are public.
         Err(_) => None,
         Ok(opened) => opened.flatten(),
     };
@@ -283,20 +289,20 @@ pub(crate) fn access(
     })
 }
 
-/// Tells two ways apart, without a word of the credentials.
+/// Returns the identity of an access, without secret values.
 pub(crate) fn identity(access: &Access, docker: Option<&DockerConfig>) -> String {
     let docker = docker.map(|docker| hash::plain(&docker.to_dockerconfigjson()));
     format!("{docker:?} {} {:?}", access.insecure, access.helper)
 }
 
-/// How a context is pushed.
+/// Query that pushes a context.
 pub(crate) struct Push {
     pub(crate) question: String,
     pub(crate) ask: Ask<String>,
 }
 
-/// Builds the push of the context of `seen`. A context that is no longer stored is fetched again, outside the
-/// turn of the push.
+/// Builds the push of the context of `seen`. A context that is no longer stored is fetched again before the push waits for its
+/// permit.
 pub(crate) fn push(
     cx: &Context,
     tf: &Terraform,
@@ -405,7 +411,7 @@ impl Repository {
     }
 }
 
-/// `reference` without its tag, with `digest`.
+/// Returns `reference` with `digest` instead of its tag.
 pub(crate) fn by_digest(reference: &str, digest: &str) -> String {
     ImageRef::parse(reference).map_or_else(
         |_| format!("{reference}@{digest}"),
@@ -413,7 +419,7 @@ pub(crate) fn by_digest(reference: &str, digest: &str) -> String {
     )
 }
 
-/// The uid of a namespace.
+/// Returns the request for the uid of a namespace.
 pub(crate) fn namespace_uid(client: Client, namespace: String) -> Ask<String> {
     Box::new(move || {
         let api: Api<Namespace> = Api::all(client.clone());
@@ -426,7 +432,7 @@ pub(crate) fn namespace_uid(client: Client, namespace: String) -> Ask<String> {
     })
 }
 
-/// The last lines of the builder's log.
+/// Returns the request for the last lines of the log of a build.
 pub(crate) fn log(client: Client, namespace: String, pod: String) -> Ask<String> {
     Box::new(move || {
         let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
@@ -452,8 +458,8 @@ fn cluster(error: &Error) -> Failure {
     }
 }
 
-/// The builder's failure with what its log says: kaniko's last line of the form `error …` or
-/// `Error: …` (everything after it may be usage).
+/// Adds the cause in `log` to the failure of a build: the last line of the form `error …` or `Error: …` (kaniko may print its usage
+/// after that), or else the last line with text. Does not change transient failures.
 pub(crate) fn explain(failure: &Failure, log: &str) -> Failure {
     let said = |line: &&str| line.starts_with("error ") || line.starts_with("Error: ");
     let line = log
