@@ -1,4 +1,4 @@
-//! The operator's HTTP server.
+//! HTTP server of the operator.
 
 mod connections;
 mod hooks;
@@ -24,7 +24,7 @@ pub(crate) use metrics::Measured;
 use sync::Door;
 use tls::{Identity, TlsListener};
 
-/// What the routes need.
+/// Dependencies of the routes.
 pub(crate) struct Parts {
     pub(crate) health: Health,
     pub(crate) hooks: Hooks,
@@ -32,18 +32,18 @@ pub(crate) struct Parts {
     pub(crate) syncs: Arc<Syncs>,
 }
 
-/// Where the operator is asked.
+/// Sockets that the HTTP server listens on.
 pub(crate) struct Listeners {
     all: TcpListener,
-    /// `/sync`, where it is apart.
+    /// Socket of `/sync`, if `--sync-listen` is set.
     sync: Option<TlsListener>,
 }
 
 impl Listeners {
-    /// Takes the addresses, and reads the certificates.
+    /// Binds the addresses and reads the certificates.
     ///
     /// # Errors
-    /// Where an address is taken or not ours, or a certificate cannot be read.
+    /// If an address is in use or not available, or a certificate cannot be read.
     pub(crate) async fn bind(config: &Config) -> Result<Self> {
         let sync = match config.sync.listen {
             Some(address) => Some(TlsListener::new(
@@ -56,7 +56,7 @@ impl Listeners {
         Ok(Self { all, sync })
     }
 
-    /// Answers until `stop` ends.
+    /// Serves requests until `stop` completes.
     pub(crate) async fn serve<S>(self, config: &Config, parts: Parts, stop: impl Fn() -> S)
     where
         S: Future<Output = ()> + Send + 'static,
@@ -75,7 +75,7 @@ impl Listeners {
 
 async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {
     let listener = match (TcpListener::bind(address).await, address.ip()) {
-        // A node may have no IPv6.
+        // The node may have no IPv6.
         (Err(_), IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
         }
@@ -88,7 +88,7 @@ async fn bound(flag: &str, address: SocketAddr) -> Result<TcpListener> {
 mod tests {
     use super::*;
 
-    /// A node without IPv6 is imitated by a listener that has the port for IPv6: on it, too, `[::]` cannot be bound.
+    /// A listener that holds the port for IPv6 simulates a node without IPv6: in both cases `[::]` cannot be bound.
     #[tokio::test]
     async fn without_ipv6_all_addresses_of_ipv4_are_bound() {
         let taken = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await;

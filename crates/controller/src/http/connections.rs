@@ -21,25 +21,25 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-/// Time limit for the head of a request. A connection on which no further request comes is closed after
-/// it, too: metacontroller asks again after 10 or 30 s, and must not meet one that is just being closed.
+/// Time limit for the head of a request, and for the wait until the next request of a connection. Metacontroller sends the next
+/// request after 10 or 30 s and must not hit a connection that is being closed.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// Time after which a connection takes no further request.
+/// Time after which a connection accepts no further request.
 const LIFE_LIMIT: Duration = Duration::from_mins(9);
 
-/// Time limit for the last response of a connection: its peer may not read it. An answer of `/sync` takes less.
+/// Time limit for the last response of a connection, in case its peer does not read it. A response of `/sync` takes less.
 const LAST_LIMIT: Duration = Duration::from_mins(1);
 
-/// Maximum number of open connections of a listener. A further one closes the connection that has been without a complete
-/// request for the longest time, so that the probes of the kubelet are answered.
+/// Maximum number of open connections of a listener. A further one closes the connection that has been without a complete request
+/// for the longest time, so that probes of the kubelet are answered.
 const CONNECTIONS: usize = 512;
 
 /// Connections without a complete request: idle, or with a request whose body has not arrived completely.
 #[derive(Default)]
 struct Idle(Mutex<Queue>);
 
-/// Signals that close connections, in the order in which these became idle.
+/// Signals that close connections, in the order in which the connections became idle.
 #[derive(Default)]
 struct Queue {
     next: u64,
@@ -104,7 +104,7 @@ impl Drop for Entry {
     }
 }
 
-/// Serves `router` at `listener` until `stop` ends; then requests that were begun are answered.
+/// Serves `router` at `listener` until `stop` completes. Completes the active requests after that.
 pub(super) async fn listen<L: Listener>(
     mut listener: L,
     router: Router,
@@ -137,8 +137,7 @@ pub(super) async fn listen<L: Listener>(
     stopping.closed().await;
 }
 
-/// Answers on one connection until it is closed. It is closed after the present request once `stopping`
-/// changes, or after [`LIFE_LIMIT`].
+/// Serves one connection until it is closed. Closes it after the current request once `stopping` changes, or after [`LIFE_LIMIT`].
 async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -181,7 +180,7 @@ async fn serve(
     }
 }
 
-/// Returns `body`, after the end of which `entry` leaves [`Idle`].
+/// Returns `body`. At its end, `entry` leaves [`Idle`].
 fn leave_after(body: Body, entry: Arc<Entry>) -> Body {
     if body.is_end_stream() {
         entry.leave();
@@ -210,12 +209,12 @@ mod tests {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     const UPLOAD: &[u8] =
         b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\nbody";
-    /// A request whose last byte is missing.
+    /// Request without its last byte.
     const INCOMPLETE: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nbody";
-    /// How long an answer takes.
+    /// Duration of a response.
     const WORK: Duration = Duration::from_secs(1);
 
-    /// A listener whose callers are in the same process.
+    /// Listener with callers in the same process.
     struct Calls(mpsc::UnboundedReceiver<DuplexStream>);
 
     impl Listener for Calls {
@@ -257,7 +256,7 @@ mod tests {
             Self { calls, stop, task }
         }
 
-        /// A connection on which `begun` was said.
+        /// Opens a connection and sends `begun`.
         async fn call(&self, begun: &[u8]) -> DuplexStream {
             let (mut caller, io) = duplex(1024);
             self.calls.send(io).unwrap();
@@ -266,7 +265,7 @@ mod tests {
         }
     }
 
-    /// What is answered on a connection until it is closed.
+    /// Reads the response until the connection is closed.
     async fn answer(caller: &mut DuplexStream) -> String {
         let mut text = String::new();
         caller.read_to_string(&mut text).await.unwrap();

@@ -1,4 +1,4 @@
-//! `POST /hooks/{github,gitlab,generic}`: a push is noticed at once, not at the next interval.
+//! `POST /hooks/{github,gitlab,generic}`: polls a repository immediately after a push, not at the next interval.
 
 mod payload;
 
@@ -31,25 +31,25 @@ use crate::error::with_causes;
 use crate::leader::Leader;
 use crate::webhook::{self, Secret};
 
-/// The most that a sender may send; GitHub leaves out commits beyond 2048 of a push.
+/// Maximum size of a message, in bytes. GitHub omits commits beyond 2048 of a push.
 const LONGEST: usize = 5 << 20;
 
-/// A message that comes again within this time changes nothing.
+/// Time during which a repeated message is ignored.
 const REMEMBERED: Duration = Duration::from_mins(10);
 
-/// So many are remembered. What is forgotten sooner may cost one question to its repository.
+/// Maximum number of remembered messages. Repeating a forgotten message may cause one additional poll of its repository.
 const MEMORY: usize = 10_000;
 
-/// How long an answer waits for the controller, which may still be starting.
+/// Maximum time that a response waits for the controller, which may still be starting, or for the leader.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum size of the answer of the replica that leads, in bytes.
+/// Maximum size of the response of the leader, in bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
 
-/// A push, and whom to tell how many resources it concerns.
+/// A push, and the channel for the number of affected resources.
 pub(crate) type Pushed = (Push, oneshot::Sender<usize>);
 
-/// What one replica hands on to the one that leads: what senders sign and say.
+/// Headers that a replica forwards to the leader: signatures and event types.
 const HANDED_ON: [&str; 9] = [
     "content-type",
     "webhook-id",
@@ -62,18 +62,19 @@ const HANDED_ON: [&str; 9] = [
     "x-hub-signature-256",
 ];
 
-/// The header by which a message was handed on once: it is not handed on again.
+/// Header of forwarded messages. A message with this header is not forwarded again.
 const BY_REPLICA: &str = "alustan-replica";
 
-/// When to send a message again that no replica could take, in seconds: another one leads by then.
+/// Delay after which the sender should retry a message that no replica could accept, in seconds. Until then another replica becomes
+/// the leader.
 const AGAIN: &str = "20";
 
-/// What the endpoint needs.
+/// State of the endpoint.
 #[derive(Clone)]
 pub(crate) struct Hooks {
     secrets: Option<PathBuf>,
     pushes: mpsc::Sender<Pushed>,
-    /// By the SHA-256 of what tells a message from all others.
+    /// Time of acceptance, by the SHA-256 of the identity of a message.
     seen: Arc<Mutex<HashMap<Vec<u8>, Instant>>>,
     budget: Budget,
     leader: Leader,
@@ -81,8 +82,8 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    /// Accepts what is signed with a secret of the folder `secrets`, and tells `pushes`, or the
-    /// replica that leads. Without a folder nothing is accepted.
+    /// Accepts messages signed with a secret in the directory `secrets`. Sends their pushes to `pushes`, or forwards them to the
+    /// leader. Without a directory, refuses all messages.
     pub(crate) fn new(
         secrets: Option<PathBuf>,
         pushes: mpsc::Sender<Pushed>,
@@ -103,7 +104,7 @@ impl Hooks {
         })
     }
 
-    /// Whether a message was seen a moment ago.
+    /// Returns whether `message` was accepted within [`REMEMBERED`].
     fn is_seen(&self, message: &[u8]) -> bool {
         let now = Instant::now();
         let mut seen = self.seen.lock();
@@ -120,7 +121,7 @@ impl Hooks {
     }
 }
 
-/// The routes of all senders.
+/// Returns the routes of all senders.
 pub(crate) fn router(hooks: Hooks) -> Router {
     let of = |sender: Sender| {
         post(async move |State(hooks): State<Hooks>, request: Request| {
@@ -141,7 +142,7 @@ pub(crate) fn router(hooks: Hooks) -> Router {
         .with_state(hooks)
 }
 
-/// Why a message is not taken.
+/// Refusal of a message.
 struct Refusal {
     status: StatusCode,
     reason: &'static str,
@@ -159,7 +160,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The reason of a message that reached no replica that leads.
+/// Reason of a refusal if no leader is reachable.
 const NOT_LEADER: &str = "NotLeader";
 
 async fn take(hooks: &Hooks, sender: Sender, request: Request) -> Result<Response, Refusal> {
@@ -228,7 +229,7 @@ fn unreceived(why: Unreceived) -> Refusal {
     }
 }
 
-/// Asks the replica that leads, which checks the signature itself.
+/// Forwards a message to the leader, which verifies its signature as well.
 async fn hand_on(
     hooks: &Hooks,
     sender: Sender,
@@ -265,7 +266,7 @@ async fn hand_on(
     Ok((status, [(CONTENT_TYPE, "application/json")], told).into_response())
 }
 
-/// Who leads next asks all repositories at once, so that nothing is lost for good.
+/// Returns the refusal of a message if no leader is reachable. No push is lost: the next leader polls all repositories immediately.
 fn nobody(why: &str) -> Refusal {
     let message = format!(
         "{why}; who leads next asks all repositories at once; send it again in {AGAIN} s to be sure"
@@ -278,7 +279,7 @@ fn nobody(why: &str) -> Refusal {
     }
 }
 
-/// Tells the controller, and learns how many resources are concerned.
+/// Sends a push to the controller. Returns the number of affected resources, or `None` if the controller does not respond.
 async fn tell(hooks: &Hooks, push: Push) -> Option<usize> {
     let (answer, told) = oneshot::channel();
     let telling = async {
@@ -297,7 +298,7 @@ fn answer(status: StatusCode, told: &Value) -> Response {
     (status, kind, told.to_string()).into_response()
 }
 
-/// The secrets that messages are checked with, at least one.
+/// Reads the secrets that verify messages. Returns at least one.
 async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
     let unavailable = |reason, message: String| Refusal {
         status: StatusCode::SERVICE_UNAVAILABLE,
@@ -323,7 +324,7 @@ async fn secrets(folder: Option<&Path>) -> Result<Vec<Secret>, Refusal> {
     Ok(found)
 }
 
-/// What tells this message from all others, if it is from somebody who knows a secret.
+/// Verifies a message and returns its identity, which repeated messages share.
 fn authentic(
     sender: Sender,
     headers: &HeaderMap,
@@ -390,13 +391,13 @@ fn refused(message: &str) -> Refusal {
     }
 }
 
-/// As GitHub sends unless it is told otherwise.
+/// Returns whether the body is a form, which is the default of GitHub.
 fn is_form(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
     kind.is_some_and(|it| it.starts_with("application/x-www-form-urlencoded"))
 }
 
-/// The event that a message is about, where that is not a push.
+/// Returns the event of a message that is not a push.
 fn other_event(sender: Sender, headers: &HeaderMap) -> Option<&str> {
     let (header, pushes): (_, &[&str]) = match sender {
         Sender::Github => ("x-github-event", &["push"]),

@@ -1,4 +1,4 @@
-//! `/metrics`: text of `OpenMetrics`
+//! `/metrics` in the text format of `OpenMetrics`
 //! (<https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md>).
 
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use crate::resource::Guarded;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What is measured, and what is counted when somebody asks.
+/// Counters, and the sources of gauges that are computed for each scrape.
 #[derive(Clone)]
 pub(crate) struct Measured {
-    /// What was counted so far.
+    /// Counters and histograms.
     pub(crate) metrics: Arc<Metrics>,
     /// All resources.
     pub(crate) resources: Store<Guarded>,
-    /// Who runs and who waits.
+    /// Active and queued runs.
     pub(crate) dispatcher: Arc<Dispatcher>,
-    /// Whether the watches have listed everything.
+    /// Readiness of the watches.
     pub(crate) health: Health,
-    /// Which replica acts.
+    /// Leadership of this replica.
     pub(crate) leader: Leader,
 }
 
-/// The route.
+/// Returns the route.
 pub(crate) fn router(measured: Measured) -> Router {
     Router::new()
         .route("/metrics", get(scrape))
@@ -51,7 +51,7 @@ async fn scrape(State(measured): State<Measured>) -> Response {
         leader,
     } = measured;
     metrics.keep(|who| resources.get(who).is_some());
-    // All replicas know the resources: one of them tells, so that a sum over replicas is right.
+    // All replicas watch the resources. Only one reports them, so that a sum over replicas is correct.
     let (counts, load) = if leader.acts() {
         let (all, now) = (resources.state(), Timestamp::now());
         let counts = count(all.iter().map(|it| it.0.as_ref().ok()), now);

@@ -1,10 +1,9 @@
 //! `/livez`, `/readyz` and `/version`.
 //!
-//! Alive: the loop turns, also while there is nothing to do, and no look hangs. A look is bounded by
-//! the time limits of its calls; one that goes on for [`HUNG`] will not end. Ready: all watches have
-//! listed everything once, and the Lease was read; who stands by is ready, too, to take over. From
-//! then on the operator stays ready: an API server that is out of reach is not mended by taking the
-//! operator away.
+//! Live: the loop iterates, even if idle, and no reconcile hangs. Time limits of its calls bound a reconcile; one that takes longer
+//! than [`HUNG`](crate::health::HUNG) never ends. Ready: all watches have listed all objects once, and the Lease was read. Standby
+//! replicas are ready, too, because they can take over. After that the operator stays ready: marking it as unready would not repair
+//! an unreachable API server.
 
 use axum::Router;
 use axum::extract::State;
@@ -15,7 +14,7 @@ use axum::routing::get;
 use crate::health::Health;
 use crate::version::Version;
 
-/// The routes.
+/// Returns the routes.
 pub(crate) fn router(health: Health) -> Router {
     let live = get(|State(health): State<Health>| async move { answer(health.live()) });
     let ready = get(|State(health): State<Health>| async move { answer(health.ready()) });

@@ -1,4 +1,4 @@
-//! The body of a request, from a caller who may be anybody.
+//! Bodies of requests from untrusted callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use futures::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// How long a request may take to arrive.
+/// Maximum time for the arrival of a body.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Bytes of requests that are held at a time. Who sends slowly holds what has arrived, and no more.
+/// Maximum total size of bodies in memory, in bytes. A slow request counts only with the bytes that have arrived.
 const MOST: usize = 64 << 20;
 
-/// What requests may take of the memory.
+/// Memory budget of request bodies.
 #[derive(Clone)]
 pub(super) struct Budget(Arc<Semaphore>);
 
-/// A body; what it takes of the budget is given back when it is dropped.
+/// Body of a request. Dropping it frees its share of the budget.
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
     _held: Option<OwnedSemaphorePermit>,
 }
 
-/// Why there is no body.
+/// Reason why a body was not received.
 pub(super) enum Unreceived {
-    /// It did not arrive within [`PATIENCE`].
+    /// The body did not arrive within [`PATIENCE`].
     TooSlow,
-    /// It has more bytes than are read.
+    /// The body exceeds the maximum size.
     TooLarge,
-    /// It broke off.
+    /// The transfer failed.
     Broken(axum::Error),
-    /// Others sent so much that there is no room for it.
+    /// Other requests use up the budget.
     Busy,
 }
 
@@ -47,7 +47,7 @@ impl Budget {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    /// All of `body`, if it has no more than `longest` bytes.
+    /// Reads `body`, of at most `longest` bytes.
     pub(super) async fn receive(&self, body: Body, longest: usize) -> Result<Received, Unreceived> {
         let received = timeout(PATIENCE, self.read(body, longest)).await;
         received.map_err(|_| Unreceived::TooSlow)?

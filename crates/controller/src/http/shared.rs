@@ -1,4 +1,4 @@
-//! What callers share with the operator: the values of a mounted Secret.
+//! Secrets shared with callers, from a mounted Secret.
 
 use std::io;
 use std::path::Path;
@@ -7,12 +7,12 @@ use tracing::warn;
 
 use crate::webhook::Secret;
 
-/// The secrets in the files of `folder`, read anew, since a mounted Secret changes while we run. Files
-/// whose names begin with a dot are the kubelet's own
+/// Reads the secrets in the files of `folder`. Call it for each request, because a mounted Secret changes while the operator runs.
+/// Skips files whose names begin with a dot, which belong to the kubelet
 /// (<https://kubernetes.io/docs/concepts/configuration/secret/>).
 ///
 /// # Errors
-/// Where the folder or a file in it cannot be read.
+/// If the directory or a file in it cannot be read.
 pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<Secret>> {
     let mut files = tokio::fs::read_dir(folder).await?;
     let mut secrets = Vec::new();
@@ -27,7 +27,7 @@ pub(super) async fn secrets_in(folder: &Path) -> io::Result<Vec<Secret>> {
                     warn!(file = %file.path().display(), "a secret is left aside: it {why}");
                 }
             },
-            // The key was removed a moment ago.
+            // The key was removed after the directory was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

@@ -25,12 +25,12 @@ use crate::args::Driver;
 use crate::sync::Syncs;
 use crate::webhook::Secret;
 
-/// How soon to ask again, in seconds, where nobody is looked at yet.
+/// Retry delay of refused requests, in seconds.
 const AGAIN: &str = "2";
 
 type Looked = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
 
-/// Who may ask, and who looks then.
+/// Authenticates requests and passes them to the reconciler.
 #[derive(Clone)]
 pub(super) struct Door {
     driver: Driver,
@@ -40,7 +40,8 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// For those with a token in the folder `tokens`, or for all, as where TLS lets in nobody else.
+    /// Accepts callers with a token in the directory `tokens`. Without a directory, accepts all callers, for example because TLS
+    /// authenticates them.
     pub(super) fn new(driver: Driver, tokens: Option<PathBuf>, syncs: Arc<Syncs>) -> Self {
         Self {
             driver,
@@ -110,7 +111,7 @@ impl Door {
     }
 }
 
-/// Whether one of `tokens` is the bearer token in `headers`.
+/// Returns whether the bearer token in `headers` is one of `tokens`.
 fn has_token(tokens: &[Secret], headers: &HeaderMap) -> bool {
     let given = headers.get(AUTHORIZATION).and_then(|it| it.to_str().ok());
     let given = given.and_then(|it| it.split_once(' '));
@@ -120,7 +121,7 @@ fn has_token(tokens: &[Secret], headers: &HeaderMap) -> bool {
     })
 }
 
-/// A caller that has the answer already gets none of it
+/// Builds the response. If the caller has the current answer, the response has status 304 and no body
 /// (<https://metacontroller.github.io/metacontroller/api/hook.html#etag-reference>).
 fn answered(headers: &HeaderMap, answer: &Answer) -> Response {
     let body = answer.body();
@@ -144,7 +145,7 @@ fn refused(refusal: &Refusal) -> Response {
     let headers: &[_] = match status {
         StatusCode::UNAUTHORIZED => &[(WWW_AUTHENTICATE, "Bearer")],
         StatusCode::METHOD_NOT_ALLOWED => &[(ALLOW, "POST")],
-        // The next connection may lead to another replica.
+        // The next connection may reach another replica.
         StatusCode::TOO_MANY_REQUESTS if *reason == "NotLeader" => {
             &[(RETRY_AFTER, AGAIN), (CONNECTION, "close")]
         }
@@ -164,7 +165,7 @@ fn respond(status: StatusCode, headers: &[(HeaderName, &str)], body: String) -> 
     response.body(Body::from(body)).unwrap_or_default()
 }
 
-/// The route of the hooks.
+/// Returns the route of the hooks.
 pub(super) fn router(door: Door) -> Router {
     let hook = |State(door): State<Door>, request: Request| async move {
         let answer = door.answer(request).await;

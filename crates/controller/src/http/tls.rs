@@ -1,4 +1,4 @@
-//! TLS for a listener of its own, and callers that prove who they are by a certificate.
+//! TLS listener with optional verification of client certificates.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,16 +22,16 @@ use tracing::{debug, warn};
 use crate::args::SyncFlags;
 use crate::error::with_causes;
 
-/// Certificates that were changed count after this at the latest.
+/// Maximum age of loaded certificates. Older ones are reloaded for the next connection.
 const REREAD: Duration = Duration::from_secs(10);
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many handshakes may go on at once.
+/// Maximum number of concurrent handshakes.
 const HANDSHAKES: usize = 64;
-/// A listener that fails, as for want of file descriptors, is not asked again sooner.
+/// Delay after a failed accept, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Who the operator is, and whom it lets in.
+/// Certificates of the server, and the CA of its clients.
 pub(super) struct Identity {
     folder: PathBuf,
     client_ca: Option<PathBuf>,
@@ -44,10 +44,10 @@ struct Read {
 }
 
 impl Identity {
-    /// As the flags say.
+    /// Reads the certificates that the flags name.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// If a file cannot be read or is invalid.
     pub(super) fn of(flags: &SyncFlags) -> Result<Self> {
         let folder = flags.tls_dir.clone().unwrap_or_default();
         let client_ca = flags.client_ca_file.clone();
@@ -62,8 +62,8 @@ impl Identity {
         })
     }
 
-    /// What is presented now. Files that can no longer be read are worth a line in the log: what was
-    /// read before goes on.
+    /// Returns an acceptor with the current certificates. If the files have become unreadable, logs a warning and keeps the
+    /// previous ones.
     fn acceptor(&self) -> TlsAcceptor {
         let mut read = self.read.lock();
         if read.at.elapsed() >= REREAD {
@@ -111,14 +111,14 @@ fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 
 type Connection = (TlsStream<TcpStream>, SocketAddr);
 
-/// Gives connections whose handshake is done.
+/// Listener that returns connections after their handshake.
 pub(super) struct TlsListener {
     address: SocketAddr,
     accepted: mpsc::Receiver<Connection>,
 }
 
 impl TlsListener {
-    /// Accepts at `listener`, until it is dropped. A slow handshake holds up nobody else.
+    /// Accepts connections at `listener` until the returned value is dropped. A slow handshake delays no other connection.
     pub(super) fn new(listener: TcpListener, identity: Identity) -> Result<Self> {
         let address = listener.local_addr().context("--sync-listen")?;
         let (accept, accepted) = mpsc::channel(HANDSHAKES);
@@ -152,7 +152,7 @@ async fn accept_all(listener: TcpListener, identity: Identity, accept: mpsc::Sen
         let (acceptor, accept) = (identity.acceptor(), accept.clone());
         tokio::spawn(async move {
             match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
-                // The receiver is gone when the server has ended.
+                // The receiver is dropped when the server ends.
                 Ok(Ok(stream)) => drop(accept.send((stream, from)).await),
                 Ok(Err(error)) => debug!(%from, %error, "no TLS"),
                 Err(_) => debug!(%from, "no TLS in time"),
@@ -169,7 +169,7 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.accepted.recv().await {
             Some(connection) => connection,
-            // Nobody accepts any more: the program is about to end.
+            // The task that accepts has ended: the process is exiting.
             None => std::future::pending().await,
         }
     }

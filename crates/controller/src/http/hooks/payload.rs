@@ -1,4 +1,4 @@
-//! What a sender tells of a push. Pure.
+//! Push events of git servers. Pure.
 
 use alustan_source::{Reference, RepositoryUrl};
 use serde::Deserialize;
@@ -7,19 +7,19 @@ use serde_json::Value;
 /// Maximum size of an address and of the name of a reference, in bytes.
 const LONGEST: usize = 2048;
 
-/// Who sends.
+/// Type of git server that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// GitHub, and those that speak like it: Gitea, Forgejo.
+    /// GitHub and compatible servers: Gitea, Forgejo.
     Github,
     /// GitLab.
     Gitlab,
-    /// Anybody else.
+    /// All other clients.
     Generic,
 }
 
 impl Sender {
-    /// Where it sends to.
+    /// Returns the path of the endpoint.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Github => "/hooks/github",
@@ -32,17 +32,16 @@ impl Sender {
 /// A push to a repository.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Push {
-    /// The addresses that the repository is known by.
+    /// Addresses of the repository.
     pub(crate) repositories: Vec<RepositoryUrl>,
-    /// The reference that moved (`refs/heads/main`, or the name of a branch or tag alone); any of them
-    /// where it is not told.
+    /// Reference that moved (`refs/heads/main`, or only the name of a branch or tag). `None`: any reference.
     pub(crate) reference: Option<String>,
-    /// The name of the repository's default branch, where it is told.
+    /// Name of the default branch of the repository, if the message has it.
     pub(crate) default: Option<String>,
 }
 
 impl Push {
-    /// Whether it concerns who follows `reference` of `repository`.
+    /// Returns whether the push affects resources that use `reference` of `repository`.
     pub(crate) fn concerns(&self, repository: &RepositoryUrl, reference: &Reference) -> bool {
         self.repositories
             .iter()
@@ -99,7 +98,7 @@ struct GitlabProject {
     default_branch: Option<String>,
 }
 
-/// The form of our own.
+/// Message format of this operator.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GenericPush {
@@ -108,10 +107,10 @@ struct GenericPush {
     reference: Option<String>,
 }
 
-/// Reads the push in `body`.
+/// Parses the push in `body`.
 ///
 /// # Errors
-/// What is wrong with it, for the one who set up the sender.
+/// The cause, for the administrator of the sender.
 pub(crate) fn read(sender: Sender, body: &[u8]) -> Result<Push, String> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| format!("the body is no JSON: {error}"))?;

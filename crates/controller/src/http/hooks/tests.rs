@@ -13,7 +13,7 @@ const GITLAB: &str =
     r#"{"ref":"refs/heads/main","project":{"git_http_url":"https://git.test/a/b.git"}}"#;
 const GENERIC: &str = r#"{"repository":"https://git.test/a/b"}"#;
 
-/// The endpoint, with a controller for which each push concerns three resources.
+/// Endpoint with a controller for which each push affects three resources.
 struct Endpoint {
     router: Router,
     folder: tempfile::TempDir,
@@ -26,7 +26,7 @@ impl Endpoint {
     }
 
     fn of(leader: Leader) -> Self {
-        // Another test of this process may have been first.
+        // Another test of this process may have installed the provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("github"), SECRET).unwrap();
@@ -194,7 +194,7 @@ async fn other_events_are_no_pushes_and_odd_bodies_are_told() {
     assert_eq!((status, &told["reason"]), (413, &json!("TooLarge")));
 }
 
-/// A body that never comes to its end.
+/// Body that never ends.
 fn endless() -> Body {
     Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>())
 }
@@ -271,14 +271,14 @@ async fn before_the_controller_is_up_a_push_is_sent_again() {
     assert_eq!(tell(&hooks, push).await, None);
 }
 
-/// An endpoint that answers on loopback, and one that stands by for it.
+/// Returns an endpoint that leads, served on loopback, and a standby endpoint.
 async fn two_replicas() -> (Endpoint, Endpoint) {
     let leads = Endpoint::new();
     let stands_by = stands_by_for(leads.router.clone()).await;
     (leads, stands_by)
 }
 
-/// An endpoint that stands by for one that answers as `leader` does.
+/// Returns a standby endpoint whose leader responds like `leader`.
 async fn stands_by_for(leader: Router) -> Endpoint {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -294,7 +294,7 @@ async fn a_replica_that_stands_by_hands_a_push_on_to_the_one_that_leads() {
     let (status, _) = stands_by.signed("/hooks/gitlab", "1", now(), GITLAB).await;
     assert_eq!(status, 202);
     assert_eq!((leads.pushes(), stands_by.pushes()), (2, 0));
-    // Whichever of them it comes to the second time.
+    // Both replicas recognize the repeated message.
     for again in [&stands_by, &leads] {
         let (status, told) = again.github(SECRET, "push", PUSH).await;
         assert_eq!(status, 200, "{told}");

@@ -9,14 +9,14 @@ use tower::ServiceExt;
 
 use super::*;
 
-/// Bodies as metacontroller's own serializer writes them.
+/// Bodies as metacontroller serializes them.
 const V1: &str = include_str!("v1.json");
 const V2: &str = include_str!("v2.json");
 
-/// What was looked at.
+/// Requested reconciles.
 type Log = Arc<Mutex<Vec<Asked>>>;
 
-/// A door whose looks come to `answer`.
+/// Returns a door whose reconciles return `answer`.
 fn door(answer: Result<Answer, Refusal>) -> (Door, Log) {
     let asked = Log::default();
     let seen = asked.clone();
@@ -60,7 +60,7 @@ async fn call(door: &Door, request: HttpRequest<Body>) -> (StatusCode, HeaderMap
     (parts.status, parts.headers, body)
 }
 
-/// Status and reason of a refusal.
+/// Returns status and reason of a refusal.
 async fn refusal(door: &Door, request: HttpRequest<Body>) -> (u16, String) {
     let (status, headers, body) = call(door, request).await;
     assert_eq!(headers[CONTENT_TYPE], "application/json");
@@ -119,7 +119,7 @@ async fn who_has_no_token_learns_nothing() {
     write("token", "old-token\n");
     write("next", "new-token");
     write("..data", "not-a-token");
-    // What the kubelet leaves of a key for a moment when it is removed.
+    // Dangling link, as the kubelet leaves it for a moment when a key is removed.
     std::os::unix::fs::symlink("..gone/removed", folder.path().join("removed")).unwrap();
     for right in ["Bearer old-token", "bearer new-token", "Bearer  new-token"] {
         let (status, ..) = call(&door, with(post_of(V2), AUTHORIZATION, right)).await;
@@ -211,7 +211,7 @@ async fn who_is_to_ask_again_is_told_when() {
     )));
     let (status, headers, _) = call(&door, post_of(V2)).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-    // Metacontroller reads whole seconds.
+    // Metacontroller parses whole seconds.
     assert!(
         headers[RETRY_AFTER]
             .to_str()
@@ -240,8 +240,8 @@ async fn an_operator_that_has_not_listed_everything_looks_at_nothing() {
     );
 }
 
-/// What the metacontroller program said and was answered, as `ALUSTAN_RECORD` has it written; the
-/// first line names its version.
+/// Requests of metacontroller and their responses, as recorded with `ALUSTAN_RECORD`. The first line has the version of
+/// metacontroller.
 const RECORDED: &str = include_str!("recorded.jsonl");
 
 #[tokio::test]

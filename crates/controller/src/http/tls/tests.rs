@@ -16,7 +16,7 @@ fn authority() -> Authority {
     CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate for `name`, and its key.
+/// Returns a certificate for `name` and its key.
 fn issued(by: &Authority, name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let parameters = CertificateParams::new([name.to_owned()]).unwrap();
@@ -24,9 +24,9 @@ fn issued(by: &Authority, name: &str) -> (String, String) {
     (certificate.pem(), key.serialize_pem())
 }
 
-/// A folder as of a Secret of the type `kubernetes.io/tls`, and who is let in.
+/// Returns a directory like a mounted Secret of type `kubernetes.io/tls`, and flags that accept the clients of an authority.
 fn folder(server: &Authority, clients: Option<&Authority>) -> (TempDir, SyncFlags) {
-    // Another test of this process may have been first.
+    // Another test of this process may have installed the provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
     let (certificate, key) = issued(server, "localhost");
@@ -45,7 +45,7 @@ fn folder(server: &Authority, clients: Option<&Authority>) -> (TempDir, SyncFlag
     (folder, flags)
 }
 
-/// The address of a server with these flags.
+/// Starts a server with these flags. Returns its URL.
 async fn served(flags: &SyncFlags) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listener = TlsListener::new(listener, Identity::of(flags).unwrap()).unwrap();
