@@ -1,6 +1,5 @@
-//! Which of several replicas acts: the one that the Lease names, as long as its own clock allows.
-//! What follows from what is known is decided in [`alustan_core::lease`]; here are the calls and the
-//! clock. Every write of the operator passes the [`Fence`].
+//! Leader election between replicas. The holder of the Lease acts as long as its own clock permits. [`alustan_core::lease`]
+//! contains the decisions; this module contains the calls and the clock. Every write of the operator passes the [`Fence`].
 
 mod election;
 mod fence;
@@ -16,38 +15,38 @@ use tokio::time::Instant;
 pub(crate) use election::Election;
 pub(crate) use fence::{Fence, NotLeading};
 
-/// Where this replica stands. Cheap to clone.
+/// Leadership of this replica. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Leader(Arc<Inner>);
 
 struct Inner {
     began: Instant,
     known: Mutex<Known>,
-    /// Each write that goes on holds it.
+    /// Each active write holds a read lock.
     writes: Arc<RwLock<()>>,
-    /// Told when this replica may write, and might not a moment ago.
+    /// Notified when this replica becomes allowed to write.
     begins: Notify,
 }
 
 struct Known {
     elector: Elector,
-    /// Where the holder of the Lease answers.
+    /// Address of the holder of the Lease.
     address: Option<SocketAddr>,
-    /// Why nothing is known of the Lease.
+    /// Last failure of a call for the Lease. Reset when the Lease is read.
     trouble: Option<String>,
 }
 
-/// What the probe tells of this replica.
+/// Role of this replica, for the readiness probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It takes part in no election: why.
+    /// The replica is not ready, with the cause: it has not read the Lease, or it lost leadership.
     None(String),
-    /// It acts, or waits until it may.
+    /// The replica leads, waits for renewal of its Lease, or stands by.
     Has(String),
 }
 
 impl Leader {
-    /// Nothing is known yet.
+    /// Creates the state of a replica that has not read the Lease.
     pub(crate) fn new(identity: Identity) -> Self {
         Self(Arc::new(Inner {
             began: Instant::now(),
@@ -69,30 +68,30 @@ impl Leader {
         self.0.began.elapsed()
     }
 
-    /// Whether it may begin a write now.
+    /// Returns whether this replica may start a write now.
     pub(crate) fn leads(&self) -> bool {
         self.standing() == Standing::Leads
     }
 
-    /// Whether no other replica leads, as far as it knows.
+    /// Returns whether no other replica leads, to the knowledge of this replica.
     pub(crate) fn acts(&self) -> bool {
         matches!(self.standing(), Standing::Leads | Standing::Doubts)
     }
 
-    /// Where it stands now.
+    /// Returns the current standing in the election.
     pub(crate) fn standing(&self) -> Standing {
         self.known().elector.standing(self.now())
     }
 
-    /// Where another replica answers that leads.
+    /// Returns the address of another replica that leads.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.known().address
     }
 
-    /// The right to begin a write now; it goes on until this is dropped.
+    /// Returns a permit to start a write now. The write is active until the permit is dropped.
     ///
     /// # Errors
-    /// Another replica may lead.
+    /// If another replica may lead.
     fn pass(&self) -> Result<OwnedRwLockReadGuard<()>, NotLeading> {
         let going = self.0.writes.clone().try_read_owned();
         let going = going.map_err(|_| NotLeading)?;
@@ -100,18 +99,18 @@ impl Leader {
         may.then_some(going).ok_or(NotLeading)
     }
 
-    /// When what it writes must have ended, as things are.
+    /// Returns the deadline of active writes. A renewal of the Lease extends it.
     fn ends(&self) -> Instant {
         let ends = self.known().elector.must_end();
         self.0.began + ends.unwrap_or_default()
     }
 
-    /// Waits until it may write, and might not before.
+    /// Waits until this replica becomes allowed to write.
     pub(crate) async fn begins(&self) {
         self.0.begins.notified().await;
     }
 
-    /// What it tells of itself.
+    /// Returns the role for the readiness probe.
     pub(crate) fn role(&self) -> Role {
         match self.standing() {
             Standing::Unknown => {
@@ -135,20 +134,20 @@ impl Leader {
 
 #[cfg(test)]
 impl Leader {
-    /// One that leads, from now on for ten seconds.
+    /// Creates a leader, for the next ten seconds.
     pub(crate) fn leading() -> Self {
         let leader = Self::new(Identity::new(None, "test"));
         leader.renew();
         leader
     }
 
-    /// It has renewed its Lease.
+    /// Renews the Lease.
     fn renew(&self) {
         let now = self.now();
         self.known().elector.wrote("2", now);
     }
 
-    /// One that stands by while the pod `other` leads, which answers at `address`.
+    /// Creates a standby replica of the leader in pod `other`, which is reachable at `address`.
     pub(crate) fn following(address: Option<SocketAddr>) -> Self {
         let leader = Self::new(Identity::new(None, "test"));
         let lease = alustan_core::lease::Record {

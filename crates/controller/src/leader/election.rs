@@ -18,31 +18,30 @@ use super::Leader;
 use crate::error::cause;
 use crate::watch::mapping::LISTS;
 
-/// The annotation of the Lease with where its holder answers.
+/// Annotation of the Lease with the address of its holder.
 const ADDRESS: &str = "alustan.io/address";
 
-/// How long a call may take: two fit in before a leader must stop.
+/// Time limit of a call. Two calls fit into the time before a leader must stop.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How often who may not lead yet looks whether somebody else does.
+/// Maximum wait for the initial lists before the Lease is read again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// One replica's part in the election.
+/// Participation of a replica in the leader election.
 pub(crate) struct Election {
     leader: Leader,
     api: Api<Lease>,
     name: String,
     address: Option<SocketAddr>,
-    /// How many watches have listed everything once.
+    /// Number of watches that have listed all objects once.
     listed: watch::Receiver<usize>,
-    /// As it was read or written last.
+    /// Lease as read or written last.
     lease: Option<Lease>,
     told: Standing,
 }
 
 impl Election {
-    /// By the Lease `name` in the client's own namespace; `client` neither tries again by itself nor
-    /// passes the fence. `address` is where other replicas reach this one; it does not begin to lead before
-    /// as many watches as there are have `listed`.
+    /// Uses the Lease `name` in the namespace of `client`, which must neither retry nor pass the fence. `address` is the address at
+    /// which other replicas reach this one. The replica starts to lead only after all watches have `listed`.
     pub(crate) fn new(
         leader: Leader,
         client: Client,
@@ -61,7 +60,7 @@ impl Election {
         }
     }
 
-    /// Takes part until it has led and another one does, or nobody: who has the Lease now.
+    /// Takes part until this replica has led and lost the Lease. Returns the new holder, if any.
     pub(crate) async fn run(&mut self) -> Option<String> {
         loop {
             let (due, act) = self.leader.known().elector.next(self.leader.now());
@@ -81,8 +80,8 @@ impl Election {
         }
     }
 
-    /// Who has not listed everything could do nothing but keep others from leading, so that it waits a
-    /// moment, and looks again.
+    /// Returns whether a free Lease is left to other replicas. A replica whose watches have not listed cannot reconcile, and would
+    /// only prevent others from leading. Waits up to [`AGAIN`] for the lists.
     async fn is_left_to_others(&mut self, act: &Act) -> bool {
         if !matches!(act, Act::Create | Act::Take(_)) {
             return false;
@@ -157,7 +156,7 @@ impl Election {
         known.elector.failed(self.leader.now());
     }
 
-    /// What the Lease says once `act` is done.
+    /// Returns the Lease as `act` writes it.
     fn wanted(&self, act: &Act) -> Lease {
         let now = MicroTime(Timestamp::now());
         let last = self.lease.clone().unwrap_or_default();
@@ -182,7 +181,7 @@ impl Election {
         }
     }
 
-    /// Labels and annotations of somebody else's stay.
+    /// Returns the metadata of the Lease. Keeps labels and annotations of other clients.
     fn metadata(&self, act: &Act, last: ObjectMeta) -> ObjectMeta {
         let version = match act {
             Act::Take(version) | Act::Renew(version) => Some(version.clone()),
@@ -204,7 +203,7 @@ impl Election {
         }
     }
 
-    /// A change of its standing is worth a line.
+    /// Logs a change of standing.
     fn tell(&mut self) {
         let now = self.leader.standing();
         if now == self.told {
@@ -225,13 +224,12 @@ impl Election {
         self.told = now;
     }
 
-    /// Gives the Lease back, if it is this replica's, once all that it writes has ended: another one
-    /// leads within two seconds.
+    /// Releases the Lease, if this replica holds it, once all active writes have ended. Another replica leads within two seconds.
     pub(crate) async fn resign(self) {
         let Some(version) = self.leader.known().elector.resign() else {
             return;
         };
-        // The fence gives them up in time.
+        // The fence aborts them at their deadline.
         drop(self.leader.0.writes.write().await);
         let mut lease = self.wanted(&Act::Renew(version));
         let own = self.leader.known().elector.identity().holder();
@@ -254,7 +252,7 @@ impl Election {
                 }
                 Err(_) => return warn!("could not release the Lease: no answer"),
             }
-            // A renewal that nobody waited for any more may have arrived.
+            // A renewal that timed out may have succeeded.
             match timeout(PATIENCE, self.api.get(&self.name)).await {
                 Ok(Ok(found)) if holder(&found) == Some(own.clone()) => lease = found,
                 _ => return,

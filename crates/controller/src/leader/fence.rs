@@ -1,4 +1,4 @@
-//! The fence: a layer around the client that lets no write through unless this replica leads.
+//! Client layer that refuses writes unless this replica leads.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,13 +11,13 @@ use tower::{BoxError, Layer, Service};
 
 use super::Leader;
 
-/// Nothing is written: another replica may lead.
+/// Error of a refused or aborted write: another replica may lead.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("this replica does not lead, or its Lease may have expired: it writes nothing")]
 pub(crate) struct NotLeading;
 
-/// The layer, and the service that it makes of another. Reads pass. A write begins only while the
-/// replica's own clock says that it leads, and is given up before another one could.
+/// The layer, and its service around another service. Reads pass. A write starts only while this replica leads by its own clock,
+/// and is aborted before another replica can lead.
 #[derive(Clone)]
 pub(crate) struct Fence<S = ()> {
     leader: Leader,
@@ -25,7 +25,7 @@ pub(crate) struct Fence<S = ()> {
 }
 
 impl Fence {
-    /// For what `leader` says.
+    /// Creates a fence that `leader` controls.
     pub(crate) fn new(leader: Leader) -> Self {
         Self { leader, inner: () }
     }
@@ -74,7 +74,7 @@ where
     }
 }
 
-/// Waits for `answer` as long as `leader` leads: a renewal gives it more time.
+/// Waits for `answer` as long as `leader` leads. A renewal extends the wait.
 async fn in_time<T>(leader: &Leader, answer: impl Future<Output = T>) -> Result<T, NotLeading> {
     let mut answer = std::pin::pin!(answer);
     loop {
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// What came of one call with `method` of a server that takes `seconds`; and whether it came to it.
+    /// Calls a server that takes `seconds`. Returns the result, and whether the server received the request.
     async fn call(leader: &Leader, method: Method, seconds: u64) -> (Result<(), NotLeading>, bool) {
         let arrived = Arc::new(AtomicUsize::new(0));
         let seen = arrived.clone();

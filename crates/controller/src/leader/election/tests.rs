@@ -12,7 +12,7 @@ use super::*;
 use crate::leader::Role;
 use alustan_core::lease::Identity;
 
-/// An API server with one Lease.
+/// API server with one Lease.
 #[derive(Clone, Default)]
 struct Api(Arc<Mutex<Stored>>);
 
@@ -75,7 +75,7 @@ impl Api {
         self.0.lock().down = down;
     }
 
-    /// A replica that takes part.
+    /// Starts a replica.
     fn replica(&self, pod: &str, address: Option<&str>) -> Replica {
         let leader = Leader::new(Identity::new(Some(pod.to_owned()), "1"));
         let address = address.map(|it| it.parse().unwrap());
@@ -105,7 +105,7 @@ struct Replica {
 }
 
 impl Replica {
-    /// Waits until it leads; how many seconds that took.
+    /// Waits until the replica leads. Returns the duration of the wait, in seconds.
     async fn leads(&self) -> u64 {
         let since = Instant::now();
         self.leader.begins().await;
