@@ -1,4 +1,4 @@
-//! The numbers behind `/metrics`; what they are is in [`alustan_core::metrics`].
+//! Values of `/metrics`. [`alustan_core::metrics`] defines the metrics.
 
 mod calls;
 
@@ -28,14 +28,14 @@ use crate::version::Version;
 
 pub(crate) use calls::Counting;
 
-/// From a look that only reads to an apply of two hours; in seconds.
+/// Buckets of the duration of runs, steps and queueing, in seconds, up to an apply of two hours.
 const RUN_BUCKETS: [f64; 14] = [
     0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0,
 ];
-/// A look takes milliseconds, and seconds where the API server is slow.
+/// Buckets of the duration of reconciles, in seconds. A reconcile takes milliseconds, or seconds if the API server is slow.
 const LOOK_BUCKETS: [f64; 10] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// How many builds are remembered: each is seen by all resources that wait for it.
+/// Maximum number of remembered builds. Each resource that waits for a build observes it.
 const BUILDS: usize = 1024;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -43,14 +43,14 @@ type Counters<const N: usize> = Family<Labels<N>, Counter>;
 type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
 type Histograms = Family<Labels<1>, Histogram, fn() -> Histogram>;
 
-/// All that is measured.
+/// All metrics.
 pub(crate) struct Metrics {
     registry: Registry,
     since: Timestamp,
-    /// One scrape at a time: gauges are set for it.
+    /// Serializes scrapes: each one sets the gauges.
     scrape: Mutex<()>,
     builds: Mutex<VecDeque<String>>,
-    /// Whose last look failed.
+    /// Resources whose last reconcile failed.
     in_vain: Mutex<HashSet<Ref>>,
     asking: Mutex<Vec<(Asked, Weak<dyn Unanswered>)>>,
     reconciles: Counters<1>,
@@ -85,31 +85,31 @@ pub(crate) struct Metrics {
     leader: Gauge,
 }
 
-/// A question to the world outside the cluster.
+/// Target and operation of a query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked {
-    /// Of a repository.
+    /// Query to a git repository.
     Git(&'static str),
-    /// Of a registry.
+    /// Query to a registry.
     Registry(&'static str),
-    /// Of the API server, which counts its calls by itself.
+    /// Query to the API server. Counted by [`Counting`] instead.
     Api,
 }
 
-/// Keeps the answers to questions.
+/// Cache of answers to queries.
 pub(crate) trait Unanswered: Send + Sync {
-    /// Who has a question that was not answered when it was asked last, by a fault of the world.
+    /// Returns the resources with a query whose last attempt was a transient failure.
     fn unanswered(&self) -> Vec<Ref>;
 }
 
-/// What is counted when somebody asks.
+/// Values computed for each scrape.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Now {
-    /// The resources.
+    /// Counts of resources.
     pub(crate) counts: Counts,
-    /// Who runs and who waits.
+    /// Active and queued runs.
     pub(crate) load: Load,
-    /// Whether the watches have listed everything.
+    /// Whether the watches have listed all objects.
     pub(crate) ready: bool,
     /// Whether this replica holds the Lease.
     pub(crate) leads: bool,
@@ -119,7 +119,7 @@ fn runs() -> Histogram {
     Histogram::new(RUN_BUCKETS)
 }
 
-/// Puts `metric` into `registry` under its name. The suffix of counters is written by itself.
+/// Registers `metric` under its name. The encoder appends the suffix of counters.
 fn register<M: Metric + Clone>(registry: &mut Registry, of: &Definition, metric: M) -> M {
     let name = of.name.strip_suffix("_total").unwrap_or(of.name);
     registry.register(name, of.help, metric.clone());
@@ -127,7 +127,7 @@ fn register<M: Metric + Clone>(registry: &mut Registry, of: &Definition, metric:
 }
 
 impl Metrics {
-    /// Nothing is counted yet.
+    /// Creates the metrics, with counters at zero.
     pub(crate) fn new() -> Arc<Self> {
         let mut registry = Registry::default();
         let r = &mut registry;
@@ -180,7 +180,7 @@ impl Metrics {
         Arc::new(metrics)
     }
 
-    /// Counters that rules divide by begin at 0: what has no sample yet cannot be seen to grow.
+    /// Creates counters that alerting rules divide by at 0: without a first sample, an increase is not visible.
     fn begin(&self) {
         for result in ["ok", "conflict", "error"] {
             self.reconciles.get_or_create_owned(&[("result", result)]);
@@ -205,7 +205,7 @@ impl Metrics {
         }
     }
 
-    /// A look at `who` ended, `took` after it began.
+    /// Records a reconcile of `who` and its duration.
     pub(crate) fn looked<T>(&self, who: &Ref, result: &Result<T, Error>, took: Duration) {
         let mut in_vain = self.in_vain.lock();
         let word = match result {
@@ -213,7 +213,7 @@ impl Metrics {
                 in_vain.remove(who);
                 "ok"
             }
-            // The next look settles it.
+            // The next reconcile resolves the conflict.
             Err(error) if error.is_conflict() => "conflict",
             Err(error) => {
                 in_vain.insert(who.clone());
@@ -229,13 +229,13 @@ impl Metrics {
         self.reconcile_seconds.observe(took.as_secs_f64());
     }
 
-    /// Something failed for this reason.
+    /// Counts a failure with `reason`.
     pub(crate) fn failed(&self, reason: &str) {
         let reason = reasons::bounded(reason);
         self.errors.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// What ended with a swap of a run record that was written.
+    /// Records the build and the run that ended with a written swap of the run record.
     pub(crate) fn ended(&self, ended: &Ended) {
         if let Some(reason) = &ended.build {
             self.failed(reason);
@@ -277,7 +277,7 @@ impl Metrics {
         histogram.observe(seconds);
     }
 
-    /// A build as a look saw it: it counts once, if it ended well since this process began.
+    /// Records an observed build. Each build counts once, if it succeeded after the start of this process.
     pub(crate) fn saw_build(&self, build: &BuildSeen) {
         let BuildState::Done(at) = build.state else {
             return;
@@ -296,14 +296,14 @@ impl Metrics {
         self.step_took("build", table::seconds_between(build.created_at, at));
     }
 
-    /// A run of `class` got its place after `waited`.
+    /// Records the admission of a run of `class` and its time in the queue.
     pub(crate) fn admitted(&self, class: Class, waited: SignedDuration) {
         let labels = [("class", table::class(class))];
         let histogram = self.queue_seconds.get_or_create(&labels);
         histogram.observe(waited.as_secs_f64().max(0.0));
     }
 
-    /// `by` is what keeps the answers to what is `asked`; nothing is asked yet.
+    /// Registers the cache `by` of queries `asked`, and creates their counters at 0.
     pub(crate) fn will_ask(&self, asked: Asked, by: Weak<dyn Unanswered>) {
         for result in ["ok", "refused", "error"] {
             self.counter(asked, result);
@@ -322,7 +322,7 @@ impl Metrics {
         Some(family.get_or_create_owned(&labels))
     }
 
-    /// How many have a question of this kind that nobody answers.
+    /// Returns the number of resources with an unanswered query for which `of` holds.
     fn unanswered(&self, of: fn(Asked) -> bool) -> i64 {
         let asking = self.asking.lock();
         let all = asking.iter().filter(|(asked, _)| of(*asked));
@@ -331,13 +331,13 @@ impl Metrics {
         number(who.len())
     }
 
-    /// Forgets all but those who are `there`.
+    /// Removes failures of resources for which `there` does not hold.
     pub(crate) fn keep(&self, there: impl Fn(&Ref) -> bool) {
         let mut in_vain = self.in_vain.lock();
         in_vain.retain(there);
     }
 
-    /// What came of a question.
+    /// Records the result of a query.
     pub(crate) fn answered(&self, asked: Asked, failure: Option<&Failure>) {
         let result = match failure.map(|failure| failure.class) {
             None => "ok",
@@ -352,14 +352,14 @@ impl Metrics {
         }
     }
 
-    /// A call of the API server was answered with `code`, if it was.
+    /// Counts a call of the API server with its status code. `None`: no response.
     fn called(&self, method: &'static str, code: Option<u16>) {
         let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         let labels = [("method", method.to_owned()), ("code", code)];
         self.calls.get_or_create(&labels).inc();
     }
 
-    /// Everything as text of `OpenMetrics`; gauges as they are `now`.
+    /// Encodes all metrics as `OpenMetrics` text, with the gauges of `now`.
     pub(crate) fn text(&self, now: &Now) -> Result<String, std::fmt::Error> {
         let _one = self.scrape.lock();
         let Now {
@@ -401,7 +401,7 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// `family` has what `counts` says, and nothing else.
+/// Replaces all samples of `family` by `counts`.
 fn set(family: &Gauges<1>, label: &'static str, counts: &BTreeMap<&'static str, i64>) {
     family.clear();
     for (value, count) in counts {
@@ -409,7 +409,7 @@ fn set(family: &Gauges<1>, label: &'static str, counts: &BTreeMap<&'static str, 
     }
 }
 
-/// The same of moments, in seconds since 1970.
+/// Replaces all samples of `family` by `times`, as Unix time in seconds.
 fn set_times(family: &Gauges<1>, label: &'static str, times: &BTreeMap<&'static str, Timestamp>) {
     let seconds = times.iter().map(|(value, time)| (*value, time.as_second()));
     set(family, label, &seconds.collect());

@@ -1,4 +1,4 @@
-//! Counts the calls of the API server: a layer around the client.
+//! Client layer that counts calls of the API server.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tower::{Layer, Service};
 
 use super::Metrics;
 
-/// The layer, and the service that it makes of another.
+/// The layer, and its service around another service.
 #[derive(Clone)]
 pub(crate) struct Counting<S = ()> {
     metrics: Arc<Metrics>,
@@ -18,7 +18,7 @@ pub(crate) struct Counting<S = ()> {
 }
 
 impl Counting {
-    /// Counts into `metrics`.
+    /// Creates a layer that counts in `metrics`.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics, inner: () }
     }
@@ -60,7 +60,7 @@ where
     }
 }
 
-/// The methods that Kubernetes has.
+/// Returns the label of `method`. Methods that Kubernetes does not use share a label.
 fn method(method: &Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",
