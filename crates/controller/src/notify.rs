@@ -1,4 +1,4 @@
-//! Tells others what happens: in the background, with patience, at least once.
+//! Sends notifications in the background, with retries, at least once.
 
 mod places;
 
@@ -33,15 +33,15 @@ use crate::report::events::publish;
 use crate::resource::{Guarded, Ref};
 use crate::webhook::{self, Secret};
 
-/// How long a place may take to answer.
+/// Time limit for the response of a receiver.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The wait after a failed try; it doubles up to [`LONGEST`].
+/// Delay after the first failed attempt. Doubles up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(5);
-/// Messages of one namespace, or to one place of the operator, that are sent at once; others queue.
+/// Maximum number of concurrent messages of a namespace, or to a receiver of the operator. Further messages are queued.
 const AT_ONCE: usize = 8;
 
-/// Messages that are on their way, and those that arrived.
+/// Pending and delivered messages.
 pub(crate) struct Notifier {
     http: Client,
     kube: Kube,
@@ -59,18 +59,18 @@ struct Messages {
     under_way: HashSet<String>,
 }
 
-/// What a notifier needs.
+/// Dependencies of a notifier.
 pub(crate) struct Parts<'a> {
     pub(crate) kube: Kube,
-    /// Who tells what could not be delivered.
+    /// Reporting instance of events about failed deliveries.
     pub(crate) instance: String,
-    /// The file of `--notifications`.
+    /// File of `--notifications`.
     pub(crate) places: Option<PathBuf>,
-    /// Certificates (PEM) that are trusted besides the usual ones.
+    /// CA certificates (PEM) to trust in addition to the default ones.
     pub(crate) ca_pem: Option<&'a str>,
     /// All resources.
     pub(crate) resources: Store<Guarded>,
-    /// Gets those of which something is to be remembered.
+    /// Receives resources whose notices must be saved in the run record.
     pub(crate) wake: UnboundedSender<Ref>,
 }
 
@@ -99,14 +99,14 @@ impl Notifier {
         }))
     }
 
-    /// The events that the operator tells of every resource.
+    /// Returns the events that receivers of the operator get for every resource.
     pub(crate) fn notified(&self) -> BTreeSet<NotificationEvent> {
         let (all, places) = (NotificationEvent::ALL.into_iter(), self.places.now());
         all.filter(|event| places.iter().any(|place| place.tells(*event)))
             .collect()
     }
 
-    /// What others are told of `who`, where the record has `left` of it.
+    /// Returns the notices of `who`, including those `left` in its run record.
     pub(crate) fn notices(&self, who: &Ref, left: Option<&Notices>) -> Notices {
         self.with(who, |messages| {
             if let Some(left) = left {
@@ -116,8 +116,7 @@ impl Notifier {
         })
     }
 
-    /// Sends what is new in `status`, and what has not arrived yet, to whoever wants to know it. `tf` has
-    /// the status before it.
+    /// Sends new notices of `status`, and undelivered ones, to their receivers. `tf` has the previous status.
     pub(crate) fn tell(self: &Arc<Self>, who: &Ref, tf: &Terraform, status: &TerraformStatus) {
         let (notified, now) = (self.notified(), Timestamp::now());
         let (is_new, to_send) = self.with(who, |Messages { notices, under_way }| {
@@ -137,13 +136,13 @@ impl Notifier {
         }
     }
 
-    /// Whether there is something to remember of `who` that was not `seen`.
+    /// Returns whether `who` has notices that are not in its run record, according to `seen`.
     pub(crate) fn knows_more(&self, who: &Ref, seen: &Seen) -> bool {
         let all = self.messages.lock();
         all.get(who).is_some_and(|it| it.notices != seen.notices)
     }
 
-    /// `who` is gone. What is on its way goes on.
+    /// Removes the notices of the deleted resource `who`. Active deliveries continue.
     pub(crate) fn forget(&self, who: &Ref) {
         let mut all = self.messages.lock();
         all.remove(who);
@@ -154,13 +153,13 @@ impl Notifier {
         f(all.entry(who.clone()).or_default())
     }
 
-    /// The next look writes it in the record.
+    /// Requeues `who`. The next reconcile saves its notices in the run record.
     fn remember(&self, who: &Ref) {
         // The receiver lives as long as the controller.
         let _ = self.wake.send(who.clone());
     }
 
-    /// Whether `notice` is to be tried again: newer ones may have taken its place.
+    /// Returns whether `notice` must be retried. Newer notices may have replaced it.
     fn is_due(&self, who: &Ref, notice: &Notice) -> bool {
         let all = self.messages.lock();
         let messages = all.get(who);
@@ -178,9 +177,9 @@ impl Notifier {
         self.remember(who);
     }
 
-    /// Tries until every place has taken `notice`, or its time is up. The resource, its places and their
-    /// Secrets are read anew for each try: who mends one gets the message, who removes one ends it. Of a
-    /// resource that is gone the last is known that `tf` says.
+    /// Retries until all receivers have accepted `notice`, or until it expires. Each attempt reads the resource, its receivers and
+    /// their Secrets again: a corrected receiver gets the message, and a removed one ends its attempts. After the deletion of the
+    /// resource, `tf` has its last known version.
     async fn deliver(self: Arc<Self>, who: Ref, mut tf: Terraform, notice: Notice) {
         let (mut taken, mut told) = (Vec::new(), Vec::new());
         let mut wait = FIRST;
@@ -191,7 +190,7 @@ impl Notifier {
             let tries = targets.iter().map(|target| self.once(target, &tf, &notice));
             let answers = join_all(tries).await;
             let left = Duration::try_from(until(&notice).duration_since(Timestamp::now()));
-            // Negative: no time is left.
+            // Negative: the notice has expired.
             let left = left.unwrap_or_default();
             let over = left.is_zero();
             let mut failed = false;
@@ -215,7 +214,7 @@ impl Notifier {
         self.ended(&who, &notice);
     }
 
-    /// The resource as it is now.
+    /// Returns the current version of the resource, or `before` if it no longer exists or cannot be read.
     fn current(&self, who: &Ref, before: Terraform) -> Terraform {
         let now = self.resources.get(who);
         let now = now.as_deref().and_then(|it| it.0.as_ref().ok());
@@ -248,8 +247,10 @@ impl Notifier {
         publish(&self.kube, &self.instance, &about, event).await;
     }
 
-    /// Sends the message once; or why it did not arrive. It is signed when its turn comes: what was signed
-    /// long ago is refused.
+    /// Sends the message once. Signs it after the wait in the queue, because receivers refuse old signatures.
+    ///
+    /// # Errors
+    /// The cause of the failed delivery.
     async fn once(&self, target: &Target, tf: &Terraform, notice: &Notice) -> Result<(), String> {
         let _turn = self.queues.take(&target.queue(tf)).await;
         let (url, secret) = self.address(target, tf).await?;
@@ -277,7 +278,7 @@ impl Notifier {
         Err(format!("{origin} answered {status}"))
     }
 
-    /// Where to send, and what to sign with.
+    /// Returns the URL and the signing secret of a receiver.
     async fn address(
         &self,
         target: &Target,
@@ -304,7 +305,7 @@ impl Notifier {
     }
 }
 
-/// Who is to be told, and how to reach them.
+/// Receiver of a message.
 #[derive(Clone, PartialEq, Eq)]
 enum Target {
     Own(Notification),
@@ -312,7 +313,7 @@ enum Target {
 }
 
 impl Target {
-    /// Where it is set, for messages.
+    /// Returns the field or flag of the receiver, for messages.
     fn field(&self, tf: &Terraform) -> String {
         match self {
             Self::Own(own) => {
@@ -324,7 +325,7 @@ impl Target {
         }
     }
 
-    /// With whom it waits for its turn.
+    /// Returns the queue of the receiver: its namespace or its URL.
     fn queue(&self, tf: &Terraform) -> String {
         match self {
             Self::Own(_) => tf.namespace().unwrap_or_default(),
@@ -333,16 +334,16 @@ impl Target {
     }
 }
 
-/// Queues of notifications: a receiver that does not answer delays no other queue.
+/// Queues of notifications. A receiver that does not respond delays no other queue.
 #[derive(Default)]
 struct Queues(Mutex<HashMap<String, Arc<Semaphore>>>);
 
 impl Queues {
-    /// A turn of `queue`, until it is dropped.
+    /// Waits for a permit of `queue`.
     async fn take(&self, queue: &str) -> Option<OwnedSemaphorePermit> {
         let turns = {
             let mut all = self.0.lock();
-            // Whoever waits or has a turn has a share in it.
+            // Each permit and each waiting task has a reference.
             all.retain(|_, turns| Arc::strong_count(turns) > 1);
             let new = || Arc::new(Semaphore::new(AT_ONCE));
             all.entry(queue.to_owned()).or_insert_with(new).clone()
@@ -351,7 +352,7 @@ impl Queues {
     }
 }
 
-/// What the Secret `name`, which holds `data`, says about `own`.
+/// Returns the URL and the signing secret of `own`, whose Secret `name` contains `data`.
 fn by_secret(
     own: &Notification,
     name: &str,

@@ -1,4 +1,4 @@
-//! The places that the operator tells of every resource.
+//! Receivers of the operator, which get notifications about all resources.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,22 +12,22 @@ use tracing::error;
 
 use crate::webhook::Secret;
 
-/// A place that the operator tells of every resource.
+/// Receiver of notifications about all resources.
 #[derive(Clone, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Place {
-    /// Where it is sent.
+    /// URL of the receiver.
     pub(super) url: String,
-    /// What it is signed with.
+    /// Signing secret.
     #[serde(default)]
     secret: Option<String>,
-    /// The events that are told; all of them if none is named.
+    /// Events to send. Empty: all events.
     #[serde(default)]
     events: Vec<NotificationEvent>,
 }
 
 impl Place {
-    /// Reads a list of places in JSON.
+    /// Parses a JSON list of receivers.
     fn read(text: &str) -> anyhow::Result<Vec<Self>> {
         let places: Vec<Self> = serde_json::from_str(text).context(
             r#"is not of the form [{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]"#,
@@ -43,7 +43,7 @@ impl Place {
         self.events.is_empty() || self.events.contains(&event)
     }
 
-    /// Where to send, and what to sign with.
+    /// Returns the URL and the signing secret.
     pub(super) fn address(&self) -> Result<(String, Option<Secret>), String> {
         let secret = self.secret.as_ref();
         let secret = secret.map(|secret| Secret::read(secret.as_bytes()));
@@ -52,13 +52,13 @@ impl Place {
     }
 }
 
-/// What a file has.
+/// Content of a file, or the error of reading it.
 type Found = Result<String, ErrorKind>;
 
-/// The places in a file, which is read anew for each use: a mounted Secret changes while we run.
+/// Receivers in a file. The file is read for each use, because a mounted Secret changes while the operator runs.
 pub(super) struct Places {
     file: Option<PathBuf>,
-    /// What was found last, and the places that were understood last.
+    /// Last content of the file, and the last valid receivers.
     last: Mutex<(Option<Found>, Vec<Place>)>,
 }
 
@@ -68,8 +68,8 @@ impl Places {
         Self { file, last }
     }
 
-    /// The places as the file has them now; none without it. What cannot be understood is told by the log,
-    /// and the places before it stay.
+    /// Returns the receivers that are now in the file, or none if it is missing. If it is invalid, logs an error and keeps the
+    /// previous receivers.
     pub(super) fn now(&self) -> Vec<Place> {
         let Some(file) = &self.file else {
             return Vec::new();
@@ -96,7 +96,7 @@ impl Places {
     }
 }
 
-/// Reads an address. What is wrong with it is told without it: it may be a secret.
+/// Parses a URL. The error does not contain the URL, which may be a secret.
 pub(super) fn address(url: &str) -> Result<Url, String> {
     let wrong = "the address is not of the form https://host/path";
     let url = Url::parse(url).map_err(|error| format!("{wrong}: {error}"))?;

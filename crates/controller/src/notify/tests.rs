@@ -14,11 +14,11 @@ struct Scene {
     notifier: Arc<Notifier>,
     resources: Writer<Guarded>,
     woken: UnboundedReceiver<Ref>,
-    /// What the API server was asked.
+    /// Requests to the API server.
     api: Log,
 }
 
-/// A notifier in a cluster where all Secrets hold a key `secret`.
+/// Creates a notifier in a cluster in which each Secret has a key `secret`.
 async fn scene() -> Scene {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (kube, api) = fake_api::serve(|asked| match &*asked.method {
@@ -47,7 +47,7 @@ async fn scene() -> Scene {
     }
 }
 
-/// The resource `team/web`, which tells `places`.
+/// Returns the resource `team/web` with receivers `places`.
 fn web(places: &Value) -> Terraform {
     serde_json::from_value(json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
@@ -65,7 +65,7 @@ fn who() -> Ref {
     Ref::new("web").within("team")
 }
 
-/// A status that says that something failed for `reason`.
+/// Returns a status with a failure for `reason`.
 fn failed(reason: &str) -> TerraformStatus {
     serde_json::from_value(json!({
         "state": "Failed", "message": "no",
@@ -78,7 +78,7 @@ fn failed(reason: &str) -> TerraformStatus {
 }
 
 impl Scene {
-    /// The resource tells `places` from now on.
+    /// Changes the receivers of the resource to `places`.
     fn with(&mut self, places: &Value) -> Terraform {
         let tf = web(places);
         let event = watcher::Event::Apply(DeserializeGuard(Ok(tf.clone())));
@@ -86,7 +86,7 @@ impl Scene {
         tf
     }
 
-    /// Waits until nothing is due any more, and returns how many messages were told.
+    /// Waits until no message is due. Returns the number of delivered messages.
     async fn settled(&mut self) -> usize {
         let wait = async {
             while !self.notifier.notices(&who(), None).due.is_empty() {
@@ -104,7 +104,7 @@ impl Scene {
         events.count()
     }
 
-    /// Waits for so many warnings, and returns all that the API server was told.
+    /// Waits for a number of warnings. Returns the bodies of all requests to the API server.
     async fn warned(&self, warnings: usize) -> String {
         let wait = async {
             while self.warnings() < warnings {
@@ -187,7 +187,7 @@ async fn a_corrected_address_gets_the_message_and_a_removed_one_is_not_tried_aga
     assert!(refused.lock().len() <= 2);
 }
 
-/// A place that sends its callers to `elsewhere`, and says more than a status.
+/// Starts a receiver that redirects to `elsewhere`, with a response body.
 async fn sends_on(elsewhere: &str) -> Value {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
