@@ -1,4 +1,4 @@
-//! Flags of the operator. Each can be given as an environment variable, too.
+//! Flags of the operator. Each flag can also be set by an environment variable.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, ValueEnum};
 use k8s_openapi::jiff::SignedDuration;
 
-/// Proxies reach the controller, the builder and the runner alike.
+/// Environment variables with proxy settings. The operator also sets them in builder and runner containers.
 const PROXIES: [&str; 6] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -21,7 +21,7 @@ const PROXIES: [&str; 6] = [
     "no_proxy",
 ];
 
-/// The certificates reach pods in an environment variable, which Linux allows 128 KiB
+/// Maximum size of `--ca-file`, in bytes. Pods receive the certificates in an environment variable, which Linux limits to 128 KiB
 /// (`MAX_ARG_STRLEN`, <https://man7.org/linux/man-pages/man2/execve.2.html>).
 const CA_BYTES: usize = 120 * 1024;
 
@@ -29,79 +29,78 @@ const CA_BYTES: usize = 120 * 1024;
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub(crate) struct Config {
-    /// Base image of runner images: an engine, git and the runner.
+    /// Base image of runner images, with an engine, git and the runner.
     #[arg(long, env = "ALUSTAN_BASE_IMAGE")]
     pub(crate) base_image: String,
-    /// A base image for `spec.engine`, as opentofu:1.12.6=registry.example.com/opentofu:1.12.6; may be
-    /// repeated.
+    /// Base image for `spec.engine`, for example opentofu:1.12.6=registry.example.com/opentofu:1.12.6. May be repeated.
     #[arg(long = "engine", env = "ALUSTAN_ENGINES", value_delimiter = ',')]
     pub(crate) engines: Vec<String>,
-    /// This operator's own image; the runner in it goes into images built from other bases.
+    /// Image of this operator. Its runner is added to images that are built from other base images.
     #[arg(long, env = "ALUSTAN_OPERATOR_IMAGE")]
     pub(crate) operator_image: String,
-    /// How images are built, unless a resource says otherwise (`containerRegistry.builder.kind`): `kaniko`, or
-    /// `append`, which needs no root and no builder image (docs/builder.md).
+    /// Builder of resources without `containerRegistry.builder.kind`: `kaniko`, or `append`, which needs neither root nor a builder
+    /// image (docs/builder.md).
     #[arg(long, env = "ALUSTAN_BUILDER", default_value = "kaniko", value_parser = builder_kind)]
     pub(crate) builder: BuilderKind,
-    /// The builder's image: kaniko, or one that takes the same arguments.
+    /// Image of the builder: kaniko, or an image that accepts the same arguments.
     #[arg(long, env = "ALUSTAN_BUILDER_IMAGE", default_value = KANIKO)]
     pub(crate) builder_image: String,
-    /// A further argument of the builder; may be repeated.
+    /// Additional argument of the builder. May be repeated.
     #[arg(
         long = "builder-arg",
         env = "ALUSTAN_BUILDER_ARGS",
         value_delimiter = ','
     )]
     pub(crate) builder_args: Vec<String>,
-    /// Capabilities of the builder's container.
+    /// Capabilities of the builder container.
     #[arg(long = "builder-capability", env = "ALUSTAN_BUILDER_CAPABILITIES", value_delimiter = ',',
           default_values_t = KANIKO_CAPABILITIES.map(str::to_owned))]
     pub(crate) builder_capabilities: Vec<String>,
-    /// Whether build pods have a user namespace of their own (`hostUsers: false`): root in them is nobody on
-    /// the node. The nodes must be able to (docs/builder.md).
+    /// Run build pods in a user namespace (`hostUsers: false`): root in the pod is an unprivileged user on the node. The nodes must
+    /// support user namespaces (docs/builder.md).
     #[arg(long, env = "ALUSTAN_BUILDER_USER_NAMESPACES")]
     pub(crate) builder_user_namespaces: bool,
-    /// The namespace in which all images are built, for resources whose own enforces PodSecurity restricted;
-    /// that of the resource if it is not given. Credentials of registry and repository are lent to it for the
-    /// time of a build, so that nobody but the operator should have rights there.
+    /// Namespace of all builds, for resources in namespaces that enforce PodSecurity restricted. Default: namespace of the
+    /// resource. During a build, the namespace contains copies of the credentials of the registry and the repository. Only the
+    /// operator should have access to it.
     #[arg(long, env = "ALUSTAN_BUILD_NAMESPACE")]
     pub(crate) build_namespace: Option<String>,
-    /// CPU architecture of images, and of the nodes of builds and runs, unless a resource names one (`runner.architecture`):
-    /// `amd64` or `arm64`. Default: for each resource that of its last run, and for a new one that of this operator. A change
-    /// applies nothing: the next run of each resource builds its image.
+    /// CPU architecture of images, and of the nodes of builds and runs, for resources without `runner.architecture`: `amd64` or
+    /// `arm64`. Default: architecture of the last run of the resource; for new resources, architecture of the operator. A change
+    /// starts no applies: the next run of each resource builds its image.
     #[arg(long, env = "ALUSTAN_ARCHITECTURE", value_parser = architecture)]
     pub(crate) architecture: Option<Architecture>,
-    /// A registry that is spoken to in plain http, as host:port; may be repeated.
+    /// Registry to access over plain HTTP, as host:port. May be repeated.
     #[arg(
         long = "insecure-registry",
         env = "ALUSTAN_INSECURE_REGISTRIES",
         value_delimiter = ','
     )]
     pub(crate) insecure_registries: Vec<String>,
-    /// A file with certificates (PEM) to trust besides the usual ones.
+    /// File with CA certificates (PEM) to trust in addition to the default ones.
     #[arg(long, env = "ALUSTAN_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Whether an image may be built from a Dockerfile of its repository (`containerRegistry.dockerfile`):
-    /// its commands run as root in the build pod, beside the credentials that push.
+    /// Allow builds from a Dockerfile of the repository (`containerRegistry.dockerfile`). Its commands run as root in the build
+    /// pod, next to the credentials for pushes.
     #[arg(long, env = "ALUSTAN_ALLOW_DOCKERFILES")]
     pub(crate) allow_dockerfiles: bool,
-    /// A registry, or a part of its repositories (`registry.example.com/team`), that resources may use
-    /// by the operator's own identity in a cloud (`containerRegistry.provider`); may be repeated.
+    /// Registry, or prefix of its repositories (`registry.example.com/team`), that resources may access with the cloud identity of
+    /// the operator (`containerRegistry.provider`). May be repeated.
     #[arg(
         long = "identity-registry",
         env = "ALUSTAN_IDENTITY_REGISTRIES",
         value_delimiter = ','
     )]
     pub(crate) identity_registries: Vec<String>,
-    /// Where repositories and contexts are cached.
+    /// Cache directory of repositories and contexts.
     #[arg(long, env = "ALUSTAN_CACHE_DIR", default_value = "/var/cache/alustan")]
     pub(crate) cache_dir: PathBuf,
-    /// How many MiB all cached repositories may have together; the longest unused make room. The
-    /// volume needs 2 GiB more, for contexts and for what arrives.
+    /// Maximum total size of cached repositories, in MiB. The least recently used repositories are evicted. The volume needs 2 GiB
+    /// more, for contexts and for incoming data.
     #[arg(long, env = "ALUSTAN_GIT_CACHE_MIB", default_value_t = 3072, value_parser = clap::value_parser!(u64).range(64..1 << 24))]
     pub(crate) git_cache_mib: u64,
-    /// A namespace to watch and act in; may be repeated. Without any, all are watched. With some, Roles in
-    /// them are enough, and they are not labelled alustan.io/holds-state.
+    /// Namespace to watch and act in. May be repeated. Default: all namespaces. With this flag, Roles in the namespaces suffice,
+    /// and the namespaces are not labelled alustan.io/holds-state.
     #[arg(
         long,
         env = "ALUSTAN_WATCH_NAMESPACES",
@@ -109,8 +108,7 @@ pub(crate) struct Config {
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub(crate) watch_namespaces: Vec<String>,
-    /// Whether a resource may refer to objects in other namespaces than its own: to outputs of others,
-    /// to what it depends on and waits for.
+    /// Allow references to objects in other namespaces: outputs, dependencies, and objects to wait for.
     #[arg(long, env = "ALUSTAN_ALLOW_CROSS_NAMESPACE_REFS")]
     pub(crate) allow_cross_namespace_refs: bool,
     /// Maximum number of concurrent runs of all resources. A build for a run counts as one. Drift checks take at most half of them.
@@ -120,8 +118,8 @@ pub(crate) struct Config {
     /// --max-concurrent-runs is reserved for namespaces without a run.
     #[arg(long, env = "ALUSTAN_MAX_RUNS_PER_NAMESPACE", default_value_t = 0)]
     pub(crate) max_runs_per_namespace: usize,
-    /// How long the pod of a run or a build may wait for a node (`20m`, `1h`), before its Job is deleted and made anew:
-    /// longer than the cluster takes to make one.
+    /// Maximum time that the pod of a run or build may wait for a node (`20m`, `1h`). After that, its Job is deleted and created
+    /// again. Must be longer than the cluster takes to add a node.
     #[arg(
         long,
         env = "ALUSTAN_SCHEDULING_TIMEOUT",
@@ -129,78 +127,75 @@ pub(crate) struct Config {
         value_parser = timeout
     )]
     pub(crate) scheduling_timeout: SignedDuration,
-    /// Maximum of `spec.timeouts` (`12h`). Longer ones count as this: a run that hangs holds a slot until its time limit.
+    /// Maximum of `spec.timeouts` (`12h`). Longer values are reduced to it: a run that hangs holds a slot until its time limit.
     #[arg(long, env = "ALUSTAN_MAX_TIMEOUT", default_value = "24h", value_parser = timeout)]
     pub(crate) max_timeout: SignedDuration,
-    /// The Lease in the operator's namespace by which one of several replicas acts. Operators of different
-    /// namespaces that share one of their own need different ones.
+    /// Name of the Lease for leader election, in the namespace of the operator. Operators that share a namespace but watch
+    /// different namespaces need different Leases.
     #[arg(long, env = "ALUSTAN_LEASE", default_value = "alustan")]
     pub(crate) lease: String,
-    /// The name of this pod. Of several replicas one acts, as long as it holds the Lease; by its pod's name
-    /// a process that was started again knows its own.
+    /// Name of this pod. Of several replicas, only the holder of the Lease acts. By the name of its pod, a restarted process
+    /// recognizes the Lease of the process before it.
     #[arg(long, env = "ALUSTAN_POD_NAME")]
     pub(crate) pod_name: Option<String>,
-    /// The address of this pod, at which other replicas reach --listen: they hand on what is told at
-    /// their /hooks to the one that acts.
+    /// IP address of this pod, at which other replicas reach --listen. Replicas that do not lead forward requests to /hooks to the
+    /// leader.
     #[arg(long, env = "ALUSTAN_POD_IP")]
     pub(crate) pod_ip: Option<IpAddr>,
-    /// Where probes, `/version` and `/metrics` are answered. `[::]` is every address of IPv6 and IPv4, or of IPv4 alone on a node
+    /// Listen address of probes, `/version` and `/metrics`. `[::]` is all addresses of IPv6 and IPv4, or of IPv4 only on a node
     /// without IPv6.
     #[arg(long, env = "ALUSTAN_LISTEN", default_value = "[::]:8080")]
     pub(crate) listen: SocketAddr,
-    /// A file, mostly in a mounted Secret, with places that are told of every resource, as a list in JSON:
-    /// `[{"url": "https://…", "secret": "whsec_…", "events": ["Failed"]}]`. It is followed while the
-    /// operator runs, and need not be there.
+    /// File with the receivers of notifications about all resources, usually in a mounted Secret, as a JSON list: `[{"url":
+    /// "https://…", "secret": "whsec_…", "events": ["Failed"]}]`. The file may be missing. Changes apply without a restart.
     #[arg(long, env = "ALUSTAN_NOTIFICATIONS")]
     pub(crate) notifications: Option<PathBuf>,
-    /// A folder, mostly the mounted ConfigMap alustan-allowed, with what resources may use: files named
-    /// registries, repositories, builders, serviceAccounts, approval and destroy. What has no file is not
-    /// limited. It is followed while the operator runs, and need not be there.
+    /// Directory with allow lists for resources, usually the mounted ConfigMap alustan-allowed: files named registries,
+    /// repositories, builders, serviceAccounts, approval and destroy. A missing file sets no limit. The directory may be missing.
+    /// Changes apply without a restart.
     #[arg(long, env = "ALUSTAN_ALLOWED")]
     pub(crate) allowed: Option<PathBuf>,
-    /// A folder, mostly a mounted Secret, with the secrets that those who send to /hooks sign with: one in
-    /// each file, all of them accepted, so that a new one may come before the old one goes. Without it,
-    /// /hooks takes nothing.
+    /// Directory with the secrets that sign requests to /hooks, usually a mounted Secret, with one secret per file. All secrets are
+    /// accepted, so that a new one can be added before the old one is removed. Without this flag, /hooks refuses all requests.
     #[arg(long, env = "ALUSTAN_HOOK_SECRETS")]
     pub(crate) hook_secrets: Option<PathBuf>,
-    /// Who says when to look at a resource: the operator's own watches, or metacontroller by POST /sync.
+    /// Trigger of reconciles: watches of the operator, or metacontroller by POST /sync.
     #[arg(long, env = "ALUSTAN_DRIVER", value_enum, default_value_t = Driver::Native)]
     pub(crate) driver: Driver,
     #[command(flatten)]
     pub(crate) sync: SyncFlags,
-    /// error, info or debug; or a filter such as `info,kube=debug`.
+    /// Log level: error, info or debug, or a filter such as `info,kube=debug`.
     #[arg(long, env = "ALUSTAN_LOG_LEVEL", default_value = "info")]
     pub(crate) log_level: String,
-    /// A file with another level, which is followed while the operator runs; where there is none, or
-    /// nothing in it, --log-level counts.
+    /// File with another log level. Changes apply without a restart. If the file is missing or empty, --log-level applies.
     #[arg(long, env = "ALUSTAN_LOG_LEVEL_FILE")]
     pub(crate) log_level_file: Option<PathBuf>,
-    /// How log lines look on standard error.
+    /// Format of log lines on standard error.
     #[arg(long, env = "ALUSTAN_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
 }
 
-/// Who says when to look at a resource, and writes its status.
+/// Component that triggers reconciles and writes the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Driver {
-    /// The operator itself.
+    /// The operator.
     Native,
     /// Metacontroller.
     Metacontroller,
 }
 
-/// How metacontroller reaches the operator, and proves that it is it.
+/// Flags for requests of metacontroller and their authentication.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SyncFlags {
-    /// A folder, such as a mounted Secret: each file in it is a token that callers of /sync may give
-    /// (Authorization: Bearer). It is read anew for each call.
+    /// Directory with tokens that callers of /sync may send (Authorization: Bearer), such as a mounted Secret, with one token per
+    /// file. It is read on each request.
     #[arg(
         id = "sync_token_dir",
         long = "sync-token-dir",
         env = "ALUSTAN_SYNC_TOKEN_DIR"
     )]
     pub(crate) token_dir: Option<PathBuf>,
-    /// Where /sync is answered by TLS; without it, it is answered at --listen in plain http.
+    /// Listen address of /sync with TLS. Without this flag, /sync is available at --listen over plain HTTP.
     #[arg(
         id = "sync_listen",
         long = "sync-listen",
@@ -208,8 +203,7 @@ pub(crate) struct SyncFlags {
         requires = "sync_tls_dir"
     )]
     pub(crate) listen: Option<SocketAddr>,
-    /// A folder with tls.crt and tls.key, as a Secret of that type has them, for --sync-listen. They are
-    /// read anew when they change.
+    /// Directory with tls.crt and tls.key for --sync-listen, such as a mounted Secret of that type. Changed files are reloaded.
     #[arg(
         id = "sync_tls_dir",
         long = "sync-tls-dir",
@@ -217,7 +211,7 @@ pub(crate) struct SyncFlags {
         requires = "sync_listen"
     )]
     pub(crate) tls_dir: Option<PathBuf>,
-    /// A file with certificates (PEM): callers at --sync-listen must have one signed by one of these.
+    /// File with CA certificates (PEM). Callers at --sync-listen must present a certificate that one of these CAs signed.
     #[arg(
         id = "sync_client_ca_file",
         long = "sync-client-ca-file",
@@ -227,17 +221,20 @@ pub(crate) struct SyncFlags {
     pub(crate) client_ca_file: Option<PathBuf>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl Config {
-    /// Nobody is told of the resources who does not prove who they are.
+    /// Checks that metacontroller has a way to authenticate.
+    ///
+    /// # Errors
+    /// If `--driver=metacontroller` has neither `--sync-token-dir` nor `--sync-client-ca-file`.
     pub(crate) fn check(&self) -> Result<()> {
         let proof = self.sync.token_dir.is_some() || self.sync.client_ca_file.is_some();
         ensure!(
@@ -248,13 +245,13 @@ impl Config {
         Ok(())
     }
 
-    /// Where other replicas reach this one.
+    /// Returns the address at which other replicas reach this one.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let port = Some(self.listen.port()).filter(|port| *port > 0);
         Some(SocketAddr::new(self.pod_ip?, port?))
     }
 
-    /// The base images for `spec.engine`.
+    /// Returns the base images for `spec.engine`.
     fn catalogue(&self) -> Result<Vec<EngineImage>> {
         let given = self.engines.iter().map(|it| it.trim());
         let engines = given
@@ -268,7 +265,7 @@ impl Config {
         Ok(engines)
     }
 
-    /// What behaviour depends on.
+    /// Returns the settings that behaviour depends on. Reads `--ca-file` and the proxy variables.
     pub(crate) fn settings(&self) -> Result<Settings> {
         let engines = self.catalogue()?;
         let ca_bundle = self
@@ -323,7 +320,7 @@ fn timeout(text: &str) -> Result<SignedDuration> {
     Ok(timeout)
 }
 
-/// Reads a kind of builder, in any case of its letters.
+/// Parses a kind of builder, case-insensitively.
 fn builder_kind(text: &str) -> Result<BuilderKind> {
     let kinds = [BuilderKind::Kaniko, BuilderKind::Append];
     let found = kinds
@@ -338,7 +335,7 @@ fn architecture(text: &str) -> Result<Architecture> {
         .with_context(|| format!("invalid architecture {text:?}: expected amd64 or arm64"))
 }
 
-/// Reads `NAME:VERSION=IMAGE`.
+/// Parses `NAME:VERSION=IMAGE`.
 fn engine_image(text: &str) -> Result<EngineImage> {
     let wrong = || {
         format!(
@@ -360,7 +357,7 @@ fn engine_image(text: &str) -> Result<EngineImage> {
     })
 }
 
-/// The first engine that is in `engines` twice.
+/// Returns the first engine that occurs twice in `engines`.
 fn given_twice(engines: &[EngineImage]) -> Option<&Engine> {
     let mut all = engines.iter().enumerate();
     let twice = all.find(|(index, one)| {
@@ -427,7 +424,7 @@ mod tests {
         ] {
             assert_eq!(parsed(flags).unwrap().watch_namespaces, ["a", "b"]);
         }
-        // Whoever names none by mistake does not act everywhere.
+        // An empty name is refused: it must not select all namespaces.
         for nothing in ["--watch-namespaces=", "--watch-namespaces=a,"] {
             assert!(parsed(&[nothing]).is_err(), "{nothing}");
         }
