@@ -1,5 +1,5 @@
-//! Evaluates expressions of tenants, each in a child process. Limits memory and time of each expression. Exceeding a
-//! limit terminates only the child process.
+//! Evaluates expressions of tenants, each in a child process with a memory and a time limit. Exceeding a limit terminates only the
+//! child process.
 
 use std::fmt::Display;
 use std::io::{Read as _, Write as _};
@@ -32,13 +32,13 @@ const STACK_MIB: u64 = 64;
 /// of the container. The kernel may kill the whole container if it exceeds the limit.
 const AT_ONCE: usize = 2;
 
-/// Maximum CPU time of a child process, in seconds. An expression that reads its object ends by itself before it.
+/// Maximum CPU time of a child process, in seconds. An expression that reads its object reaches its own time limit first.
 const CPU_SECONDS: u64 = 5;
 
-/// Maximum time of a child process, which may have to wait for a CPU.
+/// Maximum run time of a child process, including its wait for a CPU.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Maximum size of a request, in bytes of JSON. An object has 1.5 MiB at most.
+/// Maximum size of a request, in bytes of JSON. An object has at most 1.5 MiB.
 const LARGEST_REQUEST: u64 = 16 << 20;
 
 /// Maximum size of a result, in bytes of JSON.
@@ -46,14 +46,14 @@ const LARGEST_RESULT: u64 = 1 << 20;
 
 /// Evaluates expressions in child processes.
 pub(crate) struct Evaluator {
-    /// The operator's own program.
+    /// Executable of the operator.
     program: PathBuf,
-    /// Limits child processes; namespaces take turns.
+    /// Limits concurrent child processes, with fairness between namespaces.
     turns: Arc<Turns>,
 }
 
 impl Evaluator {
-    /// Child processes run `program`, the operator's own.
+    /// Creates an evaluator whose child processes run `program`, the executable of the operator.
     pub(crate) fn new(program: PathBuf) -> Self {
         Self {
             program,
@@ -61,7 +61,7 @@ impl Evaluator {
         }
     }
 
-    /// What `expression` of a resource in `namespace` gives for `object`.
+    /// Evaluates `expression` of a resource in `namespace` for `object`.
     pub(crate) async fn evaluate(
         &self,
         namespace: &str,
@@ -89,7 +89,7 @@ async fn run(mut command: Command, request: &[u8]) -> Result<Value, Nothing> {
 
 async fn exchange(mut child: Child, request: &[u8]) -> Result<Value, Nothing> {
     if let Some(mut stdin) = child.stdin.take() {
-        // A process that ends before it has read everything tells why by its status.
+        // A process that ends before it has read the whole request reports the cause in its exit status.
         let _ = stdin.write_all(request).await;
     }
     let mut result = Vec::new();
@@ -126,8 +126,8 @@ fn unknown(error: &impl Display) -> Nothing {
     Nothing::Unknown(error.to_string())
 }
 
-/// Runs the child process: evaluates the request on standard input, a JSON list of expression and
-/// object, and writes the result to standard output as JSON.
+/// Runs the child process: evaluates the request on standard input, a JSON list of expression and object, and writes the result to
+/// standard output as JSON.
 pub(crate) fn evaluate_request() -> Result<()> {
     let limit = |most| Rlimit {
         current: Some(most),

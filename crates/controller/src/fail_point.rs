@@ -1,12 +1,11 @@
-//! Where the operator ends itself, for tests of what it leaves behind. Only builds for development
-//! do so; in a release nothing of it is there.
+//! Terminates the operator at a chosen step, to test recovery from a crash. Has an effect in development builds only.
 
 #[cfg(not(debug_assertions))]
 pub(crate) use released::FailPoint;
 #[cfg(debug_assertions)]
 pub(crate) use under_test::FailPoint;
 
-/// On which side of a step.
+/// Side of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     Before,
@@ -22,18 +21,21 @@ mod under_test {
     use super::Moment;
     use crate::step_name::object_name;
 
-    /// Names the step: `Before:CreateJob`, or `After:CreateJob:web-apply`, the first whose subject
-    /// begins so.
+    /// Environment variable with the step: `Before:CreateJob`, or `After:CreateJob:web-apply` for the first step whose subject has
+    /// this prefix.
     const VARIABLE: &str = "ALUSTAN_DIE_AT";
 
-    /// The step at which to end, if there is any.
+    /// Step at which the process is killed, if any.
     #[derive(Default)]
     pub(crate) struct FailPoint {
         at: Option<(Moment, StepKind, String)>,
     }
 
     impl FailPoint {
-        /// As the environment says.
+        /// Reads the step from the environment.
+        ///
+        /// # Errors
+        /// If the variable is malformed or the step is unknown.
         pub(crate) fn from_environment() -> Result<Self> {
             let Ok(text) = std::env::var(VARIABLE) else {
                 return Ok(Self::default());
@@ -44,12 +46,12 @@ mod under_test {
             })
         }
 
-        /// Ends this process without warning, if this is the step.
+        /// Kills this process if `step` is the chosen one.
         pub(crate) fn reached(&self, moment: Moment, step: &Step) {
             self.end_at(moment, step.kind(), || subject(step));
         }
 
-        /// The same for the step that applies `object`.
+        /// Kills this process if the chosen step is the one that applies `object`.
         pub(crate) fn reached_object(&self, moment: Moment, object: &Object) {
             self.end_at(moment, StepKind::Ensure, || object_name(object));
         }
@@ -65,8 +67,8 @@ mod under_test {
         }
     }
 
-    /// What tells `step` from others of its kind: the name of what it writes, or the phase that it
-    /// swaps in.
+    /// Returns the subject of `step`, which distinguishes it from other steps of its kind: the name of the written object, or the
+    /// phase that it swaps in.
     fn subject(step: &Step) -> String {
         match step {
             Step::Ensure(object) => object_name(object),
@@ -107,20 +109,20 @@ mod released {
 
     use super::Moment;
 
-    /// There is none in a release.
+    /// Placeholder in release builds.
     #[derive(Default)]
     pub(crate) struct FailPoint;
 
     impl FailPoint {
-        /// Nothing is read.
+        /// Reads nothing.
         pub(crate) fn from_environment() -> anyhow::Result<Self> {
             Ok(Self)
         }
 
-        /// Goes on.
+        /// Does nothing.
         pub(crate) fn reached(&self, _: Moment, _: &Step) {}
 
-        /// Goes on.
+        /// Does nothing.
         pub(crate) fn reached_object(&self, _: Moment, _: &Object) {}
     }
 }

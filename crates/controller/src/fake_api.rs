@@ -1,4 +1,4 @@
-//! An API server for tests, which remembers what it was asked.
+//! API server for tests. Records its requests.
 
 use std::sync::Arc;
 
@@ -11,31 +11,31 @@ use kube::{Client, Config};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// A request.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) method: String,
     pub(crate) uri: String,
-    /// The type of its body.
+    /// Content type of the body.
     pub(crate) kind: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
-/// What was asked so far.
+/// Requests recorded so far.
 pub(crate) type Log = Arc<Mutex<Vec<Asked>>>;
 
-/// The answer to a request: its status and its body.
+/// Response to a request: status code and body.
 type Answer = (u16, Value);
 
-/// A client of a server that answers as `answer` says.
+/// Starts a server whose responses come from `answer`. Returns its client and its log.
 pub(crate) async fn serve(answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Client, Log) {
     let (url, seen) = address(answer).await;
     let client = Client::try_from(Config::new(url.parse().unwrap())).unwrap();
     (client, seen)
 }
 
-/// The address of such a server.
+/// Starts a server whose responses come from `answer`. Returns its URL and its log.
 pub(crate) async fn address(
     answer: impl FnMut(&Asked) -> Answer + Send + 'static,
 ) -> (String, Log) {
@@ -74,12 +74,12 @@ async fn read(request: Request) -> Asked {
     }
 }
 
-/// A list of `items`.
+/// Returns a list of `items`.
 pub(crate) fn list(items: &[Value]) -> Answer {
     (200, json!({"metadata": {}, "items": items}))
 }
 
-/// That somebody may not do this.
+/// Returns a response with status 403.
 pub(crate) fn forbidden() -> Answer {
     let status = json!({
         "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no",
@@ -87,7 +87,7 @@ pub(crate) fn forbidden() -> Answer {
     (403, status)
 }
 
-/// That something does not exist.
+/// Returns a response with status 404.
 pub(crate) fn not_found() -> Answer {
     let status = json!({
         "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "gone",

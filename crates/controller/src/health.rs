@@ -1,4 +1,4 @@
-//! Health of the operator: whether its loop turns, and whether its watches have listed everything.
+//! Health of the operator. Live: its loop iterates. Ready: its watches have listed all objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use tracing::warn;
 use crate::leader::{Leader, Role};
 use crate::resource::Ref;
 
-/// A loop that did not turn for this long is stuck: it turns every ten seconds at least.
+/// Maximum time between two iterations of the loop. The loop iterates at least every ten seconds.
 pub(crate) const STUCK: Duration = Duration::from_mins(1);
 
-/// A look that goes on for this long hangs.
+/// Maximum duration of a reconcile. A longer one hangs.
 pub(crate) const HUNG: Duration = Duration::from_mins(10);
 
-/// Whether the operator is well.
+/// Health of the operator, shared by its clones.
 #[derive(Clone)]
 pub(crate) struct Health(Arc<Inner>);
 
@@ -35,7 +35,7 @@ pub(crate) struct Loop {
     next: u64,
 }
 
-/// A look that goes on, until it is dropped.
+/// Guard of an active reconcile. The reconcile ends when the guard is dropped.
 pub(crate) struct Looking {
     health: Health,
     number: u64,
@@ -48,7 +48,7 @@ impl Drop for Looking {
 }
 
 impl Health {
-    /// Alive, not yet ready; `leader` knows what part it takes.
+    /// Creates the health of a live operator that is not ready. `leader` provides its role.
     pub(crate) fn new(leader: Leader) -> Self {
         Self(Arc::new(Inner {
             leader,
@@ -65,17 +65,17 @@ impl Health {
         self.0.loops.lock()
     }
 
-    /// The watches have listed everything.
+    /// Records that the watches have listed all objects.
     pub(crate) fn set_ready(&self) {
         self.0.warm.store(true, Ordering::Release);
     }
 
-    /// The loop turned.
+    /// Records an iteration of the loop.
     pub(crate) fn turn(&self) {
         self.lock().turned = Instant::now();
     }
 
-    /// A look at `who` begins.
+    /// Records the start of a reconcile of `who`.
     pub(crate) fn look(&self, who: &Ref) -> Looking {
         let mut state = self.lock();
         let number = state.next;
@@ -87,7 +87,10 @@ impl Health {
         }
     }
 
-    /// Whether it is alive, and why or why not.
+    /// Returns the state of the loop if the operator is live.
+    ///
+    /// # Errors
+    /// The cause if the operator is not live.
     pub(crate) fn live(&self) -> Result<String, String> {
         let state = self.lock();
         let turned = state.turned.elapsed();
@@ -95,14 +98,14 @@ impl Health {
         if turned >= STUCK {
             return Err(format!("the loop has not turned for {age} s"));
         }
-        // Numbers grow with time: the first is the oldest.
+        // Numbers increase with time: the first is the oldest.
         let Some((began, who)) = state.looks.values().next() else {
             return Ok(format!("the loop turned {age} s ago; no look goes on"));
         };
         let oldest = began.elapsed();
         let (many, seconds) = (state.looks.len(), oldest.as_secs());
         if oldest >= HUNG {
-            // Callers of the probe may lack permission to list resources.
+            // Callers of the probe may lack permission to list resources: only the log names the resource.
             warn!(resource = %who, seconds, "reconcile hangs");
             return Err(format!("a reconcile hangs for {seconds} s: see the log"));
         }
@@ -111,7 +114,7 @@ impl Health {
         ))
     }
 
-    /// Whether the watches have listed everything.
+    /// Returns whether the watches have listed all objects.
     pub(crate) fn is_ready(&self) -> bool {
         self.0.warm.load(Ordering::Acquire)
     }

@@ -1,6 +1,5 @@
-//! Log lines on standard error, and their level, which can be changed while the operator runs: it is
-//! read from a file, which a `ConfigMap` brings into the pod. Who may change that is for the cluster's
-//! own rights to say; an endpoint would need credentials of its own, and a signal a shell in the pod.
+//! Logs to standard error. The log level is reloaded from a file, which is mounted from a `ConfigMap`. RBAC of the cluster controls
+//! changes of the level; an endpoint would need its own credentials, and a signal a shell in the pod.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,23 +11,26 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{Config, LogFormat};
 
-/// How often the file is read. Kubelet brings a changed `ConfigMap` within a minute or so.
+/// Interval between reads of the file. The kubelet updates a mounted `ConfigMap` within about a minute.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Lets lines pass by another filter.
+/// Replaces the filter of log lines.
 type Set = Box<dyn Fn(EnvFilter) -> Result<()> + Send>;
 
-/// The level, and where another one may come from.
+/// Log level, and the file that overrides it.
 pub(crate) struct Level {
-    /// `--log-level`.
+    /// Value of `--log-level`.
     given: String,
     file: Option<PathBuf>,
-    /// What was wanted last, whether it could be meant or not.
+    /// Level requested last, valid or not.
     last: String,
     set: Set,
 }
 
-/// Logs go to standard error from now on.
+/// Starts logging to standard error.
+///
+/// # Errors
+/// If `--log-level` is invalid.
 pub(crate) fn start(config: &Config) -> Result<Level> {
     let given = &config.log_level;
     let filter = EnvFilter::try_new(given)
@@ -59,7 +61,7 @@ pub(crate) fn start(config: &Config) -> Result<Level> {
 }
 
 impl Level {
-    /// Follows the file, if there is to be one.
+    /// Applies changes of the file, if one is configured.
     pub(crate) async fn follow(mut self) {
         let Some(file) = self.file.clone() else {
             return;
@@ -71,7 +73,7 @@ impl Level {
         }
     }
 
-    /// Takes what `file` says; `--log-level` where there is none, or nothing in it.
+    /// Applies the level in `file`, or `--log-level` if the file is missing or empty.
     fn look(&mut self, file: &Path) {
         let wanted = match std::fs::read_to_string(file) {
             Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),

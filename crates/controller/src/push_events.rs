@@ -1,4 +1,4 @@
-//! Pushes that senders told of: who follows what moved is asked about at once.
+//! Polls the repositories of affected resources immediately after a push.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::http::{Push, Pushed};
 use crate::remote::queries;
 use crate::resource::Ref;
 
-/// Handles pushes until nobody sends any more.
+/// Handles pushes until all senders are dropped.
 pub(crate) async fn follow(cx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>) {
     while let Some((push, told)) = pushes.recv().await {
         let who = concerned(&cx, &push);
@@ -25,7 +25,7 @@ pub(crate) async fn follow(cx: Arc<Context>, mut pushes: mpsc::Receiver<Pushed>)
             resources = who.len(),
             "a push"
         );
-        // The sender may not wait any more.
+        // The sender may have timed out.
         let _ = told.send(who.len());
     }
 }

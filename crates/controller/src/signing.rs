@@ -1,5 +1,5 @@
-//! Signs run records and pins. They are Secrets in the namespaces of tenants: whoever may edit Secrets there must not be able to forge
-//! an approval, an image or a ServiceAccount. The signing key is in the operator's own namespace.
+//! Signs run records and pins, which are Secrets in the namespaces of tenants. A user with permission to edit Secrets there must
+//! not be able to forge an approval, an image or a ServiceAccount. The signing key is in the namespace of the operator.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ use crate::write_through_cache::WriteThroughCache;
 
 /// Size of a signing key, in bytes.
 const KEY_SIZE: usize = 32;
-/// Entry of the key's Secret with the key.
+/// Entry with the signing key in its Secret.
 const KEY: &str = "key";
-/// Entry of the key's Secret that exists once all Secrets are signed.
+/// Entry in the Secret of the signing key that exists once all Secrets are signed.
 const ALL_SIGNED: &str = "all-signed";
 /// Concurrent writes while existing Secrets are signed.
 const CONCURRENCY: usize = 16;
@@ -40,20 +40,20 @@ pub(crate) type Data = BTreeMap<String, ByteString>;
 
 /// Signs and verifies entries of run records and pins.
 ///
-/// A new signing key trusts the Secrets that exist: those of an operator without signatures, and those of an operator whose key was
-/// deleted with its namespace. It signs all of them once; from then on, Secrets without a valid signature are refused.
+/// A new signing key trusts existing Secrets: those of an operator without signatures, and those of an operator whose key was
+/// deleted with its namespace. The signer signs all of them once; from then on, it refuses Secrets without a valid signature.
 pub(crate) struct Signer {
     key: Vec<u8>,
-    /// Name of the Secret with the key, in the operator's namespace.
+    /// Name of the Secret with the key, in the namespace of the operator.
     secret: String,
     trusts_existing: AtomicBool,
 }
 
 impl Signer {
-    /// Reads the key from Secret `name` of the client's namespace. Creates it if there is none.
+    /// Reads the key from Secret `name` in the namespace of the client. Creates the Secret if it does not exist.
     ///
     /// # Errors
-    /// If the Secret cannot be read or created, or holds no key.
+    /// If the Secret cannot be read or created, or has no key.
     pub(crate) async fn load(client: &Client, name: &str) -> Result<Self> {
         let api: Api<Secret> = Api::default_namespaced(client.clone());
         let found = match call("read the signing key", api.get_opt(name)).await? {
@@ -73,7 +73,7 @@ impl Signer {
         })
     }
 
-    /// A signer that refuses Secrets without a signature.
+    /// Creates a signer that refuses Secrets without a signature.
     pub(crate) fn new(secret: &str, key: &[u8]) -> Self {
         Self {
             key: key.to_vec(),
@@ -124,7 +124,7 @@ impl Signer {
         })
     }
 
-    /// Signs the Secrets that exist, if this key has not signed them yet. Waits until this replica may write.
+    /// Signs existing Secrets if this key has not signed them yet. Retries until all are signed, because only the leader may write.
     pub(crate) async fn sign_existing(&self, client: &Client, secrets: &WriteThroughCache<Secret>) {
         while self.trusts_existing.load(Ordering::Relaxed) {
             match self.try_sign_existing(client, secrets).await {
@@ -167,7 +167,7 @@ impl Signer {
             .map(drop)
     }
 
-    /// Signs an existing Secret. One that the API server refuses to change stays without a signature.
+    /// Signs an existing Secret. A Secret that the API server refuses to change stays unsigned.
     async fn sign_one(&self, client: &Client, mut secret: Secret) -> Result<(), Error> {
         let name = secret.name_any();
         let api: Api<Secret> =
@@ -199,7 +199,7 @@ impl Signer {
         Err(Error::Conflict)
     }
 
-    /// Changes of the entries `data` of an existing Secret that sign it. `None` removes an entry.
+    /// Returns the changes that sign an existing Secret with the entries `data`. `None` removes an entry.
     fn signatures_of_existing(
         &self,
         uid: &str,
@@ -222,7 +222,7 @@ impl Signer {
     }
 }
 
-/// The uid of the resource of a run record or pin.
+/// Returns the uid of the resource of a run record or pin.
 fn uid(secret: &Secret) -> Option<&str> {
     let component = secret.labels().get(labels::COMPONENT)?;
     [Component::Record, Component::Pin]
@@ -231,7 +231,7 @@ fn uid(secret: &Secret) -> Option<&str> {
         .then(|| secret.labels().get(labels::UID).map(String::as_str))?
 }
 
-/// Creates the Secret with a new key, or reads the one that another replica has created meanwhile.
+/// Creates the Secret with a new key, or reads the Secret that another replica has created first.
 async fn create(api: &Api<Secret>, name: &str) -> Result<Secret> {
     let mut fresh = [0_u8; KEY_SIZE];
     SystemRandom::new()

@@ -1,5 +1,5 @@
-//! One look at a resource because metacontroller asks. What it sends names the resource and nothing
-//! more: what is done depends on what the API server has of it.
+//! Reconciles a resource on request of metacontroller. The request only identifies the resource. Decisions depend on the object in
+//! the API server.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -20,23 +20,24 @@ use crate::reconcile::{forget, look, pause, signed};
 use crate::resource::{Guarded, Ref};
 use crate::watch::mapping::{LISTS, is_watched};
 
-/// Metacontroller gives up after 10 s
-/// (<https://metacontroller.github.io/metacontroller/api/hook.html#webhook>). A look takes some
-/// milliseconds; one that is held up goes on, and is not waited for.
+/// Maximum time that a request waits for its reconcile. Metacontroller times out after 10 s
+/// (<https://metacontroller.github.io/metacontroller/api/hook.html#webhook>). A reconcile takes milliseconds; a delayed one
+/// continues in the background.
 const LONGEST: Duration = Duration::from_secs(6);
 
 /// Reconciles resources on requests of metacontroller.
 #[derive(Default)]
 pub(crate) struct Syncs {
-    /// The namespaces that are watched, where it is not all of them.
+    /// Watched namespaces. Empty: all namespaces.
     namespaces: Vec<String>,
     context: OnceLock<Arc<Context>>,
-    /// Who is being looked at: never twice at a time.
+    /// Resources with an active reconcile. Each has at most one.
     busy: Mutex<HashSet<Ref>>,
 }
 
 impl Syncs {
-    /// In `namespaces`, or, without any, everywhere. Nobody is looked at before [`Self::begin`].
+    /// Creates the handler for resources in `namespaces`, or in all namespaces if that is empty. Reconciles start after
+    /// [`Self::begin`].
     pub(crate) fn new(namespaces: Vec<String>) -> Self {
         Self {
             namespaces,
@@ -44,16 +45,17 @@ impl Syncs {
         }
     }
 
-    /// From now on resources are looked at.
+    /// Enables reconciles.
     pub(crate) fn begin(&self, cx: Arc<Context>) {
-        // Once in the life of a process.
+        // Called once per process.
         let _ = self.context.set(cx);
     }
 
     /// Reconciles the resource in `asked`. The reconcile continues if the caller disconnects.
     ///
     /// # Errors
-    /// Why nobody looks at it: 422 where nobody ever will, 429 where it is to be asked again.
+    /// Status 422 if the namespace is not watched, 429 if the caller must retry, 500 if the reconcile panics, 502 if the resource
+    /// cannot be read.
     pub(crate) async fn sync(self: Arc<Self>, asked: Asked) -> Result<Answer, Refusal> {
         if !is_watched(&self.namespaces, &asked.namespace) {
             let message = format!(
@@ -90,19 +92,19 @@ fn has_listed(cx: &Context) -> bool {
     *cx.mirrors.listed.borrow() >= LISTS
 }
 
-/// Metacontroller asks again after a while, and writes no event.
+/// Returns a refusal that metacontroller retries after a delay, without an event.
 fn again(reason: &'static str, why: &str) -> Refusal {
     Refusal::new(429, reason, format!("{why}; ask again"))
 }
 
-/// The right to look at a resource.
+/// Exclusive right to reconcile a resource.
 struct Turn {
     of: Arc<Syncs>,
     who: Ref,
 }
 
 impl Turn {
-    /// `None` while somebody else has it.
+    /// Returns `None` while another request has the right.
     fn take(of: Arc<Syncs>, who: Ref) -> Option<Self> {
         let mut busy = of.busy.lock();
         let free = busy.insert(who.clone());
@@ -125,7 +127,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     let unchanged = Answer::unchanged(&asked);
     let same = |it: &Guarded| it.uid().as_deref() == Some(&*asked.uid);
     let Some(mut object) = found.filter(same) else {
-        // A resource of the same name that was made since is asked about by itself.
+        // A newer resource with the same name has its own requests.
         debug!(resource = %who, "gone");
         return Ok(Answer {
             finalized: asked.finalizing,
@@ -133,7 +135,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
         });
     };
     if asked.finalizing && object.meta().deletion_timestamp.is_none() {
-        // It left the selector of the CompositeController, and is somebody else's.
+        // The resource no longer matches the selector of the CompositeController: another controller owns it.
         forget(cx, who);
         return Ok(Answer {
             finalized: true,
@@ -143,7 +145,7 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
     let released = !object.finalizers().iter().any(|name| name == FINALIZER);
     object.managed_fields_mut().retain(sets_approval);
     let pace = match Box::pin(look(&object, cx)).await {
-        // An answer that comes wakes, but not metacontroller.
+        // A pending answer wakes the native driver, but not metacontroller.
         Ok(_) if cx.answers.is_asking(who) => Pace::AtWork,
         Ok(looked) => looked.pace,
         Err(error) => failed(cx, who, &error),
@@ -153,14 +155,14 @@ async fn looked(cx: &Arc<Context>, who: &Ref, asked: Asked) -> Result<Answer, Re
         finalized: asked.finalizing && released,
         ..unchanged
     };
-    // The API server takes no other status for one that nobody can read.
+    // The API server accepts no status for a resource that cannot be read.
     Ok(match object.0 {
         Ok(tf) => saying(answer, cx.memory.status(who).or(tf.status)),
         Err(_) => answer,
     })
 }
 
-/// What cannot pass by itself is shown to people: metacontroller writes an event of it.
+/// Returns the refusal of a resource that cannot be read. For permanent errors metacontroller writes an event.
 fn unread(error: &Error) -> Refusal {
     match error.reason() {
         reason @ "ApiUnavailable" => again(reason, &error.chain()),
@@ -175,7 +177,7 @@ fn saying(answer: Answer, status: Option<TerraformStatus>) -> Answer {
     }
 }
 
-/// How to ask about one after a look that failed: what stands in the way is in its status.
+/// Returns the pace after a failed reconcile. The status of the resource has the cause.
 fn failed(cx: &Context, who: &Ref, error: &Error) -> Pace {
     if error.is_conflict() {
         debug!(resource = %who, "the record changed meanwhile");

@@ -1,5 +1,5 @@
-//! A resource whose spec or status is not what its type says: while it lives a person is told, and
-//! once it is deleted its metadata and its pin suffice (rule 13).
+//! Resources whose spec or status does not match the schema. While such a resource exists, an event reports it. Once it is deleted,
+//! its metadata and its pin suffice (rule 13).
 
 use alustan_api::Terraform;
 use alustan_api::report::{Failure, FailureClass};
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::observe::pin;
 
-/// All that can be said of one that is not deleted.
+/// Returns the event of an unreadable resource that is not deleted.
 pub(crate) fn event(error: &str) -> Event {
     Event {
         warning: true,
@@ -27,7 +27,7 @@ pub(crate) fn event(error: &str) -> Event {
     }
 }
 
-/// What keeps a deleted one from being destroyed by its spec, where its pin is gone, too.
+/// Returns the failure of a deleted, unreadable resource without a pin, which cannot be destroyed.
 pub(crate) fn failure(error: &str) -> Failure {
     Failure {
         class: FailureClass::User,
@@ -39,8 +39,8 @@ pub(crate) fn failure(error: &str) -> Failure {
     }
 }
 
-/// The deleted resource `invalid`, as far as it can be read, and as it was applied for the rest. Its
-/// metadata is the API server's: by an older one, a resource that was let go would be kept again.
+/// Reads the deleted resource `invalid`: readable fields from the API server, all others from the pin. The metadata comes from the
+/// API server, because older metadata could still contain a finalizer that has been removed.
 pub(crate) async fn read(
     cx: &Context,
     invalid: &InvalidObject,
@@ -53,14 +53,14 @@ pub(crate) async fn read(
     Ok(parse_leniently(metadata, &stored, pin.as_ref()))
 }
 
-/// The resources of `namespace` as they are stored.
+/// Returns an API of the resources in `namespace` without a schema.
 pub(crate) fn unread(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<Terraform>(&());
     Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
-/// Metadata and fields that the API server has of the resource with the `known` metadata; no
-/// finalizer holds one that is gone.
+/// Reads metadata and fields of the resource with the `known` metadata from the API server. If the resource no longer exists, its
+/// metadata has no finalizers.
 async fn stored(cx: &Context, known: &ObjectMeta) -> Result<(ObjectMeta, Value), Error> {
     let api = unread(&cx.client, known.namespace.as_deref().unwrap_or_default());
     let name = known.name.as_deref().unwrap_or_default();

@@ -1,27 +1,27 @@
-//! What runs here.
+//! Versions of the operator and its interfaces.
 
 use alustan_api::Terraform;
 use alustan_api::run::PROTOCOL;
 use kube::Resource;
 use serde::Serialize;
 
-/// The version of the operator and of what it speaks.
+/// Versions of the operator and its interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Version {
-    /// Of the program.
+    /// Version of the program.
     #[serde(rename = "version")]
     program: &'static str,
-    /// The commit that it was built from, where the build knew it (`ALUSTAN_COMMIT`).
+    /// Commit of the build (`ALUSTAN_COMMIT`), if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<&'static str>,
-    /// Of what controller, image and runner agree on; a new one rebuilds images.
+    /// Version of the protocol between controller, image and runner. A new version rebuilds images.
     protocol: u32,
-    /// The version of the resource.
+    /// API version of the resource.
     crd: String,
 }
 
 impl Version {
-    /// Of this process.
+    /// Returns the versions of this process.
     pub(crate) fn this() -> Self {
         Self {
             program: env!("CARGO_PKG_VERSION"),
@@ -31,7 +31,7 @@ impl Version {
         }
     }
 
-    /// The same for a metric.
+    /// Returns the versions as metric labels.
     pub(crate) fn labels(&self) -> [(&'static str, String); 4] {
         [
             ("version", self.program.to_owned()),

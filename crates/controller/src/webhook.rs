@@ -1,4 +1,4 @@
-//! Signatures by the Standard Webhooks specification
+//! Signatures according to the Standard Webhooks specification
 //! (<https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>):
 //! `v1,` and the base64 of an HMAC-SHA256 over `id.timestamp.body`.
 
@@ -7,30 +7,30 @@ use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use ring::hmac;
 
-/// The header with the id of a message: the same for every try to deliver it.
+/// Header with the id of a message. All delivery attempts have the same id.
 pub(crate) const ID: &str = "webhook-id";
-/// The header with the moment of a try, in seconds since 1970.
+/// Header with the Unix time of a delivery attempt, in seconds.
 pub(crate) const TIMESTAMP: &str = "webhook-timestamp";
-/// The header with the signatures, separated by spaces.
+/// Header with the signatures, separated by spaces.
 pub(crate) const SIGNATURE: &str = "webhook-signature";
 
-/// How far the clocks of sender and receiver may be apart.
+/// Maximum clock skew between sender and receiver.
 pub(crate) const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// A secret that sender and receiver share. No `Debug`.
+/// Secret shared by sender and receiver. Does not implement `Debug`.
 #[derive(Clone)]
 pub(crate) struct Secret {
-    /// As people copy it.
+    /// Secret as it is written, including the prefix `whsec_`.
     text: Vec<u8>,
-    /// What Standard Webhooks sign with.
+    /// Signing key according to Standard Webhooks.
     bytes: Vec<u8>,
 }
 
 impl Secret {
-    /// Reads a secret: `whsec_` and base64, or else the bytes themselves without white space around them.
+    /// Parses a secret: base64 after the prefix `whsec_`, or else raw bytes without surrounding white space.
     ///
     /// # Errors
-    /// What is wrong with it, to follow its name in a sentence.
+    /// The cause, as a phrase that follows the name of the secret.
     pub(crate) fn read(text: &[u8]) -> Result<Self, &'static str> {
         let text = text.trim_ascii();
         let bytes = match text.strip_prefix(b"whsec_") {
@@ -46,13 +46,13 @@ impl Secret {
         Ok(Self { text, bytes })
     }
 
-    /// The value of [`SIGNATURE`] for `body`, sent as `id` at `timestamp` (seconds since 1970).
+    /// Returns the value of [`SIGNATURE`] for `body`, sent as `id` at `timestamp` (Unix time in seconds).
     pub(crate) fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let tag = hmac::sign(&key(&self.bytes), &signed(id, timestamp, body));
         format!("v1,{}", STANDARD.encode(tag))
     }
 
-    /// Whether one of `signatures` is of `body`, sent as `id` at `timestamp`; in constant time.
+    /// Returns whether one of `signatures` is valid for `body`, sent as `id` at `timestamp`. Runs in constant time.
     pub(crate) fn has_signed(
         &self,
         signatures: &str,
@@ -68,12 +68,12 @@ impl Secret {
         tags.any(|tag| hmac::verify(&key, &signed, &tag).is_ok())
     }
 
-    /// Whether `tag` is the HMAC-SHA256 of `body` with the secret as it is written; in constant time.
+    /// Returns whether `tag` is the HMAC-SHA256 of `body` with the secret as it is written. Runs in constant time.
     pub(crate) fn has_tagged(&self, tag: &[u8], body: &[u8]) -> bool {
         hmac::verify(&key(&self.text), body, tag).is_ok()
     }
 
-    /// Whether `token` is the secret as it is written, in constant time.
+    /// Returns whether `token` is the secret as it is written. Runs in constant time.
     pub(crate) fn is(&self, token: &[u8]) -> bool {
         let key = key(&self.text);
         let own = hmac::sign(&key, &self.text);
@@ -85,7 +85,7 @@ fn key(bytes: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, bytes)
 }
 
-/// Whether something signed at `timestamp` (seconds since 1970) may count at `now`.
+/// Returns whether `timestamp` (Unix time in seconds) is within [`TOLERANCE`] of `now`.
 pub(crate) fn is_recent(timestamp: i64, now: Timestamp) -> bool {
     let signed = Timestamp::from_second(timestamp);
     signed.is_ok_and(|signed| now.duration_since(signed).abs() <= TOLERANCE)
@@ -99,7 +99,7 @@ fn signed(id: &str, timestamp: i64, body: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The example of the specification's own libraries.
+    /// Example from the libraries of the specification.
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const ID: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";
     const AT: i64 = 1_614_265_330;
