@@ -1,11 +1,11 @@
-//! What can be said of an expression before there is a value.
+//! Static checks of expressions.
 
 use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr};
 use cel::{ParseErrors, Program};
 
 use crate::{LONGEST, Nothing, STACK, Subject, apart};
 
-/// Names of types, which are names like any other to a parser.
+/// Names of types. The parser does not distinguish them from other names.
 const TYPES: &[&str] = &[
     "bool",
     "bytes",
@@ -20,11 +20,11 @@ const TYPES: &[&str] = &[
     "uint",
 ];
 
-/// Whether `expression` is one over `subject` that may be `true` or `false`. Nothing is evaluated,
-/// so no expression can keep us busy.
+/// Checks that `expression` is over `subject` and may be `true` or `false`. Evaluates nothing, so that no expression can keep the
+/// caller busy.
 ///
 /// # Errors
-/// What is wrong with it, or that we lack the means to look at it.
+/// [`Nothing::Invalid`] with the cause, or [`Nothing::Unknown`] if the check could not run.
 pub fn check(expression: &str, subject: Subject) -> Result<(), Nothing> {
     check_on(STACK, expression, subject)
 }
@@ -41,7 +41,10 @@ fn check_on(stack: usize, expression: &str, subject: Subject) -> Result<(), Noth
     })
 }
 
-/// The program of an expression over `subject`, or what is wrong with it.
+/// Compiles an expression over `subject`.
+///
+/// # Errors
+/// The cause, if the expression is invalid.
 pub(crate) fn program(expression: &str, subject: Subject) -> Result<Program, String> {
     if expression.len() > LONGEST {
         return Err(format!("it is longer than {LONGEST} characters"));
@@ -65,7 +68,7 @@ fn first(errors: &ParseErrors) -> String {
     format!("it is no expression in CEL: {what} (line {line}, column {column})")
 }
 
-/// Whether it can be seen at once that the value is neither true nor false.
+/// Returns whether the value is certainly neither true nor false.
 fn is_no_bool(expr: &Expr, subject: Subject) -> bool {
     match expr {
         Expr::Literal(value) => !matches!(value, LiteralValue::Boolean(_)),
@@ -82,16 +85,16 @@ fn is_subject(expr: &IdedExpr, subject: Subject) -> bool {
     matches!(&expr.expr, Expr::Ident(name) if name == subject.name)
 }
 
-/// The names that mean something at one place of an expression, besides the subject.
+/// Names that are defined at a position of an expression, besides the subject.
 struct Names<'a> {
     subject: Subject,
     bound: Vec<&'a str>,
-    /// How many loops are around that place.
+    /// Number of loops around the position.
     loops: usize,
 }
 
 impl<'a> Names<'a> {
-    /// Fails at the first name that means nothing.
+    /// Fails at the first undefined name or field, and at loops that are nested too deep.
     fn check(&mut self, expr: &'a IdedExpr) -> Result<(), String> {
         match &expr.expr {
             Expr::Ident(name) => self.check_name(name),

@@ -1,12 +1,15 @@
-//! From what an expression gives to JSON, within limits.
+//! Converts values of expressions to JSON, within a size limit.
 
 use cel::Value as Cel;
 use serde_json::{Map, Value};
 
-/// The most that an expression may give, in bytes of text and numbers of items together.
+/// Maximum size of a value: bytes of text plus number of items.
 const MOST: usize = 256 * 1024;
 
-/// The JSON of `value`, or why there is none.
+/// Converts `value` to JSON.
+///
+/// # Errors
+/// The cause, if JSON cannot represent the value or it is too large.
 pub(crate) fn of(value: &Cel) -> Result<Value, String> {
     convert(value, &mut MOST.clone())
 }

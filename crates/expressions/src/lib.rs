@@ -1,5 +1,4 @@
-//! Expressions in CEL (<https://cel.dev>) over one value: checked before they are used, and
-//! evaluated in a thread of their own. Pure.
+//! Expressions in CEL (<https://cel.dev>) over one value: checked before use, evaluated in a separate thread. Pure.
 
 mod check;
 mod json;
@@ -17,25 +16,25 @@ use serde_json::Value;
 
 pub use check::check;
 
-/// The stack on which an expression is read: only what is used of it costs memory.
+/// Stack size of the evaluating thread, in bytes. Only used pages take memory.
 const STACK: usize = 64 * 1024 * 1024;
 
-/// The longest expression, in bytes. What is longer could be nested deeper than any stack.
+/// Maximum length of an expression, in bytes. A longer one could be nested too deep for any stack.
 const LONGEST: usize = 1000;
 
 /// Maximum CPU time of an expression. One that iterates over a large object for each of its elements would take minutes.
 const LONGEST_TIME: Duration = Duration::from_secs(2);
 
-/// What an expression is about.
+/// Value that expressions refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
-    /// The name that expressions give to it.
+    /// Name of the value in expressions.
     pub name: &'static str,
-    /// The fields that it has, where these are known beforehand; empty where they are not.
+    /// Fields of the value, if known in advance. Empty: any field.
     pub fields: &'static [&'static str],
-    /// How deep loops may be nested (`all`, `exists`, `map`, `filter`): each multiplies the work.
+    /// Maximum nesting depth of loops (`all`, `exists`, `map`, `filter`). Each level multiplies the work.
     pub loops: usize,
-    /// An expression that is true or false.
+    /// Example of an expression that is true or false, for messages.
     pub example: &'static str,
 }
 
@@ -47,28 +46,28 @@ pub const OBJECT: Subject = Subject {
     example: "object.status.ready == true",
 };
 
-/// Why an expression gives nothing.
+/// Reason why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Nothing {
-    /// It will never give anything.
+    /// The expression is invalid, or cannot be evaluated for this value.
     #[error("{0}")]
     Invalid(String),
-    /// A field or an item that it needs is not there.
+    /// A field or an item that the expression uses does not exist.
     #[error("{0}")]
     Missing(String),
-    /// It takes too long for this value.
+    /// The evaluation exceeds its time limit.
     #[error("it takes longer than {} s of CPU time", LONGEST_TIME.as_secs())]
     TooSlow,
-    /// We lack the means to look at it.
+    /// The evaluation could not run, for example because no thread could be started.
     #[error("it could not be looked at: {0}")]
     Unknown(String),
 }
 
-/// What `expression` gives for `value`, the subject.
+/// Evaluates `expression` for `value`, the subject.
 ///
 /// # Errors
-/// It is no expression in CEL, it asks for something that is not there, it takes too long, or what it
-/// gives is nothing that JSON has.
+/// If the expression is invalid, uses a field or an item that does not exist or takes too long, or if JSON cannot represent the
+/// result.
 pub fn evaluate(
     expression: &str,
     subject: Subject,
@@ -80,7 +79,7 @@ pub fn evaluate(
     })
 }
 
-/// Takes the subject away once the CPU time of the thread is used up: without it nothing goes on for long.
+/// Hides the subject once the CPU time of the thread is used up. Without the subject, an evaluation ends soon.
 struct Clock {
     until: Duration,
     is_over: AtomicBool,
@@ -120,14 +119,13 @@ fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Va
         ExecutionError::UndeclaredReference(name) => {
             Nothing::Invalid(format!("there is no {name:?}"))
         }
-        // Others would print the values that they are about.
+        // Other messages would contain the values.
         _ => Nothing::Invalid("it cannot be evaluated for this value".to_owned()),
     })?;
     json::of(&result).map_err(Nothing::Invalid)
 }
 
-/// Does `work` in a thread of its own: an expression may be nested as deep as it is long, and
-/// whatever becomes of it must become of nobody else.
+/// Runs `work` in a separate thread. An expression may be nested as deep as it is long, and a panic must not affect the caller.
 fn apart<T: Send>(
     stack: usize,
     work: impl FnOnce() -> Result<T, Nothing> + Send,

@@ -74,7 +74,7 @@ fn neither_an_expression_nor_what_it_gives_is_without_an_end() {
     let long = format!("object.spec.replicas{}", " + 1".repeat(400));
     let wrong = evaluate(&long, OBJECT, &ingress()).unwrap_err();
     assert_eq!(wrong.to_string(), "it is longer than 1000 characters");
-    // Little work for much output: the time limit does not come first on a busy machine.
+    // Little work with a large result, so that a busy machine does not reach the time limit first.
     let many = json!({"items": (0..30).collect::<Vec<_>>(), "text": "x".repeat(10_000)});
     let texts = "object.items.map(i, object)";
     let keys = "object.items.map(i, {object.text: i})";
