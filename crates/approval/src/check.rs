@@ -1,23 +1,25 @@
-//! What can be said of a rule before there is a plan.
+//! Static checks of rules.
 
 use alustan_api::ApprovalRule;
 use alustan_expressions::{Nothing, check as check_expression};
 
 use crate::PLAN;
 
-/// A rule that no plan can be judged by.
+/// A rule that cannot judge plans.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.approval.rules[{index}].when: {what}")]
 pub struct BadRule {
-    /// Its place among the rules.
+    /// Index of the rule, from 0.
     pub index: usize,
-    /// What is wrong with it.
+    /// Cause.
     pub what: String,
 }
 
-/// Whether plans can be judged by `rules`; the first that is no expression over `plan` is told.
-/// Nothing is evaluated, so no rule can keep us busy. One that we lack the means to look at is good
-/// until a plan is judged by it.
+/// Checks that `rules` can judge plans. Evaluates nothing, so that no rule can keep the caller busy. A rule whose check could not
+/// run passes until it judges a plan.
+///
+/// # Errors
+/// The first rule that is not an expression over `plan`.
 pub fn check(rules: &[ApprovalRule]) -> Result<(), BadRule> {
     let checked =
         rules

@@ -1,5 +1,5 @@
-//! Rules of `spec.approval.rules`: which plans a person must approve, and which nobody may apply.
-//! Pure: the controller checks them, the runner judges its plan by them.
+//! Rules of `spec.approval.rules`: plans that need approval, and plans that must not be applied. Pure: the controller checks the
+//! rules, and the runner judges its plan by them.
 
 mod check;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub use check::{BadRule, check};
 
-/// What rules are about.
+/// Subject of rules.
 const PLAN: Subject = Subject {
     name: "plan",
     fields: &["add", "change", "destroy", "resources"],
@@ -18,48 +18,48 @@ const PLAN: Subject = Subject {
     example: "plan.destroy > 0",
 };
 
-/// How many characters are told of why a rule could not be judged.
+/// Maximum length of the reason why a rule could not be judged, in characters.
 const LONGEST_REASON: usize = 300;
 
-/// A plan as rules see it: all changes, reads and no-ops left out.
+/// Plan as rules see it: all changes, without reads and no-ops.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// Resources to create, replaced ones included.
+    /// Number of resources to create, including replaced ones.
     pub add: i64,
-    /// Resources to update in place.
+    /// Number of resources to update in place.
     pub change: i64,
-    /// Resources to destroy, replaced ones included.
+    /// Number of resources to destroy, including replaced ones.
     pub destroy: i64,
-    /// All that changes.
+    /// All resources that change.
     pub resources: Vec<Resource>,
 }
 
 /// A resource that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resource {
-    /// Its address: `module.db.aws_db_instance.main[0]`.
+    /// Address, such as `module.db.aws_db_instance.main[0]`.
     pub address: String,
-    /// Its type: `aws_db_instance`.
+    /// Type, such as `aws_db_instance`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its name: `main`.
+    /// Name, such as `main`.
     pub name: String,
-    /// The address of its module, `module.db`; empty for the root module.
+    /// Address of the module, such as `module.db`. Empty for the root module.
     pub module: String,
     /// `create`, `update`, `replace`, `delete`, `forget` or `import`.
     pub action: String,
 }
 
-/// A rule that a plan falls under.
+/// A rule that matches a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matched {
-    /// Its place in `spec.approval.rules`.
+    /// Index in `spec.approval.rules`, from 0.
     pub index: usize,
-    /// What it does.
+    /// Action of the rule.
     pub then: RuleAction,
-    /// Its expression.
+    /// Expression of the rule.
     pub when: String,
-    /// Why nobody knows whether it matches. It counts as matching then.
+    /// Reason why the rule could not be judged. Such a rule counts as matching.
     pub unclear: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl std::fmt::Display for Matched {
     }
 }
 
-/// The rules that `plan` falls under, in their order. One that cannot be judged is among them.
+/// Returns the rules that match `plan`, in order. Includes rules that cannot be judged.
 pub fn judge(rules: &[ApprovalRule], plan: &Plan) -> Vec<Matched> {
     let rules = rules.iter().enumerate();
     let judged = |(index, rule): (usize, &ApprovalRule)| match holds(&rule.when, plan) {
@@ -89,7 +89,7 @@ pub fn judge(rules: &[ApprovalRule], plan: &Plan) -> Vec<Matched> {
     rules.filter_map(judged).collect()
 }
 
-/// All of `rules`, as nobody knows whether a plan falls under them, and `why`.
+/// Returns all `rules` as matching, because the reason `why` prevents judging them.
 pub fn unjudged(rules: &[ApprovalRule], why: &str) -> Vec<Matched> {
     let rules = rules.iter().enumerate();
     rules
@@ -109,7 +109,7 @@ fn matched(index: usize, rule: &ApprovalRule, unclear: Option<&str>) -> Matched 
 fn holds(when: &str, plan: &Plan) -> Result<bool, Nothing> {
     match evaluate(when, PLAN, plan)? {
         Value::Bool(holds) => Ok(holds),
-        // Not the value itself: it may be all of the plan.
+        // The message omits the value, which may be the whole plan.
         _ => Err(Nothing::Invalid(
             "it gives neither true nor false".to_owned(),
         )),

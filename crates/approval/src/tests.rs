@@ -28,7 +28,7 @@ fn resource(module: &str, kind: &str, action: &str) -> Resource {
     }
 }
 
-/// A database is replaced, a bucket made.
+/// Returns a plan that replaces a database and creates a bucket.
 fn plan() -> Plan {
     Plan {
         add: 2,
@@ -187,7 +187,7 @@ fn rule_has_1000_bytes_at_most() {
     assert_eq!(bad.what, "it is longer than 1000 characters");
 }
 
-/// As deep and as long as the API takes them: at most 1000 characters.
+/// Expressions of the maximum depth and length that the API accepts: 1000 characters.
 #[rstest]
 #[case("(".repeat(1_000))]
 #[case(format!("{}true{}", "(".repeat(498), ")".repeat(498)))]
@@ -211,7 +211,7 @@ fn no_rule_is_too_deep(#[case] when: String) {
     assert!(good || judged.iter().all(|it| it.unclear.is_some()));
 }
 
-/// Pieces of which expressions are made, well or badly.
+/// Fragments of expressions, combined to valid and invalid ones.
 fn soup() -> impl Strategy<Value = String> {
     let pieces = [
         "plan",
@@ -293,7 +293,7 @@ proptest! {
         prop_assert!(matched.len() <= 1);
     }
 
-    /// Comparisons mean what they say.
+    /// Numbers are compared by value.
     #[test]
     fn numbers_are_compared_as_numbers(
         destroy in 0_i64..50, limit in 0_i64..50, then in prop_oneof![Just(RuleAction::Ask), Just(RuleAction::Deny)]
