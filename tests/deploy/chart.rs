@@ -1,4 +1,4 @@
-//! The chart, with every value that changes what is rendered.
+//! Renders the chart with every value that changes the rendered manifests.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rendered::{CHART, Id, file, helm, kustomize, objects, root, run, usual};
 use crate::schemas::conforms;
 
-/// Values that people may give: each of the chart's branches is taken and not taken.
+/// Values by name. Each branch of a template is taken by at least one entry and skipped by another.
 const MATRIX: [(&str, &str); 15] = [
     ("nothing", ""),
     (
@@ -89,7 +89,7 @@ fn helm_finds_no_fault_with_any_of_the_values() {
     }
 }
 
-/// Everything that is rendered, and the examples, by the schemas of Kubernetes and of the CRD.
+/// Validates all rendered manifests and the examples against the schemas of Kubernetes and of the CRD.
 #[test]
 fn kubernetes_knows_every_field_of_what_is_rendered() {
     let folder = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn a_field_that_kubernetes_or_the_crd_does_not_know_is_found() {
     }
 }
 
-/// The resources of `deploy/examples`.
+/// Returns name and text of each manifest in `deploy/examples`.
 fn examples() -> Vec<(String, String)> {
     let mut folders = vec![root().join("deploy/examples")];
     let mut found = Vec::new();
@@ -207,7 +207,7 @@ fn two_releases_share_nothing_but_the_crd() {
     );
 }
 
-/// The objects of a kind.
+/// Returns the objects of `kind`.
 fn of<'a>(all: &'a [(Id, Value)], kind: &str) -> Vec<&'a (Id, Value)> {
     all.iter().filter(|(id, _)| id.kind == kind).collect()
 }
@@ -300,7 +300,7 @@ fn what_people_would_lose_is_not_the_releases() {
     }
 }
 
-/// PodSecurity *restricted*, and a root file system that cannot be written.
+/// The operator pod meets PodSecurity *restricted* and has a read-only root file system.
 #[test]
 fn the_operators_pod_is_restricted_whatever_the_values() {
     for (name, values) in MATRIX {

@@ -1,5 +1,5 @@
-//! What `deploy/` comes to, without a cluster: the chart by helm, the overlays by kubectl's kustomize, both held
-//! against each other and against the schemas of Kubernetes. `make chart` brings the tools.
+//! Tests of `deploy/` without a cluster: the chart rendered by helm and the overlays rendered by kubectl's kustomize are compared
+//! with each other and validated against the schemas of Kubernetes. `make chart` installs the tools.
 
 #![expect(
     clippy::indexing_slicing,

@@ -1,10 +1,10 @@
-//! What pods may reach over the network.
+//! Network access of pods.
 
 use serde_json::Value;
 
 use crate::rendered::{kustomize, objects, usual};
 
-/// Where clouds give a node's credentials to whoever asks.
+/// Metadata endpoint of cloud providers. It serves the credentials of the node to any client.
 const METADATA: &str = "169.254.169.254/32";
 
 #[test]

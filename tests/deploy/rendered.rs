@@ -1,4 +1,4 @@
-//! Runs helm and kustomize, and reads what they render.
+//! Runs helm and kustomize and parses the manifests that they render.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,18 +7,18 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The chart, from the root of the checkout.
+/// Path of the chart, relative to the root of the repository.
 pub(crate) const CHART: &str = "deploy/helm/alustan";
 
-/// The root of the checkout.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What `program` says, called in the root of the checkout.
+/// Runs `program` in the root of the repository. Returns its standard output.
 ///
 /// # Errors
-/// What it said when it failed.
+/// Standard output and standard error of `program` if it fails.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     let output = command.args(arguments).current_dir(root()).output();
@@ -32,17 +32,17 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// A file with `text` that lasts as long as it.
+/// Writes `text` to a temporary file, which is deleted when the returned handle is dropped.
 pub(crate) fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), text).unwrap();
     file
 }
 
-/// What helm renders for a release in a namespace, with `values`.
+/// Renders the chart for a release in a namespace, with `values`.
 ///
 /// # Errors
-/// What helm says against the values.
+/// Output of helm if it refuses the values.
 pub(crate) fn helm(release: &str, namespace: &str, values: &str) -> Result<String, String> {
     let values = file(values);
     let values = values.path().to_str().unwrap();
@@ -50,17 +50,17 @@ pub(crate) fn helm(release: &str, namespace: &str, values: &str) -> Result<Strin
     run("helm", &arguments)
 }
 
-/// What helm renders by the documented names.
+/// Renders the chart with the documented names of release and namespace.
 pub(crate) fn usual(values: &str) -> String {
     helm("alustan", "alustan-system", values).unwrap_or_else(|said| panic!("{values}: {said}"))
 }
 
-/// What kustomize renders of a folder.
+/// Renders the kustomization in `folder`.
 pub(crate) fn kustomize(folder: &str) -> String {
     run("kubectl", &["kustomize", folder]).unwrap_or_else(|said| panic!("{folder}: {said}"))
 }
 
-/// Which object one is.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub(crate) api_version: String,
@@ -75,7 +75,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// The objects in `text`; one that is there twice is none.
+/// Parses the objects in `text`. Panics if an object occurs twice.
 pub(crate) fn objects(text: &str) -> BTreeMap<Id, Value> {
     let mut objects = BTreeMap::new();
     for document in text.split("\n---\n") {

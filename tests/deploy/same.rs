@@ -1,4 +1,4 @@
-//! The chart and the overlays of kustomize come to the same objects.
+//! The chart and the kustomize overlays render the same objects.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 
 use crate::rendered::{Id, kustomize, objects, root, usual};
 
-/// Labels that only say by whom an object was made.
+/// Labels that only identify the tool and the version that created an object.
 const MAKERS: [&str; 3] = [
     "app.kubernetes.io/managed-by",
     "app.kubernetes.io/version",
     "helm.sh/chart",
 ];
-/// Labels by which one release is told from another.
+/// Labels that identify a release.
 const RELEASES: [&str; 2] = ["app.kubernetes.io/instance", "app.kubernetes.io/name"];
 
-/// Which object it is. The kustomize of kubectl gives a namespace to kinds that have none and that it does not
-/// know; kubectl takes it away again.
+/// Returns `id` without the namespace that kubectl's kustomize sets on cluster-scoped kinds that it does not know. kubectl removes
+/// that namespace again.
 fn place(mut id: Id) -> Id {
     if id.kind.starts_with("ValidatingAdmissionPolicy") {
         id.namespace.clear();
@@ -25,7 +25,7 @@ fn place(mut id: Id) -> Id {
     id
 }
 
-/// What an object says, whoever made it and wherever it is.
+/// Returns an object without the fields that depend on the tool, the release or the namespace.
 fn plain(mut object: Value) -> Value {
     let metadata = object["metadata"].as_object_mut().unwrap();
     metadata.remove("namespace");
@@ -54,7 +54,7 @@ fn simplify(value: &mut Value) {
         }
         Value::Array(list) => {
             list.iter_mut().for_each(simplify);
-            // Variables, volumes, mounts and ports count by their names, wherever they stand.
+            // Named entries (variables, volumes, mounts, ports) are equal in any order.
             if list.iter().all(|it| it["name"].is_string()) {
                 list.sort_by_key(|it| it["name"].to_string());
             }
@@ -63,11 +63,11 @@ fn simplify(value: &mut Value) {
     }
 }
 
-/// The differences between what kustomize and helm come to.
+/// Asserts that kustomize and helm render the same objects.
 fn compare(kustomize: &str, helm: &str) {
     let all = |text: &str| -> BTreeMap<Id, Value> {
         let objects = objects(text).into_iter();
-        // Helm makes the namespace of a release before there is a release.
+        // helm creates the namespace of a release before the release.
         objects
             .filter(|(id, _)| id.kind != "Namespace")
             .map(|(id, object)| (place(id), plain(object)))
@@ -86,7 +86,7 @@ fn compare(kustomize: &str, helm: &str) {
     }
 }
 
-/// The way from one folder to another: kustomize takes no other.
+/// Returns the relative path from `folder` to `to`. kustomize accepts relative paths only.
 fn from(folder: &Path, to: &Path) -> String {
     let up = folder.canonicalize().unwrap().components().count() - 1;
     let to = to.canonicalize().unwrap();
@@ -97,7 +97,7 @@ fn from(folder: &Path, to: &Path) -> String {
     )
 }
 
-/// The values that are to be the overlay `name`.
+/// Returns the chart values that correspond to the overlay `name`.
 fn values(name: &str) -> String {
     std::fs::read_to_string(root().join(format!("deploy/helm/values/{name}.yaml"))).unwrap()
 }
@@ -177,7 +177,7 @@ fn a_namespace_with_resources_is_closed_in_the_same_way() {
     assert_eq!(helm["spec"], kustomize["spec"]);
 }
 
-/// A namespace that is watched has its rights from a folder of its own: kustomize knows no loops.
+/// The rights in each watched namespace come from a separate kustomization, because kustomize has no loops.
 #[test]
 fn an_operator_of_some_namespaces_is_the_same() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! The schemas of objects as Kubernetes publishes them, one JSON file for each kind, as kubeconform wants them: nothing
-//! may be said that has no meaning.
+//! Validates objects with kubeconform against the published schemas of Kubernetes, one JSON file per kind. Unknown fields are errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,16 +7,16 @@ use serde_json::{Map, Value, json};
 
 use crate::rendered::{root, run};
 
-/// Kinds of others, whose definitions are not at hand.
+/// Third-party kinds. Their schemas are not available.
 const FOREIGN: [&str; 3] = ["CompositeController", "PodMonitor", "PrometheusRule"];
 
-/// How a file is named, in kubeconform's own words.
+/// File name of a schema, as a template of kubeconform.
 const NAMES: &str = "{{.Group}}-{{.ResourceAPIVersion}}-{{.ResourceKind}}.json";
 
-/// What kubeconform says of the files in a folder, which have objects of these kinds.
+/// Validates the files in `folder`, which contain objects of `kinds`, with kubeconform. Returns its summary.
 ///
 /// # Errors
-/// What it finds wrong.
+/// Output of kubeconform if an object is invalid.
 pub(crate) fn conforms(
     folder: &Path,
     kinds: &BTreeSet<(String, String)>,
@@ -31,7 +30,7 @@ pub(crate) fn conforms(
     run("kubeconform", &[&check[..], &places].concat())
 }
 
-/// Writes a file for each of `kinds` (API version and kind) into `folder`.
+/// Writes one schema file per entry of `kinds` (API version and kind) into `folder`.
 fn write(folder: &Path, kinds: &BTreeSet<(String, String)>) {
     let file = kubernetes().join("api/openapi-spec/swagger.json");
     let swagger: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -55,7 +54,7 @@ fn write(folder: &Path, kinds: &BTreeSet<(String, String)>) {
     }
 }
 
-/// The sources of Kubernetes, of the version of the dev cluster.
+/// Returns the source tree of Kubernetes, at the version of the dev cluster.
 fn kubernetes() -> PathBuf {
     let folder = std::env::var_os("KUBERNETES_SOURCE");
     PathBuf::from(
@@ -63,7 +62,7 @@ fn kubernetes() -> PathBuf {
     )
 }
 
-/// The names of definitions by API version and kind.
+/// Returns the names of definitions by API version and kind.
 fn names(definitions: &Map<String, Value>) -> BTreeMap<(String, String), &str> {
     let mut names = BTreeMap::new();
     for (name, definition) in definitions {
@@ -80,7 +79,7 @@ fn names(definitions: &Map<String, Value>) -> BTreeMap<(String, String), &str> {
     names
 }
 
-/// A definition, and those that it refers to.
+/// Returns a definition together with all definitions that it references.
 fn with_all_it_needs(definitions: &Map<String, Value>, name: &str) -> Value {
     let mut needed = BTreeMap::new();
     let mut missing = vec![name.to_owned()];
@@ -95,7 +94,7 @@ fn with_all_it_needs(definitions: &Map<String, Value>, name: &str) -> Value {
     json!({"$ref": format!("#/definitions/{name}"), "definitions": needed})
 }
 
-/// Lets no further properties in, and collects the names that are referred to.
+/// Forbids additional properties in `schema` and collects the names of the referenced definitions.
 fn strict(schema: &mut Value, references: &mut Vec<String>) {
     match schema {
         Value::Object(map) => {
@@ -114,7 +113,7 @@ fn strict(schema: &mut Value, references: &mut Vec<String>) {
             }
             for (key, value) in map {
                 match value {
-                    // Names of properties are no words of a schema.
+                    // Keys of `properties` are field names, not keywords of JSON Schema.
                     Value::Object(properties) if key == "properties" => {
                         let properties = properties.values_mut();
                         properties.for_each(|it| strict(it, references));
@@ -128,7 +127,7 @@ fn strict(schema: &mut Value, references: &mut Vec<String>) {
     }
 }
 
-/// Our own, from the CRD as it is installed.
+/// Returns the schema of `Terraform` from the CRD in `deploy/crd`.
 fn ours() -> Value {
     let file = root().join("deploy/crd/terraforms.alustan.io.yaml");
     let crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What `make release-dry-run` makes, read from the folder that `ALUSTAN_DIST` names.
+//! Tests of the artifacts of `make release-dry-run` in the folder `ALUSTAN_DIST`.
 
 #![expect(
     clippy::indexing_slicing,
@@ -42,7 +42,7 @@ fn sum(path: &Path) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// The images and the digests of their indexes.
+/// Returns the digests of the image indexes by image name.
 fn images() -> BTreeMap<String, String> {
     let images = json_of("images.json");
     let images = images.as_object().unwrap().iter();
@@ -51,7 +51,7 @@ fn images() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The architectures that were built.
+/// Returns the architectures that were built.
 fn architectures() -> Vec<String> {
     let images = json_of("images.json");
     let architectures = images["controller"]["architectures"].as_object().unwrap();
@@ -132,7 +132,7 @@ fn every_blob_of_an_image_is_what_its_digest_says_and_nothing_is_missing() {
     }
 }
 
-/// The environment of the operator among rendered objects, and its image.
+/// Returns environment and image of the operator container in rendered manifests.
 fn operator(rendered: &str) -> (BTreeMap<String, String>, String) {
     let objects = objects(rendered);
     let (_, deployment) = objects
@@ -231,7 +231,7 @@ fn kubernetes_knows_every_field_of_what_is_installed() {
     println!("{}", said.unwrap_or_else(|said| panic!("{said}")));
 }
 
-/// The purls of what an SBOM has.
+/// Returns the package URLs (purl) of the components in an SBOM.
 fn purls(name: &str) -> Vec<String> {
     let sbom = json_of(name);
     assert_eq!(sbom["bomFormat"], "CycloneDX", "{name}");
