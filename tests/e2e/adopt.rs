@@ -1,4 +1,4 @@
-//! States of engines elsewhere.
+//! Adoption of states that were created outside of the operator.
 
 use alustan_tests::{Counter, scene};
 use kube::api::DeleteParams;
@@ -11,7 +11,7 @@ async fn adopt_local_state_is_pushed_before_the_first_run_and_nothing_is_made_tw
         scene
             .commit("web", &[("main.tf", &counter.life("a"))])
             .await;
-        // What an engine elsewhere has applied, with its state in a file.
+        // Stands in for an engine elsewhere: objects that are applied, with their state in a file.
         let mut old = scene.resource_of("old", "web");
         old["spec"]["deletionPolicy"] = json!("Orphan");
         scene.apply(&old).await;
@@ -23,7 +23,7 @@ async fn adopt_local_state_is_pushed_before_the_first_run_and_nothing_is_made_tw
         let file = folder.path().join("terraform.tfstate");
         std::fs::write(&file, state).unwrap();
 
-        // As in docs/migration.md.
+        // Steps of docs/migration.md.
         let mut web = scene.resource("web");
         web["spec"]["suspend"] = json!(true);
         web["spec"]["backend"] = json!({"adopt": true});

@@ -23,7 +23,7 @@ resource "terraform_data" "script" {
 output "year" { value = time_static.now.year }
 "#;
 
-/// Layer digests of an image in the dev cluster's registry.
+/// Returns the layer digests of an image in the dev cluster's registry.
 async fn layers(scene: &Scene, image: &str) -> Vec<String> {
     let image = format!("docker://{REGISTRY}/{image}");
     let inspect = ["inspect", "--raw", "--tls-verify=false", &image];
@@ -35,7 +35,7 @@ async fn layers(scene: &Scene, image: &str) -> Vec<String> {
         .collect()
 }
 
-/// Mode, owner, size and path of everything below `/alustan` in the layers that are not of the base image.
+/// Returns mode, owner, size and path of each file below `/alustan` in the layers above the base image.
 async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
     let base = layers(scene, "alustan/terraform:dev").await;
     let repository = format!("{}/{name}", scene.namespace);
@@ -61,7 +61,7 @@ async fn files(scene: &Scene, name: &str, tag: &str) -> BTreeSet<String> {
     files
 }
 
-/// Settings of an image for the container runtime, without the context label, which names the repository.
+/// Returns the image configuration without the context label, which names the repository.
 async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
     let image = format!("docker://{REGISTRY}/{}/{name}:{tag}", scene.namespace);
     let inspect = ["inspect", "--config", "--raw", "--tls-verify=false", &image];
@@ -76,7 +76,7 @@ async fn config(scene: &Scene, name: &str, tag: &str) -> Value {
     json!({ "architecture": image["architecture"], "os": image["os"], "config": config })
 }
 
-/// The resource `web`, with base image and runner image in the registry `front`.
+/// Returns the resource `web`, with base image and runner image in the registry `front`.
 fn through(scene: &Scene, front: &RegistryFront) -> Value {
     let mut web = scene.resource("web");
     web["spec"]["containerRegistry"] = json!({
@@ -155,7 +155,7 @@ async fn append_copies_base_layers_that_cannot_be_mounted() {
 #[tokio::test]
 async fn append_finishes_after_uploads_were_cut_off() {
     scene("cut", |scene| async move {
-        // More than one build tries: the operator starts another.
+        // The uploads fail more often than one build retries them: the operator starts another build.
         let left = Arc::new(AtomicUsize::new(12));
         builds_and_applies_through(&scene, Fault::CutsUploads(left.clone())).await;
         assert_eq!(left.load(Ordering::SeqCst), 0);

@@ -1,4 +1,4 @@
-//! Plans that wait for a person.
+//! Plans that wait for approval.
 
 use alustan_api::{State, Terraform};
 use alustan_tests::{Counter, Scene, scene};
@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-/// The plan of `name` that waits, once another than `last` does.
+/// Waits until a plan of `name` other than `last` is pending approval. Returns its id and the resource.
 pub(crate) async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (String, Terraform) {
     let id = |tf: &Terraform| {
         let plan = tf.status.as_ref()?.plan.as_ref()?;
@@ -19,7 +19,7 @@ pub(crate) async fn pending(scene: &Scene, name: &str, last: Option<&str>) -> (S
     (id(&tf).unwrap(), tf)
 }
 
-/// The user as the API server knows it.
+/// Returns the user name of the client, as the API server reports it.
 async fn user(client: Client) -> String {
     let api: Api<SelfSubjectReview> = Api::all(client);
     let question = SelfSubjectReview::default();
@@ -79,7 +79,7 @@ async fn approval_by_a_person_is_waited_for_and_told_and_good_once() {
             "{plan:?}"
         );
 
-        // Another plan than the one that waits, and then a commit beside the module.
+        // An unknown plan id approves nothing. A commit inside the context invalidates the pending plan.
         approve(&scene, "web", "cafe").await;
         scene
             .said(

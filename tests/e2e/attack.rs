@@ -32,7 +32,7 @@ resource "kubectl_manifest" "forged" {
 }
 "#;
 
-/// Creates a resource whose module writes `forged` to the Secret `secret`. Retries are an hour apart.
+/// Creates a resource whose module writes `forged` to the Secret `secret`. Failed runs are retried after 30 minutes.
 async fn attacks(scene: &Scene, name: &str, secret: &str, mut forged: Value) {
     let namespace = &scene.namespace;
     forged["apiVersion"] = json!("v1");
@@ -46,7 +46,7 @@ async fn attacks(scene: &Scene, name: &str, secret: &str, mut forged: Value) {
     scene.apply(&resource).await;
 }
 
-/// Waits until run 1 of `name` is recorded. Returns its status entry.
+/// Waits until run 1 of `name` is recorded. Returns its result and the message of `Ready`.
 async fn recorded(scene: &Scene, name: &str) -> (String, String) {
     let ended = scene
         .wait(name, "its run to be recorded", |tf| {
@@ -75,10 +75,10 @@ async fn attack_of_a_module_on_the_secrets_of_its_runs_reaches_nobody_else() {
         // Run record: another ServiceAccount and image, no state.
         let record = json!({"number": 2, "phase": "Starting", "run": run, "attempted": 0, "stateMade": false});
         attacks(&scene, "record", "record-run", data("record", &record)).await;
-        // Report: another open run that requests four billion Secrets.
+        // Report: another open run that requests `u32::MAX` state slots.
         let progress = json!({"number": 2, "phase": "Starting", "slotsWanted": u32::MAX, "run": run});
         attacks(&scene, "progress", "progress-report", data("progress", &progress)).await;
-        // Report: finished while running, with the state address of a neighbour.
+        // Report: finished while running, with the state address of another resource.
         let at = "2026-01-01T00:00:00Z";
         let done = json!({
             "number": 1, "kind": "destroy", "result": "Done", "job": "quiet-apply-1",
@@ -122,7 +122,7 @@ async fn attack_of_a_module_on_the_secrets_of_its_runs_reaches_nobody_else() {
         let jobs = scene.jobs("run").await;
         let of = |name: &str| jobs.iter().filter(|job| job.starts_with(name)).count();
         assert_eq!((of("quiet-"), of("done-")), (1, 1), "{jobs:?}");
-        // The state is not taken for that of the resource that reports its address.
+        // The forged state address does not claim the state of `quiet` for the reporting resource.
         scene.annotate("quiet", alustan_api::RECONCILE_AT, "now").await;
         scene.ready_after_run("quiet", 2).await;
     })

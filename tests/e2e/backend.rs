@@ -1,4 +1,4 @@
-//! States in each place that can be reached here: made, locked, watched for drift, destroyed.
+//! Backends that can be tested locally: create a state, lock it, correct drift, destroy.
 
 use alustan_tests::{Counter, GCS, PG, Scene, StateServer, around, condition, scene};
 use kube::api::DeleteParams;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::drift;
 
-/// Something real, by a provider whose credentials are no environment: a backend may read that.
+/// Module with a real object. The provider takes its credentials from variables: a backend might read the environment.
 const MODULE: &str = r#"
 terraform {
   required_providers {
@@ -35,7 +35,7 @@ resource "kubectl_manifest" "greeting" {
 }
 "#;
 
-/// A resource `name` with an object of that name.
+/// Returns a resource `name` that manages a ConfigMap of the same name.
 fn resource(scene: &Scene, name: &str, backend: &Value) -> Value {
     let mut resource = scene.resource_of(name, "greeting");
     let spec = &mut resource["spec"];
@@ -50,13 +50,13 @@ fn resource(scene: &Scene, name: &str, backend: &Value) -> Value {
     resource
 }
 
-/// The module, and credentials for it.
+/// Commits the module and creates its credentials.
 async fn module(scene: &Scene) {
     scene.provider_credentials("credentials").await;
     scene.commit("greeting", &[("main.tf", MODULE)]).await;
 }
 
-/// A backend block of a module.
+/// Renders the backend block of a module.
 fn block(kind: &str, config: &[(&str, &str)]) -> String {
     let config = config.iter();
     let config = config.map(|(name, value)| format!("    {name} = {}\n", json!(value)));
@@ -64,8 +64,8 @@ fn block(kind: &str, config: &[(&str, &str)]) -> String {
     format!("terraform {{\n  backend \"{kind}\" {{\n{config}  }}\n}}\n")
 }
 
-/// A script in which another engine holds the lock of a state, from the moment it asks for
-/// `/locked` until that is answered. It then leaves the state alone.
+/// Returns a script in which another engine locks a state, requests `/locked`, and holds the lock until the request is answered.
+/// It does not change the state.
 fn holder(counter: &Counter, block: &str) -> String {
     let wait = counter.command("/locked");
     format!(
@@ -86,7 +86,7 @@ fn holder(counter: &Counter, block: &str) -> String {
     )
 }
 
-/// Somebody else works on the state: nothing is made meanwhile, and everything afterwards.
+/// Asserts that `web` creates nothing while another engine holds the lock, and retries until it is released.
 async fn waits_for_the_lock(scene: &Scene, backend: &Value, block: &str, secret: Option<&str>) {
     let counter = Counter::start().await;
     counter.hold("/locked");
@@ -108,7 +108,7 @@ async fn waits_for_the_lock(scene: &Scene, backend: &Value, block: &str, secret:
     scene.delete("other", &DeleteParams::foreground()).await;
 }
 
-/// Runs of `web` are refused for a lock, and go on being tried: the retry budget is 1.
+/// Waits until two runs of `web` failed to get the lock. They use no retry budget: the limit is 1.
 async fn is_locked(scene: &Scene) {
     scene
         .wait("web", "a second run in vain", |tf| {
@@ -119,7 +119,7 @@ async fn is_locked(scene: &Scene) {
         .await;
 }
 
-/// `web` becomes ready, corrects what somebody changes, and is destroyed.
+/// Waits until `web` is ready and has corrected drift.
 async fn lives(scene: &Scene, address: &str) {
     let status = scene.ready("web").await.status.unwrap();
     assert_eq!(status.state_address.as_deref(), Some(address));
@@ -164,7 +164,7 @@ async fn backend_aws() {
     .await;
 }
 
-/// A bucket and a table are made where that is wanted, and nothing that is there is changed.
+/// `bootstrap` creates a missing bucket and table and does not change existing ones.
 #[tokio::test]
 async fn backend_aws_is_made_where_it_is_wanted() {
     scene("boot", |scene| async move {
@@ -200,7 +200,7 @@ async fn backend_aws_is_made_where_it_is_wanted() {
                 "{what}: {said}"
             );
         }
-        // Once more, with a bucket and a table that are there.
+        // The same with an existing bucket and table.
         let mut own = resource(&scene, "own", &scene.s3_backend(&there, "locks", "own"));
         own["spec"]["backend"]["bootstrap"] = json!(true);
         scene.apply(&own).await;
@@ -309,7 +309,7 @@ async fn backend_kubernetes() {
 
 #[tokio::test]
 async fn backend_http() {
-    // So short that the search after all tests leaves it out: a person writes it into a script here.
+    // Shorter than the minimum length of a value in the search after all tests: the script below contains it in plain text.
     const PASSWORD: &str = "x3marker-8k";
     scene("http", |scene| async move {
         module(&scene).await;
@@ -398,7 +398,7 @@ async fn backend_local_is_not_made_anew_once_its_volume_is_lost() {
     .await;
 }
 
-/// A lock that another process on the node holds.
+/// File lock that another process on the node holds.
 struct Lock(tokio::process::Child);
 
 impl Lock {

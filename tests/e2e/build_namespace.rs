@@ -1,4 +1,4 @@
-//! Namespaces that enforce PodSecurity *restricted*: their images are built in another.
+//! Builds in a separate namespace, for namespaces that enforce PodSecurity *restricted*.
 
 use alustan_tests::{Operators, Scene, scene_with_own_operators};
 use k8s_openapi::api::batch::v1::Job;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 const PRIVATE: &str = "private-registry.alustan.test";
 
-/// Names of what the operator has in the namespace of builds.
+/// Returns the names of the operator's objects in the build namespace.
 async fn names<K>(scene: &Scene, namespace: &str) -> Vec<String>
 where
     K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -21,7 +21,7 @@ where
     found.iter().map(ResourceExt::name_any).collect()
 }
 
-/// Waits until nothing is lent.
+/// Waits until the build namespace contains no Secret of the operator.
 async fn all_taken_back(scene: &Scene, namespace: &str) {
     scene
         .until("everything to be taken back", async || {
@@ -31,12 +31,11 @@ async fn all_taken_back(scene: &Scene, namespace: &str) {
         .await;
 }
 
-/// While the installed operator is stopped: see `scene_with_own_operators`.
+/// Tests without the installed operator: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 
-    /// With a registry that wants a password, an operator that dies before it has lent
-    /// anything, and one that dies before it takes it back.
+    /// Uses a private registry. One operator crashes before it creates the build Secret, another one before it deletes it.
     #[tokio::test]
     async fn build_elsewhere_lets_a_namespace_that_enforces_restricted_build_and_apply() {
         scene_with_own_operators("elsewhere", |scene| async move {
@@ -80,7 +79,7 @@ mod own_operators {
             "a build beside its resource"
         );
 
-        // Append builds there as well, without root.
+        // Append also builds there, without root.
         scene.enforce(&builds, "restricted").await;
         web["spec"]["containerRegistry"]["builder"] = json!({"kind": "Append"});
         scene.apply(&web).await;
@@ -90,7 +89,7 @@ mod own_operators {
         all_taken_back(&scene, &builds).await;
         assert_eq!(names::<Job>(&scene, &builds).await.len(), 2);
 
-        // What a build says is told where its resource is.
+        // A build failure is reported on the resource.
         let broken = [(
             "main.tf",
             "terraform {\n  required_providers {\n    a = { source = \"nobody/nothing\" }\n  }\n}\n",

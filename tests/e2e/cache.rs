@@ -25,7 +25,7 @@ async fn builds_and_runs_share_a_volume_once_something_is_applied() {
         scene.apply(&none).await;
         let first = scene.ready("web").await.status.unwrap();
         let builds = scene.jobs("build").await;
-        // Nothing waits for a volume that is still empty.
+        // First builds and first runs mount no cache volume, which would still be empty.
         for job in [&builds[0], &builds[1], "web-apply-1"] {
             let claims: Vec<_> = scene
                 .pod_of(job)
@@ -78,7 +78,7 @@ async fn interrupt_by_a_full_volume_or_a_lost_one_costs_time_and_nothing_else() 
         web["spec"]["cache"] = json!({"storageClassName": disk.class, "size": "1Mi"});
         disk.fill();
         scene.apply(&web).await;
-        // It is built and run with no room for providers, for plans, for anything.
+        // Builds and runs succeed on a full cache volume, which has no room for providers or plans.
         scene.ready_after_run("web", 1).await;
         scene.commit("web", &[("main.tf", &module("two"))]).await;
         let status = scene.ready_after_run("web", 2).await.status.unwrap();

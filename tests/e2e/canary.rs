@@ -1,7 +1,6 @@
-//! A canary in every secret input, and a search of all that was written down.
+//! Puts a canary into every secret input and searches everything that was written.
 //!
-//! Not searched for: values shorter than four characters, which the redactor leaves alone, and what
-//! a script encodes itself.
+//! Not searched for: values shorter than four characters, which the redactor does not mask, and values that a script encodes.
 
 use alustan_tests::{Canaries, Found, Inbox, Scene, StateServer, Sweep, scene};
 use k8s_openapi::api::core::v1::Pod;
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{approval, drift};
 
-/// With an object that drifts, one that holds a secret and tells it, and a secret output.
+/// Extends [`drift::MODULE`] by an object that stores and prints a secret, and a sensitive output.
 const MORE: &str = r#"
 variable "password" {}
 variable "token" {}
@@ -30,7 +29,7 @@ output "token" {
 }
 "#;
 
-/// What somebody writes who looks for a fault.
+/// Debug script that prints secrets.
 const CHATTY: &str = r#"
 set -x
 env
@@ -43,14 +42,14 @@ terraform output -json
 terraform state pull
 "#;
 
-/// Where the managed backend keeps the state of `web`.
+/// Keys of the Secrets with the managed state of `web`.
 const STATE: [&str; 3] = [
     "web-state data",
     "web-state-slot-0 data",
     "web-state-slot-1 data",
 ];
 
-/// Where a canary belongs: keys of Secrets, which are the scene's unless they have a namespace.
+/// Returns the expected places of each canary: keys of Secrets, in the scene's namespace unless they name another.
 fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
     let mut places = Found::new();
     for (canary, secrets) in allowed {
@@ -65,8 +64,8 @@ fn belongs(scene: &Scene, allowed: &[(&str, &[&str])]) -> Found {
     places
 }
 
-/// Each canary is everywhere where it belongs, or the search is blind, and nowhere else. While a pod is there,
-/// its own folder has what its engine reads (`spec.backend.secretRef`).
+/// Asserts that each canary is in all its expected places, which proves that the search works, and in no other place. Waits until the
+/// volumes of all pods are removed: the folder of a pod contains the inputs of its engine (`spec.backend.secretRef`).
 async fn is_nowhere_else(
     scene: &Scene,
     sweep: Sweep,
@@ -88,7 +87,7 @@ async fn is_nowhere_else(
     assert_eq!(found, belongs(scene, allowed), "{found:#?}");
 }
 
-/// Lets whom `lines` name into the repositories, until it is dropped.
+/// Authorizes the users in `lines` for the repositories until dropped.
 struct Guests {
     files: Vec<(std::path::PathBuf, String)>,
 }
@@ -113,13 +112,13 @@ impl Drop for Guests {
             let text = std::fs::read_to_string(file).unwrap_or_default();
             let others = text.lines().filter(|it| it != line);
             let others: Vec<&str> = others.collect();
-            // The scene has its own verdict.
+            // Best effort: the result of the test does not depend on it.
             let _ = std::fs::write(file, others.join("\n") + "\n");
         }
     }
 }
 
-/// A line from the middle of a private key.
+/// Returns a part of a line from the middle of a private key.
 fn middle(key: &str) -> String {
     key.lines().nth(2).unwrap()[..40].to_owned()
 }
@@ -150,7 +149,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
         let known = scene.ssh_file("known_hosts");
         scene.secret("https", "Opaque", &[("username", "canary"), ("password", &https)]).await;
         scene.secret("ssh", "Opaque", &[("id", &ssh), ("known_hosts", &known)]).await;
-        // The registry lets everybody in, and is told all the same.
+        // The registry requires no credentials. They are configured nevertheless.
         let registry = canaries.plain("registry");
         let config = scene.docker_config("registry.alustan.test:5000", "canary", &registry);
         scene.secret("registry", "Opaque", &[("config", &config)]).await;
@@ -170,7 +169,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
         let login = [("TF_HTTP_USERNAME", "canary"), ("TF_HTTP_PASSWORD", state.as_str())];
         scene.secret("state", "Opaque", &login).await;
 
-        // Planned, approved, applied.
+        // Plan, approval and apply.
         let mut web = drift::resource(&scene, "web", "Correct");
         let spec = &mut web["spec"];
         spec["gitRepo"] = json!({
@@ -201,7 +200,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
         scene.ready("web").await;
         scene.ready("small").await;
 
-        // In vain, and again in vain, with much to say.
+        // Failed applies with verbose output until the resource is stalled.
         web["spec"]["approval"] = json!({"mode": "Auto"});
         web["spec"]["variables"]["fail"] = json!(1);
         web["spec"]["scripts"] = json!({"apply": {"inline": CHATTY}});
@@ -212,7 +211,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
         scene.ready("web").await;
         assert!(!message.is_empty());
 
-        // Drift, and a push that somebody tells of.
+        // Drift and a reported push.
         let change = "{\"data\":{\"text\":\"changed\"}}";
         scene.kubectl(&["patch", "configmap", "web", "--type=merge", "-p", change]).await;
         scene
@@ -222,7 +221,7 @@ async fn canary_of_every_input_is_nowhere_else_after_a_whole_life() {
             .await;
         let server = scene.git_server().await;
         canaries.known("hook", server.secret());
-        // It is older than the history that is searched.
+        // The Secret is older than the searched history. The annotation adds it.
         let now = format!("e2e={}", scene.namespace);
         scene
             .kubectl(&["annotate", "secret", "alustan-hooks", "-n", "alustan-system", "--overwrite", &now])
@@ -365,7 +364,7 @@ async fn canary_of_what_is_refused_is_not_in_the_refusal() {
         let from = json!([{"secretRef": {"name": "number"}}]);
         scene.apply(&with("number", "variablesFrom", from)).await;
 
-        // Nobody listens there.
+        // No server listens on this port.
         let url = format!(
             "http://canary:{0}@10.99.1.1:1/{0}?token={0}",
             canaries.plain("inbox-url")

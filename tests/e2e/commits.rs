@@ -1,4 +1,4 @@
-//! Which commits count, and how often a content is built.
+//! Commits that start builds and runs, and the number of builds per content.
 
 use alustan_api::{Terraform, run::RunKind};
 use alustan_tests::scene;

@@ -1,5 +1,5 @@
-//! The operator dies right before and right after each of its steps, in each story of a
-//! resource. Whoever comes next finishes the story, and nothing is made or destroyed twice.
+//! The operator crashes directly before and after each of its steps, in each phase of a resource. The next operator finishes the
+//! phase, and nothing is created or destroyed twice.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,36 +11,36 @@ use serde_json::json;
 
 use crate::approval;
 
-/// How many namespaces are gone through side by side.
+/// Number of namespaces that are tested concurrently.
 const LANES: usize = 4;
-/// How many resources are made, changed and destroyed in each, one after the other.
+/// Number of resources per namespace, created, changed and destroyed one after the other.
 const LIVES: usize = 2;
-/// The one resource of a namespace at a time.
+/// Name of the resource. A namespace has at most one at a time.
 const NAME: &str = "web";
 
-/// What happens to a resource.
+/// Phase of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Story {
-    /// It is made, and its image is built first.
+    /// Creation with an image build.
     Build,
-    /// It is made.
+    /// Creation.
     Create,
-    /// What it is given changes after its volume was lost.
+    /// Change of the inputs after loss of the cache volume.
     Replace,
-    /// What it is given changes, and its outputs go elsewhere.
+    /// Change of the inputs and of the outputs Secret.
     Change,
-    /// It is made, and its plan waits for a person.
+    /// Creation with manual approval, until the plan is pending.
     Ask,
-    /// That plan is approved.
+    /// Approval of that plan.
     Approve,
-    /// It is deleted.
+    /// Deletion.
     Destroy,
-    /// It is deleted while its first run plans.
+    /// Deletion during the plan of the first run.
     Cancel,
 }
 
-/// In which stories a step occurs, how far they have come by then, and how the one that is meant
-/// begins, where there are several.
+/// Returns the phases in which a step occurs, with the rank of the step in the phase and a prefix of its subject. The prefix selects
+/// one of several steps of the same kind.
 fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
     match kind {
         StepKind::AddFinalizer => &[(Story::Create, 1, "")],
@@ -88,17 +88,17 @@ fn occurrences(kind: StepKind) -> &'static [(Story, u8, &'static str)] {
         StepKind::DeleteClaim => &[(Story::Replace, 1, "")],
         StepKind::DeleteOutputs => &[(Story::Change, 4, "web-outputs")],
         StepKind::DeleteJob => &[(Story::Cancel, 3, "web-apply-1")],
-        // See restore.rs, and build_namespace.rs for builds in another namespace.
+        // Covered by restore.rs, and by build_namespace.rs for builds in another namespace.
         StepKind::TakeOver | StepKind::CreateBuildSecret | StepKind::DeleteBuildSecret => &[],
         StepKind::CleanUp => &[(Story::Destroy, 7, "")],
         StepKind::RemoveFinalizer => &[(Story::Destroy, 8, "")],
     }
 }
 
-/// A step that an operator does not survive: how far the story has come, and which it is.
+/// Step at which an operator crashes: order in the phase and value of `ALUSTAN_DIE_AT`.
 type Death = (u8, String);
 
-/// Every `of`th death in `story`, beginning with that of this number.
+/// Returns every `of`th crash in `story`, starting with index `number`.
 fn deaths(story: Story, number: usize, of: usize) -> Vec<Death> {
     let mut all = Vec::new();
     for kind in StepKind::ALL {
@@ -112,7 +112,7 @@ fn deaths(story: Story, number: usize, of: usize) -> Vec<Death> {
     all.into_iter().skip(number).step_by(of).collect()
 }
 
-/// One namespace, with operators of its own.
+/// Namespace with its own operators.
 struct Lane {
     number: usize,
     scene: Arc<Scene>,
@@ -133,7 +133,7 @@ impl Lane {
         }
     }
 
-    /// A resource is made, changed and destroyed. For the first one there is no image yet.
+    /// Creates, changes and destroys a resource. The first resource needs an image build.
     async fn live(&self, life: usize) {
         let first = life == 0;
         let part = |own: Story, of_all: Story| {
@@ -173,7 +173,7 @@ impl Lane {
         assert_eq!(self.counter.lives(), (life + 1, life + 1));
     }
 
-    /// A resource is made once a person has approved of its plan.
+    /// Creates a resource with manual approval, approves its plan and destroys it.
     async fn ask(&self) {
         let (made, destroyed) = self.counter.lives();
         let mut web = self.scene.resource(NAME);
@@ -197,7 +197,7 @@ impl Lane {
         assert_eq!(self.counter.lives(), (made + 1, destroyed + 1));
     }
 
-    /// A resource is deleted while its plan waits for an answer that never comes.
+    /// Deletes a resource while its plan script blocks.
     async fn cancel(&self) {
         let before = self.counter.lives();
         self.counter.hold("/planning");
@@ -233,8 +233,7 @@ impl Lane {
         self.scene.nothing_left().await;
     }
 
-    /// Has operators do what follows from `cause`, until it is `done`: each dies its death, and
-    /// the next one takes over.
+    /// Runs operators from `cause` until `done`. Each one crashes at its step, and the next one takes over.
     async fn dying(&self, deaths: &[Death], cause: impl AsyncFn(), done: impl AsyncFn()) {
         let mut ends = deaths.iter().map(|(_, at)| Some(at.as_str())).chain([None]);
         let mut operator = self.operators.start(ends.next().flatten());
@@ -248,7 +247,7 @@ impl Lane {
     }
 }
 
-/// While the installed operator is stopped: see `scene_with_own_operators`.
+/// Tests without the installed operator: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 

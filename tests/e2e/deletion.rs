@@ -1,4 +1,4 @@
-//! Deletion in all the moments that it can come at.
+//! Deletion in each phase of a resource.
 
 use alustan_api::State;
 use alustan_tests::{Counter, Scene, condition, scene};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::drift;
 
-/// Chunk and pointer of a managed state, without the run that signed the pointer last.
+/// Returns data and pointer of a managed state, without the `writer` of the pointer: the run that signed it last.
 async fn state(scene: &Scene, name: &str) -> (String, Value) {
     let secret = scene.data(name).await;
     let mut pointer: Value = serde_json::from_str(&secret["pointer"]).unwrap();
@@ -20,7 +20,7 @@ async fn state(scene: &Scene, name: &str) -> (String, Value) {
 async fn what_was_never_applied_goes_at_once() {
     scene("never", |scene| async move {
         scene.commit("web", &[("main.tf", "")]).await;
-        // One that has no commit, one whose build cannot start, one that is deleted at once.
+        // Resources without a commit, with a build that cannot start, and deleted directly after creation.
         let mut lost = scene.resource_of("lost", "web");
         lost["spec"]["gitRepo"]["branch"] = json!("no-such-branch");
         let mut stuck = scene.resource_of("stuck", "web");
@@ -53,7 +53,7 @@ async fn a_run_that_cannot_start_is_cancelled_by_deletion() {
         let tf = scene.said("web", "ImagePull").await;
         let tag = tf.status.unwrap().image.unwrap().tag;
         scene.delete("web", &DeleteParams::background()).await;
-        // What stands in the registry under this tag can be resolved, but no node can run it.
+        // The tag resolves to an image that no node can unpack.
         scene.spoil("web", &tag).await;
         scene.apply(&web).await;
         scene.said("web", "run 1 (created) cannot start: ").await;
@@ -79,13 +79,13 @@ async fn a_run_that_plans_is_cancelled_by_deletion_and_one_that_applies_is_waite
         web["spec"]["scripts"] = json!({"plan": {"inline": plan}});
         scene.apply(&web).await;
         counter.reached("/planning").await;
-        // Nobody answers the plan's question: it would never end by itself.
+        // The plan script blocks. Without cancellation the run would not end.
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.count("/made"), 0);
         scene.nothing_left().await;
         counter.release("/planning");
 
-        // The same content without the script: its image is in the registry, so it is not built again.
+        // The same content without the script: its image is in the registry, so no build starts.
         counter.hold("/made");
         scene.apply(&scene.resource("web")).await;
         counter.reached("/made").await;
@@ -102,9 +102,9 @@ async fn a_run_that_plans_is_cancelled_by_deletion_and_one_that_applies_is_waite
     .await;
 }
 
-/// Why the destroy scripts here fail.
+/// Destroy script that fails.
 const LOCKED: &str = "echo 'the gate is locked' >&2\nexit 3\n";
-/// What they are mended with.
+/// Corrected destroy script.
 const OPEN: &str = "terraform destroy -auto-approve\n";
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
             scene.namespace
         );
         assert!(!deleted && said.contains(&anyway), "{said}");
-        // As the message says.
+        // Runs the command in the message.
         scene.cluster.run("bash", &["-c", &anyway]).await;
         scene.cluster.run("kubectl", &delete).await;
         scene
@@ -223,7 +223,7 @@ async fn a_namespace_that_is_deleted_does_not_hang() {
                 found.is_none().then_some(())
             })
             .await;
-        // Nothing can be started in it any more.
+        // No run can start in a terminating namespace.
         assert_eq!(counter.lives(), (1, 0));
     })
     .await;
@@ -258,7 +258,7 @@ async fn delete_is_refused_where_it_is_protected_and_leaves_everything_where_it_
         let tf = scene.ready("safe").await;
         assert_eq!(tf.metadata.deletion_timestamp, None);
         assert_eq!(counter.lives(), (2, 0));
-        // As the message says.
+        // Runs the command in the message.
         scene.cluster.run("bash", &["-c", &allow]).await;
         scene.delete("safe", &foreground).await;
         assert_eq!(counter.lives(), (2, 1));

@@ -1,11 +1,11 @@
-//! Real objects that somebody changed.
+//! Drift: real objects that another client changed.
 
 use alustan_api::State;
 use alustan_tests::{Scene, condition, scene};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
-/// A module with one real object.
+/// Module with one real object.
 pub(crate) const MODULE: &str = r#"
 terraform {
   required_providers {
@@ -24,7 +24,7 @@ resource "kubectl_manifest" "greeting" {
 }
 "#;
 
-/// A resource for that module, with an object of its own name.
+/// Returns a resource of that module. Its object has the name of the resource.
 pub(crate) fn resource(scene: &Scene, name: &str, mode: &str) -> Value {
     let mut resource = scene.resource_of(name, "greeting");
     let spec = &mut resource["spec"];
@@ -34,7 +34,7 @@ pub(crate) fn resource(scene: &Scene, name: &str, mode: &str) -> Value {
     resource
 }
 
-/// What the object says, if it is there.
+/// Returns the text of the object, if the object exists.
 pub(crate) async fn text(scene: &Scene, name: &str) -> Option<String> {
     let map = scene.api::<ConfigMap>().get(name).await.ok()?;
     map.data?.remove("text")
@@ -96,7 +96,7 @@ async fn drift_is_corrected_reported_or_ignored_as_the_resource_says() {
             })
             .await;
 
-        // The others were looked at more than once meanwhile, at the same interval.
+        // The intervals are equal: the other resources were checked more than once in the meantime.
         assert_eq!(text(&scene, "ignore").await.as_deref(), Some("changed"));
         let jobs = scene.jobs("run").await;
         let own: Vec<_> = jobs

@@ -4,7 +4,7 @@ use alustan_tests::{Counter, scene};
 
 use crate::approval::{approve, pending};
 
-/// The image is built from the emptied folder, so that only a cluster shows that neither build nor run takes it for a module without objects.
+/// The image is built from the emptied folder. Only a cluster shows that neither build nor run treats it as a module without objects.
 #[tokio::test]
 async fn empty_folder_destroys_nothing_and_empty_module_asks() {
     scene("empty", |scene| async move {

@@ -1,5 +1,4 @@
-//! Engines: from the operator's catalogue, pinned, and switched only with leave; and a run without
-//! a network.
+//! Engines: selected from the operator's catalogue, pinned, switched only with `allowSwitch`, and run without network access.
 
 use alustan_api::{Engine, EngineName};
 use alustan_tests::{Counter, Scene, condition, scene, scene_alone};
@@ -16,7 +15,7 @@ fn on(scene: &Scene, name: &str, engine: &Value) -> Value {
     resource
 }
 
-/// The lineage of a managed state.
+/// Returns the lineage of a managed state.
 async fn lineage(scene: &Scene, name: &str) -> String {
     let pointer = &scene.data(&format!("{name}-state")).await["pointer"];
     let pointer: Value = serde_json::from_str(pointer).unwrap();
@@ -80,8 +79,8 @@ async fn engine_switch_needs_permission_and_keeps_the_state() {
     .await;
 }
 
-/// A module with a provider, a module from another repository, and a test of the network each time
-/// that something is made or destroyed: `value` is whether there is to be one.
+/// Module with a provider, a module from another repository, and a network probe on creation and destruction. `network` is the
+/// expected result: `true`, `false` or `either`.
 fn far_module(scene: &Scene) -> String {
     let url = scene.https("part");
     format!(
@@ -122,7 +121,7 @@ output "v" {{ value = module.part.value }}
     )
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -140,12 +139,12 @@ mod alone {
                 resource["spec"]["variables"] = json!({"network": network});
                 resource
             };
-            // With a network the probe finds one: it is a probe.
+            // Control: the probe detects a network.
             scene.apply(&with("true")).await;
             scene.ready("web").await;
             assert_eq!(scene.data("web-outputs").await["v"], "from afar: true");
             scene.log("web-apply-1", "network: true").await;
-            // What is made next destroys what was made with a network, and is not to judge that.
+            // The next run destroys this object without a network. `either` passes in both cases.
             scene.apply(&with("either")).await;
             scene.ready_after_run("web", 2).await;
 
@@ -160,7 +159,7 @@ mod alone {
                     condition(tf, "SourceReady").is_some_and(|it| it.status == "False")
                 })
                 .await;
-            // What was made without a network fails to be destroyed with one.
+            // The network stays cut: the destroy probe of an object that was created without a network fails with one.
             scene.delete("web", &DeleteParams::foreground()).await;
             scene.nothing_left().await;
             drop(cut);

@@ -1,4 +1,4 @@
-//! The stories of `deploy/examples`, by their twins: applied by `hack/twin` as a reader does it.
+//! Scenarios of `deploy/examples`: `hack/twin` applies the twin of each example, as a user does.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// Applies the twin of an example: all of it at once, in the order of its file.
+/// Applies the twin of an example with one command, in the order of its file.
 async fn twin(scene: &Scene, example: &str) {
     let arguments = [example, &scene.namespace];
     scene.cluster.run("hack/twin", &arguments).await;
 }
 
-/// The data of a `ConfigMap` that a module made, if it is there.
+/// Returns the data of a `ConfigMap` that a module created, if it exists.
 async fn made(scene: &Scene, name: &str) -> Option<BTreeMap<String, String>> {
     let map = scene.api::<ConfigMap>().get_opt(name).await.unwrap()?;
     Some(map.data.unwrap_or_default())
 }
 
-/// Changes the resource `name` as `kubectl patch` would.
+/// Patches the spec of the resource `name` as `kubectl patch` does.
 async fn change(scene: &Scene, name: &str, spec: Value) {
     let patch = json!({"spec": spec});
     let api = scene.api::<Terraform>();
@@ -31,7 +31,7 @@ async fn change(scene: &Scene, name: &str, spec: Value) {
         .unwrap();
 }
 
-/// Asks for the deletion of all resources at once; each with its uid.
+/// Deletes all resources with one request. Returns their names and uids.
 async fn delete_all(scene: &Scene) -> Vec<(String, String)> {
     let (all, now) = (ListParams::default(), DeleteParams::background());
     let api = scene.api::<Terraform>();
@@ -41,7 +41,7 @@ async fn delete_all(scene: &Scene) -> Vec<(String, String)> {
     names.map(|tf| (tf.name_any(), tf.uid().unwrap())).collect()
 }
 
-/// What triggered the last run of the resource `name`, once that is run `number`.
+/// Waits for run `number` of the resource `name`. Returns its trigger.
 async fn trigger(scene: &Scene, name: &str, number: i64) -> String {
     let tf = scene.ready_after_run(name, number).await;
     tf.status.unwrap().runs[0].trigger.clone()
@@ -58,7 +58,7 @@ async fn examples_the_cluster_is_made_first_and_what_runs_on_it_goes_first() {
             let data = made(&scene, app).await.unwrap();
             assert_eq!(data["cluster"], "blue", "{app}");
         }
-        // The way in comes from the other module alone, and is seen by nobody else.
+        // The credentials come from the other module alone and appear in no object that users without access to Secrets can read.
         let token = scene.data("module-credentials").await["KUBE_TOKEN"].clone();
         let kubeconfig: Value =
             serde_json::from_str(&scene.data("cluster-outputs").await["kubeconfig"]).unwrap();
@@ -89,7 +89,7 @@ async fn examples_the_cluster_is_made_first_and_what_runs_on_it_goes_first() {
     .await;
 }
 
-/// What the controller of the Ingress does.
+/// Stand-in for the controller of the Ingress.
 struct Controller(Api<Ingress>);
 
 impl Controller {
@@ -123,7 +123,7 @@ async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_la
     scene("both", |scene| async move {
         let controller = Controller(scene.api());
         twin(&scene, "pass-data-both-ways").await;
-        // There: the ARN of the role.
+        // Forward: the ARN of the role.
         scene.ready("identity").await;
         let arn = scene.data("shop-cluster").await["role_arn"].clone();
         assert!(arn.starts_with("arn:aws:iam::"), "{arn}");
@@ -139,7 +139,7 @@ async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_la
             })
             .await;
 
-        // Back: the hostname of the load balancer.
+        // Backward: the hostname of the load balancer.
         scene.ready("platform").await;
         scene.reason("dns", "FieldNotFound").await;
         let name = "shop.example.com";
@@ -153,7 +153,7 @@ async fn examples_data_goes_to_the_workload_and_back_and_what_is_beneath_goes_la
             assert_eq!(scene.run_number(untouched).await, 1, "{untouched}");
         }
 
-        // The record goes; what is beneath stays until the controller has let go.
+        // The record is destroyed. Its dependencies stay until the controller removes its finalizer.
         let all = delete_all(&scene).await;
         let api = &controller.0;
         api.delete("shop", &DeleteParams::default()).await.unwrap();
@@ -204,7 +204,7 @@ async fn examples_a_replaced_server_of_k3s_runs_dns_and_a_new_token_runs_its_wor
             assert_eq!(scene.run_number(name).await, 1, "{name}");
         }
 
-        // A new token matters to those who join with it.
+        // A new token starts a run of the workers that join with it.
         let token = json!({"variables": {"token": 2}});
         change(&scene, "alpha-control-plane", token).await;
         let because = trigger(&scene, "alpha-workers", 2).await;
@@ -214,7 +214,7 @@ async fn examples_a_replaced_server_of_k3s_runs_dns_and_a_new_token_runs_its_wor
         assert_eq!(scene.run_number("bravo-workers").await, 1);
         assert_eq!(scene.run_number("shared-endpoint").await, 2);
 
-        // All at once, and yet in order.
+        // Deletion with one request keeps the order.
         let all = delete_all(&scene).await;
         let tf = scene
             .said("alpha-control-plane", "depend on it and go first")

@@ -1,4 +1,4 @@
-//! Repositories as people have them, and what happens to them.
+//! Repositories: revisions, credentials, submodules and rewritten history.
 
 use alustan_api::Terraform;
 use alustan_tests::{Scene, condition, scene};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const OLD: &str = "output \"version\" { value = \"old\" }";
 const NEW: &str = "output \"version\" { value = \"new\" }";
 
-/// A resource for the scene's repository `repository`, with `git` beside its address.
+/// Returns a resource for the scene's repository `repository`. `git` replaces the branch in `spec.gitRepo`.
 fn resource(scene: &Scene, name: &str, repository: &str, git: &Value) -> Value {
     let mut resource = scene.resource_of(name, repository);
     let fields = resource["spec"]["gitRepo"].as_object_mut().unwrap();
@@ -62,7 +62,7 @@ async fn git_tags_are_followed_and_commits_stay() {
                 source_reason(tf) == Some("TagNotFound")
             })
             .await;
-        // A commit that no branch holds any more.
+        // Commit that is on no branch any more.
         scene
             .git("web", &["update-ref", "-d", "refs/heads/main"])
             .await;
@@ -123,7 +123,7 @@ async fn git_ssh_keys_of_every_kind_open_a_repository_and_a_passphrase_is_told()
     .await;
 }
 
-/// Modules that the engine fetches while the image is built.
+/// Modules that the engine fetches during the image build.
 #[tokio::test]
 async fn git_credentials_reach_private_modules_and_not_the_image() {
     scene("git-modules", |scene| async move {
@@ -185,7 +185,7 @@ async fn git_submodules_come_where_they_are_asked_for() {
         scene
             .commit("web", &[("main.tf", main), (".gitmodules", names)])
             .await;
-        // What `git submodule add` makes of it.
+        // Creates the commit of `git submodule add`.
         let tree = scene.git("web", &["ls-tree", "main"]).await;
         let file = tempfile::tempdir().unwrap();
         let file = file.path().join("index").display().to_string();
@@ -226,7 +226,7 @@ async fn git_submodules_come_where_they_are_asked_for() {
 #[tokio::test]
 async fn git_rewritten_and_deleted_branches_and_empty_repositories() {
     scene("git-branches", |scene| async move {
-        // Empty at first.
+        // Empty repository.
         scene.commit("web", &[("main.tf", OLD)]).await;
         let tree = scene.git("web", &["rev-parse", "main^{tree}"]).await;
         scene
@@ -245,7 +245,7 @@ async fn git_rewritten_and_deleted_branches_and_empty_repositories() {
         scene.ready("web").await;
         assert_eq!(version(&scene, "web").await, "old");
 
-        // Another history without a common commit.
+        // Rewritten branch without a common commit.
         scene
             .git("web", &["update-ref", "-d", "refs/heads/main"])
             .await;
@@ -258,7 +258,7 @@ async fn git_rewritten_and_deleted_branches_and_empty_repositories() {
         assert_eq!(version(&scene, "web").await, "new");
         let run = applied.status.unwrap().run;
 
-        // Without its branch it stays as it is, and can still be destroyed.
+        // Without its branch the resource starts no run and can still be destroyed.
         scene
             .git("web", &["update-ref", "refs/heads/other", &second])
             .await;

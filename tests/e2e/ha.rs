@@ -1,4 +1,4 @@
-//! Several replicas of the operator: the one that acts dies, or is told to go, and another goes on.
+//! Several replicas of the operator: the leader crashes or shuts down, and another replica takes over.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use crate::approval::{approve, pending};
 
 const SYSTEM: &str = "alustan-system";
 
-/// The pod that holds a Lease.
+/// Returns the pod that holds a Lease.
 async fn holder(cluster: &Cluster, namespace: &str, lease: &str) -> Option<String> {
     let api: Api<Lease> = Api::namespaced(cluster.client.clone(), namespace);
     let holder = api.get_opt(lease).await.ok()??.spec?.holder_identity?;
     Some(holder.rsplit_once('_')?.0.to_owned())
 }
 
-/// Waits until `wanted` holds for the pod that leads; which one that is.
+/// Waits until the name of the leader's pod fulfils `wanted`. Returns that name.
 async fn leader(
     scene: &Scene,
     (namespace, lease): (&str, &str),
@@ -37,7 +37,7 @@ async fn leader(
         .await
 }
 
-/// Names of the installed operator's pods.
+/// Returns the names of the installed operator's pods that are not being deleted.
 async fn pods(scene: &Scene) -> Vec<String> {
     let api: Api<Pod> = Api::namespaced(scene.cluster.client.clone(), SYSTEM);
     let selector = "app.kubernetes.io/name=alustan,app.kubernetes.io/component=controller";
@@ -53,7 +53,7 @@ async fn ask(scene: &Scene, pod: &str, path: &str) -> String {
     scene.cluster.run("kubectl", &["get", "--raw", &path]).await
 }
 
-/// A base image of the scene's own, so that operators of both versions bring their runner into images.
+/// Copies the base image into the scene's repository, so that operators of both versions add their runner to images.
 async fn own_base(scene: &Scene) -> String {
     let registry = "docker://10.99.1.2:5000";
     let from = format!("{registry}/alustan/terraform:dev");
@@ -64,7 +64,7 @@ async fn own_base(scene: &Scene) -> String {
     format!("registry.alustan.test:5000/{}/base:1", scene.namespace)
 }
 
-/// The scene's Jobs, by name, with their uids.
+/// Returns the uids of the scene's Jobs by name.
 async fn all_jobs(scene: &Scene) -> BTreeMap<String, String> {
     let jobs = scene.api::<Job>().list(&ListParams::default()).await;
     let jobs = jobs.unwrap().into_iter();
@@ -72,14 +72,14 @@ async fn all_jobs(scene: &Scene) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The number of the last run of `name`, as its record has it.
+/// Returns the number of the last run of `name` from its run record.
 async fn recorded(scene: &Scene, name: &str) -> i64 {
     let record = &scene.data(&format!("{name}-run")).await["record"];
     let record: Value = serde_json::from_str(record).unwrap();
     record["number"].as_i64().unwrap()
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -90,7 +90,7 @@ mod alone {
             let lease = (SYSTEM, "alustan");
             let all = pods(&scene).await;
             assert_eq!(all.len(), 2, "{all:?}");
-            // One that is on its way out may lead for a moment longer, and who stands by looks every two seconds.
+            // A terminating replica may lead for a moment. Standby replicas check the Lease every two seconds.
             let leads = scene
                 .until("both to name the same leader", async || {
                     let leads = holder(&scene.cluster, lease.0, lease.1).await?;
@@ -121,7 +121,7 @@ mod alone {
             let url = web["spec"]["gitRepo"]["url"].clone();
             let push = json!({"repository": url, "ref": "refs/heads/main"});
             let server = scene.git_server().await;
-            // Each by a connection of its own, so that both replicas get some.
+            // Each report uses a separate connection, so that both replicas receive some.
             for _ in 0..12 {
                 assert_eq!(server.tells(&push).await, json!({"resources": 1}));
             }
@@ -146,8 +146,8 @@ mod alone {
         .await;
     }
 
-    /// What goes on when an operator of an earlier version is replaced, by CRD, rights and Deployment, goes on:
-    /// nothing is lost, and nothing is done twice.
+    /// Replaces CRD, rights and Deployment of an earlier version. Runs and builds in progress continue: nothing is lost, and nothing is
+    /// done twice.
     #[tokio::test]
     async fn ha_an_upgrade_goes_on_with_what_an_earlier_operator_began() {
         scene_without_operator("upgrade", async |scene| {
@@ -265,7 +265,7 @@ mod alone {
             let runs = new.iter().filter(|job| !job.starts_with("alustan-build-"));
             assert_eq!(runs.collect::<Vec<_>>(), wanted.iter().collect::<Vec<_>>());
 
-            // Who depends on others goes before them.
+            // Dependents are deleted first.
             for name in all.into_iter().rev().filter(|name| *name != "goes") {
                 scene.delete(name, &DeleteParams::background()).await;
             }

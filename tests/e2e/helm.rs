@@ -1,4 +1,4 @@
-//! The chart, from the cluster's registry.
+//! The chart, installed from the cluster's registry.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use alustan_tests::{Cluster, Scene, scene_without_operator};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-/// The registry as the host reaches it.
+/// Address of the registry, as reached by the host.
 const REGISTRY: &str = "10.99.1.2:5000";
 const CRD: &str = "terraforms.alustan.io";
 
-/// Pushes the chart in a folder by `make helm-push`; what to give to helm.
+/// Pushes the chart in a folder with `make helm-push`. Returns the arguments with which helm installs it.
 async fn push(scene: &Scene, chart: &Path) -> Vec<String> {
     let chart = format!("CHART={}", chart.display());
     let registry = format!("{REGISTRY}/{}/charts", scene.namespace);
@@ -19,7 +19,7 @@ async fn push(scene: &Scene, chart: &Path) -> Vec<String> {
     said.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Installs or upgrades the release from `chart` with the values of the dev cluster and `more`.
+/// Installs or upgrades the release from `chart`, with the values of the dev cluster and the arguments `more`.
 async fn helm(scene: &Scene, verb: &str, chart: &[String], more: &[&str]) -> String {
     let mut arguments = vec![verb, "alustan", "-n", "alustan-system", "--plain-http"];
     arguments.extend([
@@ -33,7 +33,7 @@ async fn helm(scene: &Scene, verb: &str, chart: &[String], more: &[&str]) -> Str
     scene.cluster.run("helm", &arguments).await
 }
 
-/// The chart as it might have been earlier: its CRD lacks `spec.notifications`.
+/// Writes an earlier version of the chart. Its CRD lacks `spec.notifications`.
 fn earlier(folder: &Path) {
     let chart = Cluster::root().join("deploy/helm/alustan");
     let copied = std::process::Command::new("cp")
@@ -58,14 +58,14 @@ fn earlier(folder: &Path) {
     std::fs::write(file, crd.to_string()).unwrap();
 }
 
-/// Names of what kubectl finds.
+/// Returns the names of the objects that `kubectl get` finds.
 async fn names(scene: &Scene, arguments: &[&str]) -> Vec<String> {
     let get = [&["get", "--ignore-not-found", "-o", "name"], arguments].concat();
     let said = scene.cluster.run("kubectl", &get).await;
     said.lines().map(str::to_owned).collect()
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -79,7 +79,7 @@ mod alone {
         let second = push(&scene, &chart).await;
         assert_eq!((first[0].as_str(), first[2].as_str()), (second[0].as_str(), "0.0.1"));
 
-        // The CRD is there from kustomize.
+        // The CRD was installed with kustomize.
         helm(&scene, "install", &first, &["--take-ownership"]).await;
         let module = "resource \"terraform_data\" \"a\" {}\noutput \"id\" { value = terraform_data.a.id }";
         scene.commit("web", &[("main.tf", module)]).await;
@@ -113,7 +113,7 @@ mod alone {
         let ours = ["-n", "alustan-system", kinds, "-l", "app.kubernetes.io/instance=alustan"];
         assert_eq!(names(&scene, &ours).await, Vec::<String>::new(), "left behind");
 
-        // Another one goes on with what it finds, and takes the CRD as its own by itself.
+        // A new release continues with the existing resources and owns the CRD without `--take-ownership`.
         helm(&scene, "install", &second, &[]).await;
         scene.annotate("web", "alustan.io/reconcile-at", "now").await;
         scene.ready_after_run("web", 2).await;

@@ -1,9 +1,9 @@
-//! Values from elsewhere: Secrets, ConfigMaps, outputs of others, fields of any object (rules 14 and 17).
+//! Values from other objects: Secrets, ConfigMaps, outputs of other resources, fields of any object (rules 14 and 17).
 
 use alustan_tests::{Scene, condition, scene};
 use serde_json::{Value, json};
 
-/// What others take.
+/// Module whose outputs are inputs of other resources.
 const NETWORK: &str = r#"
 variable "zones" { default = ["a", "b"] }
 variable "id" { default = "net-1" }
@@ -16,7 +16,7 @@ output "token" {
 }
 "#;
 
-/// Types matter: a text is no list, and no number.
+/// Module with typed variables: a string is neither a list nor a number.
 const WEB: &str = r#"
 variable "password" {}
 variable "color" {}
@@ -44,7 +44,7 @@ resource "terraform_data" "says" {
 }
 "#;
 
-/// Lets the operator read objects of a kind, as long as the scene lasts.
+/// Grants the operator read access to a resource type until the end of the scene.
 pub(crate) async fn grant(scene: &Scene, resource: &str) {
     let namespace = scene
         .kubectl(&[
@@ -164,7 +164,7 @@ async fn inputs_of_every_kind_are_waited_for_keep_their_types_and_cause_one_run(
             "{log}"
         );
 
-        // Another one that the selector finds: one run, with the values in the order of the names.
+        // The selector matches another resource: one run, with the values in the order of the names.
         let mut annex = network("annex");
         annex["spec"]["variables"] = json!({"id": "net-2"});
         scene.apply(&annex).await;

@@ -1,4 +1,4 @@
-//! Runs that are stopped while they apply, whoever stops them.
+//! Runs that are interrupted while they apply.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use kube::api::LogParams;
 use serde_json::{Value, json};
 
-/// A module with two objects that ask for paths of the resource's own, one after the other.
+/// Module with two objects, created one after the other. Each requests a path that contains the name of the resource.
 fn module(counter: &Counter) -> String {
     let first = counter.resource("first", "/${var.name}/first", "");
     let after = "depends_on = [terraform_data.first]";
@@ -20,7 +20,7 @@ fn module(counter: &Counter) -> String {
     format!("variable \"name\" {{}}\n{first}{second}")
 }
 
-/// A resource of that module that stays where it is after a failure, until somebody asks.
+/// Returns a resource of that module. The backoff of 30 minutes leaves retries to the annotation `alustan.io/reconcile-at`.
 fn resource(scene: &Scene, name: &str) -> Value {
     let mut resource = scene.resource_of(name, "web");
     resource["spec"]["variables"] = json!({"name": name});
@@ -28,7 +28,7 @@ fn resource(scene: &Scene, name: &str) -> Value {
     resource
 }
 
-/// What keeps signals from the engine, and hands them on.
+/// Script that receives signals in place of the engine and forwards them.
 const WRAPPER: &str = r#"
 handed_on() { kill -INT "$engine"; }
 trap handed_on INT TERM
@@ -43,7 +43,7 @@ async fn record(scene: &Scene, name: &str) -> RunRecord {
     serde_json::from_str(&data["record"]).unwrap()
 }
 
-/// The state is saved, nobody holds its lock, and the status tells of run 1.
+/// Asserts that the state is saved, its lock is released, and the message refers to run 1. Returns the message.
 async fn in_good_order(scene: &Scene, name: &str, reason: &str) -> String {
     let message = scene.reason(name, reason).await;
     let record = record(scene, name).await;
@@ -59,13 +59,13 @@ async fn in_good_order(scene: &Scene, name: &str, reason: &str) -> String {
     message
 }
 
-/// What `pod` prints from its start to its end, although it may be deleted meanwhile.
+/// Follows the log of `pod` to its end, also if the pod is deleted.
 async fn log_until_the_end(scene: &Scene, pod: &str) -> tokio::task::JoinHandle<String> {
     let follow = LogParams {
         follow: true,
         ..LogParams::default()
     };
-    // Its status may still be on the way to the API server.
+    // The pod's status may not have reached the API server yet.
     let log = scene
         .until("the log of the pod", async || {
             scene.api::<Pod>().log_stream(pod, &follow).await.ok()
@@ -104,7 +104,7 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
                 assert!(message.contains(part), "no {part:?} in {message}");
             }
             let log = log.await.unwrap();
-            // The engine that shows the plan runs beside the one that applies, and may not have ended yet.
+            // The engine process that shows the plan runs in parallel to the one that applies and may still be running.
             let interrupts: Vec<&str> = log
                 .lines()
                 .filter(|line| line.contains("interrupting the engine"))
@@ -149,7 +149,7 @@ async fn interrupted_apply_is_continued_after_pod_deletion_or_sigkill() {
     .await;
 }
 
-/// Where a module keeps its state: in a bucket of its own, behind a gate.
+/// Returns the backend block of a state in a separate bucket behind `gate`.
 fn bucket(gate: &Gate, name: &str) -> String {
     let address = &gate.address;
     format!(
@@ -183,7 +183,7 @@ async fn interrupt_of_the_way_to_the_state_loses_nothing_of_it() {
             "{}",
             ready.message
         );
-        // The next one does not even get to begin.
+        // The next run fails at its start.
         scene
             .wait("web", "a run in vain", |tf| {
                 let runs = &tf.status.as_ref().unwrap().runs;
@@ -211,7 +211,7 @@ fn told(tf: &Terraform) -> Vec<&str> {
     runs.iter().map(|run| run.result.as_str()).collect()
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -223,10 +223,10 @@ mod alone {
             counter.hold("/web/second");
             scene.apply(&resource(&scene, "web")).await;
             counter.reached("/web/second").await;
-            // What runs does not notice that kubelet is gone for a while.
+            // A short outage of the kubelet does not affect running pods.
             scene.cluster.stop(&["kubelet"]).await;
             scene.cluster.start().await;
-            // A pod that is not Ready for a moment, as after a restart of kubelet, is no part of any budget.
+            // A PodDisruptionBudget does not count a pod that is not Ready, as after a restart of the kubelet.
             scene
                 .until("the pod to be Ready again", async || {
                     let pod = ["wait", "pod", "--for=condition=Ready", "--timeout=1s"];

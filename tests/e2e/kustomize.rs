@@ -1,4 +1,4 @@
-//! The overlays, with the cluster's own registry and git server in them.
+//! The overlays, with the cluster's own registry and git server.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::approval::{approve, pending};
 
 const REGISTRY: &str = "registry.alustan.test:5000";
 
-/// An overlay of `overlay`, as a reader makes one: images by digest, authorities and builder of the dev cluster,
-/// what the scene's resources may use.
+/// Writes an overlay on top of `overlay`, as a user does: images by digest, certificate authorities and builder of the dev cluster,
+/// and the registries and repositories that the scene may use.
 async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
     let image = "docker://10.99.1.2:5000/alustan/controller:dev";
     let inspect = [
@@ -27,7 +27,7 @@ async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
         .canonicalize()
         .unwrap()
         .join("deploy/kustomize/overlays");
-    // kustomize takes no other paths than relative ones.
+    // kustomize accepts relative paths only.
     let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
     let base = format!(
         "{up}{}/{overlay}",
@@ -58,7 +58,7 @@ async fn overlay_of(scene: &Scene, overlay: &str, folder: &Path) {
     .unwrap();
 }
 
-/// Installs an overlay by `make install OVERLAY=…`.
+/// Installs an overlay with `make install OVERLAY=…`.
 async fn install(scene: &Scene, overlay: &str) {
     let folder = tempfile::tempdir().unwrap();
     overlay_of(scene, overlay, folder.path()).await;
@@ -72,7 +72,7 @@ async fn installed(scene: &Scene, kind: &str, path: &str) -> String {
     scene.cluster.run("kubectl", &get).await
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -129,7 +129,7 @@ mod alone {
             approve(&scene, "asks", &plan).await;
             scene.ready("asks").await;
 
-            // What was there before `mode` was asked for goes on, and goes when somebody says so.
+            // A resource that is older than the policy for `mode` is still reconciled. Its deletion needs an approval.
             let api: Api<Terraform> = scene.api();
             let uid = scene
                 .begin_to_delete("web", &DeleteParams::background())

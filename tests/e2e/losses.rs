@@ -1,4 +1,4 @@
-//! Things that somebody removed from under a resource.
+//! Objects that another client deletes while a resource uses them.
 
 use alustan_tests::{Counter, condition, scene};
 use k8s_openapi::api::core::v1::Secret;
@@ -24,7 +24,7 @@ async fn an_image_that_is_gone_is_told_and_what_changes_does_not_wait_for_it() {
             assert!(message.contains(part), "no {part:?} in {message}");
         }
 
-        // It would be waited for longer than anybody waits here.
+        // The operator would wait for the image longer than the test's deadline.
         web["spec"]["variables"]["v"] = json!("three");
         scene.apply(&web).await;
         scene
@@ -59,7 +59,7 @@ async fn no_run_begins_beside_one_whose_record_is_gone() {
         let message = scene.reason("web", "RecordLost").await;
         assert!(message.contains("Job web-apply-1"), "{message}");
 
-        // There is something to run now, and still nothing is run.
+        // A change is pending, and still no run starts.
         web["spec"]["variables"]["v"] = json!("two");
         scene.apply(&web).await;
         let tf = scene
@@ -73,7 +73,7 @@ async fn no_run_begins_beside_one_whose_record_is_gone() {
         let record = scene.api::<Secret>().get_opt("web-run").await.unwrap();
         assert!(record.is_none(), "{record:?}");
 
-        // It cannot report what it made, but its state tells.
+        // The run cannot report what it created. The next run finds it in the state.
         counter.release("/made");
         scene.ready_after_run("web", 2).await;
         assert_eq!(scene.data("web-outputs").await["v"], "two");

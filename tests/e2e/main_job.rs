@@ -1,4 +1,4 @@
-//! The main job: from a commit to applied, and back.
+//! The main path: from a commit to applied objects and back.
 
 use alustan_tests::scene;
 use kube::api::DeleteParams;
@@ -35,7 +35,7 @@ async fn a_commit_is_built_applied_and_destroyed() {
         let shown = scene.kubectl(&["get", "tf", "web"]).await;
         assert!(shown.contains("Success"), "{shown}");
 
-        // As Argo CD deletes: everything with an ownerReference goes first.
+        // Deletes as Argo CD does: objects with an owner reference are deleted first.
         scene.delete("web", &DeleteParams::foreground()).await;
         scene.nothing_left().await;
     })

@@ -1,4 +1,4 @@
-//! Runs in pods with sidecars of others.
+//! Runs in pods with injected sidecars.
 
 use alustan_tests::{Counter, Injector, scene};
 use kube::api::DeleteParams;
@@ -19,10 +19,10 @@ async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
         for name in names {
             scene.ready(name).await;
         }
-        // One build, and a run of each.
+        // One build, and one run per resource.
         assert_eq!(injector.pods(), 3);
 
-        // Kubelet terminates native sidecars. With the other kind, only the Job's deletion ends the pod.
+        // The kubelet terminates native sidecars. With a regular sidecar, only the deletion of the Job ends the pod.
         let pod = scene.pod_of("native-apply-1").await;
         assert_eq!(pod.spec.unwrap().init_containers.unwrap()[0].name, "proxy");
         scene
@@ -32,7 +32,7 @@ async fn mesh_a_run_is_over_when_its_engine_container_has_terminated() {
             })
             .await;
 
-        // The next run starts, and destroy ends.
+        // The next run starts, and destroy completes.
         let mut edited = scene.resource_of("web", "web");
         edited["spec"]["variables"] = json!({"unused": 1});
         scene.apply(&edited).await;

@@ -4,7 +4,7 @@ use alustan_tests::{Scene, scene};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// What the installed operator answers at `path`.
+/// Returns the response of the installed operator at `path`.
 async fn ask(scene: &Scene, path: &str) -> String {
     let name = "jsonpath={.items[0].metadata.name}";
     let selector = "app.kubernetes.io/name=alustan,app.kubernetes.io/component=controller";
@@ -23,7 +23,7 @@ async fn ask(scene: &Scene, path: &str) -> String {
     scene.cluster.run("kubectl", &["get", "--raw", &path]).await
 }
 
-/// The value of `sample`; 0 where there is none.
+/// Returns the value of `sample`; 0 if it is missing.
 fn value(text: &str, sample: &str) -> f64 {
     let mut lines = text.lines();
     let value = lines.find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));

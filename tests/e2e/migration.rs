@@ -1,4 +1,4 @@
-//! States that come from elsewhere, and states that move (rule 11).
+//! Adoption of existing states, and migration between backends (rule 11).
 
 use alustan_tests::{AWS, Counter, Scene, scene};
 use kube::api::DeleteParams;
@@ -20,7 +20,7 @@ fn module(counter: &Counter) -> String {
     )
 }
 
-/// Runs the engine on this machine, as a person does, in a folder with `module`.
+/// Runs the engine on the host, as a user does without the operator, in a folder with `module`.
 async fn by_hand(scene: &Scene, module: &str, key: &str, v: &str) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("main.tf"), module).unwrap();
@@ -47,13 +47,13 @@ fn in_bucket(scene: &Scene, key: &str, v: &str) -> Value {
     resource
 }
 
-/// The state in the bucket.
+/// Returns the state in the bucket.
 async fn state(scene: &Scene, key: &str) -> Value {
     let text = scene.s3(&scene.namespace, key).await;
     serde_json::from_str(&text).unwrap()
 }
 
-/// What the status says of the managed state.
+/// Returns the current version in the pointer of the managed state.
 async fn managed(scene: &Scene) -> Value {
     let pointer = &scene.data("web-state").await["pointer"];
     let pointer: Value = serde_json::from_str(pointer).unwrap();
@@ -76,7 +76,7 @@ async fn backend_adopt_takes_over_what_was_applied_by_hand() {
         assert_eq!(reason, "StateNotOurs", "{message}");
         assert_eq!(state(&scene, "state").await, made);
 
-        // Who takes it over sees first that nothing is made or destroyed.
+        // The first plan after adoption waits for approval. It creates and destroys nothing.
         web["spec"]["backend"]["adopt"] = json!(true);
         scene.apply(&web).await;
         let (id, tf) = approval::pending(&scene, "web", None).await;
@@ -154,7 +154,7 @@ async fn backend_migrate_copies_the_state_into_a_bucket_and_on() {
         assert_eq!(copy["lineage"], made["lineage"]);
         assert_eq!(managed(&scene).await, made);
 
-        // On to another key, together with a change.
+        // Migrates to another key, together with a change.
         let mut on = in_bucket(&scene, "other", "two");
         on["spec"]["backend"]["migrate"] = json!(true);
         scene.apply(&on).await;
@@ -164,7 +164,7 @@ async fn backend_migrate_copies_the_state_into_a_bucket_and_on() {
         let last = state(&scene, "other").await;
         assert_eq!(last["lineage"], made["lineage"]);
 
-        // And back into Secrets, where an older version of it still is.
+        // Migrates back to Secrets, which still contain an older version of the state.
         web["spec"]["variables"] = json!({"v": "three"});
         web["spec"]["backend"] = json!({"provider": "managed", "migrate": true});
         scene.apply(&web).await;
@@ -179,7 +179,7 @@ async fn backend_migrate_copies_the_state_into_a_bucket_and_on() {
     .await;
 }
 
-/// The runner dies between the copy and the first change; the resource is deleted then.
+/// The runner is killed between the copy and the first change. Then the resource is deleted.
 #[tokio::test]
 async fn backend_migrate_that_is_cut_short_leaves_the_old_place_to_destroy() {
     scene("cutshort", |scene| async move {
@@ -189,7 +189,7 @@ async fn backend_migrate_that_is_cut_short_leaves_the_old_place_to_destroy() {
         scene.commit("web", &[("main.tf", &module)]).await;
         scene.apply(&scene.resource("web")).await;
         scene.ready("web").await;
-        // The plan waits for an answer; until then nothing is changed.
+        // The plan script blocks. The run changes nothing until it continues.
         let mut web = in_bucket(&scene, "state", "one");
         web["spec"]["variables"] = json!({});
         web["spec"]["backend"]["migrate"] = json!(true);
@@ -206,7 +206,7 @@ async fn backend_migrate_that_is_cut_short_leaves_the_old_place_to_destroy() {
         counter.release("/planned");
         scene.delete("web", &DeleteParams::foreground()).await;
         assert_eq!(counter.lives(), (1, 1));
-        // What was copied says what it said.
+        // The copy is unchanged.
         assert_eq!(state(&scene, "state").await, copy);
     })
     .await;

@@ -1,4 +1,4 @@
-//! Others are told what happens.
+//! Delivery of notifications.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -8,10 +8,10 @@ use kube::api::DeleteParams;
 use serde_json::json;
 use tokio::process::{Child, Command};
 
-/// In base64: "what both sides know".
+/// Signing secret: "what both sides know" in base64.
 const SECRET: &str = "whsec_d2hhdCBib3RoIHNpZGVzIGtub3c=";
 
-/// Checks a signature as a receiver would, by another implementation.
+/// Computes a signature with openssl, as an independent receiver.
 const CHECK: &str = r#"key=$(printf %s "${SECRET#whsec_}" | base64 -d)
 printf '%s.%s.%s' "$ID" "$AT" "$BODY" | openssl dgst -sha256 -hmac "$key" -binary | base64"#;
 
@@ -29,7 +29,7 @@ async fn is_signed(scene: &Scene, message: &Message) {
     assert_eq!(given, format!("v1,{}", expected.trim()), "{message:?}");
 }
 
-/// The events that came so far, each once.
+/// Returns the accepted events without repetitions.
 fn events(inbox: &Inbox) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let messages = inbox.messages();
@@ -47,7 +47,7 @@ async fn heard(scene: &Scene, inbox: &Inbox, expected: &[&str]) {
         .await;
 }
 
-/// Starts the relay of `deploy/notifications/slack`, and returns its address.
+/// Starts the relay of `deploy/notifications/slack`. Returns its address.
 fn relay_to(slack: &Inbox) -> (Child, String) {
     let port = "18474";
     let relay = Command::new("python3")
@@ -66,7 +66,7 @@ fn relay_to(slack: &Inbox) -> (Child, String) {
 #[tokio::test]
 async fn notifications_are_signed_and_repeated_until_accepted() {
     scene("notify", |scene| async move {
-        // The first two tries of the first message are refused.
+        // The receiver refuses the first two attempts to deliver the first message.
         let inbox = Inbox::start(2).await;
         scene
             .secret(

@@ -1,4 +1,4 @@
-//! Order: what depends on something comes after it, and goes before it (rules 13 and 14).
+//! Order: dependents run after their dependencies and are destroyed before them (rules 13 and 14).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn module(counter: &Counter) -> String {
     )
 }
 
-/// A resource of the stack, which depends on `on`.
+/// Returns a resource of the stack that depends on `on`.
 fn node(scene: &Scene, name: &str, on: &[String]) -> Value {
     let mut node = scene.resource_of(name, "node");
     node["spec"]["gitRepo"]["interval"] = json!("1m");
@@ -38,7 +38,7 @@ async fn order_of_a_stack_of_fifty_is_kept_level_by_level_and_back() {
     stack_of(5, 10).await;
 }
 
-/// Applies and deletes a stack of `levels` with `width` resources in each, each of which depends on two of the level below.
+/// Applies and deletes a stack of `levels` with `width` resources each. Each resource depends on two of the level below.
 async fn stack_of(levels: usize, width: usize) {
     scene("stack", |scene| async move {
         let counter = Counter::start().await;
@@ -54,7 +54,7 @@ async fn stack_of(levels: usize, width: usize) {
                 on.insert(name(level, i), below.unwrap_or_default());
             }
         }
-        // The last come first: nobody has sorted them.
+        // Creates dependents before their dependencies.
         for (name, on) in on.iter().rev() {
             scene.apply(&node(&scene, name, on)).await;
         }
@@ -132,11 +132,11 @@ async fn order_a_change_runs_only_what_is_downstream_and_a_failure_blocks_it_by_
         assert_eq!(scene.data("web-outputs").await["up"], "two");
         assert_eq!(scene.run_number("aside").await, 1);
 
-        // An unchanged output is no news.
+        // An unchanged output starts no run of dependents.
         base["spec"]["variables"]["other"] = json!("x");
         scene.apply(&base).await;
         scene.ready_after_run("base", 3).await;
-        // A failure upstream.
+        // The dependency fails.
         base["spec"]["variables"]["value"] = json!("bad");
         scene.apply(&base).await;
         scene.stalled("base").await;

@@ -1,4 +1,4 @@
-//! What a resource leaves behind, and who takes it over.
+//! Orphaned objects of a resource, and their adoption.
 
 use alustan_tests::{Counter, Scene, scene};
 use kube::api::DeleteParams;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 const WHAT: &str = "secrets,persistentvolumeclaims";
 
-/// Names of what carries the mark of a state that was left behind.
+/// Returns the names of the orphaned objects.
 async fn left(scene: &Scene) -> String {
     let namespace = scene.namespace.as_str();
     let marked = [
@@ -59,7 +59,7 @@ async fn orphan_state_is_taken_over_by_the_next_resource_of_the_name_and_nothing
             );
             assert!(said.contains(object) && said.contains(&adopt), "{said}");
             assert!(!said.contains("remove"), "{said}");
-            // As the message says.
+            // Runs the command in the message.
             scene.cluster.run("bash", &["-c", &adopt]).await;
             let runs = scene.ready(name).await.status.unwrap().runs;
             let results: Vec<_> = runs.iter().map(|run| run.result.as_str()).collect();

@@ -1,11 +1,11 @@
-//! Git, the registry and the API server go away for a while, with work in flight, and come back.
+//! Temporary outages of git, the registry and the API server during builds and runs.
 
 use alustan_api::Terraform;
 use alustan_tests::{Counter, Scene, condition, scene_alone};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-/// A resource that has one try only for what is its own fault.
+/// Returns a resource with a retry budget of 1. Transient failures do not use it.
 fn resource(scene: &Scene, name: &str, repository: &str) -> Value {
     let mut resource = scene.resource_of(name, repository);
     resource["spec"]["variables"] = json!({"v": name});
@@ -13,7 +13,7 @@ fn resource(scene: &Scene, name: &str, repository: &str) -> Value {
     resource
 }
 
-/// The status of a condition, and its reason.
+/// Returns status and reason of a condition.
 fn is(tf: &Terraform, kind: &str) -> (String, String) {
     let found = condition(tf, kind);
     found
@@ -21,7 +21,7 @@ fn is(tf: &Terraform, kind: &str) -> (String, String) {
         .unwrap_or_default()
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -43,13 +43,13 @@ mod alone {
             comes["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
             scene.apply(&comes).await;
             scene.reason("comes", "RepositoryUnreachable").await;
-            // What is known goes on: a variable needs nobody's answer, nor does what runs or rests.
+            // A known revision needs no git server: a changed variable starts a run, and a run in progress continues.
             let mut rests = resource(&scene, "rests", "rests");
             rests["spec"]["variables"]["v"] = json!("changed");
             scene.apply(&rests).await;
             counter.release("/made");
             scene.ready_after_run("rests", 2).await;
-            // Its run may have ended before the repository was due to be asked.
+            // The run may have ended before the next poll of the repository.
             let unreachable = ("False".into(), "RepositoryUnreachable".into());
             let tf = scene
                 .wait("rests", "the repository to be missed", |tf| {
@@ -59,7 +59,7 @@ mod alone {
             assert_eq!(is(&tf, "Ready").0, "True");
             scene.ready("runs").await;
 
-            // Git is back first: what is new gets as far as the registry.
+            // Git returns first: new revisions are fetched and wait for the registry.
             scene.cluster.start().await;
             scene.cluster.stop(&["registry"]).await;
             let tf = scene
@@ -102,7 +102,7 @@ mod alone {
             scene.cluster.stop(&["apiserver"]).await;
             counter.release("/made");
             counter.release("/destroyed");
-            // Both are done and have nobody to tell: their states and reports are waited with.
+            // Both runs have finished and retry until their states and reports are saved.
             scene.printed("makes-apply-1", "Creation complete").await;
             scene
                 .printed("goes-destroy-2", "Destruction complete")

@@ -1,4 +1,4 @@
-//! Outputs go where `spec.outputs` wants them, as it wants them, and nothing else is touched for it.
+//! Outputs are written as `spec.outputs` configures them. A change of `spec.outputs` changes no real object.
 
 use alustan_api::Terraform;
 use alustan_tests::{Counter, condition, scene};
@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-/// A module with an object that is counted, and outputs of all sorts.
+/// Module with a counted object and outputs of several types.
 fn module(counter: &Counter) -> String {
     let object = counter.life("a");
     format!(
@@ -17,7 +17,7 @@ fn module(counter: &Counter) -> String {
     )
 }
 
-/// Whether run `number` is over.
+/// Returns a predicate that holds once run `number` is the last finished run.
 fn is_over(number: i64) -> impl Fn(&Terraform) -> bool {
     move |tf| {
         let runs = tf.status.as_ref().map(|status| status.runs.as_slice());
@@ -75,7 +75,7 @@ async fn outputs_are_handed_on_as_chosen_and_another_choice_touches_nothing_else
             assert_eq!(annotations["example.com/server"], "https://api.test");
         }
 
-        // The same outputs once more are no write.
+        // Unchanged outputs cause no write.
         scene
             .annotate("web", alustan_api::RECONCILE_AT, "again")
             .await;
@@ -115,7 +115,7 @@ async fn outputs_are_handed_on_as_chosen_and_another_choice_touches_nothing_else
         assert_eq!(last.status.as_ref().unwrap().runs[0].trigger, "outputs");
         maps.get("told-2").await.unwrap();
         assert_eq!(scene.data("web-outputs").await["url"], "https://api.test");
-        // It would be another moment if it had not been Ready in between.
+        // The transition time is unchanged: the resource was Ready without interruption.
         assert_eq!(since(&last), ready_since);
         assert_eq!(counter.lives(), (1, 0));
         scene.delete("web", &DeleteParams::foreground()).await;

@@ -1,5 +1,5 @@
-//! Rights: runs have the account that its owner lends, and the operator uses each right that it has. What
-//! was used is compared with what is granted once all tests are over (`tests/src/bin/sweep.rs`).
+//! Rights: runs use a ServiceAccount with the permission of its owner, and the operator uses each right that it has. The comparison
+//! of used and granted rights follows after all tests (`tests/src/bin/sweep.rs`).
 
 use alustan_api::{State, Terraform};
 use alustan_tests::{condition, scene, scene_alone};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::approval::approve;
 
-/// Where a runner finds the token of the next test.
+/// Path of the projected token in the runner pod.
 const TOKEN: &str = "/var/run/secrets/alustan.io/tokens/cloud";
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn rbac_a_run_has_the_identity_of_an_account_that_its_owner_lends() {
         let pod = scene.pod_of("web-apply-1").await.spec.unwrap();
         assert_eq!(pod.service_account_name.as_deref(), Some("cloud"));
 
-        // Taken back: no further run, and what is there goes with the account that made it.
+        // Revoked permission: no apply starts. Destroy still runs with the account that created the objects.
         scene
             .kubectl(&["annotate", "serviceaccount", "cloud", "alustan.io/allow-runs-"])
             .await;
@@ -58,21 +58,21 @@ async fn rbac_a_run_has_the_identity_of_an_account_that_its_owner_lends() {
     .await;
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
-    /// What it takes that the operator needs all that its roles allow.
+    /// Causes the situations in which the operator needs the rights of its roles.
     #[tokio::test]
     async fn rbac_the_operator_uses_the_rights_that_it_has() {
         scene_alone("rights", |scene| async move {
-            // Its Lease is made anew.
+            // The operator creates its Lease.
             scene.cluster.scale_operator(0).await;
             let lease = ["delete", "lease", "alustan", "-n", "alustan-system"];
             scene.cluster.run("kubectl", &lease).await;
             scene.cluster.scale_operator(1).await;
 
-            // Why a build failed: what is no builder says so in its log.
+            // The builder image contains no builder. The operator reads the cause of the failure from the log.
             scene.commit("broken", &[("main.tf", "")]).await;
             let mut broken = scene.resource("broken");
             let image = "registry.alustan.test:5000/alustan/controller:dev";

@@ -1,11 +1,12 @@
-//! Registries: what they want before they let anybody in, what they refuse, and what is removed from them.
+//! Registries: required credentials, refused requests and pruning.
 
 use alustan_tests::{Fault, Operators, RegistryFront, scene, scene_with_own_operators};
 use serde_json::{Value, json};
 
 const PRIVATE: &str = "private-registry.alustan.test";
 
-/// Each fault is reported for the Secret that has it. The Secret of the registry is of the usual type, without the key that `secretRef` names.
+/// Each fault is reported for the Secret that causes it. The registry's Secret has the usual type, without the key that `secretRef`
+/// names.
 #[tokio::test]
 async fn credentials_of_repository_and_registry_are_read_again_once_corrected() {
     scene("login", |scene| async move {
@@ -77,7 +78,7 @@ async fn a_registry_on_docker_hub_is_opened_by_the_oldest_kind_of_secret() {
         assert!(image.starts_with(&begin), "{image}");
         assert_eq!(pod.image_pull_secrets.unwrap()[0].name, "web-registry");
 
-        // The Secret is rotated: the one that kubelet pulls with follows.
+        // Rotation of the Secret updates the image pull Secret.
         let before = scene.data("web-registry").await;
         let login = config.as_object().unwrap().values().next().cloned();
         config["elsewhere.example.com"] = login.unwrap();
@@ -117,7 +118,7 @@ async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_ar
             .commit("web", &[("main.tf", "output \"v\" { value = 2 }")])
             .await;
         scene.ready_after_run("web", 2).await;
-        // What was there before is used as it is: its tag could not be pushed again.
+        // The existing image is reused: its tag could not be pushed again.
         let builds = scene.jobs("build").await.len();
         scene
             .commit("web", &[("main.tf", "output \"v\" { value = 1 }")])
@@ -133,7 +134,7 @@ async fn a_registry_without_tls_is_used_by_explicit_choice_and_one_whose_tags_ar
 #[tokio::test]
 async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
     scene("prune", |scene| async move {
-        // A context that another test uses too would be kept for it.
+        // Unique content: prune keeps a context that another test uses as well.
         let namespace = &scene.namespace;
         let version = |number: u8| format!("output \"v\" {{ value = {number} }} # {namespace}");
         let tag = |tf: alustan_api::Terraform| tf.status.unwrap().image.unwrap().tag;
@@ -153,7 +154,7 @@ async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
         let kept = tag(scene.ready_at("web", &commit(3).await).await);
         let current = tag(scene.ready_at("web", &commit(4).await).await);
         assert!(unused != pinned && unused != current);
-        // The builder of the tests gives images no time; what has none is left alone.
+        // Backdates three images: prune deletes images older than `olderThan`. `current` keeps its time.
         let contexts = [
             scene.age_image("web", &pinned, 2020).await,
             scene.age_image("web", &unused, 2021).await,
@@ -180,7 +181,7 @@ async fn a_registry_is_pruned_of_what_nobody_needs_and_of_nothing_else() {
     .await;
 }
 
-/// While the installed operator is stopped: see `scene_with_own_operators`.
+/// Tests without the installed operator: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 

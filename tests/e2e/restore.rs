@@ -54,7 +54,7 @@ async fn create(scene: &Scene, mut list: Value) {
     assert!(good, "{said}");
 }
 
-/// Deletes everything of the operator in the namespace, except claims, without a destroy. The resources are suspended.
+/// Deletes all objects of the operator in the namespace except claims, without destroy. The resources must be suspended.
 async fn lose_everything(scene: &Scene, names: &[&str]) {
     let api = scene.api::<Terraform>();
     let edit = PatchParams::default();
@@ -67,7 +67,7 @@ async fn lose_everything(scene: &Scene, names: &[&str]) {
         api.patch(name, &edit, &free).await.unwrap();
         scene.deleted(name, &uid).await;
     }
-    // kubectl waits until the pods have ended: the command refuses a restore before.
+    // kubectl waits for the end of the pods: `kubectl alustan restore` is refused before.
     let kinds = "job,pod,secret,configmap,poddisruptionbudget,rolebinding,role,serviceaccount";
     scene.kubectl(&["delete", kinds, "-l", OURS]).await;
 }
@@ -83,8 +83,8 @@ impl Page {
         Self { folder }
     }
 
-    /// Runs the block with `part` in it, of section `heading`, in the scene's namespace. `values` are placeholders with what they
-    /// stand for. Returns what the commands print.
+    /// Runs the code block with `part` in section `heading`, in the scene's namespace. `values` are placeholders and their values.
+    /// Returns the output of the commands.
     async fn run(
         &self,
         scene: &Scene,
@@ -112,7 +112,7 @@ impl Page {
         scene.cluster.run("bash", &["-c", &script]).await
     }
 
-    /// Runs the block that suspends, until it lists no pod.
+    /// Repeats the block that suspends until it lists no pod.
     async fn suspend(&self, scene: &Scene, heading: &str, values: &[(&str, &str)]) {
         scene
             .until("the end of all pods", async || {
@@ -130,7 +130,7 @@ async fn results(scene: &Scene, name: &str) -> Vec<(i64, String)> {
     runs.collect()
 }
 
-/// Lineage and serial number of the managed state.
+/// Returns lineage and serial of the managed state.
 async fn head(scene: &Scene, name: &str) -> (String, i64) {
     let state: Value =
         serde_json::from_str(&scene.alustan(&["state", "pull", name]).await).unwrap();
@@ -157,7 +157,7 @@ async fn restore_in_the_same_namespace_after_loss_makes_nothing_twice() {
         page.suspend(&scene, "Back up", &[]).await;
         page.run(&scene, "Back up", "secrets.json", &[]).await;
 
-        // The volume of the local state is not lost.
+        // The volume with the local state is kept.
         lose_everything(&scene, &["web", "volume"]).await;
         page.run(&scene, "Restore", "kubectl create", &[]).await;
         for name in ["web", "volume"] {
@@ -192,7 +192,7 @@ async fn restore_in_the_same_namespace_after_loss_makes_nothing_twice() {
             "the claim with the state"
         );
 
-        // From then on the resource is as any other.
+        // After the restore the resource behaves like any other.
         web["spec"]["variables"]["v"] = json!("two");
         scene.apply(&web).await;
         scene.ready_after_run("web", 3).await;
@@ -224,7 +224,7 @@ async fn restore_with_new_uids_asks_before_changes() {
         let more = format!("{}{}", counter.life("a"), counter.life("b"));
         scene.commit("web", &[("main.tf", &more)]).await;
 
-        // As Velero restores it, with the resource first.
+        // Restores as Velero does, with the resource first.
         create(&scene, backup.resources).await;
         let told = scene.reason("web", "RestoreRequired").await;
         assert!(told.contains("restore the Secrets web-run"), "{told}");
@@ -272,7 +272,7 @@ async fn restore_with_new_uids_asks_before_changes() {
 mod own_operators {
     use super::*;
 
-    /// Operators of two clusters: each has its own signing key, and sees its own namespace alone.
+    /// Operators of two clusters. Each has its own signing key and watches only its own namespace.
     #[tokio::test]
     async fn restore_in_another_cluster_by_the_commands_of_the_page() {
         scene_with_own_operators("restore-from", |old| async move {

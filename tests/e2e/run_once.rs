@@ -1,8 +1,8 @@
-//! A run happens once, whatever else happens.
+//! A run is executed once, also if the operator is killed.
 
 use alustan_tests::{Counter, scene};
 
-/// The longest name of a resource.
+/// Resource name of the maximum length, 50 characters.
 const NAME: &str = "a-name-of-fifty-characters-for-the-job-and-its-pod";
 
 #[tokio::test]
@@ -16,7 +16,7 @@ async fn a_killed_controller_loses_nothing_and_applies_nothing_twice() {
         scene.apply(&scene.resource_of(NAME, "web")).await;
         counter.reached("/made").await;
         scene.cluster.kill_controller().await;
-        // The apply ends while nobody watches.
+        // The apply ends while no operator watches.
         counter.release("/made");
         let tf = scene.ready(NAME).await;
         let status = tf.status.unwrap();

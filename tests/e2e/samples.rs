@@ -1,12 +1,12 @@
-//! The sample resources of `deploy/examples`, applied as they are: github.com, Docker Hub and AWS
-//! are stand-ins of the dev cluster behind the real names.
+//! Sample resources of `deploy/examples`, applied unchanged: in the dev cluster the names of github.com, Docker Hub and AWS resolve
+//! to stand-ins.
 
 use alustan_tests::{Scene, around, scene};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 const NAME: &str = "example-terraformconfig";
-/// The stand-in takes any.
+/// The stand-in accepts any key.
 const KEY: &str = "x7-marker-of-a-backend-key-9q";
 const MODULE: &str = r#"
 variable "var1" {}
@@ -15,7 +15,7 @@ resource "terraform_data" "a" { input = "${var.var1}, ${var.var2}" }
 output "both" { value = terraform_data.a.output }
 "#;
 
-/// The objects of an example, in the scene's namespace and with the credentials of the stand-ins.
+/// Returns the objects of an example, with the scene's namespace and the credentials of the stand-ins.
 async fn example(scene: &Scene, name: &str) -> Vec<Value> {
     let file = format!("deploy/examples/{name}/resource.yaml");
     let text = scene
@@ -92,7 +92,7 @@ async fn samples_apply_unchanged_and_keep_their_state_in_s3() {
             scene.data(&format!("{NAME}-outputs")).await["both"],
             "value1, value2"
         );
-        // The lock request of a run may have been repeated by the SDK, which then meets its own lock.
+        // The number of runs varies: the SDK may repeat the lock request of a run and then find its own lock.
         let run = scene.run_number(NAME).await;
         scene
             .log(&format!("{NAME}-apply-{run}"), "Apply complete!")

@@ -1,4 +1,4 @@
-//! The user's own scripts in place of the engine's commands.
+//! User scripts in place of the engine's commands.
 
 use alustan_tests::{Counter, scene};
 use kube::api::DeleteParams;
@@ -61,7 +61,7 @@ async fn a_script_from_a_config_map_is_run_again_when_its_text_changes() {
         let from = |key: &str| json!({"configMapRef": {"name": "terraform-scripts", "key": key}});
         web["spec"]["scripts"] =
             json!({"apply": from("apply-script.sh"), "destroy": from("destroy-script.sh")});
-        // The resource comes first, as it may: it goes on by itself.
+        // The resource is created before the ConfigMap. Reconciliation resumes automatically.
         scene.apply(&web).await;
         scene.reason("web", "ConfigMapNotFound").await;
         put("/one").await;

@@ -1,5 +1,5 @@
-//! `--driver=metacontroller`: an operator of the test's own, and a stand-in for metacontroller that calls
-//! it over HTTP. The program itself is in `tests/api/sync/program.rs`.
+//! `--driver=metacontroller`: an operator of the test, and a stand-in for metacontroller that calls it over HTTP.
+//! `tests/api/sync/program.rs` tests with metacontroller itself.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 const TOKEN: &str = "the-token-of-this-test";
 
-/// An operator that only looks when it is asked to.
+/// Operator that reconciles only when a hook is called.
 struct Asked {
     operators: Operators,
     url: String,
@@ -50,7 +50,7 @@ async fn commit(scene: &Scene, counter: &Counter) {
     scene.commit("web", &[("main.tf", &module)]).await;
 }
 
-/// Asserts that the operator answered each call of a hook in time.
+/// Asserts that the operator answered each call of a hook within 8 seconds.
 fn are_answered(metacontroller: &StandIn) {
     for call in metacontroller.calls() {
         assert!(matches!(call.status, 200 | 304 | 429), "{call:?}");
@@ -58,7 +58,7 @@ fn are_answered(metacontroller: &StandIn) {
     }
 }
 
-/// While the installed operator is stopped: see `scene_with_own_operators`.
+/// Tests without the installed operator: see `scene_with_own_operators`.
 mod own_operators {
     use super::*;
 

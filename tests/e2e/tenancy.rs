@@ -1,4 +1,4 @@
-//! Tenants share one operator: what one of them wants, or may not have, does not hold up another.
+//! Tenants share one operator: the load, quotas and limits of one tenant do not delay another.
 
 use alustan_api::Terraform;
 use alustan_tests::{Counter, Operators, Scene, condition, scene, scene_alone};
@@ -8,12 +8,12 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::json;
 
-/// How many resources one tenant has.
+/// Number of resources of one tenant.
 const MANY: usize = 1_000;
-/// How many of them are written at once.
+/// Number of concurrent writes.
 const AT_ONCE: usize = 20;
 
-/// How many resources wait for a place.
+/// Returns the number of resources in the queue.
 async fn queued(scene: &Scene) -> usize {
     let all = scene
         .api::<Terraform>()
@@ -24,7 +24,7 @@ async fn queued(scene: &Scene) -> usize {
     all.iter().filter(waits).count()
 }
 
-/// When the scene's runs were started.
+/// Returns the creation times of the scene's run Jobs.
 async fn started(scene: &Scene) -> Vec<Timestamp> {
     let runs = ListParams::default().labels("app.kubernetes.io/component=run");
     let jobs = scene.api::<Job>().list(&runs).await.unwrap();
@@ -56,7 +56,7 @@ async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is
         let mut web = scene.resource("web");
         web["spec"]["variables"] = json!({"v": "one"});
 
-        // Jobs: that of the build is the first.
+        // Quota for Jobs: it refuses the build Job first.
         hard(r#"{"count/jobs.batch": "0"}"#).await;
         scene.apply(&web).await;
         let message = scene.reason("web", "QuotaRefused").await;
@@ -66,7 +66,7 @@ async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is
         hard(r#"{"count/jobs.batch": "20"}"#).await;
         scene.ready("web").await;
 
-        // Pods: the Job is made, and nobody makes its pod.
+        // Quota for pods: the Job exists, and its pod is refused.
         hard(r#"{"pods": "0"}"#).await;
         web["spec"]["variables"] = json!({"v": "two"});
         scene.apply(&web).await;
@@ -81,7 +81,7 @@ async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is
             .filter(|run| run.reason.as_deref() == Some("QuotaRefused"));
         assert!(refused.count() >= 1, "{runs:?}");
 
-        // Claims: a smaller volume will do.
+        // Limit for claims: a smaller volume is accepted.
         let limits = json!({
             "apiVersion": "v1", "kind": "LimitRange",
             "metadata": {"name": "volumes", "namespace": scene.namespace},
@@ -103,7 +103,7 @@ async fn tenancy_what_quotas_and_limits_refuse_is_told_and_goes_on_once_there_is
     .await;
 }
 
-/// While no other test runs: see `scene_alone`.
+/// Tests that run alone: see `scene_alone`.
 mod alone {
     use super::*;
 
@@ -166,7 +166,7 @@ mod alone {
             };
             greedy.beside("modest".to_owned(), modest).await;
 
-            // Most of them never ran, and go at once.
+            // Most of them never ran and are deleted without destroy.
             let delete = ["delete", "tf", "--all", "--wait=false"];
             greedy.kubectl(&delete).await;
             for _ in 0..3 {

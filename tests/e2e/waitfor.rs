@@ -1,4 +1,4 @@
-//! Objects of any kind: waited for before a run, before a destroy, and before Ready.
+//! Conditions on objects of any kind, which delay run, destroy and Ready.
 
 use alustan_tests::{Counter, condition, scene};
 use k8s_openapi::api::networking::v1::Ingress;
@@ -15,7 +15,7 @@ fn on_config_map(name: &str, cel: &str) -> Value {
     json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "cel": cel, "timeout": "2s"}])
 }
 
-/// Waits for a gate before the run, and has a health check; another controller's finalizer then keeps an Ingress.
+/// `waitFor` delays the run, a health check delays Ready, and an Ingress with another controller's finalizer delays destroy.
 #[tokio::test]
 async fn objects_of_any_kind_hold_back_run_ready_and_destroy() {
     scene("waits", |scene| async move {
@@ -54,7 +54,7 @@ async fn objects_of_any_kind_hold_back_run_ready_and_destroy() {
         scene.config_map("health", &[("up", "yes")]).await;
         scene.ready_after_run("web", 1).await;
 
-        // An applied resource stays Ready while the test before a run fails, and not while a health check fails.
+        // An applied resource stays Ready while `waitFor` does not hold, but not while a health check fails.
         scene.config_map("gate", &[("open", "no")]).await;
         scene
             .wait("web", "the test to fail again", |tf| {
