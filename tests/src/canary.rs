@@ -1,4 +1,4 @@
-//! Values that may be in few places only, and what they look like when somebody wrote them down.
+//! Canaries: values that may appear in few places only, and the encodings in which they may appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -10,25 +10,25 @@ use flate2::read::MultiGzDecoder;
 use memchr::memmem;
 use serde_json::Value;
 
-/// Bytes of a value that nobody writes by chance.
+/// Minimum length of a part of a value, in bytes. A shorter one may occur by chance.
 const SHORT: usize = 12;
-/// How an archive begins.
+/// First bytes of a gzip archive.
 const GZIP: &[u8] = &[0x1f, 0x8b, 0x08];
 
-/// The canaries of a scene, each under the name of the input that it is put into.
+/// Canaries of a scene, by the name of the input that contains them.
 #[derive(Default)]
 pub struct Canaries {
     cores: BTreeMap<String, String>,
 }
 
-/// Finds canaries.
+/// Searches bytes for canaries.
 pub struct Searcher {
     patterns: AhoCorasick,
     names: Vec<String>,
 }
 
 impl Canaries {
-    /// A new secret value for the input `name`, of letters and digits alone: no escape changes it.
+    /// Creates a secret value for the input `name`, of letters and digits only: no encoding escapes it.
     pub fn plain(&mut self, name: &str) -> String {
         let mut random = [0; 12];
         std::fs::File::open("/dev/urandom")
@@ -39,20 +39,19 @@ impl Canaries {
         core
     }
 
-    /// A new secret value for the input `name` with all that URLs, JSON and HCL escape around what
-    /// is searched for. What is only half redacted is found, too.
+    /// Creates a secret value for the input `name`, with characters that URLs, JSON and HCL escape around the searched part. The search
+    /// also finds a partly redacted value.
     pub fn odd(&mut self, name: &str) -> String {
         format!("p\"a\\<{}>&é %2f$'", self.plain(name))
     }
 
-    /// Searches for `value`, too, under `name`.
+    /// Adds `value` to the search, under `name`.
     pub fn known(&mut self, name: &str, value: &str) {
         self.cores.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Searches for whatever is secret in `value`, too: the strings in JSON, the password and the path
-    /// of a URL, each line of a key, or all of it, but nothing of a certificate. What is short may be
-    /// anywhere by chance.
+    /// Adds the secret parts of `value` to the search: the strings in JSON; password, path and query values of a URL; each line of a key;
+    /// otherwise the whole value. Skips certificates, and parts of less than 12 bytes, which may occur by chance.
     pub fn all_of(&mut self, name: &str, value: &str) {
         for part in parts(value) {
             if part.len() >= SHORT && !self.cores.values().any(|it| *it == part) {
@@ -61,13 +60,13 @@ impl Canaries {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of values in the search.
     pub fn count(&self) -> usize {
         self.cores.len()
     }
 
-    /// What finds them raw, in hex, in base64 of every alignment and alphabet, in base64 within
-    /// base64, and escaped as in a URL or in JSON.
+    /// Returns a searcher for all values: raw, in hex, in base64 of every alignment and alphabet, in base64 within base64, and escaped
+    /// as in a URL or in JSON.
     pub fn searcher(&self) -> Searcher {
         let each = self.cores.iter();
         let all = each.flat_map(|(name, core)| shapes(core).into_iter().map(move |it| (it, name)));
@@ -80,7 +79,7 @@ impl Canaries {
 }
 
 impl Searcher {
-    /// The names of the canaries in `bytes`, or in an archive within them.
+    /// Returns the names of the canaries in `bytes`, and in gzip archives within them.
     pub fn search(&self, bytes: &[u8]) -> BTreeSet<&str> {
         let found = self.patterns.find_overlapping_iter(bytes);
         let mut names: BTreeSet<&str> = found
@@ -89,7 +88,7 @@ impl Searcher {
         let mut at = 0;
         while let Some(begin) = position(bytes, at, GZIP) {
             let mut text = Vec::new();
-            // What follows an archive is no archive: what was read before it counts.
+            // Bytes after the end of the archive cause an error. The text before it counts.
             let _ = MultiGzDecoder::new(&bytes[begin..]).read_to_end(&mut text);
             if !text.is_empty() {
                 names.extend(self.search(&text));
@@ -112,7 +111,7 @@ fn parts(value: &str) -> Vec<String> {
         Ok(Value::Object(object)) => object.values().flat_map(|it| parts(&text(it))).collect(),
         Ok(Value::Array(array)) => array.iter().flat_map(|it| parts(&text(it))).collect(),
         _ => match STANDARD.decode(value).map(String::from_utf8) {
-            // As in a docker configuration.
+            // Login of a docker configuration.
             Ok(Ok(login)) if login.contains(':') => login.split(':').map(str::to_owned).collect(),
             _ if value.contains("-----BEGIN CERTIFICATE") => Vec::new(),
             _ if value.starts_with("-----BEGIN") => value
@@ -125,7 +124,7 @@ fn parts(value: &str) -> Vec<String> {
     }
 }
 
-/// A string as it is, anything else in JSON.
+/// Returns a string unchanged, any other value as JSON.
 fn text(value: &Value) -> String {
     value
         .as_str()
@@ -160,7 +159,7 @@ fn shapes(core: &str) -> BTreeSet<String> {
     shapes
 }
 
-/// What is the same in base64 of every text with `bytes` in it, for each alignment.
+/// Returns the part of the base64 encoding that depends on `bytes` alone, for each alignment.
 fn in_base64(bytes: &[u8]) -> [String; 3] {
     [0, 1, 2].map(|before: usize| {
         let text = [&vec![0; before][..], bytes].concat();

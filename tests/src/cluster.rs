@@ -10,19 +10,19 @@ use tokio::process::Command;
 
 use crate::scene::until;
 
-/// The dev cluster of `make cluster-up`, with the operator in it.
+/// Dev cluster of `make cluster-up`, with the operator installed.
 #[derive(Clone)]
 pub struct Cluster {
-    /// A client with all rights.
+    /// Client with all rights.
     pub client: Client,
-    /// Its folder.
+    /// Folder with the cluster's files: `ALUSTAN_DEV_DIR`, by default `/var/tmp/alustan-dev`.
     pub folder: PathBuf,
 }
 
 impl Cluster {
-    /// Connects.
+    /// Connects to the dev cluster.
     pub async fn connect() -> Self {
-        // A second test of one process installs it in vain.
+        // Fails in the second test of a process: the provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = PathBuf::from(
             std::env::var("ALUSTAN_DEV_DIR").unwrap_or_else(|_| "/var/tmp/alustan-dev".to_owned()),
@@ -39,20 +39,20 @@ impl Cluster {
         }
     }
 
-    /// The root of the checkout.
+    /// Returns the root of the repository.
     pub fn root() -> PathBuf {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
     }
 
-    /// Runs a program with the cluster's kubeconfig; its standard output.
+    /// Runs a program with the cluster's kubeconfig. Returns its standard output.
     pub async fn run(&self, program: &str, arguments: &[&str]) -> String {
         let (good, said) = self.output(program, arguments, None).await;
         assert!(good, "{program} {arguments:?}: {said}");
         said
     }
 
-    /// Runs a program with the cluster's kubeconfig and `input`: whether it succeeded, and what
-    /// it said; its complaints, too, where it failed.
+    /// Runs a program with the cluster's kubeconfig and `input`. Returns whether it succeeded and its standard output, followed by its
+    /// standard error if it failed.
     pub async fn output(
         &self,
         program: &str,
@@ -69,7 +69,7 @@ impl Cluster {
             .spawn()
             .unwrap_or_else(|error| panic!("{program}: {error}"));
         let mut stdin = child.stdin.take().expect("a pipe");
-        // A program that reads nothing may end first.
+        // A program that does not read its input may end first.
         let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
         drop(stdin);
         let output = child.wait_with_output().await.expect("an exit code");
@@ -82,14 +82,14 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Ends the controller's process with SIGKILL, as an out-of-memory kill would.
+    /// Ends the operator's process with SIGKILL, as an out-of-memory kill does.
     pub async fn kill_controller(&self) {
         self.kill("alustan-system", "app.kubernetes.io/name=alustan")
             .await;
     }
 
-    /// Ends the first process of the container in the first pod that runs and that `selector`
-    /// selects, with SIGKILL. What a pod does may be seen before its status says that it runs.
+    /// Ends the first process of the container in the first running pod that `selector` selects, with SIGKILL. Waits for the pod's
+    /// status, because effects of a pod may be visible before its status is Running.
     pub async fn kill(&self, namespace: &str, selector: &str) {
         let ids = "jsonpath={.items[*].status.containerStatuses[0].containerID}";
         let phase = "--field-selector=status.phase=Running";
@@ -112,18 +112,18 @@ impl Cluster {
         self.run("kill", &["-KILL", pid.trim()]).await;
     }
 
-    /// Stops parts of the cluster, as an outage would.
+    /// Stops components of the cluster, as in an outage.
     pub async fn stop(&self, parts: &[&str]) {
         self.run("hack/cluster/stop", parts).await;
     }
 
-    /// Brings back what [`Self::stop`] stopped.
+    /// Starts the components that [`Self::stop`] stopped.
     pub async fn start(&self) {
         self.run("hack/cluster/up", &[]).await;
     }
 
-    /// Cuts pods off from everything but the API server, until what is given back is dropped: no new
-    /// connection to the node, the host or another pod.
+    /// Blocks new connections of pods to the node, the host and other pods, except to the API server, until the returned value is
+    /// dropped.
     pub async fn cut_pods_off(&self) -> Cut {
         let cut = Cut;
         for rule in Cut::RULES {
@@ -132,7 +132,7 @@ impl Cluster {
         cut
     }
 
-    /// How many copies of the installed operator there are to be.
+    /// Scales the installed operator to `copies` replicas and waits for the rollout.
     pub async fn scale_operator(&self, copies: usize) {
         let operator = ["-n", "alustan-system", "deployment/alustan-controller"];
         let scale = format!("--replicas={copies}");
@@ -154,8 +154,7 @@ impl Cluster {
         }
     }
 
-    /// Removes the operator, however it was installed, as docs/install.md says: the CRD, and what people
-    /// have, stay.
+    /// Uninstalls the operator as in docs/install.md, regardless of how it was installed. Keeps the CRD and user data.
     pub async fn uninstall_operator(&self) {
         let helm = ["uninstall", "alustan", "-n", "alustan-system", "--wait"];
         let (_, releases) = self
@@ -164,17 +163,17 @@ impl Cluster {
         if releases.lines().any(|name| name == "alustan") {
             self.run("helm", &helm).await;
         }
-        // It has everything that any overlay has.
+        // This overlay contains the objects of all overlays.
         let overlay = "deploy/kustomize/overlays/prod";
         let delete = ["delete", "-k", overlay, "--ignore-not-found", "-l"];
         let all_but = ["!alustan.io/user-data"];
         self.run("kubectl", &[&delete[..], &all_but].concat()).await;
     }
 
-    /// Brings back the operator of `make install`, whichever is there.
+    /// Replaces any installed operator by that of `make install`.
     pub async fn reinstall_operator(&self) {
         self.uninstall_operator().await;
-        // A chart may have left another one.
+        // The chart may have installed another CRD.
         let crd = [
             "apply",
             "--server-side",
@@ -186,7 +185,7 @@ impl Cluster {
         self.run("hack/install", &[]).await;
     }
 
-    /// Makes whole what a test took apart: every part is up, the node takes pods, the operator runs.
+    /// Repairs the cluster after a test: starts all components, uncordons the node, scales the operator to one replica.
     pub async fn mend(&self) {
         self.start().await;
         self.run("kubectl", &["uncordon", "node1"]).await;
@@ -194,14 +193,14 @@ impl Cluster {
     }
 }
 
-/// Pods are cut off as long as this is there.
+/// Keeps pods disconnected until dropped.
 pub struct Cut;
 
 impl Cut {
-    /// What is refused on the node, and beyond it.
+    /// Rejected connections: to the node except the API server, and beyond the node.
     const RULES: [&str; 3] = ["INPUT -p tcp ! --dport 6443", "INPUT -p udp", "FORWARD"];
 
-    /// A command that adds (`-I`) or removes (`-D`) `rule`.
+    /// Returns a command that inserts (`-I`) or deletes (`-D`) `rule`.
     fn change(how: &str, rule: &str) -> String {
         format!(
             ". hack/lib/common.sh && . hack/cluster/parts/names.sh && hack/cluster/in iptables {how} {rule} \

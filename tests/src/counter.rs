@@ -1,4 +1,4 @@
-//! An HTTP server outside the cluster that counts what really happened, and can make it wait.
+//! HTTP server outside of the cluster that counts requests of modules and scripts and can delay them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,23 +8,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// The host's address on the link to the dev cluster.
+/// Address of the host on the link to the dev cluster.
 pub(crate) const HOST: &str = "10.99.1.1";
-/// How long a request may take to come.
+/// Maximum time until an expected request arrives.
 const DEADLINE: Duration = Duration::from_mins(3);
 
 /// Counts requests by path.
 #[derive(Clone)]
 pub struct Counter {
-    /// `host:port` as pods reach it.
+    /// `host:port`, as reached by pods.
     pub address: String,
     counts: Arc<watch::Sender<BTreeMap<String, usize>>>,
     order: Arc<Mutex<Vec<String>>>,
     held: Arc<Mutex<BTreeMap<String, watch::Sender<bool>>>>,
 }
 
-/// The whole head: a connection closed on unread bytes would be reset, and the client would take
-/// an answer for a failure.
+/// Reads the whole head. Closing a connection with unread bytes resets it, and the client would treat the response as a failure.
 async fn read_request(stream: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -38,7 +37,7 @@ async fn read_request(stream: &mut TcpStream) -> String {
 }
 
 impl Counter {
-    /// Starts counting.
+    /// Starts the server.
     pub async fn start() -> Self {
         let listener = TcpListener::bind((HOST, 0))
             .await
@@ -74,26 +73,26 @@ impl Counter {
             .get(path)
             .map(watch::Sender::subscribe);
         if let Some(mut held) = held {
-            // The sender is dropped on release.
+            // `release` drops the sender, which ends the wait with an error.
             let _ = held.wait_for(|free| *free).await;
         }
-        // A client that hangs up early was counted all the same.
+        // The request of a client that disconnects early counts as well.
         let _ = stream
             .write_all(b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n")
             .await;
     }
 
-    /// How often `path` was asked for.
+    /// Returns the number of requests for `path`.
     pub fn count(&self, path: &str) -> usize {
         self.counts.borrow().get(path).copied().unwrap_or_default()
     }
 
-    /// Waits until `path` was asked for.
+    /// Waits for a request for `path`.
     pub async fn reached(&self, path: &str) {
         self.reached_times(path, 1).await;
     }
 
-    /// Waits until `path` was asked for so often.
+    /// Waits for `times` requests for `path`.
     pub async fn reached_times(&self, path: &str, times: usize) {
         let mut counts = self.counts.subscribe();
         let reached = counts.wait_for(|counts| counts.get(path) >= Some(&times));
@@ -104,18 +103,18 @@ impl Counter {
         );
     }
 
-    /// From now on requests for `path` get no answer until [`Self::release`].
+    /// Delays requests for `path` until [`Self::release`].
     pub fn hold(&self, path: &str) {
         let mut held = self.held.lock().unwrap();
         held.insert(path.to_owned(), watch::Sender::new(false));
     }
 
-    /// Answers those who wait for `path`, and those who come later.
+    /// Answers delayed and later requests for `path`.
     pub fn release(&self, path: &str) {
         self.held.lock().unwrap().remove(path);
     }
 
-    /// A command of `bash` that asks for `path` and waits for the answer.
+    /// Returns a command of `bash` that requests `path` and waits for the response.
     pub fn command(&self, path: &str) -> String {
         let (host, port) = self.address.split_once(':').unwrap_or_default();
         format!(
@@ -123,7 +122,7 @@ impl Counter {
         )
     }
 
-    /// HCL of a resource whose making asks for `path`; `more` goes into its block.
+    /// Returns HCL of a resource that requests `path` on creation. `more` is added to its block.
     pub fn resource(&self, name: &str, path: &str, more: &str) -> String {
         format!(
             "resource \"terraform_data\" \"{name}\" {{\n  {more}\n  provisioner \"local-exec\" {{\n    \
@@ -132,13 +131,13 @@ impl Counter {
         )
     }
 
-    /// A module with one object that is counted (see [`Self::life`]), and a variable `v` that it gives back.
+    /// Returns a module with one counted object (see [`Self::life`]), and a variable `v` that is also an output.
     pub fn module(&self) -> String {
         let object = self.life("a");
         format!("variable \"v\" {{}}\noutput \"v\" {{ value = var.v }}\n{object}")
     }
 
-    /// HCL of a resource whose making asks for `/made`, and whose destruction for `/destroyed`.
+    /// Returns HCL of a resource that requests `/made` on creation and `/destroyed` on destruction.
     pub fn life(&self, name: &str) -> String {
         let destroyed = format!(
             "provisioner \"local-exec\" {{\n    when = destroy\n    interpreter = [\"bash\", \"-c\"]\n    \
@@ -148,13 +147,13 @@ impl Counter {
         self.resource(name, "/made", &destroyed)
     }
 
-    /// All paths, in the order in which they were asked for.
+    /// Returns all requested paths in order.
     pub fn order(&self) -> Vec<String> {
         self.order.lock().unwrap().clone()
     }
 
-    /// HCL of a resource whose making asks for `/made/<value>`, and whose destruction for
-    /// `/destroyed/<value>`, with the value that `expression` gives.
+    /// Returns HCL of a resource that requests `/made/<value>` on creation and `/destroyed/<value>` on destruction, with the value of
+    /// `expression`.
     pub fn life_of(&self, expression: &str) -> String {
         let command = |path: &str| self.command(&format!("{path}/${{self.input}}"));
         format!(
@@ -166,7 +165,7 @@ impl Counter {
         )
     }
 
-    /// How often `/made` and `/destroyed` were asked for.
+    /// Returns the number of requests for `/made` and for `/destroyed`.
     pub fn lives(&self) -> (usize, usize) {
         (self.count("/made"), self.count("/destroyed"))
     }

@@ -1,4 +1,4 @@
-//! A way to a server that can be closed, as where a network fails.
+//! Proxy that can be closed, as in a network failure.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -6,15 +6,15 @@ use tokio::sync::watch;
 
 use crate::counter::HOST;
 
-/// Hands connections on to a server, as long as it is open.
+/// Forwards connections to a server while open.
 pub struct Gate {
-    /// `host:port` as pods reach it.
+    /// `host:port`, as reached by pods.
     pub address: String,
     open: watch::Sender<bool>,
 }
 
 impl Gate {
-    /// An open gate to `server`.
+    /// Starts an open gate to `server`.
     pub async fn to(server: &'static str) -> Self {
         let listener = TcpListener::bind((HOST, 0))
             .await
@@ -29,12 +29,12 @@ impl Gate {
         Self { address, open }
     }
 
-    /// Cuts all connections; new ones are cut at once.
+    /// Closes all connections, and new ones immediately.
     pub fn close(&self) {
         self.open.send_replace(false);
     }
 
-    /// Lets connections through again.
+    /// Accepts connections again.
     pub fn open(&self) {
         self.open.send_replace(true);
     }
@@ -47,7 +47,7 @@ async fn pass(mut stream: TcpStream, server: &str, mut state: watch::Receiver<bo
     let Ok(mut server) = TcpStream::connect(server).await else {
         return;
     };
-    // Whichever ends first: what was said by then was said.
+    // Ends with the connection or when the gate closes, whichever is first.
     tokio::select! {
         _ = copy_bidirectional(&mut stream, &mut server) => {}
         _ = state.wait_for(|open| !open) => {}

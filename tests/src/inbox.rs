@@ -1,4 +1,4 @@
-//! A server outside the cluster that takes messages.
+//! HTTP server outside of the cluster that receives notifications.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,40 +13,40 @@ use tokio::net::TcpListener;
 
 use crate::counter::HOST;
 
-/// Keeps the messages that it gets.
+/// Keeps the received messages.
 #[derive(Clone)]
 pub struct Inbox {
-    /// `host:port` as pods reach it.
+    /// `host:port`, as reached by pods.
     pub address: String,
     messages: Arc<Mutex<Vec<Message>>>,
     refused: Arc<AtomicUsize>,
 }
 
-/// A message as it came.
+/// Received message.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Its headers.
+    /// Headers of the request.
     pub headers: HeaderMap,
-    /// Its body.
+    /// Body of the request.
     pub body: String,
-    /// Whether it was taken, or refused.
+    /// Whether the inbox accepted the message. It refuses messages with status 503.
     pub taken: bool,
 }
 
 impl Message {
-    /// A header.
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> &str {
         self.headers[name].to_str().unwrap()
     }
 
-    /// The body, which is JSON.
+    /// Returns the body, parsed as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
 impl Inbox {
-    /// Starts an empty one, which refuses the first `refused` messages.
+    /// Starts an empty inbox that refuses the first `refused` messages.
     pub async fn start(refused: usize) -> Self {
         let listener = TcpListener::bind((HOST, 0))
             .await
@@ -63,7 +63,7 @@ impl Inbox {
         inbox
     }
 
-    /// What came, in order; what was refused is in it, too.
+    /// Returns all messages in order, including refused ones.
     pub fn messages(&self) -> Vec<Message> {
         self.messages.lock().unwrap().clone()
     }

@@ -1,4 +1,4 @@
-//! A mutating webhook that injects sidecars into pods, as service meshes do.
+//! Mutating webhook that injects sidecars into pods, as service meshes do.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,14 +26,14 @@ use tokio_rustls::server::TlsStream;
 use crate::Scene;
 use crate::counter::HOST;
 
-/// Injects into each pod of one namespace, whatever labels and annotations the pod has. Pods of the resource `native` get a
-/// native sidecar, all others a container beside their own. Sidecars run until they receive SIGTERM.
+/// Injects a sidecar into each pod of one namespace, regardless of labels and annotations. Pods of the resource `native` get a native
+/// sidecar, all others a regular container. Sidecars run until they receive SIGTERM.
 pub struct Injector {
     pods: Arc<AtomicUsize>,
 }
 
 impl Injector {
-    /// Starts the webhook for pods of `scene`. It is removed with the namespace.
+    /// Starts the webhook for pods of `scene`. Its registration is deleted with the namespace.
     pub async fn start(scene: &Scene) -> Self {
         let listener = TcpListener::bind((HOST, 0)).await.unwrap();
         let url = format!("https://{}/inject", listener.local_addr().unwrap());
@@ -56,7 +56,7 @@ impl Injector {
         Self { pods }
     }
 
-    /// Number of pods that got a sidecar.
+    /// Returns the number of pods that got a sidecar.
     pub fn pods(&self) -> usize {
         self.pods.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What tests against the dev cluster share: a namespace, repositories and a clean end for each.
+//! Fixtures of tests against the dev cluster: a namespace, repositories and cleanup for each test.
 
 #![expect(
     clippy::unwrap_used,

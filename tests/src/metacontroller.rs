@@ -1,4 +1,4 @@
-//! What metacontroller does over HTTP and with the API server, without metacontroller
+//! Stand-in for metacontroller: the same calls over HTTP and to the API server
 //! (<https://github.com/metacontroller/metacontroller/tree/v4.17.2/pkg/controller/composite>).
 
 use std::collections::HashMap;
@@ -14,26 +14,26 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// The finalizer that metacontroller adds where there is a finalize hook.
+/// Finalizer that metacontroller adds if a finalize hook is configured.
 pub const FINALIZER: &str = "metacontroller.io/compositecontroller-alustan";
-/// How often what a watch would bring is looked for.
+/// Interval of the polls that replace a watch.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a hook may take.
+/// Timeout of a hook call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The first wait after a call that failed.
+/// First backoff after a failed call.
 const BACKOFF: Duration = Duration::from_millis(200);
 
-/// Which hooks there are, and of which version.
+/// Configured hooks and their version.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
-    /// `v1` or `v2`.
+    /// Version of the hooks: `v1` or `v2`.
     pub version: &'static str,
-    /// Whether there is a finalize hook, at the same address.
+    /// Whether a finalize hook is configured. It has the same URL.
     pub finalize: bool,
 }
 
 impl Hooks {
-    /// As `deploy/metacontroller` has them.
+    /// Hooks of `deploy/metacontroller`.
     pub const V2: Self = Self {
         version: "v2",
         finalize: false,
@@ -43,19 +43,19 @@ impl Hooks {
 /// One call of a hook.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    /// The name of the resource.
+    /// Name of the resource.
     pub name: String,
-    /// The body.
+    /// Body of the request.
     pub request: Value,
-    /// The HTTP status.
+    /// HTTP status of the response.
     pub status: u16,
-    /// The answer; that of before where it was not sent again.
+    /// Body of the response; the cached one for status 304.
     pub answer: Value,
-    /// How long it took.
+    /// Duration of the call.
     pub took: Duration,
 }
 
-/// The answer to a hook. Version 2 takes no other fields.
+/// Response of a hook. Version 2 allows no other fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Answer {
@@ -65,14 +65,14 @@ struct Answer {
     finalized: bool,
 }
 
-/// Stands in for metacontroller in one namespace, until it is dropped.
+/// Stands in for metacontroller in one namespace until dropped.
 pub struct StandIn {
     worker: JoinHandle<()>,
     calls: Arc<Mutex<Vec<Exchange>>>,
     selects: Selects,
 }
 
-/// Whether a resource is selected.
+/// Predicate that selects resources.
 type Selects = Arc<Mutex<Box<dyn Fn(&DynamicObject) -> bool + Send>>>;
 
 impl Drop for StandIn {
@@ -82,7 +82,7 @@ impl Drop for StandIn {
 }
 
 impl StandIn {
-    /// Calls the hooks at `url` with `token` for the resources of `namespace`.
+    /// Starts to call the hooks at `url` with `token` for the resources of `namespace`.
     pub fn start(client: Client, namespace: &str, url: &str, token: &str, hooks: Hooks) -> Self {
         let kind = ApiResource::erase::<Terraform>(&());
         let calls = Arc::new(Mutex::new(Vec::new()));
@@ -108,12 +108,12 @@ impl StandIn {
         }
     }
 
-    /// The calls so far.
+    /// Returns all calls so far.
     pub fn calls(&self) -> Vec<Exchange> {
         self.calls.lock().unwrap().clone()
     }
 
-    /// From now on only resources for which `selects` holds are selected.
+    /// Restricts the selection to resources for which `selects` holds.
     pub fn select(&self, selects: impl Fn(&DynamicObject) -> bool + Send + 'static) {
         *self.selects.lock().unwrap() = Box::new(selects);
     }
@@ -128,22 +128,22 @@ struct Worker {
     calls: Arc<Mutex<Vec<Exchange>>>,
     selects: Selects,
     known: HashMap<String, Known>,
-    /// Answers by name and hook, with their tags.
+    /// Cached responses with the value of `ETag`, by resource name and `finalizing`.
     answers: HashMap<(String, bool), (String, Value)>,
 }
 
-/// A resource, as of the last call for it.
+/// State of a resource after the last call for it.
 struct Known {
     news: Value,
     due: Option<Instant>,
     failures: u32,
 }
 
-/// What is news with `ignoreStatusChanges`.
+/// Returns the fields whose change causes a call with `ignoreStatusChanges`.
 fn news(object: &DynamicObject) -> Value {
     let metadata = &object.metadata;
     let deleted = metadata.deletion_timestamp.is_some();
-    // Everything that happens to a deleted resource is.
+    // Each change of a deleted resource causes a call.
     let version = metadata.resource_version.as_ref().filter(|_| deleted);
     json!([
         metadata.uid,
@@ -192,7 +192,7 @@ impl Worker {
         self.known.insert(name, known);
     }
 
-    /// One call of a hook and what follows from it: how soon to call again.
+    /// Calls a hook and applies its response. Returns the delay until the next call.
     async fn sync(&mut self, mut parent: DynamicObject) -> Result<Option<Duration>, String> {
         let selected = (self.selects.lock().unwrap())(&parent);
         let held = |it: &DynamicObject| it.finalizers().iter().any(|name| name == FINALIZER);
@@ -246,7 +246,7 @@ impl Worker {
         changed.map_err(|error| format!("can't sync finalizer: {error}"))
     }
 
-    /// The answer, or when to ask again.
+    /// Returns the response, or the delay until the next call.
     async fn call(
         &mut self,
         parent: &DynamicObject,
@@ -317,7 +317,7 @@ impl Worker {
         })
     }
 
-    /// The whole status, where it is another one.
+    /// Replaces the status if it differs.
     async fn write(
         &self,
         parent: &DynamicObject,

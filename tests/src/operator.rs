@@ -1,4 +1,4 @@
-//! Operators of a test's own, on the host.
+//! Operators that a test runs on the host.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -12,29 +12,29 @@ use tokio::process::{Child, Command};
 
 use crate::{Cluster, Scene};
 
-/// How long one may take to come to where it dies.
+/// Maximum time until an operator reaches the step at which it crashes.
 const DEADLINE: Duration = Duration::from_mins(2);
-/// The signal that nobody can catch.
+/// Signal that cannot be caught.
 const SIGKILL: i32 = 9;
 
-/// How operators of a test are started: as the installed one is, but for one namespace.
+/// Starts operators with the configuration of the installed one, limited to one namespace.
 pub struct Operators {
     namespace: String,
-    /// Whether they act there alone.
+    /// Whether they watch only that namespace.
     narrow: bool,
     cluster: Cluster,
     environment: Vec<(String, String)>,
     cache: tempfile::TempDir,
 }
 
-/// A running operator. It ends with this.
+/// Running operator. It is killed when dropped.
 pub struct Operator {
     process: Child,
     log: PathBuf,
 }
 
 impl Operators {
-    /// For the scene's namespace. The installed operator must not run.
+    /// Returns operators for the namespace of `scene`. The installed operator must not run.
     pub async fn of(scene: &Scene) -> Self {
         let api: Api<Deployment> = Api::namespaced(scene.cluster.client.clone(), "alustan-system");
         let installed = api.get("alustan-controller").await.expect("an operator");
@@ -53,22 +53,21 @@ impl Operators {
         }
     }
 
-    /// In all namespaces.
+    /// Watches all namespaces.
     #[must_use]
     pub fn everywhere(mut self) -> Self {
         self.narrow = false;
         self
     }
 
-    /// With another flag, given as an environment variable.
+    /// Sets another flag, as an environment variable.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Starts one; `die_at` is the step that it does not survive. It is the successor of the one
-    /// before, as a pod that is started again.
+    /// Starts an operator that crashes at the step `die_at`. All operators have the same pod name, as after a restart of the pod.
     pub fn start(&self, die_at: Option<&str>) -> Operator {
         println!(
             "{}: an operator starts; the end of it: {die_at:?}",
@@ -78,7 +77,7 @@ impl Operators {
         let log = folder.join(format!("log/operator-{}.log", self.namespace));
         let file = File::options().create(true).append(true).open(&log);
         let file = file.expect("a log");
-        // Each program on the way hands its process on to the next.
+        // Each wrapper replaces its process by the next program (`exec`).
         let process = Command::new("hack/cluster/in")
             .current_dir(Cluster::root())
             .arg(program())
@@ -108,7 +107,7 @@ impl Operators {
     }
 }
 
-/// The operator that cargo built with this test.
+/// Returns the path of the operator that cargo built with this test.
 fn program() -> PathBuf {
     let program = Scene::programs().join("alustan-controller");
     assert!(
@@ -120,7 +119,7 @@ fn program() -> PathBuf {
 }
 
 impl Operator {
-    /// Waits until it has killed itself.
+    /// Waits until the operator has killed itself.
     pub async fn died(mut self) {
         let ended = tokio::time::timeout(DEADLINE, self.process.wait()).await;
         let ended = ended.unwrap_or_else(|_| {
@@ -133,7 +132,7 @@ impl Operator {
         assert_eq!(signal, Some(SIGKILL), "see {}", self.log.display());
     }
 
-    /// Ends it without warning.
+    /// Kills the operator with SIGKILL.
     pub async fn kill(mut self) {
         self.process.kill().await.expect("kill the operator");
     }

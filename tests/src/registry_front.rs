@@ -1,4 +1,4 @@
-//! A proxy of the dev cluster's registry that injects faults.
+//! Proxy of the dev cluster's registry that injects faults.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::Cluster;
 use crate::counter::HOST;
 
-/// The dev cluster's registry.
+/// Registry of the dev cluster.
 const REGISTRY: &str = "10.99.1.2:5000";
-/// Size of a layer of the base image, in bytes; the operator's own uploads are smaller.
+/// Minimum size of a layer of the base image, in bytes. Uploads of the operator are smaller.
 const LARGE: usize = 1 << 20;
 
-/// What the proxy does instead of passing a request on.
+/// Fault that the proxy injects.
 pub enum Fault {
-    /// No tag moves, and every tag that begins with this one is taken.
+    /// Refuses to overwrite existing tags and to push tags that start with this prefix.
     Immutable(&'static str),
     /// Answers a cross-repository mount with an upload (202), as the specification allows.
     MountsNothing,
     /// Refuses cross-repository mounts (405).
     RefusesMounts,
-    /// Refuses cross-repository mounts, and breaks the connection in the middle of the first uploads of
-    /// [`LARGE`], this many.
+    /// Refuses cross-repository mounts, and closes the connection in the middle of uploads of at least [`LARGE`] bytes, this many
+    /// times.
     CutsUploads(Arc<AtomicUsize>),
 }
 
-/// Speaks plain http; the node pulls from it, too. It ends with this.
+/// Proxy without TLS. The node also pulls from it. It stops when dropped.
 pub struct RegistryFront {
-    /// `host:port` as pods and the operator reach it.
+    /// `host:port`, as reached by pods and the operator.
     pub address: String,
     injected: Arc<AtomicUsize>,
     node: PathBuf,
@@ -38,10 +38,10 @@ pub struct RegistryFront {
 }
 
 impl RegistryFront {
-    /// Starts the registry.
+    /// Starts the proxy.
     ///
     /// # Panics
-    /// Without the dev cluster.
+    /// If the dev cluster does not exist.
     pub async fn start(cluster: &Cluster, fault: Fault) -> Self {
         let listener = TcpListener::bind((HOST, 0))
             .await
@@ -80,16 +80,16 @@ impl RegistryFront {
 impl Drop for RegistryFront {
     fn drop(&mut self) {
         self.server.abort();
-        // Another cluster has none.
+        // The folder is missing if the dev cluster was recreated.
         let _ = std::fs::remove_dir_all(&self.node);
     }
 }
 
-/// The head of a request.
+/// Head of a request.
 struct Head {
     method: String,
     path: String,
-    /// Header lines.
+    /// Header lines, without the request line.
     lines: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Head {
     async fn read(stream: &mut TcpStream) -> Option<Self> {
         let mut head = vec![stream.read_u8().await.ok()?];
         if !head.is_ascii() || !head[0].is_ascii_alphabetic() {
-            // As any server does that is spoken to in TLS and knows none.
+            // Response of a plain HTTP server to a TLS handshake.
             let refusal = b"HTTP/1.1 400 Bad Request\r\n\r\n";
             stream.write_all(refusal).await.ok()?;
             return None;
@@ -122,7 +122,7 @@ impl Head {
         })
     }
 
-    /// Bytes of the body.
+    /// Returns the length of the body, in bytes.
     fn length(&self) -> usize {
         let length = self.header("content-length");
         length.and_then(|length| length.parse().ok()).unwrap_or(0)
@@ -136,13 +136,13 @@ impl Head {
         matches!(self.method.as_str(), "PUT" | "PATCH") && self.path.contains("/blobs/uploads/")
     }
 
-    /// The tag of a manifest that is pushed.
+    /// Returns the tag of a pushed manifest.
     fn pushed_tag(&self) -> Option<&str> {
         let (_, tag) = self.path.rsplit_once("/manifests/")?;
         (self.method == "PUT" && !tag.contains(':')).then_some(tag)
     }
 
-    /// Reads the body: unread bytes would be answered with a reset.
+    /// Reads the body: closing a connection with unread bytes resets it.
     async fn skip_body(&self, stream: &mut TcpStream) -> Option<()> {
         let mut body = vec![0; self.length()];
         stream.read_exact(&mut body).await.ok().map(drop)

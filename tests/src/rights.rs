@@ -1,4 +1,4 @@
-//! What somebody may do, and what of it they did: roles against the API server's audit log.
+//! Rights: compares the roles of operator and runners with the API server's audit log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,34 +11,34 @@ use serde_json::Value;
 
 use crate::Cluster;
 
-/// The operator's account.
+/// User name of the operator's ServiceAccount.
 const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
-/// Its `ClusterRole`.
+/// `ClusterRole` of the operator.
 const CONTROLLER: &str = "alustan-controller";
-/// Its Role where its Lease is.
+/// Role of the operator in the namespace of its Lease.
 const LEASE: &str = "alustan-controller-lease";
-/// How the namespaces begin in which modules try what they may not: `tests/e2e/attack.rs`.
+/// Prefix of the namespaces in which modules make forbidden calls: `tests/e2e/attack.rs`.
 const ATTACKS: &str = "e2e-attack-";
-/// How the Role of each resource's runs ends.
+/// Suffix of the Role and the ServiceAccount of a resource's runs.
 const RUNNER: &str = "-runner";
-/// What a run may do with the Secrets that its Role names. Who makes that Role must have it, too.
+/// Verbs of a run for the Secrets that its Role names. The operator needs them as well to create that Role.
 const OF_RUNS: [&str; 2] = ["get", "patch"];
-/// What is needed only where no test comes to: a deleted resource that this version cannot read
-/// (`tests/api/operator.rs`), a claim that the watch does not know, and such a Job that a pod has claimed.
+/// Rights that no e2e test uses. They are needed for a deleted resource that this version cannot read (`tests/api/operator.rs`), for
+/// a claim that the watch does not know, and for such a Job that a pod has claimed.
 const RARE: [[&str; 3]; 3] = [
     ["alustan.io", "terraforms", "get"],
     ["", "persistentvolumeclaims", "get"],
     ["batch", "jobs", "get"],
 ];
 
-/// A right, as a rule grants it and a call needs it.
+/// Right that a rule grants and a call needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
-    /// The API group; empty for the core.
+    /// API group; empty for the core group.
     pub group: String,
-    /// The resource, with the subresource: `pods/log`.
+    /// Resource with its subresource, for example `pods/log`.
     pub resource: String,
-    /// The verb.
+    /// Verb of the API.
     pub verb: String,
 }
 
@@ -52,24 +52,24 @@ impl fmt::Display for Right {
     }
 }
 
-/// A call to the API server about objects.
+/// Call to the API server that concerns an object.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Who called.
+    /// User name of the caller.
     pub user: String,
-    /// What that needs.
+    /// Right that the call needs.
     pub right: Right,
-    /// Where; empty for what is in no namespace.
+    /// Namespace of the object; empty if it is cluster-scoped.
     pub namespace: String,
-    /// The name of the Role or `ClusterRole` that allowed it.
+    /// Name of the Role or `ClusterRole` that allowed the call.
     pub role: Option<String>,
-    /// Whether no right allowed it. A quota or a policy that refuses something is no lack of rights.
+    /// Whether no role allowed the call. A refusal by a quota or a policy does not count.
     pub forbidden: bool,
-    /// For people.
+    /// Time, verb and URI of the call, for messages.
     pub what: String,
 }
 
-/// The calls about objects among the `events` of an audit log. Who creates by applying has used two rights.
+/// Returns the calls that concern objects in the `events` of an audit log. A patch that creates an object uses two rights.
 pub fn calls(events: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Call> {
     events.into_iter().flat_map(|event| {
         let call = call(&event);
@@ -114,13 +114,13 @@ fn call(event: &Value) -> Option<Call> {
     })
 }
 
-/// The role in `RBAC: allowed by RoleBinding "b/team" of Role "r" to …`.
+/// Parses the role in `RBAC: allowed by RoleBinding "b/team" of Role "r" to …`.
 fn role(reason: &str) -> Option<String> {
     let (_, rest) = reason.split_once("Role \"")?;
     Some(rest.split_once('"')?.0.to_owned())
 }
 
-/// The rights that `rules` grant.
+/// Returns the rights that `rules` grant.
 pub fn granted<'a>(rules: impl IntoIterator<Item = &'a PolicyRule>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     for rule in rules {
@@ -139,7 +139,7 @@ pub fn granted<'a>(rules: impl IntoIterator<Item = &'a PolicyRule>) -> BTreeSet<
     rights
 }
 
-/// The rights that were used, by the name of the role that had them.
+/// Returns the used rights by the name of the role that granted them.
 pub fn used<'a>(calls: impl IntoIterator<Item = &'a Call>) -> BTreeMap<String, BTreeSet<Right>> {
     let mut rights: BTreeMap<String, BTreeSet<Right>> = BTreeMap::new();
     for call in calls {
@@ -161,15 +161,15 @@ fn right([group, resource, verb]: [&str; 3]) -> Right {
     }
 }
 
-/// The dev cluster's audit log from a moment on.
+/// Audit log of the dev cluster from a point in time.
 pub struct Audit {
     cluster: Cluster,
-    /// Where the log ended then, in bytes.
+    /// Length of the log at that time, in bytes.
     from: u64,
 }
 
 impl Audit {
-    /// From now on.
+    /// Starts at the current end of the log.
     pub fn begin(cluster: &Cluster) -> Self {
         let cluster = cluster.clone();
         let log = std::fs::metadata(cluster.folder.join(AUDIT_LOG));
@@ -179,8 +179,8 @@ impl Audit {
         }
     }
 
-    /// What of the calls since then is wrong, in words: each that no role allowed, of the operator about what
-    /// it has roles for, and of runs about their Secrets; and, with `all`, each right that nobody used.
+    /// Returns a message for each violation since the start: calls that no role allowed, by the operator on resources in its roles and by
+    /// runs on their Secrets; and, with `all`, rights that were never used.
     pub async fn end(self, all: bool) -> Vec<String> {
         let client = self.cluster.client.clone();
         let controller: Api<ClusterRole> = Api::all(client.clone());
@@ -198,21 +198,21 @@ impl Audit {
     fn calls(&self) -> impl Iterator<Item = Call> {
         let mut log = File::open(self.cluster.folder.join(AUDIT_LOG)).expect("the audit log");
         let length = log.metadata().expect("its length").len();
-        // A log that grew too long was put aside, and another one begun.
+        // The log was rotated because of its size.
         let from = if length < self.from { 0 } else { self.from };
         log.seek(SeekFrom::Start(from)).expect("a place in it");
         let lines = BufReader::new(log).lines().map_while(Result::ok);
-        // Most calls are the cluster's own.
+        // Most calls come from components of the cluster.
         let ours =
             lines.filter(|line| line.contains("alustan-controller") || line.contains(RUNNER));
         calls(ours.filter_map(|line| serde_json::from_str(&line).ok()))
     }
 }
 
-/// The audit log in the dev cluster's folder.
+/// Path of the audit log in the dev cluster's folder.
 const AUDIT_LOG: &str = "log/audit.jsonl";
 
-/// What the operator's roles grant.
+/// Rights that the operator's roles grant.
 struct Roles {
     controller: BTreeSet<Right>,
     lease: BTreeSet<Right>,
@@ -232,8 +232,7 @@ impl Roles {
                 && !call.namespace.starts_with(ATTACKS)
                 && call.right.resource == "secrets"
                 && OF_RUNS.contains(&call.right.verb.as_str());
-            // What its roles grant, and was forbidden all the same, was while they were not there: some tests
-            // install and uninstall them.
+            // A granted right is forbidden only while the roles do not exist: some tests install and uninstall them.
             let missing =
                 !self.controller.contains(&call.right) && !self.lease.contains(&call.right);
             of_a_run || call.user == OPERATOR && missing && known.contains(&about(&call.right))
@@ -261,7 +260,7 @@ impl Roles {
             .collect();
         [
             (CONTROLLER, &self.controller, operator),
-            // Where the ClusterRole grants the same, the API server names it.
+            // If the ClusterRole grants the same right, the API server names the ClusterRole.
             (LEASE, &self.lease, &by(LEASE) | &by(CONTROLLER)),
             ("the Role of runs", &of_runs, runs),
         ]
@@ -338,7 +337,7 @@ mod tests {
         let mut calls = vec![lease, pods];
         calls.extend(OF_RUNS.map(|verb| call(runner, "web-runner", ["", "secrets", verb])));
         assert_eq!(roles.compare(&calls, true), [""; 0]);
-        // What a module asks for with its account, and what a resource names, is their own business.
+        // Other calls with the ServiceAccount of a run, and calls on resources outside of the operator's roles, are not compared.
         calls.push(call(runner, "", ["apps", "deployments", "get"]));
         calls.push(call(OPERATOR, "", ["", "services", "get"]));
         assert_eq!(roles.compare(&calls, true), [""; 0]);

@@ -1,4 +1,4 @@
-//! One test's own corner of the dev cluster.
+//! Isolated environment of one test in the dev cluster.
 
 mod aws;
 mod cluster_view;
@@ -32,24 +32,24 @@ pub use volumes::Disk;
 pub use waits::condition;
 pub(crate) use waits::until;
 
-/// How long anything may take.
+/// Maximum duration of a wait.
 const DEADLINE: Duration = Duration::from_mins(3);
 
-/// A namespace that enforces PodSecurity *baseline*, and repositories of its own.
+/// Namespace that enforces PodSecurity *baseline*, with its own repositories.
 pub struct Scene {
-    /// The cluster.
+    /// Cluster of the scene.
     pub cluster: Cluster,
-    /// The namespace; also the owner of the scene's repositories.
+    /// Name of the namespace. It is also the owner of the scene's repositories.
     pub namespace: String,
-    /// Whether the installed operator runs all the time. It then hears of each push.
+    /// Whether the installed operator runs during the whole test. It then receives a report of each push.
     uses_installed_operator: bool,
 }
 
-/// Who shares the cluster with others holds this with them; who disturbs all of it, alone.
+/// Read lock for tests that share the cluster, write lock for tests that disturb it.
 static CLUSTER: RwLock<()> = RwLock::const_new(());
 
-/// Runs `test` in a fresh namespace; shows what the cluster looks like when it fails, and leaves
-/// nothing behind when it does not.
+/// Runs `test` in a new namespace. If it fails, prints the state of the cluster and keeps the namespace. Otherwise deletes the
+/// namespace and its repositories.
 pub async fn scene<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -59,9 +59,8 @@ where
     run(name, Disturbs::Nothing, test).await;
 }
 
-/// The same while no other test runs: `test` may stop the operator, a part of the cluster, or the
-/// node. Afterwards they are as they were. Such tests are in a `mod alone`, so that `make e2e` runs them
-/// after all others instead of making these wait.
+/// Same as `scene`, while no other test runs: `test` may stop the operator, a component of the cluster, or the node. They are restored
+/// afterwards. Such tests belong in a `mod alone`, so that `make e2e` runs them after all others, which then do not wait for them.
 pub async fn scene_alone<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -71,7 +70,7 @@ where
     run(name, Disturbs::Cluster, test).await;
 }
 
-/// The same in a cluster that has no operator yet, but the CRD: `test` may install one in any way.
+/// Same as `scene_alone`, in a cluster with the CRD and without an operator: `test` may install one in any way.
 pub async fn scene_without_operator<F, T>(name: &str, test: F)
 where
     F: FnOnce(Arc<Scene>) -> T,
@@ -111,8 +110,8 @@ static WITHOUT_INSTALLED: Mutex<WithoutInstalled> = Mutex::const_new(WithoutInst
     cluster: None,
 });
 
-/// Runs `test` in a fresh namespace with the installed operator scaled to zero: it starts operators for its namespace alone. Such
-/// tests run beside each other; they are in a `mod own_operators`, so that `make e2e` runs them after all others but those of
+/// Runs `test` in a new namespace with the installed operator scaled to zero. `test` starts operators for its namespace alone. Such
+/// tests run concurrently. They belong in a `mod own_operators`, so that `make e2e` runs them after all others except those of
 /// `mod alone`.
 pub async fn scene_with_own_operators<F, T>(name: &str, test: F)
 where
@@ -125,7 +124,7 @@ where
         if tests.running == 0 {
             let cluster = CLUSTER.write().await;
             if let Err(panic) = scale_installed(0).await {
-                // The next test tells if this fails as well.
+                // The next test reports a failure of this call.
                 let _ = scale_installed(1).await;
                 std::panic::resume_unwind(panic);
             }
@@ -154,7 +153,7 @@ async fn scale_installed(copies: usize) -> std::thread::Result<()> {
     AssertUnwindSafe(scale).catch_unwind().await
 }
 
-/// What is to be made whole after a test.
+/// Parts of the cluster to restore after a test.
 #[derive(Clone, Copy)]
 enum Disturbs {
     Nothing,
@@ -197,7 +196,7 @@ where
 }
 
 impl Scene {
-    /// Runs `test` in another fresh namespace, with the operator of this one.
+    /// Runs `test` in another new namespace, with the operator of this scene.
     pub async fn beside<F, T>(&self, name: String, test: F)
     where
         F: FnOnce(Arc<Self>) -> T,
@@ -207,7 +206,7 @@ impl Scene {
         run_in(scene, Disturbs::Nothing, test).await;
     }
 
-    /// A fresh namespace.
+    /// Creates the namespace of a scene.
     async fn open(name: &str, uses_installed_operator: bool) -> Arc<Self> {
         let cluster = Cluster::connect().await;
         let nanos = SystemTime::now()
@@ -224,7 +223,7 @@ impl Scene {
         Arc::new(scene)
     }
 
-    /// Makes a namespace that enforces a PodSecurity level.
+    /// Creates a namespace that enforces a PodSecurity level.
     pub async fn create_namespace(&self, name: &str, level: &str) {
         let namespace = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": level}},
@@ -248,7 +247,7 @@ impl Scene {
         self.cluster.client.clone()
     }
 
-    /// The scene's objects of one kind.
+    /// Returns the API of one kind in the scene's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -284,7 +283,7 @@ impl Scene {
         }
     }
 
-    /// What is still there is let go without being destroyed: that is a story of its own.
+    /// Deletes the scene. Abandons its remaining resources without destroy, which other tests cover.
     async fn leave(&self) {
         let api: Api<Terraform> = self.api();
         let left = api
@@ -304,7 +303,7 @@ impl Scene {
         let deletions = left.iter().map(|tf| self.delete_background(tf.name_any()));
         futures::future::join_all(deletions).await;
         let namespaces: Api<Namespace> = Api::all(self.client());
-        // A state that is left behind keeps its namespace; here nobody wants it.
+        // An orphaned state protects its namespace from deletion. It is not needed here.
         let unmarked = json!({"metadata": {"labels": {alustan_api::labels::HOLDS_STATE: null}}});
         let parameters = PatchParams::default();
         let unmark = Patch::Merge(&unmarked);
@@ -315,7 +314,7 @@ impl Scene {
             .delete(&self.namespace, &DeleteParams::background())
             .await;
         match deleted {
-            // The test's own story may have ended with it.
+            // The test may have deleted the namespace.
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             other => drop(other.expect("delete the namespace")),
         }

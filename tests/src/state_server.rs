@@ -1,4 +1,4 @@
-//! A server outside the cluster that keeps states as the engine's `http` backend wants it.
+//! HTTP server outside of the cluster that stores states for the engine's `http` backend.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use tokio::net::TcpListener;
 
 use crate::counter::HOST;
 
-/// Keeps states and their locks in memory, for one user.
+/// Keeps states and locks in memory, for one user.
 #[derive(Clone)]
 pub struct StateServer {
-    /// `host:port` as pods reach it.
+    /// `host:port`, as reached by pods.
     pub address: String,
     shelf: Arc<Mutex<Shelf>>,
     authorization: Arc<String>,
@@ -30,7 +30,7 @@ struct Shelf {
 }
 
 impl StateServer {
-    /// Starts an empty one.
+    /// Starts an empty server for the given user.
     pub async fn start(user: &str, password: &str) -> Self {
         let listener = TcpListener::bind((HOST, 0))
             .await
@@ -49,7 +49,7 @@ impl StateServer {
         server
     }
 
-    /// The state `name`.
+    /// Returns the state `name`.
     pub fn state(&self, name: &str) -> Option<String> {
         let state = self.shelf.lock().unwrap().states.get(name).cloned()?;
         Some(String::from_utf8_lossy(&state).into_owned())

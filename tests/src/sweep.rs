@@ -1,8 +1,7 @@
-//! Looks for canaries wherever something of a scene, or of all of them, may have been written down.
+//! Searches for canaries in everything that one scene, or all scenes, may have written.
 //!
-//! etcd's history is read from its own watch, so that no version of any object of any kind is
-//! missed, deleted ones neither. Files that go with their pod or volume are kept by a hard link, and
-//! command lines of the pods' processes by looking often.
+//! A watch records the history of etcd: every version of every object of any kind, including deleted ones. Hard links keep files
+//! that are deleted with their pod or volume. Command lines of processes in pods are polled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
@@ -28,17 +27,17 @@ use crate::Cluster;
 use crate::canary::{Canaries, Searcher};
 use crate::scene::until;
 
-/// How often it is looked for files and processes that go soon, and for an etcd that was stopped.
+/// Interval of polls for files and processes with a short life, and of new watches after etcd was stopped.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Larger files are programs.
+/// Maximum size of a kept file, in bytes. Larger ones are programs.
 const LARGE: u64 = 16 << 20;
-/// What keys of etcd begin with.
+/// Prefix of keys in etcd.
 const REGISTRY: &str = "/registry/";
-/// Where etcd answers, for who is on the node.
+/// URL of etcd's watch, as reached on the node.
 const ETCD: &str = "http://127.0.0.1:2379/v3/watch";
 /// Folders of the registries.
 const REGISTRIES: [&str; 2] = ["registry", "private-registry"];
-/// Keys of Secrets for what everybody may know.
+/// Keys of Secrets with public values.
 const PUBLIC: [&str; 6] = [
     "ca.crt",
     "tls.crt",
@@ -47,12 +46,12 @@ const PUBLIC: [&str; 6] = [
     "namespace",
     "TF_HTTP_USERNAME",
 ];
-/// Between a label and its value [`MANAGER`], in protobuf.
+/// Protobuf bytes between a label and its value [`MANAGER`].
 const OUR_VALUE: [u8; 2] = [0x12, 7];
-/// Clocks of files are coarse.
+/// Tolerance for coarse file timestamps.
 const COARSE: Duration = Duration::from_secs(2);
 
-/// Keeps what is written from now on.
+/// Keeps everything that is written after its start.
 pub struct Sweep {
     cluster: Cluster,
     since: SystemTime,
@@ -62,25 +61,25 @@ pub struct Sweep {
     keepers: JoinSet<()>,
 }
 
-/// What was kept.
+/// Kept data.
 pub struct Swept {
     cluster: Cluster,
     since: SystemTime,
-    /// Digests of what the registries had at the beginning, such as layers of base images: no copy of that has a secret.
+    /// Digests of the blobs in the registries at the start, such as layers of base images. They contain no secret.
     blobs: BTreeSet<OsString>,
     kept: TempDir,
     kept_of_pods: TempDir,
 }
 
-/// Places with the canaries that were found there.
+/// Places with the names of the canaries in them.
 pub type Found = BTreeMap<String, BTreeSet<String>>;
 
 impl Sweep {
-    /// Begins. Of volumes and of pods' logs, those are kept whose folders have `namespace` in their
-    /// names; so may be the beginning of several.
+    /// Starts to keep data. Volumes and logs of pods are kept if the name of their folder contains `namespace`, which may be the prefix
+    /// of several namespaces.
     pub async fn begin(cluster: &Cluster, namespace: &str) -> Self {
         let folder = &cluster.folder;
-        // Hard links do not leave a mount, and kubelet mounts its own folder.
+        // Hard links cannot cross mounts, and the kubelet mounts its own folder.
         let kept_in = |folder: PathBuf| {
             let kept = tempfile::Builder::new()
                 .prefix("canary-")
@@ -116,7 +115,7 @@ impl Sweep {
         sweep
     }
 
-    /// Waits until all that happened so far is kept, and keeps no more.
+    /// Waits until everything written so far is kept, and stops.
     pub async fn end(mut self) -> Swept {
         self.seen().await;
         if let Some(ended) = self.keepers.try_join_next() {
@@ -132,13 +131,13 @@ impl Sweep {
         }
     }
 
-    /// Waits until the history has an object that is made now.
+    /// Waits until the history contains an object that is created now.
     async fn seen(&self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let name = format!("canary-{}", now.expect("a clock").as_nanos());
         let about = ["-n", "default", "configmap", &name];
         let key = STANDARD.encode(format!("{REGISTRY}configmaps/default/{name}"));
-        // Until the watch has begun, what is made is missed.
+        // The watch misses objects that are created before it starts.
         until("etcd's history", async || {
             for verb in ["create", "delete"] {
                 let arguments = [&[verb][..], &about].concat();
@@ -154,7 +153,7 @@ impl Sweep {
 }
 
 impl Swept {
-    /// What is secret in the Secrets that others than the operator made or changed since the beginning.
+    /// Returns the secret values in Secrets that clients other than the operator created or changed since the start.
     pub fn inputs(&self) -> Canaries {
         let mut canaries = Canaries::default();
         for (key, value) in self.history() {
@@ -177,7 +176,7 @@ impl Swept {
         canaries
     }
 
-    /// Everywhere that canaries were found: keys of etcd, files, …
+    /// Returns all places with canaries: keys of etcd, files, …
     pub async fn search(&self, canaries: &Canaries) -> Found {
         let searcher = canaries.searcher();
         let mut found = Found::new();
@@ -199,8 +198,8 @@ impl Swept {
         let mut files = 0;
         for part in ["log", "kubelet/pods"].iter().chain(&REGISTRIES) {
             for file in files_below(&folder.join(part)) {
-                // Nothing that was last written before can hold one. What a pod gets from a Secret
-                // is in its memory alone.
+                // Files that were last written before the start contain no canary. Projected values of a Secret are only in the pod's
+                // memory.
                 let known = digest(&file).is_some_and(|it| self.blobs.contains(&it));
                 if known || !changed_after(&file, self.since) || is_projected(&file) {
                     continue;
@@ -221,7 +220,7 @@ impl Swept {
             }
         }
         let kept = std::fs::read_dir(self.kept_of_pods.path().join(FILES)).expect("a folder");
-        // The operator's pod has some at all times.
+        // The operator pod always has such files.
         assert!(kept.count() > 0, "no file of a pod was kept");
         let lines = std::fs::read(self.kept.path().join(ARGUMENTS)).expect("arguments");
         assert!(
@@ -233,7 +232,7 @@ impl Swept {
         found
     }
 
-    /// Every version of every object since the beginning, by its key.
+    /// Returns every version of every object since the start, with its key.
     fn history(&self) -> impl Iterator<Item = (String, Vec<u8>)> {
         let file = File::open(self.kept.path().join(HISTORY)).expect("the history");
         let lines = BufReader::new(file).lines();
@@ -271,7 +270,7 @@ impl Swept {
     }
 }
 
-/// Appends what etcd tells to `file`, from now on, whole: etcd may be stopped meanwhile.
+/// Appends the messages of etcd's watch to `file`. Continues after the last revision if etcd was stopped.
 async fn follow(file: PathBuf) {
     let mut file = tokio::fs::File::create(file).await.expect("a file");
     let mut range =
@@ -303,7 +302,7 @@ async fn follow(file: PathBuf) {
     }
 }
 
-/// What etcd told, whole as it is: what was cut off at the end comes again.
+/// Parses a message of etcd's watch. A truncated line becomes null, because the next watch repeats its events.
 fn message(line: &str) -> Value {
     let message: Value = serde_json::from_str(line).unwrap_or_default();
     let canceled = &message["result"]["canceled"];
@@ -322,10 +321,9 @@ fn place(key: &str) -> String {
     format!("etcd {}", key.trim_start_matches(REGISTRY))
 }
 
-/// Everything in a Secret as etcd has it, by the key of its data; what is no data has no key. None
-/// if it is no Secret.
+/// Returns the fields of a Secret in etcd by the key of its data. Other fields have an empty key. Returns `None` if it is no Secret.
 fn fields_of_secret(key: &str, value: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
-    /// Fields of `runtime.Unknown`, `Secret`, and of an entry of its `data`.
+    /// Field numbers of `runtime.Unknown`, `Secret`, and an entry of its `data`.
     const RAW: u64 = 2;
     const DATA: u64 = 2;
     const VALUE: u64 = 2;
@@ -346,7 +344,7 @@ fn fields_of_secret(key: &str, value: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     Some(fields)
 }
 
-/// The fields of a message of protobuf that have a length, by their numbers. None if it is none.
+/// Returns the length-delimited fields of a protobuf message with their numbers, or `None` if it is invalid.
 fn messages(mut bytes: &[u8]) -> Option<Vec<(u64, &[u8])>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -386,13 +384,13 @@ fn note(found: &mut Found, searcher: &Searcher, place: String, bytes: &[u8]) {
     }
 }
 
-/// The history of etcd, as its gateway tells it.
+/// File with the history of etcd: the messages of its gateway.
 const HISTORY: &str = "etcd.jsonl";
-/// Where a pod's folder has its volumes of the type `emptyDir`.
+/// Folder of the `emptyDir` volumes in a pod's folder.
 const EMPTY_DIRS: &str = "volumes/kubernetes.io~empty-dir";
-/// Files that may be gone.
+/// Folder with kept files.
 const FILES: &str = "files";
-/// Command lines.
+/// File with command lines.
 const ARGUMENTS: &str = "arguments";
 
 struct Keeper {
@@ -420,8 +418,8 @@ impl Keeper {
         }
     }
 
-    /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. `seen` has the files already linked, by
-    /// inode and path, so that they cost no call but the listing of their folder.
+    /// Links every file of the scene's logs and volumes, and of every emptyDir except inputs. `seen` contains the linked files by inode
+    /// and path, which therefore need no further call.
     fn link(&self, seen: &mut HashSet<(u64, OsString)>) {
         let own = |it: &PathBuf| it.to_string_lossy().contains(&self.namespace);
         for (part, below, kept) in [
@@ -438,7 +436,7 @@ impl Keeper {
                 if seen.contains(&id) {
                     continue;
                 }
-                // It may have just gone.
+                // The file may have been deleted.
                 let Ok(known) = entry.metadata() else {
                     continue;
                 };
@@ -453,7 +451,7 @@ impl Keeper {
                     Err(error) if error.kind() != ErrorKind::NotFound => {
                         panic!("keep {}: {error}", file.display())
                     }
-                    // It is gone, or a socket has its name now.
+                    // The file was deleted or replaced by a socket.
                     Ok(()) | Err(_) => std::fs::remove_dir_all(&to).expect("remove a folder"),
                 }
             }
@@ -461,7 +459,7 @@ impl Keeper {
     }
 }
 
-/// Links a file, so that what is written to it later is kept as well. A file in another file system, such as a tmpfs, is copied.
+/// Links a file, so that later writes to it are kept as well. Copies a file of another file system, such as a tmpfs.
 fn keep(file: &Path, to: &Path) -> std::io::Result<()> {
     match std::fs::hard_link(file, to) {
         Err(error) if error.kind() == ErrorKind::CrossesDevices => {
@@ -478,18 +476,18 @@ struct Arguments {
     processes: HashMap<OsString, Process>,
 }
 
-/// What is known of a process.
+/// Known state of a process.
 #[derive(Clone, Copy)]
 enum Process {
     InPod,
-    /// It was found outside of pods this often.
+    /// Number of polls that found it outside of pods.
     Outside(u32),
 }
 
 impl Arguments {
-    /// Adds the present command lines; whether there are new ones.
+    /// Adds the current command lines. Returns whether some are new.
     fn look(&mut self) -> bool {
-        // A container's first process moves into its pod soon after it was started.
+        // The first process of a container enters the pod's cgroup shortly after its start.
         const OFTEN: u32 = 10;
         let before = self.lines.len();
         let earlier = std::mem::take(&mut self.processes);
@@ -511,7 +509,7 @@ impl Arguments {
     }
 }
 
-/// Whether a file of a pod is there for its engine or for git to read: in the workspace of a run, or in the folder of one call of git,
+/// Returns whether a pod's file is an input of its engine or of git: in the workspace of a run, or in the folder of one call of git,
 /// which is removed with the call.
 fn is_input(file: &Path) -> bool {
     let path = file.to_string_lossy();
@@ -525,7 +523,7 @@ fn shown(folder: &Path, file: &Path) -> String {
     file.display().to_string()
 }
 
-/// The digest of a blob of a registry, whose file is `blobs/sha256/FIRST_TWO/DIGEST/data`.
+/// Returns the digest of a registry's blob, whose file is `blobs/sha256/FIRST_TWO/DIGEST/data`.
 fn digest(file: &Path) -> Option<OsString> {
     let folder = file.parent()?;
     let kind = folder.parent()?.parent()?.file_name()?;
@@ -543,7 +541,7 @@ fn is_projected(file: &Path) -> bool {
     volumes.iter().any(|kind| path.contains(kind))
 }
 
-/// The files below a folder that are no links, except inputs.
+/// Returns the files below a folder, without symbolic links and inputs.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = entries_below(folder).into_iter();
     entries.map(|entry| entry.path()).collect()
@@ -553,7 +551,7 @@ fn entries_below(folder: &Path) -> Vec<DirEntry> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         match entry.file_type() {
-            // The folder of an input with a slash at its end.
+            // The trailing slash matches the folder of an input.
             Ok(kind) if kind.is_dir() && !is_input(&entry.path().join("")) => {
                 files.extend(entries_below(&entry.path()));
             }

@@ -1,6 +1,5 @@
-//! `make bench`: the operator against bare Terraform, in one run on the dev cluster. Every number
-//! is what a client sees that watches, in milliseconds, and the ratio to the floor: a hand-written
-//! Job that runs `init`, `plan` and `apply` in the very same image.
+//! `make bench`: the operator compared with plain Terraform, in one run on the dev cluster. Each duration is measured by a client that
+//! watches, in milliseconds. The ratio refers to the floor: a hand-written Job that runs `init`, `plan` and `apply` in the same image.
 
 #![expect(
     clippy::unwrap_used,
@@ -123,7 +122,7 @@ impl<'a> Bench<'a> {
         tf
     }
 
-    /// Builds by `kind`; each round is a module of its own.
+    /// Measures builds by `kind`. Each round uses a different module.
     async fn with_build(&self, kind: &str, prefix: &str) -> Vec<Duration> {
         let mut times = Vec::new();
         for n in 0..ROUNDS {
@@ -201,7 +200,7 @@ impl<'a> Bench<'a> {
         time
     }
 
-    /// A new resource whose image is in the registry.
+    /// Measures a new resource whose image is in the registry.
     async fn apply(&self, n: usize) -> Round {
         let name = format!("present{n}");
         let tf = self.resource(&name, "bench");
@@ -245,7 +244,7 @@ impl<'a> Bench<'a> {
         start.elapsed()
     }
 
-    /// Commits to the module of `name` alone; the bytes that the last one pushed.
+    /// Measures commits to the module of `name` alone. Returns the durations and the number of bytes that the last commit pushed.
     async fn commits(&self, name: &str) -> (Vec<Duration>, u64) {
         let mut times = Vec::new();
         let mut pushed = 0;
@@ -279,8 +278,7 @@ impl<'a> Bench<'a> {
         (times, pushed)
     }
 
-    /// From the first byte of a message about a push to the Job of its build. The sender is a shell with
-    /// openssl and curl; what it takes is in it.
+    /// Measures the time from the first byte of a push report to the build Job. It includes the sender, a shell with openssl and curl.
     async fn pushes(&self) -> Vec<Duration> {
         let mut tf = self.resource("told", "told");
         tf["spec"]["gitRepo"]["interval"] = json!("12h");
@@ -309,7 +307,7 @@ impl<'a> Bench<'a> {
         times
     }
 
-    /// Blobs of the present image of `name` and their sizes.
+    /// Returns digests and sizes, in bytes, of the blobs of the current image of `name`.
     async fn layers(&self, name: &str) -> BTreeMap<String, u64> {
         let image = self
             .image(name)
@@ -344,7 +342,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// From the start of a look to its end in the record.
+    /// Measures drift checks, from the start of the run to its end in the run record.
     async fn drift(&self) -> Vec<Duration> {
         let mut tf = self.resource("built0", "built0");
         tf["spec"]["driftDetection"] = json!({"mode": "Report", "interval": "6s"});
@@ -382,7 +380,7 @@ impl<'a> Bench<'a> {
             .unwrap();
     }
 
-    /// Writes of the operator while five git intervals pass and nothing happens.
+    /// Counts API writes during five git intervals in which nothing changes.
     async fn idle(&self) -> usize {
         tokio::time::sleep(Duration::from_secs(4)).await;
         let before = self.audit().len();
@@ -395,7 +393,7 @@ impl<'a> Bench<'a> {
             .count()
     }
 
-    /// API calls by verb of one resource from apply to Ready.
+    /// Counts API calls by verb for one resource, from apply to Ready.
     async fn calls(&self) -> BTreeMap<String, usize> {
         let before = self.audit().len();
         self.scene.apply(&self.resource("counted", "bench")).await;
@@ -408,14 +406,14 @@ impl<'a> Bench<'a> {
         calls
     }
 
-    /// Verbs of the operator's and its runners' calls so far.
+    /// Returns the verbs of all API calls by the operator and its runners so far.
     fn audit(&self) -> Vec<String> {
         let file = self.scene.cluster.folder.join("log/audit.jsonl");
         let log = std::fs::read_to_string(file).unwrap();
         log.lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
             .filter(|call| call["stage"] == "ResponseComplete")
-            // Renewed every few seconds, however many resources there are.
+            // Leases are renewed every few seconds, regardless of the number of resources.
             .filter(|call| call["objectRef"]["resource"] != "leases")
             .filter(|call| {
                 let user = call["user"]["username"].as_str().unwrap_or_default();
@@ -427,7 +425,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// What the machine can do at all.
+    /// Measures plain Jobs: the limit of the host.
     async fn crowd_floor(&self, image: &str) -> Duration {
         let start = Instant::now();
         join_all((ROUNDS..ROUNDS + CROWD).map(|n| self.floor(image.to_owned(), n))).await;

@@ -1,18 +1,18 @@
-//! The dev cluster's stand-in for AWS.
+//! Stand-in for AWS in the dev cluster.
 
 use serde_json::{Value, json};
 
 use crate::Scene;
 
-/// Where it answers in plain http.
+/// `host:port` of the stand-in without TLS.
 pub const AWS: &str = "10.99.1.2:5566";
-/// Where it answers.
+/// Host of the stand-in with TLS.
 const ADDRESS: &str = "10.99.1.2";
 const S3: &str = "s3.us-east-1.amazonaws.com";
 const DYNAMO: &str = "dynamodb.us-east-1.amazonaws.com";
 
 impl Scene {
-    /// A bucket and a table in the stand-in, and the Secret `aws` with credentials for them.
+    /// Creates a bucket and a table in the stand-in, and the Secret `aws` with credentials for them.
     pub async fn aws_with_secret(&self, bucket: &str, table: &str) {
         self.aws(bucket, table).await;
         let credentials = [
@@ -22,11 +22,11 @@ impl Scene {
         self.secret("aws", "Opaque", &credentials).await;
     }
 
-    /// A bucket and a table with locks, in the stand-in for AWS.
+    /// Creates a bucket and a table for locks in the stand-in.
     pub async fn aws(&self, bucket: &str, table: &str) {
         self.cluster.run("hack/cluster/aws-up", &[]).await;
         let url = format!("https://{S3}/{bucket}");
-        // Both may be there from another test.
+        // Both may exist because of another test.
         self.call(S3, &["-X", "PUT", &url]).await;
         let table = json!({
             "TableName": table, "BillingMode": "PAY_PER_REQUEST",
@@ -36,7 +36,7 @@ impl Scene {
         self.dynamo("CreateTable", &table).await;
     }
 
-    /// Locks the state at `place` (bucket and key) as the engine does, for `who`.
+    /// Locks the state at `place` (bucket and key) for `who`, as the engine does.
     pub async fn lock(&self, table: &str, place: &str, who: &str) {
         let info = json!({
             "ID": "0c1d6e8f-5a31-4a5b-9a5e-3c9d2b1f7a60", "Operation": "OperationTypeApply",
@@ -48,13 +48,13 @@ impl Scene {
             .await;
     }
 
-    /// Releases that lock, whoever holds it.
+    /// Releases that lock, regardless of its holder.
     pub async fn unlock(&self, table: &str, place: &str) {
         let key = json!({"TableName": table, "Key": {"LockID": {"S": place}}});
         self.dynamo("DeleteItem", &key).await;
     }
 
-    /// The lock of the state at `place`, if anybody holds it.
+    /// Returns the lock of the state at `place`, if it is held.
     pub async fn lock_at(&self, table: &str, place: &str) -> Option<Value> {
         let key = json!({"TableName": table, "Key": {"LockID": {"S": place}}});
         let found = self.dynamo("GetItem", &key).await;
@@ -79,7 +79,7 @@ impl Scene {
             .await;
     }
 
-    /// The text of an object in a bucket.
+    /// Returns the text of an object in a bucket.
     pub async fn s3(&self, bucket: &str, key: &str) -> String {
         let url = format!("https://{S3}/{bucket}/{key}");
         self.call(S3, &[&url]).await

@@ -1,4 +1,4 @@
-//! What the scene's user sees: Jobs, Secrets, events, logs.
+//! Objects that the scene's user can see: Jobs, Secrets, events, logs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use serde_json::Value;
 
 use crate::Scene;
 
-/// Selects everything that the operator made.
+/// Label selector of all objects that the operator created.
 const OURS: &str = "app.kubernetes.io/managed-by=alustan";
-/// Kinds of what the operator makes.
+/// Kinds of objects that the operator creates.
 const KINDS: &str = "job,pod,secret,configmap,pvc,serviceaccount,role,rolebinding";
 
 impl Scene {
-    /// The data of a Secret.
+    /// Returns the data of a Secret.
     pub async fn data(&self, name: &str) -> BTreeMap<String, String> {
         let secret = self.api::<Secret>().get(name).await.expect("a Secret");
         let data = secret.data.unwrap_or_default().into_iter();
@@ -27,7 +27,7 @@ impl Scene {
             .collect()
     }
 
-    /// Names of the scene's Jobs for `component` (`run` or `build`).
+    /// Returns the names of the scene's Jobs for `component` (`run` or `build`).
     pub async fn jobs(&self, component: &str) -> Vec<String> {
         let selector = format!("{OURS},app.kubernetes.io/component={component}");
         let list = ListParams::default().labels(&selector);
@@ -35,7 +35,7 @@ impl Scene {
         jobs.iter().map(ResourceExt::name_any).collect()
     }
 
-    /// The first pod of `job`.
+    /// Returns the first pod of `job`.
     pub async fn pod_of(&self, job: &str) -> Pod {
         let selector = format!("batch.kubernetes.io/job-name={job}");
         let list = ListParams::default().labels(&selector);
@@ -43,7 +43,7 @@ impl Scene {
         pods.items.into_iter().next().expect("a pod")
     }
 
-    /// What a container of a pod has printed so far.
+    /// Returns the current log of a container; empty if it cannot be read.
     pub async fn pod_log(&self, pod: &str, container: &str) -> String {
         let parameters = LogParams {
             container: Some(container.to_owned()),
@@ -53,7 +53,7 @@ impl Scene {
         log.unwrap_or_default()
     }
 
-    /// Waits until nothing that the operator made is left; pods may take a moment.
+    /// Waits until no object of the operator is left. Pods may take a moment.
     pub async fn nothing_left(&self) {
         self.until("everything with our labels to go", async || {
             let (_, left) = self.ours(&["-o", "name"]).await;
@@ -62,14 +62,14 @@ impl Scene {
         .await;
     }
 
-    /// Everything that the operator made, as `kubectl get` shows it.
+    /// Lists all objects of the operator with `kubectl get`. Returns whether it succeeded, and its output.
     pub async fn ours(&self, output: &[&str]) -> (bool, String) {
         let mut arguments = vec!["get", KINDS, "-l", OURS, "--ignore-not-found"];
         arguments.extend(output);
         self.try_kubectl(&arguments).await
     }
 
-    /// Reasons of the events about the resource `name`.
+    /// Returns the reasons of the events about the resource `name`.
     pub async fn events(&self, name: &str) -> Vec<String> {
         let fields = format!("involvedObject.name={name},involvedObject.kind=Terraform");
         let list = ListParams::default().fields(&fields);
@@ -80,7 +80,7 @@ impl Scene {
             .collect()
     }
 
-    /// All that somebody who may not read Secrets can read, and what is left in the run records.
+    /// Returns everything that a user without access to Secrets can read, and the final data of the run records.
     pub async fn all_that_can_be_read(&self) -> String {
         let kinds = "tf,job,pod,event,configmap,pvc,role,serviceaccount";
         let mut all = self.kubectl(&["get", kinds, "-o", "yaml"]).await;
@@ -90,7 +90,7 @@ impl Scene {
         }
         let selector = format!("{OURS},app.kubernetes.io/component=record");
         let list = ListParams::default().labels(&selector);
-        // A record has the inputs of a run, which may be secret, as long as the run goes on.
+        // The record of a run in progress contains its inputs, which may be secret.
         let data = self
             .until("all runs to end", async || {
                 let records = self.api::<Secret>().list(&list).await.ok()?;
@@ -113,14 +113,14 @@ impl Scene {
         all
     }
 
-    /// `kubectl` in the scene's namespace.
+    /// Runs `kubectl` in the scene's namespace. Returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> String {
         let (good, said) = self.try_kubectl(arguments).await;
         assert!(good, "kubectl {arguments:?}: {said}");
         said
     }
 
-    /// `kubectl` in the scene's namespace: whether it succeeded, and what it said.
+    /// Runs `kubectl` in the scene's namespace. Returns whether it succeeded, and its output.
     pub async fn try_kubectl(&self, arguments: &[&str]) -> (bool, String) {
         let mut all = vec!["-n", &self.namespace];
         all.extend(arguments);
@@ -135,15 +135,15 @@ impl Scene {
         self.cluster.run(&program.to_string_lossy(), &all).await
     }
 
-    /// The folder of the programs that cargo built with this test.
+    /// Returns the folder of the programs that cargo built with this test.
     pub fn programs() -> PathBuf {
         let test = std::env::current_exe().expect("the path of this program");
         let programs = test.ancestors().nth(2).expect("the folder of programs");
         programs.to_owned()
     }
 
-    /// `kubectl create -f -` of `object` in `namespace`, which only asks whether it would be
-    /// admitted.
+    /// Runs `kubectl create --dry-run=server` with `object` in `namespace`. Returns whether the object would be admitted, and the
+    /// output.
     pub async fn would_create(&self, namespace: &str, object: &Value) -> (bool, String) {
         let arguments = [
             "-n",
@@ -162,7 +162,7 @@ impl Scene {
     }
 }
 
-/// What stands before `word` in `text`.
+/// Returns the text before the first `word` in `text`, at most about 300 bytes.
 pub fn around<'a>(text: &'a str, word: &str) -> &'a str {
     let at = text.find(word).unwrap_or_default();
     let from = (0..=at.saturating_sub(300)).rfind(|from| text.is_char_boundary(*from));

@@ -1,4 +1,4 @@
-//! Pushes that somebody tells the installed operator of.
+//! Push reports to the installed operator.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ const SYSTEM: &str = "alustan-system";
 const HOOK: &str =
     "/api/v1/namespaces/alustan-system/services/alustan-controller:http/proxy/hooks/generic";
 
-/// As docs/hooks.md shows it.
+/// Sender of docs/hooks.md.
 const SENDER: &str = r#"set -eu
 id=$(openssl rand -hex 16) at=$(date +%s)
 key=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -v -tx1 | tr -d ' \n')
@@ -26,7 +26,7 @@ signature=$(printf '%s.%s.%s' "$id" "$at" "$BODY" | openssl dgst -sha256 -mac HM
 hack/cluster/in curl -sS -d "$BODY" -H "webhook-id: $id" -H "webhook-timestamp: $at" -H "webhook-signature: v1,$signature" \
   "http://$HOST/hooks/generic""#;
 
-/// Somebody who tells the operator of pushes.
+/// Git server that reports pushes to the operator.
 pub struct GitServer<'a> {
     scene: &'a Scene,
     host: String,
@@ -34,7 +34,7 @@ pub struct GitServer<'a> {
 }
 
 impl Scene {
-    /// Somebody who knows the operator's secret.
+    /// Returns a git server with the operator's webhook secret.
     pub async fn git_server(&self) -> GitServer<'_> {
         let path = "jsonpath={.data.dev}";
         let get = ["get", "secret", "alustan-hooks", "-n", SYSTEM, "-o", path];
@@ -59,8 +59,8 @@ impl Scene {
 }
 
 impl Scene {
-    /// Reports a change of `repository` (owner and name) to the installed operator if the scene uses it. A failed delivery is not
-    /// repeated, as by a git server: the operator polls the repository as well.
+    /// Reports a change of `repository` (owner and name) to the installed operator if the scene uses it. Like a git server, it does not
+    /// repeat a failed delivery: the operator polls the repository as well.
     pub(super) async fn report_push(&self, repository: &str) {
         if self.uses_installed_operator {
             let url = format!("https://git.alustan.test/{repository}");
@@ -99,12 +99,12 @@ impl Scene {
 }
 
 impl GitServer<'_> {
-    /// The secret that both know.
+    /// Returns the shared webhook secret.
     pub fn secret(&self) -> &str {
         &self.secret
     }
 
-    /// What the operator answers to `push`.
+    /// Reports `push`. Returns the operator's response.
     pub async fn tells(&self, push: &Value) -> Value {
         let arguments = [
             format!("HOST={}", self.host),

@@ -1,18 +1,18 @@
-//! The scene's git repositories.
+//! Git repositories of the scene, and its images in the registry.
 
 use std::path::Path;
 
 use crate::Scene;
 
 impl Scene {
-    /// Commits `files` to the scene's repository `name`; the commit's id.
+    /// Commits `files` to the scene's repository `name`. Returns the id of the commit.
     pub async fn commit(&self, name: &str, files: &[(&str, &str)]) -> String {
         let repository = format!("{}/{name}", self.namespace);
         self.commit_with(&repository, |folder| write(folder, files))
             .await
     }
 
-    /// Commits what `write` puts into a folder to `repository` (owner and name).
+    /// Commits the files that `write` writes into a folder to `repository` (owner and name). Returns the id of the commit.
     pub async fn commit_with(&self, repository: &str, write: impl FnOnce(&Path)) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         write(folder.path());
@@ -25,7 +25,7 @@ impl Scene {
         commit.trim().to_owned()
     }
 
-    /// Runs git on the bare repository of the scene that is called `name`; what it says.
+    /// Runs git in the scene's bare repository `name`. Returns its output.
     pub async fn git(&self, name: &str, arguments: &[&str]) -> String {
         let folder = self.cluster.folder.join("git").join(&self.namespace);
         let folder = folder.join(format!("{name}.git"));
@@ -39,23 +39,23 @@ impl Scene {
         said.trim().to_owned()
     }
 
-    /// The https URL of the scene's repository `name`.
+    /// Returns the https URL of the scene's repository `name`.
     pub fn https(&self, name: &str) -> String {
         format!("https://git.alustan.test/{}/{name}", self.namespace)
     }
 
-    /// A file of the dev cluster's ssh server: `id_ed25519`, `known_hosts`, …
+    /// Returns a file of the dev cluster's ssh server: `id_ed25519`, `known_hosts`, …
     pub fn ssh_file(&self, name: &str) -> String {
         let file = self.cluster.folder.join("ssh").join(name);
         std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
     }
 
-    /// The certificate authority of the dev cluster's servers.
+    /// Returns the certificate authority of the dev cluster's servers.
     pub fn authority(&self) -> String {
         std::fs::read_to_string(self.cluster.folder.join("ca.crt")).expect("the authority")
     }
 
-    /// Removes all of them.
+    /// Removes all repositories of the scene.
     pub fn remove_repositories(&self) {
         for owner in [
             self.namespace.clone(),
@@ -76,11 +76,11 @@ fn write(folder: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// Where a manifest is in the dev cluster's registry, from the host.
+/// URL of the dev cluster's registry, as reached by the host.
 const REGISTRY: &str = "http://10.99.1.2:5000/v2";
 
 impl Scene {
-    /// Puts an image that no node can unpack under a tag of the scene's image `name`.
+    /// Pushes an image that no node can unpack, under a tag of the scene's image `name`.
     pub async fn spoil(&self, name: &str, tag: &str) {
         let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
         let blob = "this is no archive";
@@ -103,8 +103,8 @@ impl Scene {
             .await;
     }
 
-    /// Takes the scene's image `name` out of the registry and off the node, as a clean-up of the one
-    /// and a new one of the other would.
+    /// Deletes the scene's image `name` from the registry and from the node, as after garbage collection of the registry and a
+    /// replacement of the node.
     pub async fn lose_image(&self, name: &str, digest: &str) {
         let url = format!("{REGISTRY}/{}/{name}/manifests/{digest}", self.namespace);
         self.curl(&["-X", "DELETE", &url]).await;
@@ -126,7 +126,7 @@ impl Scene {
         self.cluster.run("ctr", &arguments).await;
     }
 
-    /// Whether the scene's image `name` is in the registry by `reference`, a tag or a digest.
+    /// Returns whether the registry has the scene's image `name` at `reference`, a tag or a digest.
     pub async fn has_image(&self, name: &str, reference: &str) -> bool {
         let url = format!("{REGISTRY}/{}/{name}/manifests/{reference}", self.namespace);
         let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
@@ -143,7 +143,7 @@ impl Scene {
         self.cluster.run("curl", &code).await == "200"
     }
 
-    /// Makes the scene's image `name:tag` look as if it was built in `year`; the digest of its context.
+    /// Sets the creation time of the scene's image `name:tag` to `year`. Returns the digest of its context.
     pub async fn age_image(&self, name: &str, tag: &str, year: u16) -> String {
         let upload = format!("{REGISTRY}/{}/{name}", self.namespace);
         let kind = "application/vnd.oci.image.manifest.v1+json";
@@ -172,7 +172,7 @@ impl Scene {
         digest.to_owned()
     }
 
-    /// Everything in the layers of the scene's image `name` that were built upon its base, as text.
+    /// Returns the content of the layers that the build of the scene's image `name` added (less than 1 MiB each), as text.
     pub async fn image_text(&self, name: &str, digest: &str) -> String {
         let url = format!("{REGISTRY}/{}/{name}", self.namespace);
         let kinds = "Accept: application/vnd.oci.image.manifest.v1+json, \

@@ -1,4 +1,4 @@
-//! What the scene's user writes: resources, Secrets, `ConfigMap`s.
+//! Objects that the scene's user creates: resources, Secrets, `ConfigMap`s.
 
 use alustan_api::Terraform;
 use k8s_openapi::ByteString;
@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 use crate::Scene;
 
 impl Scene {
-    /// A resource with the least that it needs, for the repository of the same name.
+    /// Returns a minimal resource for the repository of the same name.
     pub fn resource(&self, name: &str) -> Value {
         self.resource_of(name, name)
     }
 
-    /// A resource with the least that it needs, for the scene's repository `repository`, with an
-    /// image of that name.
+    /// Returns a minimal resource for the scene's repository `repository`, with an image of that name.
     pub fn resource_of(&self, name: &str, repository: &str) -> Value {
         // Each poll takes 50 ms of CPU time.
         let interval = if self.uses_installed_operator {
@@ -36,22 +35,22 @@ impl Scene {
         })
     }
 
-    /// The same, built by the builder that takes kaniko's arguments instead of by Append, the dev cluster's default.
+    /// Same as [`Self::resource`], built by the stand-in for kaniko instead of Append, the default of the dev cluster.
     pub fn resource_by_kaniko(&self, name: &str) -> Value {
         let mut resource = self.resource(name);
         resource["spec"]["containerRegistry"]["builder"] = json!({"kind": "Kaniko"});
         resource
     }
 
-    /// Applies a resource as `kubectl apply` would.
+    /// Applies a resource as `kubectl apply` does.
     pub async fn apply(&self, resource: &Value) {
         self.try_apply(resource).await.expect("apply the resource");
     }
 
-    /// Applies a resource; the API server's refusal, if it refuses.
+    /// Applies a resource. The API server may refuse it.
     ///
     /// # Errors
-    /// What the API server says.
+    /// Error of the API server.
     pub async fn try_apply(&self, resource: &Value) -> Result<(), kube::Error> {
         let name = resource["metadata"]["name"].as_str().expect("a name");
         let parameters = PatchParams::apply("e2e").force();
@@ -70,7 +69,7 @@ impl Scene {
             .expect("annotate the resource");
     }
 
-    /// A Secret with `data`.
+    /// Applies a Secret with `data`.
     pub async fn secret(&self, name: &str, kind: &str, data: &[(&str, &str)]) {
         let data: std::collections::BTreeMap<&str, &str> = data.iter().copied().collect();
         let secret = json!({
@@ -80,7 +79,7 @@ impl Scene {
         put(&self.api::<Secret>(), name, &secret).await;
     }
 
-    /// Deletes a Secret, as somebody with too many rights may do; what it was.
+    /// Deletes a Secret, as a user with too many rights may do. Returns the deleted Secret.
     pub async fn remove_secret(&self, name: &str) -> Secret {
         let api = self.api::<Secret>();
         let secret = api.get(name).await.expect("a Secret");
@@ -90,8 +89,8 @@ impl Scene {
         secret
     }
 
-    /// A Secret with the environment that lets the kubectl provider manage ConfigMaps here, for
-    /// `spec.runner.envFromSecrets`.
+    /// Creates a Secret for `spec.runner.envFromSecrets`, with the environment that lets the kubectl provider manage ConfigMaps in the
+    /// scene's namespace.
     pub async fn provider_credentials(&self, name: &str) {
         self.kubectl(&["create", "serviceaccount", name]).await;
         self.kubectl(&[
@@ -122,8 +121,8 @@ impl Scene {
         self.secret(name, "Opaque", &data).await;
     }
 
-    /// A backend in the bucket and with the locks of [`Self::aws`]; `key` is below the bucket. Its
-    /// credentials are in a Secret `aws`.
+    /// Returns a backend with bucket and lock table of [`Self::aws`] and with `key` in the bucket. Its credentials are in the Secret
+    /// `aws`.
     pub fn s3_backend(&self, bucket: &str, table: &str, key: &str) -> Value {
         json!({
             "provider": "aws", "s3": bucket, "dynamoDB": table, "region": "us-east-1",
@@ -139,7 +138,7 @@ impl Scene {
         assert!(good, "{object}: {said}");
     }
 
-    /// A `ConfigMap` with `data`.
+    /// Applies a `ConfigMap` with `data`.
     pub async fn config_map(&self, name: &str, data: &[(&str, &str)]) {
         let data: std::collections::BTreeMap<&str, &str> = data.iter().copied().collect();
         let map = json!({
@@ -161,19 +160,19 @@ where
 }
 
 impl Scene {
-    /// A docker configuration with one login, as JSON.
+    /// Returns a docker configuration with one login, as JSON.
     pub fn docker_config(&self, registry: &str, user: &str, password: &str) -> String {
         let auth = ByteString(format!("{user}:{password}").into_bytes());
         json!({"auths": {registry: {"username": user, "password": password, "auth": auth}}})
             .to_string()
     }
 
-    /// A new ssh key: its private and its public half.
+    /// Creates an ssh key. Returns its private and its public part.
     pub async fn new_ssh_key(&self) -> (String, String) {
         self.ssh_key(&["-t", "ed25519", "-N", ""]).await
     }
 
-    /// A new ssh key as `ssh-keygen` makes it with `how`: its private and its public half.
+    /// Creates an ssh key with the arguments `how` of `ssh-keygen`. Returns its private and its public part.
     pub async fn ssh_key(&self, how: &[&str]) -> (String, String) {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("key");

@@ -1,16 +1,16 @@
-//! Places for states besides that of AWS.
+//! Storage for states other than AWS.
 
 use serde_json::json;
 
 use crate::Scene;
 
-/// Where the dev cluster's stand-in for Google Cloud Storage answers.
+/// URL of the dev cluster's stand-in for Google Cloud Storage.
 pub const GCS: &str = "http://10.99.1.2:5567";
-/// Where its `PostgreSQL` answers: host and port.
+/// `host:port` of `PostgreSQL` in the dev cluster.
 pub const PG: &str = "10.99.1.2:5432";
 
 impl Scene {
-    /// A bucket in the stand-in for Google Cloud Storage.
+    /// Creates a bucket in the stand-in for Google Cloud Storage.
     pub async fn gcs(&self, bucket: &str) {
         self.cluster.run("hack/cluster/gcs-up", &[]).await;
         let url = format!("{GCS}/storage/v1/b?project=e2e");
@@ -20,26 +20,26 @@ impl Scene {
         self.cluster.run("curl", &arguments).await;
     }
 
-    /// An object in a bucket there.
+    /// Returns an object in a bucket of that stand-in.
     pub async fn in_gcs(&self, bucket: &str, object: &str) -> String {
         let object = object.replace('/', "%2F");
         let url = format!("{GCS}/storage/v1/b/{bucket}/o/{object}?alt=media");
         self.cluster.run("curl", &["-sSf", &url]).await
     }
 
-    /// Starts `PostgreSQL`; the URL of a database in it, with user and password.
+    /// Starts `PostgreSQL`. Returns the URL of a database, with user and password.
     pub async fn pg(&self) -> String {
         self.cluster.run("hack/cluster/pg-up", &[]).await;
         format!("postgres://postgres:alustan-test@{PG}/postgres?sslmode=disable")
     }
 
-    /// What the database says to `query`.
+    /// Runs `query` in the database. Returns its result.
     pub async fn in_pg(&self, query: &str) -> String {
         let url = self.pg().await;
         self.cluster.run("psql", &["-qAt", "-c", query, &url]).await
     }
 
-    /// The answer of the stand-in for AWS to a question about a bucket: `versioning`, `encryption`, …
+    /// Returns the property `what` of a bucket in the stand-in for AWS: `versioning`, `encryption`, …
     pub async fn about_bucket(&self, bucket: &str, what: &str) -> String {
         self.s3(bucket, &format!("?{what}")).await
     }

@@ -1,4 +1,4 @@
-//! The scene's volumes, and what becomes of them.
+//! Volumes of the scene, and their loss.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use serde_json::json;
 use crate::Scene;
 
 impl Scene {
-    /// The folder of the volume of a claim, on the node.
+    /// Returns the folder of a claim's volume on the node.
     pub async fn volume_of(&self, claim: &str) -> PathBuf {
         let volume = self.bound(claim).await;
         let folder = format!("{volume}_{}_{claim}", self.namespace);
         self.cluster.folder.join("volumes").join(folder)
     }
 
-    /// The volume of a claim. One that no pod has used yet gets its volume as if a pod were scheduled that names it.
+    /// Returns the volume of a claim. Selects a node first: an unused claim is bound only when a pod is scheduled.
     async fn bound(&self, claim: &str) -> String {
         const NODE: &str = "volume.kubernetes.io/selected-node";
         let nodes: Api<Node> = Api::all(self.cluster.client.clone());
@@ -38,7 +38,7 @@ impl Scene {
         .await
     }
 
-    /// Takes the volume of a claim away for good, as a lost disk would.
+    /// Deletes the volume of a claim, as if the disk were lost.
     pub async fn lose_volume(&self, claim: &str) {
         let claims = self.api::<PersistentVolumeClaim>();
         let volume = self.bound(claim).await;
@@ -48,7 +48,7 @@ impl Scene {
             .delete(&found.name_any(), &DeleteParams::background())
             .await
             .expect("delete the volume");
-        // It is kept as long as a claim is bound to it.
+        // A finalizer protects the volume while a claim is bound to it.
         let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         volumes
             .patch(&volume, &PatchParams::default(), &free)
@@ -62,15 +62,15 @@ impl Scene {
     }
 }
 
-/// A volume of the scene's own.
+/// Volume of the scene with a limited size.
 pub struct Disk {
-    /// The name of its storage class.
+    /// Name of its storage class.
     pub class: String,
     folder: PathBuf,
 }
 
 impl Scene {
-    /// A volume of so many KiB, for a claim of its own storage class.
+    /// Creates a volume of `kib` KiB for a claim with its storage class.
     pub async fn disk(&self, kib: u32) -> Disk {
         let class = self.namespace.clone();
         let folder = self.cluster.folder.join("volumes").join(&class);
@@ -96,24 +96,24 @@ impl Scene {
         Disk { class, folder }
     }
 
-    /// Takes off a disk whose volume is lost.
+    /// Removes a disk whose volume was deleted.
     pub async fn remove_disk(&self, disk: Disk) {
         let path = disk.folder.to_str().expect("a path");
-        // A pod that has just ended may still be there.
+        // A terminated pod may still use the mount.
         self.cluster.run("umount", &["--lazy", path]).await;
         std::fs::remove_dir(&disk.folder).expect("remove the folder");
     }
 }
 
 impl Disk {
-    /// Leaves no room on it.
+    /// Fills the disk.
     pub fn fill(&self) {
         let file = self.folder.join("full");
         let mut file = std::fs::File::create(file).expect("a file");
         while file.write_all(&[0; 4096]).is_ok() {}
     }
 
-    /// Whether it has no room.
+    /// Returns whether the disk is full.
     pub fn is_full(&self) -> bool {
         std::fs::write(self.folder.join("more"), [0; 8192]).is_err()
     }

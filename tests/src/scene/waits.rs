@@ -1,4 +1,4 @@
-//! Waits on conditions, each with a deadline.
+//! Waits for conditions, each with a deadline.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -14,11 +14,11 @@ use kube::runtime::wait::await_condition;
 use super::DEADLINE;
 use crate::Scene;
 
-/// How often what cannot be watched is looked at.
+/// Interval of polls for conditions that cannot be watched.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Scene {
-    /// Waits until `wanted` holds for the resource `name`; the resource.
+    /// Waits until `wanted` holds for the resource `name`. Returns the resource.
     pub async fn wait(
         &self,
         name: &str,
@@ -39,7 +39,7 @@ impl Scene {
         panic!("{name}: waited {DEADLINE:?} for {what}; status {status:#?}")
     }
 
-    /// Waits until `look` gives something.
+    /// Polls `look` until it returns a value.
     pub async fn until<T, F>(&self, what: &str, look: impl Fn() -> F) -> T
     where
         F: Future<Output = Option<T>>,
@@ -52,7 +52,7 @@ impl Scene {
         self.wait(name, "Ready", is_ready).await
     }
 
-    /// Waits until the resource `name` is Ready and its last run has this number.
+    /// Waits until the resource `name` is Ready and `run` is the number of its last run.
     pub async fn ready_after_run(&self, name: &str, run: i64) -> Terraform {
         self.wait(name, &format!("Ready after run {run}"), |tf| {
             is_ready(tf) && tf.status.as_ref().and_then(|status| status.run) == Some(run)
@@ -60,7 +60,7 @@ impl Scene {
         .await
     }
 
-    /// The same, and nothing failed on the way: no retry, and every run that the status tells of did it.
+    /// Same as [`Self::ready_after_run`]. Panics after a failure: the status contains a retry or a run whose result is not `Done`.
     pub async fn ready_without_failures(&self, name: &str, run: i64) {
         let status = self.ready_after_run(name, run).await.status;
         let status = status.expect("a status");
@@ -70,7 +70,7 @@ impl Scene {
         assert!(done, "{name}: {results:?}");
     }
 
-    /// Waits until the resource `name` is Ready and `revision` is the last commit that is known.
+    /// Waits until the resource `name` is Ready and `revision` is the last known commit.
     pub async fn ready_at(&self, name: &str, revision: &str) -> Terraform {
         self.wait(name, &format!("Ready at {revision}"), |tf| {
             let source = tf.status.as_ref().and_then(|it| it.source.as_ref());
@@ -79,14 +79,14 @@ impl Scene {
         .await
     }
 
-    /// The number of the run that the status of the resource `name` tells of.
+    /// Returns the run number in the status of the resource `name`.
     pub async fn run_number(&self, name: &str) -> i64 {
         let api: Api<Terraform> = self.api();
         let status = api.get(name).await.expect("a resource").status;
         status.and_then(|status| status.run).expect("a run")
     }
 
-    /// Waits until the status of the resource `name` says `text`.
+    /// Waits until the message in the status of the resource `name` contains `text`.
     pub async fn said(&self, name: &str, text: &str) -> Terraform {
         self.wait(name, text, |tf| {
             let status = tf.status.as_ref();
@@ -95,7 +95,7 @@ impl Scene {
         .await
     }
 
-    /// Waits until `Ready` carries `reason`; its message.
+    /// Waits until condition `Ready` has `reason`. Returns its message.
     pub async fn reason(&self, name: &str, reason: &str) -> String {
         let tf = self
             .wait(name, reason, |tf| {
@@ -107,7 +107,7 @@ impl Scene {
             .unwrap_or_default()
     }
 
-    /// Waits until `Stalled` is True; reason and message.
+    /// Waits until condition `Stalled` is True. Returns reason and message of condition `Ready`.
     pub async fn stalled(&self, name: &str) -> (String, String) {
         let tf = self
             .wait(name, "Stalled", |tf| {
@@ -127,7 +127,7 @@ impl Scene {
         .await;
     }
 
-    /// Waits until the log of the first pod of `job` has `text`; the log.
+    /// Waits until the log of the first pod of `job` contains `text`. Returns the log.
     pub async fn log(&self, job: &str, text: &str) -> String {
         let selector = format!("batch.kubernetes.io/job-name={job}");
         let of_job = ListParams::default().labels(&selector);
@@ -143,8 +143,7 @@ impl Scene {
         .await
     }
 
-    /// Waits until the runner of `job` has printed `text`, which the node knows without asking the
-    /// API server.
+    /// Waits until the runner of `job` has printed `text`. Reads the log on the node, without the API server.
     pub async fn printed(&self, job: &str, text: &str) {
         let pods = self.cluster.folder.join("log/pods");
         let own = format!("{}_{job}-", self.namespace);
@@ -166,7 +165,7 @@ impl Scene {
         self.deleted(name, &uid).await;
     }
 
-    /// Deletes the resource `name`; its uid.
+    /// Starts the deletion of the resource `name`. Returns its uid.
     pub async fn begin_to_delete(&self, name: &str, how: &DeleteParams) -> String {
         let api: Api<Terraform> = self.api();
         let found = api.get(name).await.expect("a resource");
@@ -179,7 +178,7 @@ impl Scene {
         self.gone::<Terraform>(name, uid).await;
     }
 
-    /// Waits until an object is gone.
+    /// Waits until the object `name` with `uid` is gone.
     pub async fn gone<K>(&self, name: &str, uid: &str)
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -198,7 +197,7 @@ impl Scene {
     }
 }
 
-/// Waits until `look` gives something.
+/// Polls `look` until it returns a value.
 pub(crate) async fn until<T, F>(what: &str, look: impl Fn() -> F) -> T
 where
     F: Future<Output = Option<T>>,
@@ -226,7 +225,7 @@ fn is_ready(tf: &Terraform) -> bool {
         && observed == tf.metadata.generation
 }
 
-/// A condition of a resource.
+/// Returns a condition of a resource.
 pub fn condition<'a>(tf: &'a Terraform, kind: &str) -> Option<&'a Condition> {
     let conditions = &tf.status.as_ref()?.conditions;
     conditions.iter().find(|condition| condition.type_ == kind)
