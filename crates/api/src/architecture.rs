@@ -5,9 +5,9 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must have it. Default:
-/// the operator's `--architecture`, else that of the last run, else that of the operator. A change applies nothing: the next run builds the
-/// image.
+/// CPU architecture of the runner image, and of the nodes of builds and runs (`kubernetes.io/arch`). The base image must support it. A
+/// change starts no run: the next run builds the image. Default: `--architecture` of the operator, else the architecture of the last run,
+/// else that of the operator.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Architecture {

@@ -1,32 +1,31 @@
-//! Conditions of a `Terraform` resource and the stable reasons that they carry.
+//! Conditions of a `Terraform` resource.
 //!
-//! `Ready`, `Reconciling` and `Stalled` follow kstatus
-//! (<https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus>).
+//! `Ready`, `Reconciling` and `Stalled` follow kstatus (<https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus>).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-/// A condition type.
+/// Condition type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// What the resource describes is applied, and nothing stands against it.
+    /// The current configuration is applied and health checks pass.
     Ready,
-    /// Work is going on or due.
+    /// Work is in progress or due.
     Reconciling,
-    /// Nothing more happens until a person changes something.
+    /// Not retried until something changes.
     Stalled,
-    /// The commit is known and its context could be made.
+    /// The revision is known and its context exists.
     SourceReady,
     /// The runner image is in the registry.
     ImageReady,
-    /// The last look at the real objects found them as described.
+    /// The last comparison of the real objects with the configuration found no difference.
     InSync,
-    /// What this resource depends on and waits for is ready.
+    /// Dependencies are ready, inputs exist and tests of `spec.waitFor` pass.
     DependenciesReady,
 }
 
 impl Kind {
-    /// The condition's `type`.
+    /// Returns the `type` of the condition.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "Ready",
@@ -40,21 +39,21 @@ impl Kind {
     }
 }
 
-/// A condition as decided, before it is merged with the previous ones.
+/// Condition without generation and transition time, see [`merge`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The condition's type.
+    /// Condition type.
     pub kind: Kind,
-    /// `Some(true)` is `True`, `None` is `Unknown`.
+    /// `Some(true)` is `True`, `Some(false)` is `False`, `None` is `Unknown`.
     pub status: Option<bool>,
-    /// A stable `PascalCase` word.
+    /// Stable reason in `PascalCase`, see [`crate::reasons`].
     pub reason: String,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
 }
 
 impl Verdict {
-    /// A condition of `kind`.
+    /// Creates a verdict of type `kind`.
     pub fn new(
         kind: Kind,
         status: impl Into<Option<bool>>,
@@ -70,8 +69,8 @@ impl Verdict {
     }
 }
 
-/// The conditions for `verdicts`, with `lastTransitionTime` kept from `previous` where the
-/// status is the same, and set to `now` elsewhere. What has no verdict is dropped.
+/// Returns the conditions for `verdicts`. A condition keeps its `lastTransitionTime` from `previous` if its status is unchanged, and gets
+/// `now` otherwise. Conditions without a verdict are dropped.
 pub fn merge(
     previous: &[Condition],
     verdicts: &[Verdict],
@@ -102,7 +101,7 @@ pub fn merge(
         .collect()
 }
 
-/// `conditions` with those of `verdicts` in their places, and the others as they are.
+/// Returns the conditions for `verdicts`, followed by those of `conditions` with other types. Transition times are as in [`merge`].
 pub fn update(
     conditions: Vec<Condition>,
     previous: &[Condition],

@@ -1,4 +1,4 @@
-//! Engines and their versions: which there are, which is newer, and which steps need leave.
+//! Engines, comparison of their versions, and changes of the engine that need `spec.engine.allowSwitch`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A program that applies modules.
+/// Engine that applies modules.
 #[derive(
     Serialize,
     Deserialize,
@@ -31,7 +31,7 @@ pub enum EngineName {
 }
 
 impl EngineName {
-    /// As in `spec.engine.name`.
+    /// Returns the value of `spec.engine.name`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Terraform => "terraform",
@@ -39,7 +39,7 @@ impl EngineName {
         }
     }
 
-    /// Reads what [`Self::as_str`] gives.
+    /// Parses the result of [`Self::as_str`].
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Terraform, Self::Opentofu]
             .into_iter()
@@ -53,13 +53,13 @@ impl fmt::Display for EngineName {
     }
 }
 
-/// An engine of one version.
+/// Engine and its version.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Engine {
-    /// Which one.
+    /// Name of the engine.
     pub name: EngineName,
-    /// Its version, such as `1.11.4`.
+    /// Version of the engine. Example: `1.11.4`.
     pub version: String,
 }
 
@@ -69,17 +69,18 @@ impl fmt::Display for Engine {
     }
 }
 
-/// A step between two engines that a state may not survive.
+/// Change of the engine after which the state may be unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// To another engine.
+    /// Change to another engine.
     Engine,
-    /// To an older version of the same one.
+    /// Change to an older version of the same engine.
     Downgrade,
 }
 
 impl Engine {
-    /// What kind of switch the step from this one to `next` is, if it is one.
+    /// Returns the kind of the change from this engine to `next`. `None` for the same or a newer version, and if a version is not
+    /// comparable ([`is_version`]).
     pub fn switch_to(&self, next: &Self) -> Option<Switch> {
         if self.name != next.name {
             return Some(Switch::Engine);
@@ -90,7 +91,7 @@ impl Engine {
         older.then_some(Switch::Downgrade)
     }
 
-    /// Why the step from this one to `next` needs leave, and how that is given.
+    /// Returns why a change from this engine to `next` is refused. `None` if [`Self::switch_to`] returns `None`.
     pub fn refusal(&self, next: &Self) -> Option<String> {
         let what = match self.switch_to(next)? {
             Switch::Engine => "another engine may not read what this one wrote",
@@ -102,7 +103,7 @@ impl Engine {
     }
 }
 
-/// Whether `text` is a whole version: three numbers, and what follows a `-`.
+/// Whether `text` is a full version: three numbers of at most 9 digits, and optionally `-` and a pre-release.
 pub fn is_version(text: &str) -> bool {
     let (numbers, before) = split(text);
     let parts: Vec<_> = numbers.split('.').collect();
@@ -119,7 +120,7 @@ fn split(version: &str) -> (&str, Option<&str>) {
         .map_or((version, None), |(numbers, before)| (numbers, Some(before)))
 }
 
-/// Which of two versions is newer; what is before a release (`1.12.0-rc1`) is older than it.
+/// Compares two versions by precedence. A pre-release (`1.12.0-rc1`) is older than its release.
 pub fn order(one: &str, other: &str) -> Ordering {
     let key = |version: &str| {
         let (numbers, _) = split(version);
@@ -137,7 +138,7 @@ pub fn order(one: &str, other: &str) -> Ordering {
         })
 }
 
-/// What is before a release, in parts that compare as people read them: `rc2` is before `rc10`.
+/// Splits a pre-release into parts with numeric comparison: `rc2` is older than `rc10`.
 fn parts(before: &str) -> Vec<(String, u32)> {
     let part = |text: &str| {
         let word = text.trim_end_matches(|it: char| it.is_ascii_digit());
@@ -147,8 +148,8 @@ fn parts(before: &str) -> Vec<(String, u32)> {
     before.split('.').map(part).collect()
 }
 
-/// Whether `version` is what `wanted` asks for: that very version, or one that begins with its
-/// numbers. Nothing that is before a release is meant by fewer numbers.
+/// Whether `version` satisfies `wanted`: the same version, or a release that starts with the numbers of `wanted`. Pre-releases match by
+/// their full version only.
 pub fn is_wanted(wanted: &str, version: &str) -> bool {
     let within = || {
         version

@@ -1,77 +1,76 @@
-//! Labels of everything the operator makes, so that people and the operator find it.
+//! Labels and annotations of objects that the operator creates, and of objects that it reads.
 
 use std::collections::BTreeMap;
 
-/// Label: always [`MANAGER`] on what the operator made.
+/// Label of every object that the operator creates. Its value is [`MANAGER`].
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGER: &str = "alustan";
-/// Label: the `Terraform` resource an object belongs to.
+/// Label with the name of the owning `Terraform` resource.
 pub const NAME: &str = "alustan.io/terraform";
-/// Label: the namespace of that resource, on what takes part in a build in another.
+/// Label with the namespace of the owning resource, on objects of a build in another namespace.
 pub const NAMESPACE: &str = "alustan.io/namespace";
-/// Label: the uid of that resource, so that a resource made again under the same name is another.
+/// Label with the uid of the owning resource. It distinguishes a resource from an earlier one of the same name.
 pub const UID: &str = "alustan.io/uid";
-/// Label: what the object is for, see [`Component`].
+/// Label with the role of the object, see [`Component`].
 pub const COMPONENT: &str = "app.kubernetes.io/component";
-/// Label of a build Job: the tag of the image that it builds.
+/// Label of a build Job: tag of the image that it builds.
 pub const IMAGE_TAG: &str = "alustan.io/image-tag";
-/// Label of a runner pod that may change real objects: `true`.
+/// Label of a run pod that may change real objects. Its value is `true`.
 pub const CHANGES: &str = "alustan.io/changes";
-/// Label of what holds the state of a resource that is gone, with what it manages left as it is: `true`.
+/// Label of an orphaned object, which holds the state of a resource that no longer exists. Its value is `true`.
 pub const ORPHANED: &str = "alustan.io/orphaned";
-/// Annotation of the run record of an earlier resource of the same name, set by `kubectl alustan restore`: uid of the resource to which
-/// the operator binds the record.
+/// Annotation of the run record of an earlier resource of the same name, set by `kubectl alustan restore`: uid of the resource to which the
+/// operator binds the record.
 pub const RESTORE_TO: &str = "alustan.io/restore-to";
-/// Label of a namespace that holds what was applied: `true`.
+/// Label of a namespace with applied resources. Its value is `true`. A policy refuses to delete such a namespace.
 pub const HOLDS_STATE: &str = "alustan.io/holds-state";
-/// Annotation of a `ServiceAccount`, set by who owns it: `true` lets resources of its namespace have it
-/// for their runs and builds.
+/// Annotation of a `ServiceAccount`, set by its owner. With value `true`, resources of its namespace may use it for runs and builds.
 pub const ALLOW_RUNS: &str = "alustan.io/allow-runs";
-/// Annotation of an outputs Secret: which keys hold JSON and not text, separated by commas.
+/// Annotation of an outputs Secret: comma-separated keys with a JSON value. Other keys contain text.
 pub const JSON_OUTPUTS: &str = "alustan.io/json-outputs";
-/// Annotation of an outputs Secret: which keys the module marks as sensitive, separated by commas.
+/// Annotation of an outputs Secret: comma-separated keys that the module marks as sensitive.
 pub const SENSITIVE_OUTPUTS: &str = "alustan.io/sensitive-outputs";
-/// Annotation of a runner Job: digest of the inputs of its run.
+/// Annotation of a run Job: digest of the inputs of its run.
 pub const INPUTS: &str = "alustan.io/inputs";
 
-/// Labels of runner images: what shows whose an image is, wherever it lies.
+/// Labels of runner images. They identify the namespace and the context of an image in any registry.
 pub mod image {
-    /// The uid of the namespace that it was built for; nobody else uses it.
+    /// Uid of the namespace that the image was built for. Only this namespace uses the image.
     pub const NAMESPACE: &str = "io.alustan.namespace";
-    /// The context that it was built from, by digest.
+    /// Context that the image was built from, by digest.
     pub const CONTEXT: &str = "io.alustan.context";
 }
 
-/// What an object is for.
+/// Role of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// A builder Job and its pod.
+    /// Build Job and its pod.
     Build,
-    /// A runner Job, its pod, and what they run with.
+    /// Run Job, its pod, and the objects that the pod needs.
     Run,
-    /// The run record.
+    /// Run record.
     Record,
-    /// What runs report.
+    /// Run report.
     Report,
-    /// What destroy needs.
+    /// Pin.
     Pin,
-    /// A plan as people read it.
+    /// Text of a plan that waits for approval.
     Plan,
     /// State of the managed backend.
     State,
-    /// The cache volume.
+    /// Cache volume.
     Cache,
-    /// Outputs for others: a Secret, perhaps a `ConfigMap`.
+    /// Secret and `ConfigMap` with outputs.
     Outputs,
-    /// A pull secret derived from the registry's.
+    /// Pull secret, derived from the Secret of the registry.
     Registry,
-    /// Credentials that are lent to a build in another namespace.
+    /// Temporary credentials of a build in another namespace.
     Lent,
 }
 
 impl Component {
-    /// The label's value.
+    /// Returns the value of [`COMPONENT`].
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Build => "build",
@@ -89,7 +88,7 @@ impl Component {
     }
 }
 
-/// The labels of an object that belongs to the resource `name` with `uid`.
+/// Returns the labels of an object of the resource `name` with `uid`.
 pub fn of(name: &str, uid: &str, component: Component) -> BTreeMap<String, String> {
     BTreeMap::from(
         [

@@ -1,5 +1,5 @@
-//! The contract of Alustan: the `Terraform` resource, what its status says, and the run record
-//! that controller and runner share. Types and names only: no client, no clock.
+//! API of Alustan: the `Terraform` resource with its status, and the run record and run report that controller and runner share. Contains
+//! types and names only: no client, no clock.
 
 #![expect(
     unreachable_pub,
@@ -31,22 +31,20 @@ pub use spec::*;
 pub use stack::*;
 pub use status::*;
 
-/// The field manager of every server-side apply.
+/// Field manager of server-side apply.
 pub const FIELD_MANAGER: &str = "terraform.alustan.io/controller";
 
-/// Keeps a deleted resource until what it manages is destroyed.
+/// Finalizer of a resource. It delays the deletion until the managed objects are destroyed.
 pub const FINALIZER: &str = "terraform.alustan.io/destroy";
 
-/// Annotation: setting it to a new value asks for a new look at once, and gives a `Stalled`
-/// resource a new retry budget.
+/// Annotation that requests a reconciliation and a run. Each new value counts once and gives a `Stalled` resource a new retry budget.
 pub const RECONCILE_AT: &str = "alustan.io/reconcile-at";
-/// Annotation: with the same value as [`RECONCILE_AT`], the run that it asks for applies also where it would otherwise only
-/// look for drift.
+/// Annotation that makes the run of [`RECONCILE_AT`] an apply if it would only check for drift. Both annotations must have the same value.
 pub const APPLY_AT: &str = "alustan.io/apply-at";
 
-/// Annotation: the uid of the resource that [`FINALIZER`] was added to. One with another uid
-/// was restored from a backup.
+/// Annotation with the uid of the resource that [`FINALIZER`] was added to. If the uid differs from that of the resource, the resource is a
+/// copy or was restored from a backup.
 pub const KEPT: &str = "alustan.io/uid";
 
-/// Annotation: `"true"` on a deleted resource gives up on destroying what it manages.
+/// Annotation of a deleted resource. With value `"true"`, the resource is released and its managed objects are left in place.
 pub const ABANDON: &str = "alustan.io/abandon";

@@ -1,64 +1,64 @@
-//! Names of everything that belongs to a resource. Each is the resource's name and a suffix; no
-//! suffix ends in another, so objects of two resources never share a name.
+//! Names of objects of a resource. Each name is the name of the resource and a suffix. No suffix ends with another suffix, so objects of
+//! two resources never have the same name.
 
 use crate::run_kind::RunKind;
 
-/// The longest name of a `Terraform` resource: its Jobs' names must be label values
-/// (63 characters, <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).
+/// Maximum size of the name of a `Terraform` resource, in bytes. Names of its Jobs must be label values (63 characters,
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>).
 pub const MAX_NAME: usize = 50;
 
-/// The longest value of a label.
+/// Maximum size of a label value, in bytes.
 const MAX_LABEL: usize = 63;
 
-/// The Secret with the run record.
+/// Secret of the run record.
 pub fn record(name: &str) -> String {
     format!("{name}-run")
 }
 
-/// The Secret in which runs report.
+/// Secret of the run report.
 pub fn report(name: &str) -> String {
     format!("{name}-report")
 }
 
-/// The Secret with what destroy needs.
+/// Secret of the pin.
 pub fn pin(name: &str) -> String {
     format!("{name}-pin")
 }
 
-/// The Secret with the last plan as people read it.
+/// Secret with the text of the last plan that needs approval.
 pub fn plan(name: &str) -> String {
     format!("{name}-plan")
 }
 
-/// Keys of that Secret's data.
+/// Keys in the data of Secret `NAME-plan`.
 pub mod plan_key {
-    /// The text of the plan.
+    /// Text of the plan.
     pub const TEXT: &str = "plan.txt";
-    /// The plan's id.
+    /// Id of the plan.
     pub const ID: &str = "id";
 }
 
-/// The Secret that points at the slots of the managed state.
+/// Secret of the pointer of the managed state.
 pub fn state(name: &str) -> String {
     format!("{name}-state")
 }
 
-/// One Secret with a part of the managed state.
+/// Secret of a state slot of the managed state.
 pub fn state_slot(name: &str, slot: u32) -> String {
     format!("{name}-state-slot-{slot}")
 }
 
-/// The default Secret with the outputs.
+/// Default name of the Secret with outputs.
 pub fn outputs(name: &str) -> String {
     format!("{name}-outputs")
 }
 
-/// The pull secret derived from the registry's Secret.
+/// Pull secret, derived from the Secret of the registry.
 pub fn pull_secret(name: &str) -> String {
     format!("{name}-registry")
 }
 
-/// The cache volume's claim.
+/// `PersistentVolumeClaim` of the cache volume.
 pub fn cache(name: &str) -> String {
     format!("{name}-cache")
 }
@@ -68,15 +68,14 @@ pub fn runner(name: &str) -> String {
     format!("{name}-runner")
 }
 
-/// The Job of run `number`, always at most 63 characters: a long name makes room for a large
-/// number, and a digest of it keeps resources apart.
+/// Job of run `number`. At most 63 characters: a long name is truncated and gets a digest, which distinguishes resources.
 pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     let end = format!("-{kind}-{number}");
     let room = MAX_LABEL.saturating_sub(end.len());
     if name.len() <= room {
         return format!("{name}{end}");
     }
-    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same in every version of us.
+    // FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): identical in every version of the operator.
     let digest = name.bytes().fold(0x811c_9dc5_u32, |digest, byte| {
         (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
@@ -85,7 +84,7 @@ pub fn run_job(name: &str, kind: RunKind, number: i64) -> String {
     format!("{kept}-{digest:08x}{end}")
 }
 
-/// The Job that builds the image tagged `tag` (hexadecimal, see rule 1).
+/// Job that builds the image with this `tag` (hexadecimal, rule 1).
 pub fn build_job(tag: &str) -> String {
     format!("alustan-build-{}", tag.get(..20).unwrap_or(tag))
 }

@@ -1,4 +1,4 @@
-//! Who is told what happens with a resource.
+//! Notifications about a resource.
 
 use std::fmt;
 
@@ -8,60 +8,60 @@ use serde::{Deserialize, Serialize};
 
 use crate::references::NameRef;
 
-/// A place that is told what happens, by one message for each event: a CloudEvent 1.0 in JSON, sent by
-/// POST. It is tried for an hour until the place answers with 2xx; the same message may come twice, with the
-/// same `id`.
+/// Receiver of notifications. The operator sends one message per event: a CloudEvent 1.0 in JSON, by POST. It retries each message for one
+/// hour, and a `Destroyed` message for one minute, until the receiver responds with 2xx. A message may be delivered more than once, with
+/// the same `id`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.url) || has(self.secretRef)").message("url or secretRef must be given: where is it sent?"))]
 pub struct Notification {
-    /// Where it is sent, for example `https://events.example.com/terraform`. The key `url` of the
-    /// Secret wins, for addresses that are secrets themselves.
+    /// URL of the receiver. Example: `https://events.example.com/terraform`. If the URL is a secret, use the key `url` of the Secret in
+    /// `secretRef`: it takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new("self.matches('^https?://[^/ ]+')").message("must be an address such as https://events.example.com/terraform"))]
     pub url: Option<String>,
 
-    /// A Secret of this namespace. Its key `secret`, `whsec_` and base64, signs each message as
-    /// <https://www.standardwebhooks.com> says, and must be there beside `url`; its key `url` is the address.
+    /// Secret in the namespace of the resource. The key `secret` (`whsec_` and base64) signs each message, as specified in
+    /// <https://www.standardwebhooks.com>. This key is required if `url` is set. The key `url` is the URL of the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<NameRef>,
 
-    /// The events that are told. Default: all of them.
+    /// Events that are sent to the receiver. Default: all events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub events: Vec<NotificationEvent>,
 }
 
 impl Notification {
-    /// Whether `event` is told.
+    /// Whether `event` is sent to this receiver.
     pub fn tells(&self, event: NotificationEvent) -> bool {
         self.events.is_empty() || self.events.contains(&event)
     }
 }
 
-/// Something that people want to know.
+/// Event that causes a notification.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
 )]
 pub enum NotificationEvent {
-    /// A plan waits for a person.
+    /// A plan waits for approval.
     ApprovalNeeded,
-    /// Something new was applied.
+    /// An apply changed real objects, also as a correction of drift.
     Succeeded,
-    /// A run or a build failed, or the API server refuses what the operator needs; it is tried again.
+    /// A run, a build, or a request to the repository, the registry or the API server failed and is retried. Sent once per configuration
+    /// and reason.
     Failed,
     /// The real objects differ from the configuration.
     Drifted,
-    /// Nothing more happens until a person changes something; not where that is what a person wants
-    /// (`suspend`, `deletionProtection`).
+    /// Nothing is retried until something changes. Not sent for `suspend` and `deletionProtection`.
     Stalled,
-    /// Everything was destroyed, and the resource is let go.
+    /// Everything is destroyed, and the finalizer is about to be removed.
     Destroyed,
 }
 
 impl NotificationEvent {
-    /// All of them.
+    /// Every event.
     pub const ALL: [Self; 6] = [
         Self::ApprovalNeeded,
         Self::Succeeded,

@@ -1,52 +1,51 @@
-//! Where things are inside runner and build pods.
+//! Paths in run pods and build pods.
 
-/// The runner binary in every base image.
+/// Runner binary in base images and runner images.
 pub const RUNNER: &str = "/usr/local/bin/alustan-runner";
-/// The folder of programs in the operator's image.
+/// Folder of programs in the operator's image and of the runner in runner images.
 pub const PROGRAMS: &str = "/usr/local/bin";
-/// The context in the runner image: the module and the local modules that it uses.
+/// Context in the runner image: the module and its local modules.
 pub const MODULE: &str = "/alustan/module";
-/// The providers of the module in the runner image, as an unpacked filesystem mirror.
+/// Providers of the module in the runner image, as an unpacked filesystem mirror.
 pub const PROVIDERS: &str = "/alustan/providers";
-/// A filesystem mirror that a base image may carry; the implied mirror of Terraform.
+/// Optional filesystem mirror in a base image: the implied mirror of Terraform.
 pub const BASE_PROVIDERS: &str = "/usr/local/share/terraform/plugins";
-/// The cache volume, in runner pods and in the build's `prepare` container.
+/// Mount path of the cache volume in run pods and build pods.
 pub const CACHE: &str = "/var/lib/alustan";
-/// Scratch space of a runner pod, gone with the pod.
+/// Scratch volume of a run pod. Its content is lost with the pod.
 pub const WORK: &str = "/work";
-/// Scratch space of a build pod. No image content may live below a mount of the builder, where
-/// kaniko would silently drop it.
+/// Scratch volume of a build pod. Image content must not be at or below a mount path of the builder: kaniko skips it silently.
 pub const BUILD: &str = "/kaniko-ctx";
-/// The folder in a build pod where a runner binary is put when the base image may have none.
+/// Folder in a pod for programs from the operator's image that the base image may lack.
 pub const INJECT: &str = "/alustan-inject";
-/// The docker configuration in the `prepare` container.
+/// Docker configuration in the container that prepares the module.
 pub const DOCKER_CONFIG: &str = "/alustan-docker";
-/// The credentials of the repository in the `prepare` container, for modules that are fetched.
+/// Credentials of the repository in the container that prepares the module, for modules that it fetches.
 pub const GIT: &str = "/alustan-git";
-/// Tokens for others than the cluster, in runner pods: `spec.runner.tokens`.
+/// Projected tokens for external audiences in run pods (`spec.runner.tokens`).
 pub const TOKENS: &str = "/var/run/secrets/alustan.io/tokens";
-/// The user and group that runner containers run as.
+/// User id and group id of runner containers.
 pub const USER: i64 = 65532;
 
-/// A folder of a build, as a layer of the runner image.
+/// Layer of the runner image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Folder below `src` in the scratch space of the build.
+    /// Folder below `src` in [`BUILD`].
     pub source: &'static str,
     /// Absolute path in the image.
     pub target: &'static str,
-    /// User and group of its files.
+    /// User id and group id of the files.
     pub owner: i64,
 }
 
-/// The runner: in images whose base may lack it.
+/// Layer with the runner, for base images that may lack it.
 pub const RUNNER_LAYER: Layer = Layer {
     source: "bin",
     target: PROGRAMS,
     owner: 0,
 };
-/// What every runner image has on top of its base, in the order of how seldom it changes: a commit to the module changes
-/// only the last one.
+/// Layers of every runner image on top of its base image. The layer that changes most often is last: a commit to the module changes only
+/// that layer.
 pub const LAYERS: [Layer; 2] = [
     Layer {
         source: "providers",

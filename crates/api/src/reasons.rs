@@ -1,8 +1,6 @@
-//! The stable reasons: the words that conditions, events, `status.runs[].reason`, logs and metrics
-//! have for what goes on and what went wrong. What they mean, and what to do:
-//! `docs/troubleshooting.md`.
+//! Stable reasons of conditions, events, `status.runs[].reason`, logs and metrics. `docs/troubleshooting.md` describes each reason.
 
-/// All of them, sorted. A test (`every_reason_is_known`, in `xtask`) holds this list against the code.
+/// Every reason, sorted. Test `every_reason_is_known` in `xtask` compares this list with the code.
 pub const ALL: &[&str] = &[
     "Abandoned",
     "ApiError",
@@ -213,11 +211,11 @@ pub const ALL: &[&str] = &[
     "WorkspaceFailed",
 ];
 
-/// In the place of a reason that is none of ours.
+/// Replaces a reason that is not in [`ALL`].
 pub const OTHER: &str = "Other";
 
-/// `reason` if it is one of [`ALL`], else [`OTHER`]: the words that Kubernetes gives for a pod that
-/// does not start are passed on, and there is no end to them.
+/// Returns `reason` if it is in [`ALL`], else [`OTHER`]. Reasons of pods that do not start come from Kubernetes, and their number is
+/// unbounded.
 pub fn bounded(reason: &str) -> &'static str {
     ALL.binary_search(&reason)
         .ok()

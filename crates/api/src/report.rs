@@ -1,4 +1,4 @@
-//! What a run and a build report.
+//! Reports of runs and builds.
 
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,74 +7,74 @@ use crate::engine::Engine;
 use crate::run_kind::RunKind;
 use crate::state_lock::StateLock;
 
-/// How many characters of the engine's own text a report carries. The copy of a report in the
-/// termination message must stay below 4096 bytes (kubelet's limit).
+/// Maximum size of the engine's output in a report, in characters. The copy of the report in the termination message has at most 4096 bytes
+/// (limit of the kubelet).
 pub const MAX_TEXT: usize = 2000;
 
-/// How many changed resources a report names.
+/// Maximum number of changed resources, and of undeclared variables, in a report.
 pub const MAX_CHANGES: usize = 20;
 
-/// What a run found or did.
+/// Report of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunReport {
-    /// The run's number.
+    /// Number of the run.
     pub number: i64,
-    /// What it was to do.
+    /// Kind of the run.
     pub kind: RunKind,
-    /// How it ended.
+    /// Result of the run.
     pub result: RunResult,
-    /// Why it was started, as in `status.runs[]`; filled in by the controller.
+    /// Cause of the run, as in `status.runs[]`. Set by the controller.
     #[serde(default)]
     pub trigger: String,
-    /// Its Job; filled in by the controller.
+    /// Name of the Job. Set by the controller.
     #[serde(default)]
     pub job: String,
-    /// What the plan says, where there was one.
+    /// Changes of the plan, if there was one.
     pub changes: Option<ChangeSet>,
-    /// The plan that waits for a person; with [`RunResult::Changes`] only.
+    /// Plan that waits for approval. Only with [`RunResult::Changes`].
     #[serde(default)]
     pub asks: Option<PlanAsks>,
-    /// The lineage of the state that it ended with.
+    /// Lineage of the state at the end of the run, if it is known and the state belongs to the resource.
     #[serde(default)]
     pub lineage: Option<String>,
-    /// The lock of somebody else that stood in its way.
+    /// Lock of another process that the run could not acquire.
     #[serde(default)]
     pub lock: Option<StateLock>,
-    /// Why it failed.
+    /// Failure of the run, with [`RunResult::Failed`].
     pub failure: Option<Failure>,
-    /// Where its state is kept if it could not be saved.
+    /// Place of the state, if it could not be saved.
     #[serde(default)]
     pub unsaved: Option<UnsavedPlace>,
     /// Whether no unsaved state of an earlier run is left in the report Secret and on the cache volume, if that was mounted.
     #[serde(default)]
     pub recovered: bool,
-    /// Where the state lives, as the engine resolved it.
+    /// Address of the state, as the engine resolved it.
     pub state_address: Option<String>,
-    /// Where it was copied from.
+    /// Address that the state was copied from (`spec.backend.migrate`).
     #[serde(default)]
     pub moved_from: Option<String>,
-    /// The engine that it ran with.
+    /// Engine of the run.
     #[serde(default)]
     pub engine: Option<Engine>,
     /// Names in `spec.variables` that the module does not declare, at most [`MAX_CHANGES`].
     #[serde(default)]
     pub undeclared: Vec<Undeclared>,
-    /// How long its steps took.
+    /// Duration of the steps.
     #[serde(default)]
     pub took: StepTimes,
-    /// When the runner began.
+    /// Start time of the runner.
     pub started_at: Timestamp,
-    /// When it was done.
+    /// End time of the run.
     pub finished_at: Timestamp,
 }
 
-/// Where a run kept a state that it could not save. The next run saves it.
+/// Place of a state that a run could not save. The next run saves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnsavedPlace {
-    /// The report Secret.
+    /// Report Secret.
     Report,
-    /// The cache volume alone.
+    /// Cache volume only.
     CacheVolume,
     /// Possibly the cache volume: the run was interrupted while it applied.
     Unknown,
@@ -99,40 +99,38 @@ impl std::fmt::Display for Undeclared {
     }
 }
 
-/// How long the steps of a run took, in milliseconds; none for a step that did not come up. What is
-/// done more than once is summed up.
+/// Duration of the steps of a run, in milliseconds. `None` for a step that did not run. Durations of repeated steps are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StepTimes {
-    /// `init`, where the image was not prepared for the backend, and `scripts.init`.
+    /// `init`, if the image was not initialised for the backend, and `scripts.init`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<u64>,
-    /// `plan`, or the script in its place.
+    /// `plan` or `scripts.plan`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<u64>,
-    /// `apply` or `destroy`, or the script in its place.
+    /// `apply`, `destroy`, or the script that replaces it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apply: Option<u64>,
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunResult {
-    /// There was nothing to do.
+    /// There were no changes.
     NoChanges,
-    /// Changes were found and nothing was applied: a look for drift, or a plan that waits for a
-    /// person.
+    /// There were changes and nothing was applied: a drift check, or a plan that waits for approval.
     Changes,
     /// The plan was applied, or everything was destroyed.
     Done,
-    /// It failed; [`RunReport::failure`] says why.
+    /// The run failed, see [`RunReport::failure`].
     Failed,
-    /// It obeyed a cancellation before it changed anything.
+    /// The run was cancelled before it changed objects.
     Cancelled,
 }
 
 impl RunResult {
-    /// The word used in `status` and in metrics.
+    /// Returns the result in `status` and in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoChanges => "NoChanges",
@@ -144,82 +142,79 @@ impl RunResult {
     }
 }
 
-/// The changes of a plan, normalised: reads and no-ops left out, order fixed.
+/// Changes of a plan, normalised: in a fixed order, without reads and no-ops.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeSet {
-    /// Resources to create, replaced ones included.
+    /// Number of objects to create, including replaced objects.
     pub add: i64,
-    /// Resources to update in place.
+    /// Number of objects to update in place.
     pub change: i64,
-    /// Resources to destroy, replaced ones included.
+    /// Number of objects to destroy, including replaced objects.
     pub destroy: i64,
-    /// The first [`MAX_CHANGES`] of them: destroyed and replaced ones first.
+    /// Changed resources, at most [`MAX_CHANGES`], destroyed and replaced ones first.
     pub resources: Vec<ResourceChange>,
-    /// HMAC over all of them with the resource's key: equal for equal change sets.
+    /// HMAC of all changes with the key of the resource. Equal change sets have equal digests.
     pub digest: String,
-    /// The same without values: over addresses, actions and the attributes that change. A diff that
-    /// never ends, as of `timestamp()`, has the same each time (rule 7).
+    /// HMAC without values: addresses, actions and names of changed attributes. It is equal for each plan of a diff that never converges,
+    /// such as one of `timestamp()` (rule 7).
     #[serde(default)]
     pub shape: String,
 }
 
-/// A plan that is not applied until a person says so (rule 6).
+/// Plan that waits for approval (rule 6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanAsks {
-    /// The plan's id: a keyed digest over its changes, the context, the variables, the state's
-    /// lineage and serial, and the number of the last run that began to change things. So no two
-    /// applies share one.
+    /// Plan id: keyed digest of changes, output changes, context, variables, scripts, lineage and serial of the state, the number of the
+    /// last run that started to change objects, and the time of a restore. Two applies never have the same id.
     pub id: String,
-    /// Why a person is asked, besides `approval.mode: Manual`: rules that match, an adopted state.
+    /// Causes in addition to `approval.mode: Manual`: matching rules, an adopted state, removal of every managed object.
     pub because: Vec<String>,
 }
 
-/// One resource of a change set.
+/// Changed resource in a change set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ResourceChange {
-    /// Its address in the module, such as `module.dns.aws_route53_record.a["www"]`.
+    /// Address of the resource in the module. Example: `module.dns.aws_route53_record.a["www"]`.
     pub address: String,
-    /// `create`, `update`, `replace` or `delete`.
+    /// Action: `create`, `update`, `replace`, `delete`, `forget` or `import`.
     pub action: String,
 }
 
-/// The reason where another engine than that of the last apply is refused.
+/// Reason for a refused engine: another one than that of the last apply, or an older version.
 pub const ENGINE_SWITCH: &str = "EngineSwitch";
-/// The reason where another place of the state than that of the last apply is refused.
+/// Reason for a refused backend: the address of the state differs from that of the last apply.
 pub const BACKEND_CHANGED: &str = "BackendChanged";
 
-/// Why something failed.
+/// Failure of a run or a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// Who can do something about it.
+    /// Retry behaviour.
     pub class: FailureClass,
-    /// A stable `PascalCase` word.
+    /// Stable reason in `PascalCase`, see [`crate::reasons`].
     pub reason: String,
-    /// What was tried and what came of it, with the last lines of the engine's own text; at
-    /// most [`MAX_TEXT`] characters.
+    /// Failed operation and its error, with the last lines of the engine's output. At most [`MAX_TEXT`] characters.
     pub message: String,
 }
 
-/// Who can do something about a failure (rule 10).
+/// Retry behaviour of a failure (rule 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureClass {
-    /// Network, throttling, quota, eviction, a lock held by somebody: it passes by itself and
-    /// costs no retry budget.
+    /// Network, throttling, quota, eviction, a held lock. Retried without use of the retry budget.
     #[serde(rename = "World")]
     Transient,
-    /// The module, its values or what it manages: tried again within the budget.
+    /// Module, variables or managed objects. Retried within the retry budget.
     Module,
-    /// The user must change something first: no retry helps.
+    /// Requires a change by the user. Not retried.
     User,
 }
 
-/// What the `prepare` container says in its termination message when it fails.
+/// Termination message of the container that prepares the module, after a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PrepareReport {
-    /// Why it failed.
+    /// Failure of the container.
     pub failure: Failure,
 }

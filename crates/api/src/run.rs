@@ -1,14 +1,12 @@
-//! The run record and the run report: two Secrets per resource that make a run happen at most once.
+//! Run record and run report: two Secrets per resource, which ensure that a run is executed at most once.
 //!
-//! The record holds decisions and is written by the controller alone; a runner reads it. The report
-//! holds what a run says of itself. Module code runs with the runner's token, so a report may hold
-//! anything: the controller checks and bounds every field before it uses it.
+//! The record contains decisions. The controller writes it, and the runner reads it. The report contains what a run reports. Module code
+//! has the token of the runner, so a report may contain any bytes: the controller validates and bounds each field before use.
 //!
-//! Every write is a compare-and-swap on the Secret's `resourceVersion`. The controller starts a
-//! run by raising [`RunRecord::number`] and resetting [`RunProgress`]; the runner claims the run with
-//! the uid of its pod before it touches anything, and swaps [`RunProgress::phase`] to
-//! [`RunPhase::Applying`] before it changes anything. The controller cancels by swapping
-//! [`RunProgress::cancel`]: one of them wins.
+//! Every write is a compare-and-swap on the `resourceVersion` of the Secret. The controller starts a run: it increments
+//! [`RunRecord::number`] and resets [`RunProgress`]. The runner claims the run with the uid of its pod before it does anything else. It
+//! sets [`RunProgress::phase`] to [`RunPhase::Applying`] before it changes objects. The controller cancels a run with
+//! [`RunProgress::cancel`]. Of a cancellation and the step to [`RunPhase::Applying`], only one write succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,99 +24,96 @@ use crate::spec::ApprovalRule;
 pub use crate::run_kind::RunKind;
 pub use crate::state_lock::StateLock;
 
-/// Version of what controller, image and runner agree on. It is part of the image's tag: only a
-/// new one rebuilds images when the operator is upgraded.
+/// Version of the protocol between controller, image and runner. It is part of the image tag: an upgrade of the operator rebuilds images
+/// only if the protocol changes.
 pub const PROTOCOL: u32 = 5;
 
-/// The largest number of Secrets that hold a managed state: 1 GiB.
+/// Maximum number of state slots, for states of up to 1 GiB.
 pub const MAX_SLOTS: u32 = 1024;
 
-/// Keys of the data of both Secrets.
+/// Keys in the data of both Secrets.
 pub mod key {
-    /// In the record: a [`super::RunRecord`] as JSON.
+    /// Record: [`super::RunRecord`] as JSON.
     pub const RECORD: &str = "record";
-    /// In the record: [`super::RunInputs`] as JSON; removed once the run's report is recorded.
+    /// Record: [`super::RunInputs`] as JSON. Dropped when the report of the run is recorded.
     pub const INPUTS: &str = "inputs";
-    /// In the record: a [`super::History`] as JSON.
+    /// Record: [`super::History`] as JSON.
     pub const HISTORY: &str = "signed-history";
-    /// [`HISTORY`] of operators without signatures. They refuse a record with the new name: their writes would make its signatures
-    /// invalid.
+    /// [`HISTORY`] of operators without signatures. They refuse a record with the new name: their writes would make its signatures invalid.
     pub const UNSIGNED_HISTORY: &str = "history";
-    /// In the record: 32 random bytes of this resource, key of its hashes and of its plans on the cache
-    /// volume.
+    /// Record: 32 random bytes per resource. Key of its HMACs, of its plans on the cache volume and of its unsaved state.
     pub const KEY: &str = "key";
-    /// In the report: a [`super::RunProgress`] as JSON.
+    /// Report: [`super::RunProgress`] as JSON.
     pub const PROGRESS: &str = "progress";
-    /// In the report: a [`crate::report::RunReport`] as JSON.
+    /// Report: [`crate::report::RunReport`] as JSON.
     pub const REPORT: &str = "report";
-    /// In the report: [`super::Outputs`] as JSON; removed once they are handed on.
+    /// Report: [`super::Outputs`] as JSON. Dropped when the outputs are published.
     pub const OUTPUTS: &str = "outputs";
-    /// In the report: state that the engine could not save, compressed and sealed with [`KEY`];
-    /// removed once a later run has pushed it. No other write may touch it.
+    /// Report: state that the engine could not save, compressed and encrypted with [`KEY`]. Dropped when a later run has pushed it, or when
+    /// outputs need its space in the Secret: then the stored state is newer. Other writes must keep it.
     pub const LEFTOVER: &str = "leftover";
 
-    /// In the record and the pin: the operator's signature of `entry`, in hexadecimal.
+    /// Record and pin: key of the operator's signature of `entry`, in hexadecimal.
     pub fn signature(entry: &str) -> String {
         format!("{entry}.signature")
     }
 
-    /// What the keys of logs begin with.
+    /// Prefix of the keys of logs.
     const LOG: &str = "log-";
 
-    /// In the report: the last 64 KiB that run `number` printed, gzipped, without what is known to be
-    /// secret; of the last few runs that failed. Read by people.
+    /// Report: key of the log of run `number`, gzipped: its last 64 KiB with known secrets masked. Kept for the last three failed runs.
     pub fn log(number: i64) -> String {
         format!("{LOG}{number}")
     }
 
-    /// The run whose log `key` has.
+    /// Returns the run number of a key of a log.
     pub fn log_of(key: &str) -> Option<i64> {
         key.strip_prefix(LOG)?.parse().ok()
     }
 }
 
-/// Why a run was started.
+/// Cause of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Trigger {
-    /// The resource is new.
+    /// No apply of the resource has succeeded yet.
     Created,
-    /// The module changed between two commits.
+    /// The context changed between two revisions.
     #[serde(rename_all = "camelCase")]
     Commit {
-        /// The revision applied last.
+        /// Revision of the last apply.
         from: String,
-        /// The revision now.
+        /// Revision of this run.
         to: String,
     },
-    /// The resource's spec, or something that it names, changed.
+    /// The spec, or a Secret or ConfigMap that it references, changed.
     Spec,
-    /// Values that the resource has from elsewhere changed.
+    /// Values of `spec.variablesFrom` changed.
     #[serde(rename_all = "camelCase")]
     Input {
-        /// Where from: `Secret db`, `Terraform network`, `Ingress shop/web`.
+        /// Objects with changed values. Example: `Secret db`, `Terraform network`, `Ingress shop/web`.
         of: Vec<String>,
     },
-    /// The interval of drift detection passed.
+    /// The interval of drift detection elapsed.
     Interval,
-    /// The real objects differ from the configuration.
+    /// Drift is corrected, or a correction is verified.
     Drift,
-    /// Outputs are not where `spec.outputs` wants them, or not as it wants them.
+    /// The outputs differ from `spec.outputs`, or their Secret or `ConfigMap` is missing.
     Outputs,
-    /// The pin is gone.
+    /// The pin is missing.
     Pin,
     /// The previous run failed.
     #[serde(rename_all = "camelCase")]
     Retry {
-        /// Failures so far with this configuration.
+        /// Number of failures with this configuration, including transient ones.
         failures: u32,
     },
-    /// A person set [`crate::RECONCILE_AT`].
+    /// Annotation [`crate::RECONCILE_AT`] has a new value.
     Requested,
-    /// A person approved a plan.
+    /// A plan was approved.
     #[serde(rename_all = "camelCase")]
     Approval {
-        /// Its id.
+        /// Plan id.
         plan: String,
     },
     /// The resource was deleted.
@@ -145,119 +140,115 @@ impl fmt::Display for Trigger {
     }
 }
 
-/// How far a run has come.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RunPhase {
-    /// Started by the controller, not yet claimed.
+    /// Started by the controller, not claimed yet.
     #[default]
     Starting,
-    /// Claimed by a pod; nothing is changed yet.
+    /// Claimed by a pod. No object is changed yet.
     Planning,
-    /// Real objects may be changing. It can no longer be cancelled.
+    /// Objects may be changing. The run can no longer be cancelled.
     Applying,
-    /// The run has reported.
+    /// The runner has written its report.
     Reported,
-    /// The report is in the history; the next run may start.
+    /// The report is in the history. The next run may start.
     Recorded,
 }
 
 impl RunPhase {
-    /// Whether no real object is changing: a run can still be cancelled, or is over.
+    /// Whether a run in this phase changes no objects: it can be cancelled, or it is recorded.
     pub fn is_harmless(self) -> bool {
         self < Self::Applying || self == Self::Recorded
     }
 }
 
-/// What a run says of itself. Both sides write it: the controller resets it for each run, cancels and
-/// closes it; the runner does the rest.
+/// Progress of a run, in the report. The controller resets it for each run, cancels the run and closes it. The runner writes everything
+/// else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunProgress {
-    /// The run that it is about, [`RunRecord::number`].
+    /// Number of the run, see [`RunRecord::number`].
     pub number: i64,
-    /// [`RunSpec::trace_id`] of that run: numbers begin anew when the record is lost.
+    /// [`RunSpec::trace_id`] of the run. It identifies the run if numbers start again after the loss of the record.
     pub trace_id: String,
-    /// How far the run has come; at most [`RunPhase::Reported`].
+    /// Phase of the run, at most [`RunPhase::Reported`].
     pub phase: RunPhase,
-    /// The pod that runs it.
+    /// Pod that claimed the run.
     pub claimed_by: Option<Claim>,
-    /// Set by the controller to stop a run that has not begun to apply.
+    /// Set by the controller to stop a run before [`RunPhase::Applying`].
     pub cancel: bool,
-    /// Set by the controller once the run is over without a report: no pod may go on with it.
+    /// Set by the controller when the run is over. No pod may claim or continue it.
     pub closed: bool,
-    /// Whether the run came to [`RunPhase::Applying`], and the engine did not refuse to begin.
+    /// Whether the run reached [`RunPhase::Applying`] and the engine did not refuse to start.
     pub began: bool,
-    /// The lock of the managed backend, while the engine holds it.
+    /// Lock of the managed backend, while the engine holds it.
     pub lock: Option<StateLock>,
-    /// How many state slots the runner needs, when it needs more than it was given; at most
-    /// [`MAX_SLOTS`] count.
+    /// Required number of state slots, if it exceeds the provided number. Limited to [`MAX_SLOTS`].
     pub slots_wanted: u32,
-    /// As of [`RunRecord::lineage`].
+    /// See [`RunRecord::lineage`].
     pub lineage: Lineage,
-    /// As of [`RunRecord::state_address`].
+    /// See [`RunRecord::state_address`].
     pub state_address: Option<String>,
-    /// As of [`RunRecord::own_backend`].
+    /// See [`RunRecord::own_backend`].
     pub own_backend: Option<OwnBackend>,
 }
 
-/// The current run, as the controller decided and last saw it. Number 0 is "no run yet".
+/// Current run: decisions of the controller, and the progress that it observed last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunRecord {
-    /// The run's number, counted per resource from 1.
+    /// Number of the run, counted per resource from 1. 0 if there was no run.
     pub number: i64,
-    /// What it runs, and with what.
+    /// Inputs of the run without secrets.
     pub run: Option<RunSpec>,
-    /// How far it has come.
+    /// Observed phase.
     pub phase: RunPhase,
-    /// The pod that runs it.
+    /// Pod that claimed the run.
     pub claimed_by: Option<Claim>,
-    /// Whether it is to stop, unless it has begun to apply.
+    /// Whether the run is cancelled unless it reached [`RunPhase::Applying`].
     pub cancel: bool,
-    /// The lock of the managed backend, while the engine holds it.
+    /// Lock of the managed backend, while the engine holds it.
     pub lock: Option<StateLock>,
-    /// How many state slots the runner needs, when it needs more than it was given.
+    /// Required number of state slots, if it exceeds the provided number.
     pub slots_wanted: u32,
-    /// Number of the last apply that came to [`RunPhase::Applying`], or found everything as it
-    /// would have made it; 0 while there was none.
+    /// Number of the last apply that reached [`RunPhase::Applying`] or succeeded without changes. 0 if there was none.
     pub attempted: i64,
-    /// [`Self::attempted`] when the current run was started.
+    /// [`Self::attempted`] at the start of the current run.
     pub attempted_before: i64,
-    /// Whether the Secrets of the managed state were made. From then on one that is missing is
-    /// lost, and not new.
+    /// Whether the Secrets of the managed state were created. After that, a missing pointer counts as a lost state, not as a new one.
     pub state_made: bool,
-    /// Why the controller gave up on a run that could not start.
+    /// Why the controller cancelled a run that could not start.
     pub given_up: Option<Failure>,
-    /// What is known of the state's lineage; told by the runner before it changes anything, and
-    /// kept from run to run.
+    /// Known lineage of the state. The runner reports it before it changes objects. Kept across runs.
     pub lineage: Lineage,
-    /// Where the state of `lineage` is, as the engine resolved it; told with it, and kept.
+    /// Address of the state with [`Self::lineage`], as the engine resolved it. Reported with the lineage and kept.
     pub state_address: Option<String>,
-    /// The backend of the module itself that this is, where nobody else knows it; told with it,
-    /// and kept: from there the state is copied when the backend changes.
+    /// `backend` block of the module that resolved to [`Self::state_address`]. Reported with the lineage and kept: if the backend changes,
+    /// the state is copied from it.
     pub own_backend: Option<OwnBackend>,
-    /// Number of the last run that came to [`RunPhase::Applying`], a destroy included; kept. It is
-    /// part of a plan's id, so that an approval is good once.
+    /// Number of the last run that reached [`RunPhase::Applying`], including destroy runs. Part of plan ids, so that an approval is valid
+    /// once. Kept across runs.
     pub begun: i64,
-    /// [`Self::begun`] when the current run was started.
+    /// [`Self::begun`] at the start of the current run.
     pub begun_before: i64,
-    /// Pods of the last runs, newest first. They are proven to have ended, so a lock that one of
-    /// them left behind may be released (rule 9).
+    /// Names of the pods of the last runs, newest first, at most ten. These pods have certainly ended, so a lock that one of them holds may
+    /// be released (rule 9).
     pub earlier_pods: Vec<String>,
 }
 
-/// A `backend` block of a module, as the engine resolved it.
+/// `backend` block of a module, as the engine resolved it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnBackend {
-    /// Its type.
+    /// Type of the backend.
     pub kind: String,
-    /// Its configuration.
+    /// Configuration of the backend.
     pub config: BTreeMap<String, Value>,
 }
 
 impl fmt::Debug for OwnBackend {
-    /// Modules may have passwords in there.
+    /// Omits the configuration, which may contain passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnBackend")
             .field("kind", &self.kind)
@@ -265,216 +256,212 @@ impl fmt::Debug for OwnBackend {
     }
 }
 
-/// What is known of the lineage of a resource's state (rule 11).
+/// Known lineage of the state of a resource (rule 11).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Lineage {
-    /// No run has looked yet.
+    /// No run has read the state yet.
     #[default]
     Unknown,
-    /// The record was made anew where there were runs before: what they noted is lost.
+    /// The run record was created again after earlier runs, so their lineage is unknown.
     Lost,
-    /// There was no state when a run of ours began to change things: what is there since is ours.
+    /// No state existed when a run of this resource started to change objects. A state that exists since then belongs to the resource.
     New,
-    /// A state of this lineage.
+    /// Lineage of the state.
     Of(String),
 }
 
-/// What a run was started with, without its secrets.
+/// Inputs of a run without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunSpec {
-    /// What it does.
+    /// Kind of the run.
     pub kind: RunKind,
-    /// Why.
+    /// Cause of the run.
     pub trigger: Trigger,
-    /// Its Job.
+    /// Name of the Job.
     pub job: String,
-    /// The commit, where one is known.
+    /// Revision, if known.
     pub revision: Option<String>,
-    /// The context in the image.
+    /// Context in the image.
     pub context: Option<String>,
-    /// The context in the registry, by digest.
+    /// Context in the registry, by digest.
     #[serde(default)]
     pub artifact: Option<String>,
-    /// Whether its pod mounts the cache volume.
+    /// Whether the pod mounts the cache volume.
     #[serde(default)]
     pub cache: bool,
-    /// Whether the artifact is unpacked when the pod starts, because `image` is a base image
-    /// without the module.
+    /// Whether the pod unpacks [`Self::artifact`] at start, because `image` is a base image without the module.
     #[serde(default)]
     pub unpack: bool,
-    /// The image that it runs in, by digest: the runner image, or its base.
+    /// Image of the pod, by digest: the runner image or its base image.
     pub image: String,
     /// Architecture of the image and of the node.
     #[serde(default = "Architecture::own")]
     pub architecture: Architecture,
-    /// The image's tag.
+    /// Tag of the runner image.
     pub tag: String,
-    /// The config hash (rule 3).
+    /// Config hash (rule 3).
     pub config_hash: String,
-    /// The config hash without what `spec.variablesFrom` finds elsewhere.
+    /// Config hash without the values of `spec.variablesFrom`.
     #[serde(default)]
     pub own_hash: String,
-    /// Digests of what `spec.variablesFrom` finds elsewhere, by where: `Secret db`.
+    /// Digests of the values of `spec.variablesFrom`, by object. Example of an object: `Secret db`.
     #[serde(default)]
     pub found: BTreeMap<String, String>,
-    /// A digest of who has a say in it, where anybody has: an approval mode, rules, a state that is
-    /// taken over. A plan is judged anew when it changes.
+    /// Digest of the approval settings: mode, rules, adoption, and `emptying: Allow`. Empty with the defaults. A pending plan with another
+    /// digest is not applied: a new plan is made.
     #[serde(default)]
     pub judged_by: String,
-    /// Whether it is about destroying everything: a destroy, or the plan of one.
+    /// Whether the run destroys, or makes a destroy plan.
     #[serde(default)]
     pub destroys: bool,
-    /// The engine in the image, where the operator's catalogue tells.
+    /// Engine in the image, if the catalogue of the operator contains the image.
     #[serde(default)]
     pub engine: Option<Engine>,
-    /// The same in the logs of the operator and of the run: 32 hexadecimal digits, as of W3C Trace
-    /// Context.
+    /// Trace id in the logs of the operator and of the run: 32 hexadecimal digits, as in W3C Trace Context.
     #[serde(default)]
     pub trace_id: String,
-    /// [`PROTOCOL`] of the operator that started it: before 5 the runner wrote into the record.
+    /// [`PROTOCOL`] of the operator that started the run. Before 5, the runner wrote to the run record.
     #[serde(default)]
     pub protocol: u32,
-    /// When it was started.
+    /// Start time, set by the controller.
     pub started_at: Timestamp,
 }
 
-/// The pod that a run belongs to.
+/// Claim of a run by a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// The pod's uid.
+    /// Uid of the pod.
     pub pod_uid: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub pod: String,
-    /// When it claimed the run.
+    /// Time of the claim.
     pub at: Timestamp,
 }
 
-/// What the runner needs, secrets included.
+/// Inputs of the runner, including secrets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunInputs {
-    /// Path of the module inside the context; empty for its root.
+    /// Path of the module in the context. Empty for its root.
     pub path: String,
-    /// Values of the module's variables, by name.
+    /// Values of variables, by name.
     pub variables: BTreeMap<String, Value>,
-    /// Names in `spec.variables`, which the module is expected to declare.
+    /// Names in `spec.variables`. The module is expected to declare them.
     #[serde(default)]
     pub own_variables: BTreeSet<String>,
-    /// Whether the run fails if the module does not declare one of them.
+    /// Whether the run fails if the module does not declare a name in [`Self::own_variables`].
     #[serde(default)]
     pub strict_variables: bool,
-    /// Names of the variables whose values are never printed: those of Secrets, and of outputs that
-    /// are sensitive.
+    /// Variables with masked values: from Secrets and from sensitive outputs.
     #[serde(default)]
     pub secret_variables: BTreeSet<String>,
-    /// Names of the environment variables that come from Secrets: their values are never printed.
+    /// Environment variables with masked values: from Secrets.
     #[serde(default)]
     pub secret_environment: BTreeSet<String>,
-    /// The user's scripts in place of the engine's own commands.
+    /// Scripts that replace commands of the engine.
     pub scripts: ScriptTexts,
-    /// Where the state lives.
+    /// Backend that stores the state.
     pub backend: BackendInputs,
-    /// Time limits in seconds.
+    /// Time limits, in seconds.
     pub timeouts: TimeLimits,
-    /// Who has a say in what is applied.
+    /// Approval of the plan.
     #[serde(default)]
     pub approval: ApprovalInputs,
-    /// Whether a state of another lineage is taken over; its first plan then asks.
+    /// Whether a state with an unknown lineage is adopted. Its first plan then waits for approval.
     #[serde(default)]
     pub adopt: bool,
-    /// Where the state was with the last apply, if it may be copied from there.
+    /// Backend of the last apply, if its state may be copied.
     #[serde(default)]
     pub migrate: Option<BackendInputs>,
-    /// The engine that what exists was applied with; none, if any other may be used.
+    /// Engine of the last apply. `None` if any engine is allowed.
     #[serde(default)]
     pub engine_before: Option<Engine>,
-    /// Whether it is proven, without the record, that something of this resource was applied: with
-    /// [`Lineage::Lost`] the state is ours then.
+    /// Whether the status proves an apply of this resource. With [`Lineage::Lost`], the state then belongs to the resource.
     #[serde(default)]
     pub applied_before: bool,
-    /// The Secret that the plan is written to as people read it.
+    /// Secret for the text of the plan.
     #[serde(default)]
     pub plan_secret: Option<String>,
-    /// Environment in place of that of Secrets that are gone, from the pin: for a destroy.
+    /// Environment from the pin, for Secrets that no longer exist. Destroy only.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// The `ServiceAccount` of its pod, where that is not the resource's own.
+    /// `ServiceAccount` of the pod. `None` for that of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_account: Option<String>,
 }
 
-/// Who has a say in what a run applies (rules 5 and 6).
+/// Approval of the plan of a run (rules 5 and 6).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApprovalInputs {
-    /// Whether only an approved plan is applied.
+    /// Whether every plan with changes needs approval.
     pub manual: bool,
-    /// Whether the plan is one to destroy everything.
+    /// Whether the plan is a destroy plan.
     pub destroy: bool,
-    /// Rules that ask or deny, whatever `manual` says.
+    /// Approval rules, independent of [`Self::manual`].
     pub rules: Vec<ApprovalRule>,
-    /// The plan that a person approved.
+    /// Approved plan.
     pub approved: Option<ApprovedPlan>,
-    /// Whether a plan asks that removes every managed object of the state.
+    /// Whether a plan that removes every managed object of the state needs approval.
     #[serde(default)]
     pub emptying: bool,
-    /// Time of the restore of the resource, [`Restored::at`]. A restore uses run numbers again, so the time is part of a plan's id: no earlier
-    /// approval is for a later plan.
+    /// Time of the restore of the resource, [`Restored::at`]. Run numbers repeat after a restore, so the time is part of plan ids: an
+    /// earlier approval is not valid for a later plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restored: Option<Timestamp>,
 }
 
-/// A plan that a person approved.
+/// Approved plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovedPlan {
-    /// Its id, [`crate::report::PlanAsks::id`].
+    /// Plan id, [`crate::report::PlanAsks::id`].
     pub id: String,
-    /// The run that made it: its place on the cache volume.
+    /// Number of the run that made the plan. It locates the plan on the cache volume.
     pub run: i64,
 }
 
-/// Texts of the user's scripts.
+/// Texts of the scripts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScriptTexts {
-    /// In place of `init`.
+    /// Replaces `init`.
     pub init: Option<String>,
-    /// In place of `plan`.
+    /// Replaces `plan`.
     pub plan: Option<String>,
-    /// In place of `apply`.
+    /// Replaces `apply`.
     pub apply: Option<String>,
-    /// In place of `destroy`.
+    /// Replaces `destroy`.
     pub destroy: Option<String>,
 }
 
-/// How the runner configures the engine's backend (rule 11).
+/// Configuration of the engine's backend (rule 11).
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendInputs {
-    /// The backend's type as the engine names it: `s3`, `http`, …; `None` leaves the module's own.
+    /// Type of the backend in the engine: `s3`, `http`, …. `None` for the `backend` block of the module.
     pub kind: Option<String>,
-    /// Whether a `backend` block must be written, because the module has none.
+    /// Whether the runner writes a `backend` block, because the module has none.
     pub write_block: bool,
-    /// Partial configuration, passed in a file by `-backend-config`.
+    /// Partial configuration, passed in a file with `-backend-config`.
     pub config: BTreeMap<String, Value>,
-    /// Environment of the engine with the backend's credentials.
+    /// Environment variables of the engine with the credentials of the backend.
     pub environment: BTreeMap<String, String>,
-    /// Partial configuration that is secret, passed in the same file.
+    /// Secret part of the configuration, passed in the same file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secret_config: BTreeMap<String, String>,
-    /// What is made before the first run, where it is not there.
+    /// Bucket and table to create before the first run if they do not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
-    /// The managed backend: names of the Secrets that hold the state.
+    /// Secrets of the managed state. `None` for other backends.
     pub managed: Option<ManagedState>,
 }
 
 impl BackendInputs {
-    /// The partial configuration with what of it is secret.
+    /// Returns the partial configuration including its secret part.
     pub fn whole_config(&self) -> BTreeMap<String, Value> {
         let secret = self.secret_config.iter();
         let secret = secret.map(|(name, value)| (name.clone(), value.as_str().into()));
@@ -482,29 +469,29 @@ impl BackendInputs {
     }
 }
 
-/// A place for states in S3 (`spec.backend.bootstrap`).
+/// Bucket and table for states in S3 (`spec.backend.bootstrap`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrap {
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// Its region.
+    /// Region of the bucket.
     pub region: String,
-    /// The table with the locks.
+    /// Name of the table with the locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// The server, where it is not that of AWS.
+    /// URL of a server other than AWS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
 }
 
-/// Secrets of the managed backend (rule 12).
+/// Secrets of a managed state (rule 12).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedState {
-    /// The Secret that says which slots hold the current and the previous version.
+    /// Name of the pointer Secret, which names the slots of the current and the previous version.
     pub pointer: String,
-    /// The Secrets that hold parts of a version.
+    /// Names of the slots.
     pub slots: Vec<String>,
 }
 
@@ -512,209 +499,208 @@ pub struct ManagedState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimeLimits {
-    /// For init and plan.
+    /// Limit of init and plan.
     pub plan: u64,
-    /// For apply.
+    /// Limit of apply.
     pub apply: u64,
-    /// For destroy.
+    /// Limit of destroy.
     pub destroy: u64,
 }
 
-/// Outputs of the module, as `output -json` prints them.
+/// Outputs of the module by name, in the format of `output -json`.
 pub type Outputs = BTreeMap<String, Output>;
 
-/// One output.
+/// Output of the module.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
-    /// Its value.
+    /// Value of the output.
     pub value: Value,
-    /// Whether the module marks it as sensitive.
+    /// Whether the module marks the output as sensitive.
     #[serde(default)]
     pub sensitive: bool,
 }
 
-/// What cannot be observed again: the only memory of the controller.
+/// Memory of the controller: facts that cannot be observed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct History {
-    /// The last apply that succeeded.
+    /// Last successful apply.
     pub applied: Option<Applied>,
-    /// Whether an apply failed half-way since the last that succeeded.
+    /// Whether an apply failed halfway after the last successful apply.
     pub unfinished: bool,
-    /// When the real objects were last compared with the configuration.
+    /// Time of the last comparison of the real objects with the configuration, by a drift check or an apply.
     pub checked_at: Option<Timestamp>,
-    /// The drift found by the last look, if any.
+    /// Drift that the last drift check found.
     pub drift: Option<DriftFound>,
-    /// The plan that waits for a person.
+    /// Plan that waits for approval.
     pub pending: Option<PendingPlan>,
-    /// The last approval that a run was started for.
+    /// Last approval for which a run was started.
     pub approved: Option<ApprovalGiven>,
-    /// Corrections in a row that the next look found undone.
+    /// Consecutive corrections that the next drift check found reverted.
     pub undone: CorrectionHistory,
     /// Failures of runs since the last success, for one configuration.
     pub failures: Failures,
     /// Failures of builds since the last success, for one image.
     pub build_failures: Failures,
-    /// The base image as it was resolved, so that a moved tag rebuilds nothing.
+    /// Resolved base image: a moved tag causes no build.
     pub base: Option<PinnedImage>,
-    /// The engine that what exists was applied with.
+    /// Engine of the last apply that started to change objects or succeeded.
     pub engine: Option<Engine>,
-    /// Architecture of the last run with a result. It outlasts a leader on a node of another architecture.
+    /// Architecture of the last run with a result. A new leader on a node of another architecture does not change it.
     pub architecture: Option<Architecture>,
-    /// The last image that could not be pulled: where the pin has it, the registry is asked again.
+    /// Last image that could not be pulled. For this image the digest in the pin is not used, and the registry is queried again.
     pub lost_image: Option<String>,
-    /// Runs for values that are found elsewhere and changed, when they follow each other closely.
+    /// Consecutive runs for changed values of `spec.variablesFrom`.
     pub input_runs: InputRuns,
-    /// What is waited for, and since when.
+    /// Test of objects that currently fails.
     pub waiting: Option<WaitingSince>,
-    /// The value of [`crate::RECONCILE_AT`] that was acted upon last.
+    /// Value of [`crate::RECONCILE_AT`] that was processed last.
     pub reconcile_at: Option<String>,
-    /// What others are told, and what they were told.
+    /// Pending and delivered notifications.
     pub notices: Notices,
     /// Whether pods can use the cache volume.
     pub cache: CacheVolume,
-    /// State that a run could not save, if no run has saved it since.
+    /// State that a run could not save and no later run has saved.
     pub unsaved: Option<UnsavedState>,
-    /// The restore after which this resource continues the run numbers and the state of an earlier one.
+    /// Restore after which this resource continues the run numbers and the state of an earlier resource.
     pub restored: Option<Restored>,
-    /// Reports of the last runs, newest first.
+    /// Reports of the last ten runs, newest first, without drift checks that found nothing.
     pub reports: Vec<RunReport>,
 }
 
-/// A run record of an earlier resource of the same name, bound to this one.
+/// Restore: the run record of an earlier resource of the same name is bound to this resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Restored {
     /// Time of the restore.
     pub at: Timestamp,
-    /// Number of the run that had not ended in the backup and may have changed real objects.
+    /// Number of the run that had not ended in the backup and may have changed objects.
     #[serde(default)]
     pub open_run: Option<i64>,
 }
 
-/// A state that a run could not save.
+/// State that a run could not save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnsavedState {
     /// Number of the run.
     pub run: i64,
-    /// Where the run kept the state.
+    /// Place of the state.
     pub place: UnsavedPlace,
 }
 
-/// Whether pods can use the cache volume, which may be in a zone or on a node that is gone.
+/// Whether pods can use the cache volume. Its zone or node may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheVolume {
-    /// Nothing is known to the contrary.
+    /// No problem is known.
     #[default]
     Usable,
-    /// A pod with it could not be scheduled or did not start. The next one does not use it.
+    /// A pod with the volume could not be scheduled or did not start. The next pod runs without the volume.
     Suspect,
-    /// A pod without it started after that. The claim is replaced.
+    /// A pod without the volume started after that. The claim is replaced.
     Unusable,
 }
 
 impl History {
-    /// The report of run `number`, if it is still kept.
+    /// Returns the report of run `number`, if it is kept.
     pub fn report(&self, number: i64) -> Option<&RunReport> {
         self.reports.iter().find(|report| report.number == number)
     }
 }
 
-/// Messages to others about one resource.
+/// Notifications about one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Notices {
-    /// Those that have not arrived everywhere yet, oldest first; the last few.
+    /// Notifications that are not delivered to every receiver, oldest first, at most eight.
     pub due: Vec<Notice>,
-    /// The ids of those that arrived, or were given up, newest last; the last few of each event.
+    /// Ids of delivered and expired notifications by event, newest last, at most eight per event.
     pub told: BTreeMap<NotificationEvent, Vec<String>>,
 }
 
-/// Something that others are told.
+/// Notification of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notice {
-    /// What kind of thing.
+    /// Event of the notification.
     pub event: NotificationEvent,
-    /// The same for the same thing, however often it is looked at; no other notice has it.
+    /// Deduplication id. Reconciles of the same event create the same id; other events have other ids.
     pub id: String,
-    /// When the operator saw it first.
+    /// Time at which the operator first observed the event. The retry period starts here.
     pub since: Timestamp,
-    /// The message: a CloudEvent 1.0 in JSON
-    /// (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>). Holds what
-    /// the status said then, and no secret.
+    /// Message: a CloudEvent 1.0 in JSON (<https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>). Contains
+    /// the status at the time of the event, and no secrets.
     pub message: Value,
 }
 
-/// A successful apply.
+/// Successful apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
-    /// The commit.
+    /// Revision of the run.
     pub revision: Option<String>,
-    /// The context.
+    /// Context of the run.
     pub context: Option<String>,
-    /// The config hash (rule 3).
+    /// Config hash (rule 3).
     pub config_hash: String,
-    /// As of [`RunSpec::own_hash`].
+    /// See [`RunSpec::own_hash`].
     #[serde(default)]
     pub own_hash: String,
-    /// As of [`RunSpec::found`].
+    /// See [`RunSpec::found`].
     #[serde(default)]
     pub found: BTreeMap<String, String>,
-    /// When it was done.
+    /// Time at which the result was recorded.
     pub at: Timestamp,
-    /// Where the outputs went.
+    /// Objects with the outputs. `None` if the outputs were not published.
     #[serde(default)]
     pub handed_on: Option<PublishedOutputs>,
 }
 
-/// Where outputs were handed on to.
+/// Objects with published outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PublishedOutputs {
-    /// The Secret.
+    /// Name of the Secret.
     pub secret: String,
-    /// The `ConfigMap`, where one was wanted.
+    /// Name of the `ConfigMap`, if `spec.outputs` requests one.
     pub config_map: Option<String>,
-    /// A digest of the keys, labels and annotations that were wanted.
+    /// Digest of `keys`, `labels` and `annotations` of `spec.outputs`.
     pub how: String,
 }
 
-/// A plan that waits for a person.
+/// Plan that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingPlan {
-    /// Its id.
+    /// Plan id.
     pub id: String,
-    /// The run that made it.
+    /// Number of the run that made the plan.
     pub run: i64,
-    /// What it was made for: the config hash of that run.
+    /// Config hash of that run. The plan is valid for this configuration only.
     pub config_hash: String,
-    /// Who has a say, as of [`RunSpec::judged_by`].
+    /// [`RunSpec::judged_by`] of that run.
     pub judged_by: String,
-    /// Why a person is asked, besides `approval.mode: Manual`.
+    /// Causes in addition to `approval.mode: Manual`.
     pub because: Vec<String>,
-    /// Since when it waits.
+    /// Time at which the plan was recorded.
     pub since: Timestamp,
 }
 
-/// An approval that a run was started for.
+/// Approval for which a run was started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalGiven {
-    /// The plan's id.
+    /// Plan id.
     pub plan: String,
     /// `spec.approval.by`: a user name that the policy `alustan-approvals` has compared with the user of the request.
     #[serde(default)]
     pub user: Option<String>,
-    /// The field manager that set `spec.approval.plan`, where the API server knows it. Clients choose its name.
+    /// Field manager that set `spec.approval.plan`, if the API server knows it. Clients choose its name.
     #[serde(default, alias = "by")]
     pub manager: Option<String>,
-    /// When that was.
+    /// Time of the approval.
     pub at: Option<Timestamp>,
-    /// The run that was started for it.
+    /// Number of the run that was started.
     pub run: i64,
 }
 
@@ -732,126 +718,124 @@ pub struct CorrectionHistory {
     pub unverified: bool,
 }
 
-/// Runs in a row that changed inputs caused (rule 14).
+/// Consecutive runs that changed inputs caused (rule 14).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InputRuns {
-    /// How many.
+    /// Number of runs.
     pub times: u32,
-    /// When the last one was started.
+    /// Start time of the last run.
     pub last: Option<Timestamp>,
 }
 
-/// What a resource waits for.
+/// Failing test of objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingSince {
-    /// The field that says so: `spec.waitFor[0]`.
+    /// Field of the test. Example: `spec.waitFor[0]`.
     pub field: String,
-    /// Since when.
+    /// Time at which the test first failed.
     pub since: Timestamp,
 }
 
-/// Drift as it was found.
+/// Detected drift.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftFound {
-    /// When it was first seen.
+    /// Time at which a drift check first found the drift.
     pub since: Timestamp,
-    /// The run that saw it last.
+    /// Number of the drift check that found it last.
     pub run: i64,
 }
 
-/// Failures in a row with one configuration (rule 10).
+/// Consecutive failures with one configuration (rule 10).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failures {
-    /// What failed: the config hash of a run; the tag of a build and a digest of the credentials it
-    /// was built with; `destroy`.
+    /// Key of the counter. For a run: the config hash, with prefix `destroy` for a destroy, and digests of the approval settings and of
+    /// `spec.outputs` if they matter. For a build: the image tag, the digest of its credentials and the builder.
     pub of: String,
-    /// Failures that count against the budget.
+    /// Number of failures that use the retry budget. `u32::MAX` after a failure that requires a change by the user.
     pub count: u32,
-    /// Failures of the world since the last success; they cost no budget.
+    /// Consecutive transient failures. They use no retry budget. Any other failure resets the number.
     pub world: u32,
-    /// When the last one happened.
+    /// Time of the last failure.
     pub at: Option<Timestamp>,
-    /// What happened, for people.
+    /// Reason of the last failure.
     pub reason: String,
-    /// The text that goes with it.
+    /// Message of the last failure.
     pub message: String,
-    /// The Job that was counted last, so that none counts twice.
+    /// Uid of the Job that was counted last, so that no Job is counted twice.
     pub job_uid: Option<String>,
 }
 
-/// An image reference and what it was resolved to.
+/// Image reference and its resolution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedImage {
-    /// As configured.
+    /// Reference as configured.
     pub reference: String,
-    /// By digest.
+    /// Reference by digest.
     pub resolved: String,
-    /// What `spec.engine` asked for when it was found in the operator's catalogue.
+    /// Value of `spec.engine` that selected the image from the catalogue of the operator. `None` for other images.
     #[serde(default)]
     pub asked: Option<String>,
-    /// The engine in it, where the operator's catalogue tells.
+    /// Engine in the image, if the catalogue of the operator contains it.
     #[serde(default)]
     pub engine: Option<Engine>,
-    /// [`PROTOCOL`] of the operator that found it.
+    /// [`PROTOCOL`] of the operator that resolved the image.
     #[serde(default)]
     pub protocol: u32,
 }
 
-/// The pin: what destroy needs, kept since before the first apply.
+/// Pin: everything that destroy needs, written before the first apply starts.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pin {
-    /// Number of the apply that it was written for.
+    /// Number of the run for which the pin was written.
     pub number: i64,
-    /// The runner image by digest.
+    /// Runner image by digest.
     pub image: String,
     /// Architecture of the image.
     #[serde(default = "Architecture::own")]
     pub architecture: Architecture,
-    /// Its tag: a digest over everything that goes into it.
+    /// Tag of the image: a digest over its content.
     pub tag: String,
-    /// The commit.
+    /// Revision of the run.
     pub revision: Option<String>,
-    /// The context in the image.
+    /// Context in the image.
     pub context: Option<String>,
-    /// The context in the registry, by digest.
+    /// Context in the registry, by digest.
     #[serde(default)]
     pub artifact: Option<String>,
-    /// The base image, by digest: with the context it stands in for an image that is gone, or whose
-    /// runner is of another [`PROTOCOL`].
+    /// Base image by digest. With the context it replaces an image that no longer exists, or whose runner has another [`PROTOCOL`].
     #[serde(default)]
     pub base: Option<String>,
     /// [`PROTOCOL`] of the runner in the image.
     #[serde(default)]
     pub protocol: u32,
-    /// The Secret that pulls the image.
+    /// Name of the pull secret of the image.
     pub pull_secret: Option<String>,
-    /// The docker configuration of the registry's Secret.
+    /// Docker configuration of the registry.
     #[serde(default)]
     pub docker_config: Option<String>,
-    /// The spec, but for the variables, which are among the inputs. A value, since a later version
-    /// may not be able to read it, and must read the rest all the same.
+    /// Spec without variables, which are part of [`Self::inputs`]. Stored as JSON value: a later version that cannot parse the spec can
+    /// still read the rest of the pin.
     #[serde(default)]
     pub spec: Value,
-    /// The inputs of the run.
+    /// Inputs of the run.
     pub inputs: RunInputs,
-    /// Values of the Secrets of `spec.runner.envFromSecrets`, by Secret.
+    /// Values of the Secrets in `spec.runner.envFromSecrets`, by Secret.
     #[serde(default)]
     pub environment: BTreeMap<String, BTreeMap<String, String>>,
-    /// The pin of the last apply that came to [`RunPhase::Applying`], as long as this one has not.
+    /// Pin of the last apply that reached [`RunPhase::Applying`], until the run of this pin reaches it.
     #[serde(default)]
     pub before: Option<Box<Self>>,
 }
 
 impl Pin {
-    /// The pin of what exists, if `attempted` is the last apply that came to
-    /// [`RunPhase::Applying`]: an apply that failed before has changed nothing, and destroy must
-    /// not run with what it would have applied. Where that is unknown, the latest.
+    /// Returns the pin of the existing objects. `attempted` is the number of the last apply that reached [`RunPhase::Applying`]. A later
+    /// run has changed nothing, and destroy must not use its inputs. Without an earlier pin, returns this one.
     pub fn of_what_exists(&self, attempted: i64) -> &Self {
         match &self.before {
             Some(before) if self.number > attempted => before,

@@ -1,11 +1,12 @@
-//! Kinds of runs: what a run does, and whether it may change real objects.
+//! Kinds of runs.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a run does.
+/// Kind of a run. `plan` makes a plan that waits for approval. `apply` makes a plan and applies it. `drift` checks for drift. `destroy`
+/// destroys every managed object of the state.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -13,11 +14,11 @@ use serde::{Deserialize, Serialize};
 pub enum RunKind {
     /// Makes a plan that waits for approval.
     Plan,
-    /// Plans, and applies that very plan.
+    /// Makes a plan and applies it, or applies an approved plan.
     Apply,
-    /// Looks for differences between the real objects and the configuration.
+    /// Compares the real objects with the configuration and changes nothing.
     Drift,
-    /// Destroys everything in the state.
+    /// Destroys every managed object of the state.
     Destroy,
 }
 
@@ -30,7 +31,7 @@ impl RunKind {
         }
     }
 
-    /// The word used in names of Jobs and in `status`.
+    /// Returns the name in Jobs and in `status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Plan => "plan",

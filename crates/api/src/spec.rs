@@ -1,4 +1,4 @@
-//! The `Terraform` resource. Field docs are user docs: `kubectl explain terraform.spec` shows them.
+//! Kind `Terraform`. Doc comments of its fields are user documentation (`kubectl explain terraform.spec`).
 
 use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
@@ -27,7 +27,7 @@ const VERSION_HELP: &str = "must be a version such as 1.12.6, or its first numbe
 const COMMIT: &str = "self.matches('^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$')";
 const COMMIT_HELP: &str = "must be a full commit id, all 40 (or 64) hexadecimal digits as `git rev-parse` prints them: hosts do not find a commit by a part of it";
 
-/// What is applied, with what values, and how.
+/// Desired state of a `Terraform` resource.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "alustan.io",
@@ -55,74 +55,73 @@ const COMMIT_HELP: &str = "must be a full commit id, all 40 (or 64) hexadecimal 
 #[x_kube(validation = Rule::new("!(has(self.approval) && has(self.approval.destroy) && self.approval.destroy == 'Manual' && has(self.scripts) && has(self.scripts.destroy))").message("approval.destroy Manual does not go with scripts.destroy: nobody can tell beforehand what a script destroys"))]
 #[x_kube(validation = Rule::new("!(has(self.backend) && has(self.backend.provider) && self.backend.provider == 'local' && has(self.cache) && has(self.cache.enabled) && !self.cache.enabled)").message("backend.provider local needs cache.enabled: the state is on the cache volume"))]
 pub struct TerraformSpec {
-    /// Values of the module's variables: any JSON value by name, for example `region: us-east-1`
-    /// or `zones: [a, b]`. Scripts see them in their environment as `TF_VAR_name`, and by the
-    /// bare name where that is a legal shell identifier that does not change how programs run.
-    /// A `TF_VAR_` prefix in a key is stripped. Not for secrets: who may read the resource reads them.
+    /// Values of variables of the module, by name. Any JSON value is allowed. Example: `region: us-east-1` or `zones: [a, b]`. A `TF_VAR_`
+    /// prefix of a key is stripped. Scripts get each value as environment variable `TF_VAR_name`. Scripts also get it as `name` if that is
+    /// a shell identifier that does not change how programs run. Do not put secrets here: users who can read the resource can read them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Anything>,
 
-    /// Whether runs fail if `variables` has a name that the module does not declare (`VariableUndeclared`). With `false`, the
-    /// engine does not get the variable, and condition Ready and the log of the run name it. Default: false.
+    /// If true, runs fail (`VariableUndeclared`) if `variables` contains a name that the module does not declare. If false, the engine does
+    /// not get the variable, and condition Ready and the log of the run contain its name. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_variables: bool,
 
-    /// Values of variables that are found elsewhere: in Secrets and ConfigMaps, among the outputs of
-    /// other resources, in fields of any object. Later entries win over earlier ones, and
-    /// `variables` over all. A changed value is applied at once, at most once a minute.
+    /// References to values of variables in Secrets, ConfigMaps, outputs of other resources and fields of objects. Later entries take
+    /// precedence over earlier entries. `variables` takes precedence over all entries. A changed value starts a run, at most one per
+    /// minute, and less often while values keep changing (`InputFlapping`). At most 50 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub variables_from: Vec<VariablesFrom>,
 
-    /// Resources that must be ready before anything of this one is applied, and that are destroyed
-    /// after it. Those of `variablesFrom` need not be repeated here.
+    /// Resources that must be ready before this resource is applied. They are destroyed after this resource. Resources in `variablesFrom`
+    /// are dependencies without an entry here. At most 100 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub depends_on: Vec<DependencyRef>,
 
-    /// Objects that must be there, or pass a test, before anything is applied.
+    /// Objects that must exist, or pass a test, before a run plans or applies. At most 20 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub wait_for: Vec<ObjectTest>,
 
-    /// Objects that must be gone before anything is destroyed: those whose controllers still need
-    /// what this resource made.
+    /// Objects that must not exist when a destroy starts. Use it for objects whose controllers need what this resource created. At most 20
+    /// entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub destroy_wait_for: Vec<ObjectsGone>,
 
-    /// Objects that must be there, or pass a test, for this resource to be ready once it is applied.
+    /// Objects that must exist, or pass a test, before the applied resource is ready. At most 20 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub health_checks: Vec<ObjectTest>,
 
-    /// Where the state lives. Absent: the module's own backend if it has one, else `managed`.
+    /// Backend that stores the state. Default: the `backend` block of the module if it has one, else provider `managed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendSpec>,
 
-    /// Scripts that replace the engine's own commands. Their working directory is the module.
+    /// Scripts that replace commands of the engine. The working directory is the folder of the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scripts: Option<Scripts>,
 
-    /// The repository that the module is in.
+    /// Git repository that contains the module.
     pub git_repo: GitRepo,
 
-    /// The registry that the runner image of this resource is pushed to.
+    /// Container registry for the runner image of this resource.
     pub container_registry: ContainerRegistry,
 
-    /// The engine, and its version. Absent: the operator's.
+    /// Engine and its version. Default: the engine in the base image of the operator (`--base-image`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineSpec>,
 
-    /// Who says whether a plan is applied. Default: every plan is.
+    /// Approval of plans. Default: every plan is applied, except one that removes every managed object (`emptying`).
     #[serde(default)]
     pub approval: Approval,
 
-    /// How differences between the real objects and the configuration are handled.
+    /// Detection and correction of drift. Drift is a difference between the real objects and the configuration.
     #[serde(default)]
     pub drift_detection: DriftDetection,
 
-    /// How often a failing configuration is tried again.
+    /// Retry policy for failures of runs and builds.
     #[serde(default)]
     pub retry: Retry,
 
@@ -130,38 +129,37 @@ pub struct TerraformSpec {
     #[serde(default)]
     pub timeouts: Timeouts,
 
-    /// Who is told what happens: a plan that waits for a person, success, failure, drift. The
-    /// operator may tell others besides.
+    /// Receivers of notifications about pending approvals, success, failure and drift. The operator can have further receivers for all
+    /// resources (`--notifications`). At most 8 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub notifications: Vec<Notification>,
 
-    /// What becomes of what the module made when this resource is deleted: `Destroy` it, or
-    /// `Orphan` it: everything is left as it is, and so is the state. Default: Destroy.
+    /// Handling of the managed objects when this resource is deleted. `Destroy` destroys them. `Orphan` leaves the objects and the state in
+    /// place. Default: Destroy.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 
-    /// Whether a deletion of this resource is refused, as long as this is true; where the cluster
-    /// lacks the policy that refuses it, the deleted resource says so and waits. Default: false.
+    /// If true, the API server refuses to delete this resource. If the cluster does not have the policy that refuses it, the deleted
+    /// resource waits (`DeletionProtected`) and nothing is destroyed. Default: false.
     #[serde(default)]
     pub deletion_protection: bool,
 
-    /// Whether no new runs begin, neither to apply nor to destroy nor to look for drift. A run that
-    /// has not begun to change anything is cancelled. The repository and the registry are not asked: `status` keeps the last known
-    /// commit and image. Default: false.
+    /// If true, no run starts: no apply, no destroy, no drift check. A run that has not started to change objects is cancelled. The
+    /// operator sends no requests to the repository and the registry. `status` keeps the last known revision and image. Default: false.
     #[serde(default)]
     pub suspend: bool,
 
-    /// Where the module's outputs go. Where drift is corrected, a change is applied at once; elsewhere
-    /// with the next apply.
+    /// Secret and ConfigMap for the outputs of the module. With `driftDetection.mode` Correct, a change of this field starts an apply, and
+    /// so does the deletion of the Secret or the ConfigMap. With other modes, it takes effect with the next apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsSpec>,
 
-    /// Environment of the runner, for credentials of providers.
+    /// ServiceAccount, environment and architecture of run pods, for example for credentials of providers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner: Option<RunnerSpec>,
 
-    /// The volume that keeps plans, providers and engine data between runs.
+    /// Cache volume of this resource: plans, provider cache and engine data.
     #[serde(default)]
     pub cache: CacheSpec,
 }
@@ -185,29 +183,32 @@ impl JsonSchema for Anything {
     }
 }
 
-/// Who keeps the state. Absent: the module's own backend if it has one, else `managed`.
+/// Type of the backend. Default: the `backend` block of the module if it has one, else `managed`. `managed`: Secrets in the namespace of
+/// the resource, no cloud needed. `aws`: S3. `gcp`: Google Cloud Storage. `azure`: Azure Blob Storage. `kubernetes`: a Secret that the
+/// engine writes. `pg`: `PostgreSQL`. `http`: a server with the http protocol of the engine. `local`: a file on the cache volume.
+/// `generic`: any other backend of the engine.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendProvider {
-    /// Secrets in the resource's namespace, kept by the operator; needs no cloud.
+    /// Secrets in the namespace of the resource, served to the engine by the runner. Needs no cloud.
     Managed,
-    /// An S3 bucket, of AWS or of anything that speaks S3, with locks in a `DynamoDB` table or in
-    /// the bucket (the engine's `s3`).
+    /// S3 bucket of AWS or of a server with the S3 API. The lock is an item in a `DynamoDB` table or a file in the bucket. Backend `s3` of
+    /// the engine.
     Aws,
-    /// A bucket of Google Cloud Storage (`gcs`).
+    /// Bucket of Google Cloud Storage. Backend `gcs` of the engine.
     Gcp,
-    /// A container of Azure Blob Storage (`azurerm`).
+    /// Container of Azure Blob Storage. Backend `azurerm` of the engine.
     Azure,
-    /// A Secret, written by the engine itself (`kubernetes`). It must be allowed to read every Secret
-    /// of the namespace: `managed` needs no such right.
+    /// Secret that the engine writes. Backend `kubernetes` of the engine. Runs need permission to read every Secret of the namespace;
+    /// `managed` does not.
     Kubernetes,
-    /// A `PostgreSQL` database (`pg`).
+    /// `PostgreSQL` database. Backend `pg` of the engine.
     Pg,
-    /// A server that speaks the engine's own protocol (`http`).
+    /// Server with the http protocol of the engine. Backend `http` of the engine.
     Http,
-    /// A file on the cache volume (`local`): the state is lost with the volume.
+    /// File on the cache volume. Backend `local` of the engine. The state is lost with the volume.
     Local,
-    /// Any other, by `type` and `config`.
+    /// Any other backend of the engine, configured by `type` and `config`.
     Generic,
 }
 
@@ -216,7 +217,7 @@ const HTTP_URL_HELP: &str = "must be a URL with https:// or http:// and without 
 const NO_NUMBER: &str = "!self.matches('(^|-)[0-9]+$')";
 const NO_NUMBER_HELP: &str = "must not end in a number, which the engine takes for that of a part";
 
-/// Where the state lives.
+/// Backend that stores the state.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.provider) && self.provider == 'aws') || (has(self.s3) && self.s3 != '')").message("provider aws needs s3: the name of the bucket"))]
@@ -234,56 +235,52 @@ const NO_NUMBER_HELP: &str = "must not end in a number, which the engine takes f
 #[x_kube(validation = Rule::new("(has(self.provider) && self.provider == 'generic') == has(self.type)").message("provider generic needs type, for example oss, and no other has it"))]
 #[x_kube(validation = Rule::new("(has(self.provider) && !(self.provider in ['managed', 'local'])) || !has(self.secretRef)").message("secretRef belongs to a provider, other than managed and local"))]
 pub struct BackendSpec {
-    /// Who keeps the state.
+    /// See [`BackendProvider`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<BackendProvider>,
-    /// aws: name of the bucket.
+    /// aws: Name of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s3: Option<String>,
-    /// aws: name of the `DynamoDB` table with the locks. Absent: a lock file in the bucket.
+    /// aws: Name of the `DynamoDB` table with the locks. Default: none, the lock is a file in the bucket.
     #[serde(default, rename = "dynamoDB", skip_serializing_if = "Option::is_none")]
     pub dynamo_db: Option<String>,
-    /// aws: whether there is a lock file in the bucket, which needs Terraform or `OpenTofu` 1.10.
-    /// Default: only where there is no `dynamoDB`. With both, both locks are taken: to move from
-    /// one to the other.
+    /// aws: If true, the lock is a file in the bucket. Requires Terraform or OpenTofu 1.10. If `dynamoDB` is also set, each run takes both
+    /// locks, for a migration from the table to the file. Default: true without `dynamoDB`, else false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock_file: Option<bool>,
-    /// aws: region of the bucket, for example `us-east-1`.
+    /// aws: Region of the bucket. Example: `us-east-1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// aws: URL of a server other than AWS that speaks S3, for example `https://minio.example.com`.
+    /// aws: URL of another server with the S3 API. Example: `https://minio.example.com`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2000))]
     #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
     pub endpoint: Option<String>,
-    /// aws, azure: key of the state in the bucket or container. Default:
-    /// `<namespace>/<name>.tfstate`.
+    /// aws, azure: Key of the state in the bucket or container. Default: `<namespace>/<name>.tfstate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// gcp: name of the bucket.
+    /// gcp: Name of the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gcs: Option<String>,
-    /// gcp: folder of the state in the bucket, where it is `default.tfstate`. Default:
-    /// `<namespace>/<name>`.
+    /// gcp: Folder of the state in the bucket. The state is the object `default.tfstate` in this folder. Default: `<namespace>/<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// azure: name of the storage account.
+    /// azure: Name of the storage account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_account: Option<String>,
-    /// azure: name of the container in the storage account.
+    /// azure: Name of the container in the storage account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// azure: the resource group of the storage account, where the engine is to look up its access
-    /// key there.
+    /// azure: Resource group of the storage account. Required if the engine queries the access key of the account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_group: Option<String>,
-    /// kubernetes: the state is in Secret `tfstate-default-<secretSuffix>`. Default: `<name>-state`.
+    /// kubernetes: Suffix of the Secret `tfstate-default-<secretSuffix>` that stores the state. Default: `<name>-state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     #[x_kube(validation = Rule::new(NO_NUMBER).message(NO_NUMBER_HELP))]
     pub secret_suffix: Option<String>,
-    /// pg: schema of the state in the database, which the engine makes. Default: `<namespace>_<name>`.
+    /// pg: Schema of the state in the database. The engine creates it. Default: `<namespace>_<name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub schema_name: Option<String>,
@@ -292,190 +289,182 @@ pub struct BackendSpec {
     #[schemars(length(max = 2000))]
     #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
     pub address: Option<String>,
-    /// http: URL that locks the state. Absent: nothing does.
+    /// http: URL that locks the state. Default: none, the state is not locked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2000))]
     #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
     pub lock_address: Option<String>,
-    /// http: URL that releases the lock. Default: `lockAddress`.
+    /// http: URL that unlocks the state. Default: `lockAddress`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2000))]
     #[x_kube(validation = Rule::new(HTTP_URL).message(HTTP_URL_HELP))]
     pub unlock_address: Option<String>,
-    /// generic: the engine's type of backend, for example `oss` or `consul`.
+    /// generic: Type of the backend in the engine. Example: `oss` or `consul`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z][a-z0-9_]*$')").message("must be the type of a backend as the engine names it, for example oss"))]
     pub kind: Option<String>,
-    /// More of the engine's backend block, by its own names, for example `{kms_key_id: alias/state}`.
-    /// Not for secrets: those go into the Secret of `secretRef`.
+    /// Further arguments of the backend block, with the names of the engine. Example: `{kms_key_id: alias/state}`. Not allowed for
+    /// `managed` and `local`. Put secrets into the Secret of `secretRef`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub config: BTreeMap<String, Anything>,
-    /// A Secret with the backend's credentials. Its keys become environment of the engine:
-    /// `AWS_ACCESS_KEY_ID`, `GOOGLE_CREDENTIALS`, `ARM_ACCESS_KEY`, `PG_CONN_STR`, …; those in lower
-    /// case, such as `conn_str`, become part of the backend block, in a file that only the runner
-    /// can read. Absent: what the runner's pod has.
+    /// Secret with the credentials of the backend. Its keys become environment variables of the engine. Examples: `AWS_ACCESS_KEY_ID`,
+    /// `GOOGLE_CREDENTIALS`, `ARM_ACCESS_KEY`, `PG_CONN_STR`. Keys in lower case, such as `conn_str`, become arguments of the backend
+    /// block, in a file that only the runner can read. Default: the environment of the run pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<NameRef>,
-    /// aws: whether the bucket (versioned, encrypted, closed to the public) and the table are made
-    /// before the first run, where they are not there. What is there is never changed. Default:
-    /// false.
+    /// aws: If true, a missing bucket and a missing `dynamoDB` table are created before the first run. The bucket is versioned, encrypted
+    /// and blocks public access. An existing bucket or table is not changed. Default: false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub bootstrap: bool,
-    /// Whether a state that is there already, and was not made by this resource, is taken over. Its
-    /// first plan then waits for approval. Default: false, which refuses such a state
-    /// (`StateNotOurs`).
+    /// If true, the resource adopts an existing state that it did not create. Its first plan then waits for approval. If false, such a
+    /// state is refused (`StateNotOurs`). Default: false.
     #[serde(default)]
     pub adopt: bool,
-    /// Whether the state moves along when this backend, or that of the module, names another place
-    /// than that of the last apply: it is copied there, and the copy at the old place is left as it
-    /// was. Default: false, which applies nothing then (`BackendChanged`).
+    /// If true, the state is copied when this backend, or that of the module, names another address than that of the last apply. The state
+    /// at the old address is kept. If false, nothing is applied then (`BackendChanged`). Default: false.
     #[serde(default)]
     pub migrate: bool,
 }
 
-/// Scripts in place of the engine's own commands.
+/// Scripts that replace commands of the engine.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Scripts {
-    /// In place of `terraform init`.
+    /// Replaces `terraform init`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Script>,
-    /// In place of `terraform plan`. Exit code 0: no changes, 2: changes, others: failure. It
-    /// writes its plan to the file named by `ALUSTAN_PLAN_FILE`.
+    /// Replaces `terraform plan`. Exit code 0 means no changes, 2 means changes, any other code is a failure. The script writes its plan to
+    /// the file in environment variable `ALUSTAN_PLAN_FILE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Script>,
-    /// In place of `terraform apply`. It may write outputs, as `terraform output -json` prints
-    /// them, to the file named by `ALUSTAN_OUTPUTS_FILE`.
+    /// Replaces `terraform apply`. The script can write outputs, in the format of `terraform output -json`, to the file in environment
+    /// variable `ALUSTAN_OUTPUTS_FILE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apply: Option<Script>,
-    /// In place of `terraform destroy`, when the resource is deleted.
+    /// Replaces `terraform destroy` when the resource is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy: Option<Script>,
 }
 
-/// A script, inline or from a ConfigMap. It runs with the interpreter of its `#!` line, else
-/// with `bash -e`.
+/// A script, inline or in a ConfigMap. The interpreter is that of the `#!` line. Default: `bash -e`.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.inline) != has(self.configMapRef)").message("exactly one of inline and configMapRef must be given"))]
 pub struct Script {
-    /// The script's text, at most 64 KiB: the run record, which is a Secret, has the text of all scripts. A larger one
-    /// is `InputTooLarge`; put it in the module, and call it from here.
+    /// Text of the script, at most 64 KiB. A larger script is refused (`InputTooLarge`), because the run record, a Secret, contains all
+    /// scripts. Put a larger script into the module and call it from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 65_536))]
     pub inline: Option<String>,
-    /// Where the script's text is, at most 64 KiB.
+    /// Key of a ConfigMap with the text of the script, at most 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<KeyRef>,
 }
 
-/// The repository that the module is in.
+/// Git repository that contains the module.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.branch), has(self.tag), has(self.commit)].filter(given, given).size() <= 1").message("at most one of branch, tag and commit may be given"))]
 pub struct GitRepo {
-    /// `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`;
-    /// `//subdir` at the end names the module's folder, and so does a third part of the path on
-    /// github.com and bitbucket.org: `https://github.com/owner/repo/subdir`.
+    /// URL of the repository: `https://host/owner/repo`, `ssh://git@host/owner/repo.git` or `git@host:owner/repo.git`. A suffix `//folder`
+    /// is the folder of the module. On github.com and bitbucket.org, a third part of the path is the folder too.
+    /// Example: `https://github.com/owner/repo/folder`.
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub url: String,
-    /// The branch to follow. Default: the repository's own default branch.
+    /// Branch to follow. Default: the default branch of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// The tag to follow: one that is moved is a change. Annotated tags stand for their commit.
+    /// Tag to follow. A moved tag is a change. An annotated tag resolves to its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub tag: Option<String>,
-    /// The commit, by its full id: nothing that is pushed later changes anything, and the
-    /// repository is asked for nothing once the module is built.
+    /// Full id of a commit. Later pushes change nothing. After the commit is fetched, the operator sends no further requests to the
+    /// repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(COMMIT).message(COMMIT_HELP))]
     pub commit: Option<String>,
-    /// Folder of the module in the repository. Default: its root, or what the URL says.
+    /// Folder of the module, relative to the folder of `url`. Default: the folder of `url`, else the root of the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Folders and files outside the module that it reads, for example `shared/policies`. They
-    /// come with the module, and a commit that touches them counts as a change. Local modules
-    /// (`source = "../x"`) are found without this.
+    /// Files and folders outside the module that the module reads. Example: `shared/policies`. They are part of the context, and a commit
+    /// that changes them is a change. Local modules (`source = "../x"`) are included without an entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<String>,
-    /// How often the repository is asked for new commits. Default: 1m.
+    /// Interval at which the operator checks the repository for new commits. Default: 1m.
     #[serde(default = "one_minute")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
-    /// Whether submodules of git come with the folders that they are in. Default: false, and a
-    /// module that needs one says so.
+    /// If true, the context contains the git submodules that the module needs. If false, a module that needs a submodule fails with a
+    /// message. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub submodules: bool,
-    /// The private key for ssh, also for modules that the module fetches by ssh. A key
-    /// `known_hosts` in the same Secret says which host keys to trust; those of github.com,
-    /// gitlab.com and bitbucket.org are built in.
+    /// Key of a Secret with the private ssh key for the repository, and for modules that the build fetches by ssh. The optional key
+    /// `known_hosts` of the same Secret contains trusted host keys. Default of `known_hosts`: built-in host keys of github.com, gitlab.com
+    /// and bitbucket.org.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_key_secret: Option<KeyRef>,
-    /// A Secret with `username` and `password` (or a token as password) for https, also for
-    /// modules that the module fetches by https from the same host; and `ca.crt`, certificate
-    /// authorities to trust besides the usual ones.
+    /// Secret with credentials for https: `username`, and `password` or a token as `password`. They also apply to modules that the build
+    /// fetches by https from the same host. The optional key `ca.crt` contains certificate authorities to trust in addition to those of the
+    /// system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_secret: Option<NameRef>,
-    /// Certificate authorities (PEM) to trust besides the usual ones, here and for modules that
-    /// the module fetches by https with git.
+    /// Certificate authorities in PEM format to trust in addition to those of the system. They apply to the repository and to modules that
+    /// the build fetches with git by https. At most 65,536 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.contains('-----BEGIN CERTIFICATE-----')").message("must hold certificates in PEM: -----BEGIN CERTIFICATE-----"), validation = Rule::new("self.size() <= 65536").message("must have at most 65536 characters"))]
     pub ca_bundle: Option<String>,
 }
 
-/// The registry that the runner image is pushed to.
+/// Container registry for the runner image.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.dockerfile) || (self.dockerfile != '' && !self.dockerfile.startsWith('/') && !self.dockerfile.split('/').exists(part, part == '..'))").message("dockerfile must be a path in the repository, without '..', such as docker/Dockerfile"))]
 #[x_kube(validation = Rule::new("!has(self.dockerfile) || !has(self.builder) || !has(self.builder.kind) || self.builder.kind != 'Append'").message("builder.kind Append cannot build a dockerfile: use Kaniko, or remove dockerfile"))]
 pub struct ContainerRegistry {
-    /// The image's repository, without a tag: `docker.io/owner/name`, `registry.example.com:5000/x`.
+    /// Image repository without a tag. Example: `docker.io/owner/name` or `registry.example.com:5000/x`.
     #[x_kube(validation = Rule::new("self.size() > 0").message("must not be empty"))]
     pub image_name: String,
-    /// The Secret with the registry's credentials, a docker configuration as JSON. Its key is
-    /// `key` if the Secret has it, else `.dockerconfigjson`.
+    /// Key of a Secret with a docker configuration in JSON format: the credentials of the registry. If the Secret does not have the key,
+    /// `.dockerconfigjson` is used, then `.dockercfg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<KeyRef>,
-    /// The image that the runner image is built from, with the engine in it. It goes before
-    /// `spec.engine`. Default: the operator's.
+    /// Base image of the runner image. It must contain the engine. It takes precedence over `spec.engine`. Default: the base image of the
+    /// operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_image: Option<String>,
-    /// A Dockerfile in the repository, from which the runner image is built instead of from the base
-    /// image alone; it begins with `ARG ALUSTAN_BASE` and `FROM ${ALUSTAN_BASE}`. Only where the
-    /// operator allows it (`--allow-dockerfiles`).
+    /// Path of a Dockerfile in the repository. The runner image is based on its result. It starts with `ARG ALUSTAN_BASE` and
+    /// `FROM ${ALUSTAN_BASE}`. Only allowed if the operator runs with `--allow-dockerfiles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub dockerfile: Option<String>,
-    /// Whose registry it is. With `aws` (ECR), `gcp` (Artifact Registry) and `azure` (ACR) operator and
-    /// build pod sign in by the identity that the cloud gives to their service accounts, and need no
-    /// Secret; only where the operator allows it (`--identity-registry`). Default: generic.
+    /// Provider of the registry. With `aws` (ECR), `gcp` (Artifact Registry) and `azure` (ACR), the operator and the build pod authenticate
+    /// with the workload identity of their ServiceAccount and need no Secret. These providers are only allowed for registries in
+    /// `--identity-registry` of the operator. Default: generic.
     #[serde(default)]
     pub provider: RegistryProvider,
-    /// The ServiceAccount of the build pod: with `provider`, the one whose identity may push. No token
-    /// of it is mounted. Only one whose owner says so, as with `spec.runner.serviceAccountName`.
-    /// Default: `default`.
+    /// ServiceAccount of the build pod. With `provider`, its workload identity needs permission to push. The pod gets no token for the
+    /// Kubernetes API. It must be allowed as described in `spec.runner.serviceAccountName`. Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub service_account_name: Option<String>,
-    /// Speak plain http to this registry: only for those in a trusted network. Default: false.
+    /// If true, the registry is accessed by plain http. Use it only in a trusted network. Default: false.
     #[serde(default)]
     pub insecure: bool,
-    /// How the runner image is built.
+    /// Builder of the runner image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub builder: Option<Builder>,
-    /// Which images of this repository are removed once nobody needs them. Absent: none is.
+    /// Removal of old images from this repository. Default: no image is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune: Option<Prune>,
 }
 
-/// Whose registry it is.
+/// Provider of a container registry.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RegistryProvider {
-    /// One that takes the credentials of a Secret, or none.
+    /// Any registry. Credentials come from a Secret, or access is anonymous.
     #[default]
     Generic,
     /// Amazon ECR.
@@ -487,14 +476,14 @@ pub enum RegistryProvider {
 }
 
 impl GitRepo {
-    /// Whether the repository is read with something secret.
+    /// Whether requests to the repository use credentials.
     pub fn has_credentials(&self) -> bool {
         self.ssh_key_secret.is_some() || self.credentials_secret.is_some()
     }
 }
 
 impl RegistryProvider {
-    /// The program that knows how to sign in: its standard credential helper.
+    /// Returns the name of the docker credential helper of the provider.
     pub fn helper(self) -> Option<&'static str> {
         match self {
             Self::Generic => None,
@@ -505,197 +494,191 @@ impl RegistryProvider {
     }
 }
 
-/// How the runner image is built.
+/// Builder of the runner image.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.kind) || self.kind != 'Append' || !(has(self.image) || has(self.cacheRepository) || has(self.cacheLifetime))").message("image, cacheRepository and cacheLifetime are for kind Kaniko: remove them, or use Kaniko"))]
 pub struct Builder {
-    /// Builder kind.
+    /// See [`BuilderKind`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<BuilderKind>,
-    /// An image whose entrypoint takes kaniko's arguments. Default: the operator's, a pinned
-    /// kaniko.
+    /// Image of the builder. Its entrypoint must accept the arguments of kaniko. Default: the builder image of the operator
+    /// (`--builder-image`), a pinned kaniko.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub image: Option<String>,
-    /// Whether kaniko keeps layers in the registry for the next build; `Append` finds layers by their digest.
+    /// If true, kaniko caches layers in the registry for the next build. `Append` does not use this cache: it finds layers by digest.
     /// Default: true.
     #[serde(default = "yes")]
     pub cache: bool,
-    /// The repository that layers are kept in. Default: that of the image.
+    /// Repository for cached layers. Default: `imageName`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub cache_repository: Option<String>,
-    /// How long a kept layer is good. Default: the builder's, with kaniko two weeks.
+    /// Lifetime of cached layers. Default: that of the builder; two weeks for kaniko.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub cache_lifetime: Option<Duration>,
 }
 
-/// `Kaniko`: a builder container unpacks the base image, copies the module into it and pushes the result. It runs
-/// as root, so the namespace must allow PodSecurity *baseline*. `Append`: the build pod adds the module to the base
-/// image as layers, without a builder container and without root (PodSecurity *restricted*). Both make the same
-/// files. Changing the kind triggers neither a build nor a run. Default: Kaniko with `image`, `cacheRepository`,
-/// `cacheLifetime` or `containerRegistry.dockerfile`, else the operator's (`--builder`).
+/// Kind of builder. `Kaniko`: a builder container unpacks the base image, copies the module into it and pushes the result. It runs as root,
+/// so the namespace must allow PodSecurity *baseline*. `Append`: the build pod adds the module to the base image as layers, without a
+/// builder container and without root (PodSecurity *restricted*). Both create the same files. A change of the kind starts neither a build
+/// nor a run. Default: Kaniko with `image`, `cacheRepository`, `cacheLifetime` or `containerRegistry.dockerfile`, else the kind of the
+/// operator (`--builder`).
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum BuilderKind {
-    /// By kaniko, or a program that takes its arguments, as root in its container.
+    /// Kaniko, or a program with the arguments of kaniko. Runs as root in its container.
     #[default]
     Kaniko,
-    /// By adding layers to the base image in its registry, without root.
+    /// Adds layers to the base image in the registry. Runs without root.
     Append,
 }
 
-/// Which images are removed: those that the operator built for this namespace, that are beyond the
-/// newest `keep`, that are older than `olderThan`, and that no resource needs. The module that went
-/// into an image goes with it.
+/// Conditions for the removal of an image. The operator removes an image only if it was built for this namespace, is not one of the `keep`
+/// newest, is older than `olderThan`, and no resource needs it. The context of the image is removed with it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Prune {
-    /// How many of the newest stay, needed or not; 1 to 1000. Default: 10.
+    /// Number of newest images to keep, whether a resource needs them or not. Between 1 and 1000. Default: 10.
     #[serde(default = "ten")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000").message("must be between 1 and 1000"))]
     pub keep: i32,
-    /// How old one must be; at least 1h. An image that Append built is as old as its commit. Default: 168h.
+    /// Minimum age of a removed image. At least 1h. The age of an image of builder kind Append is that of its commit. Default: 168h.
     #[serde(default = "one_week")]
     #[x_kube(validation = Rule::new(AGE).message(AGE_HELP))]
     pub older_than: Duration,
 }
 
-/// The engine, and its version.
+/// Engine and its version.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineSpec {
-    /// `terraform` or `opentofu`. Default: terraform.
+    /// Engine: `terraform` or `opentofu`. Default: terraform.
     #[serde(default)]
     pub name: EngineName,
-    /// A version that the operator has: `1.12.6`, or `1.12` for the newest that begins so. It is
-    /// looked up once, and again when this field or `name` changes: a newer one in the operator's
-    /// catalogue changes nothing. Default: the newest.
+    /// Version in the catalogue of the operator. Example: `1.12.6`, or `1.12` for the newest release of 1.12. The operator resolves it
+    /// once, and again if this field or `name` changes. A newer version in the catalogue has no effect. Default: the newest release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     #[x_kube(validation = Rule::new(VERSION).message(VERSION_HELP))]
     pub version: Option<String>,
-    /// Whether what exists may be applied with another engine, or with an older version, than it was
-    /// the last time. Their states differ, and there may be no way back. Default: false
-    /// (`EngineSwitch`).
+    /// If true, runs may use another engine, or an older version of the engine, than the last apply. The new engine may not be able to read
+    /// the state, and a change back may not be possible. If false, such a run is refused (`EngineSwitch`). Default: false.
     #[serde(default)]
     pub allow_switch: bool,
 }
 
-/// Who says whether a plan is applied.
+/// Approval of plans.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
-    /// `Auto` applies every plan, `Manual` only one that a person approved. Default: Auto.
+    /// `Auto` applies every plan. `Manual` applies only approved plans. Default: Auto.
     #[serde(default)]
     pub mode: ApprovalMode,
-    /// The id of the plan that may be applied, as `status.plan.id` tells it. It is good once, for
-    /// that very plan; any other plan is waited for again.
+    /// Id of the approved plan: the value of `status.plan.id`. An approval is valid once and for this plan only. Every other plan waits for
+    /// its own approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub plan: Option<String>,
-    /// Name of the user who approves `plan`, as `kubectl auth whoami` prints it. The API server refuses the name of another user
-    /// (policy `alustan-approvals`), so that `status.plan.approvedBy` is the user of the API server. Absent: no user is recorded
-    /// in status. `kubectl alustan approve` sets it.
+    /// Name of the user who approves `plan`, as `kubectl auth whoami` prints it. The API server refuses the name of another user (policy
+    /// `alustan-approvals`), so that `status.plan.approvedBy` is the user of the API server. Absent: no user is recorded in status.
+    /// `kubectl alustan approve` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub by: Option<String>,
-    /// The same as `mode`, for what is destroyed when the resource is deleted. Default: Auto.
+    /// `mode` for the destroy plan when the resource is deleted. Default: Auto.
     #[serde(default)]
     pub destroy: ApprovalMode,
-    /// Plans that need a person, or that are never applied, whatever `mode` says. They are about
-    /// what is applied; `destroy` and `deletionProtection` are about a deletion.
+    /// Rules for plans that wait for approval or are never applied, independent of `mode`. They do not apply to destroy plans: see
+    /// `destroy` and `deletionProtection`. At most 20 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<ApprovalRule>,
-    /// What happens to a plan that deletes or forgets every managed object of the state, whatever it creates beside them:
-    /// `Ask` waits for approval, `Allow` treats it as any other plan. A module whose files were moved or emptied by mistake makes
-    /// such a plan. Deleting the resource is not affected. `scripts.apply` without `scripts.plan` makes no plan.
-    /// With `Ask`, once something was applied, its run is refused (`NoConfiguration`) if the folder has neither configuration files
-    /// nor `*.hcl` files of a wrapper. Default: Ask.
+    /// Handling of a plan that deletes or forgets every managed object of the state, even if it creates other objects. `Ask` waits for
+    /// approval. `Allow` handles it as any other plan. A module whose files were moved or emptied by mistake causes such a plan. Deletion
+    /// of the resource is not affected. `scripts.apply` without `scripts.plan` makes no plan. With `Ask`, once something was applied, its
+    /// run is refused (`NoConfiguration`) if the folder has neither configuration files nor `*.hcl` files of a wrapper. Default: Ask.
     #[serde(default)]
     pub emptying: EmptyingPolicy,
 }
 
-/// What happens to a plan that removes every managed object of the state.
+/// Handling of a plan that removes every managed object of the state.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum EmptyingPolicy {
     /// The plan waits for approval.
     #[default]
     Ask,
-    /// The plan is treated as any other.
+    /// The plan is handled as any other plan.
     Allow,
 }
 
-/// Whether a person is asked.
+/// Whether plans need approval.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum ApprovalMode {
-    /// Nobody is asked.
+    /// Plans need no approval.
     #[default]
     Auto,
-    /// A person is.
+    /// Each plan with changes needs approval.
     Manual,
 }
 
-/// Plans that need a person, or that are never applied.
+/// Rule for plans that wait for approval or are never applied.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRule {
-    /// Which plans: an expression in CEL over `plan`, which has the numbers `add`, `change` and
-    /// `destroy`, and the list `resources`, each with `address`, `type`, `name`, `module` and
-    /// `action` (`create`, `update`, `replace`, `delete`, `forget` or `import`). For example
-    /// `plan.destroy > 0`, or
-    /// `plan.resources.exists(r, r.type == 'aws_db_instance' && r.action in ['delete', 'replace'])`.
+    /// CEL expression over `plan`. The rule applies to a plan for which it is true. `plan` has the numbers `add`, `change` and `destroy`,
+    /// and the list `resources`. Each resource has `address`, `type`, `name`, `module` and `action` (`create`, `update`, `replace`,
+    /// `delete`, `forget` or `import`). Example: `plan.destroy > 0`, or
+    /// `plan.resources.exists(r, r.type == 'aws_db_instance' && r.action in ['delete', 'replace'])`. At most 1,000 characters.
     #[schemars(length(min = 1, max = 1000))]
     pub when: String,
-    /// `Ask` waits for a person, `Deny` never applies it.
+    /// `Ask`: the plan waits for approval. `Deny`: the plan is never applied.
     pub then: RuleAction,
 }
 
-/// What a rule does.
+/// Effect of a rule on a plan.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema,
 )]
 pub enum RuleAction {
-    /// A person is asked.
+    /// The plan waits for approval.
     Ask,
-    /// It is never applied.
+    /// The plan is never applied.
     Deny,
 }
 
-/// What becomes of what the module made when the resource is deleted.
+/// Handling of the managed objects when the resource is deleted.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum DeletionPolicy {
-    /// It is destroyed.
+    /// Managed objects are destroyed.
     #[default]
     Destroy,
-    /// It is left as it is.
+    /// Managed objects and the state are left in place.
     Orphan,
 }
 
-/// What to do about drift.
+/// Handling of drift.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum DriftMode {
-    /// Apply the configuration again.
+    /// Drift is detected and corrected by an apply.
     #[default]
     Correct,
-    /// Say so in status, change nothing.
+    /// Drift is detected and reported in status.
     Report,
-    /// Do not look.
+    /// Drift is not detected.
     Ignore,
 }
 
-/// How drift is handled.
+/// Detection and correction of drift.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftDetection {
-    /// `Correct` applies the configuration again, `Report` only says so, `Ignore` does not look.
-    /// Default: Correct.
+    /// `Correct` corrects drift by an apply. `Report` reports drift in status. `Ignore` does not check for drift. Default: Correct.
     #[serde(default)]
     pub mode: DriftMode,
-    /// How often to look. Each resource has its own moment within the interval; the first look after
-    /// an apply comes half an interval later at the soonest. Default: 1h.
+    /// Interval between drift checks. The time within the interval differs between resources. The first drift check after an apply starts
+    /// after at least half an interval, or immediately if the apply was a correction. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub interval: Duration,
@@ -710,21 +693,20 @@ impl Default for DriftDetection {
     }
 }
 
-/// How often a failing configuration is tried again. Failures of the world (network,
-/// throttling, eviction, locks, …) cost nothing and are tried again as long as they last.
+/// Retry policy for failures of runs and builds. Transient failures (network, throttling, eviction, locks) are retried without limit.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
-    /// Failures in a row with one configuration before the resource is `Stalled`; 1 to 100.
-    /// Default: 5.
+    /// Consecutive failures with the same configuration after which the resource is `Stalled`. Transient failures do not count. Between 1
+    /// and 100. Default: 5.
     #[serde(default = "five")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 100").message("must be between 1 and 100"))]
     pub limit: i32,
-    /// Wait after the first failure; it doubles with each further one. Default: 10s.
+    /// Delay before the first retry. It doubles with each further failure. Default: 10s.
     #[serde(default = "ten_seconds")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub min_backoff: Duration,
-    /// The longest wait. Default: 10m.
+    /// Maximum delay between retries. Default: 10m.
     #[serde(default = "ten_minutes")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub max_backoff: Duration,
@@ -740,20 +722,20 @@ impl Default for Retry {
     }
 }
 
-/// Time limits of a run. A run that passes one is interrupted as gently as by a node's drain. Longer
-/// ones than the operator's `--max-timeout` (24h) count as that.
+/// Time limits of a run. When a limit is exceeded, the runner interrupts the engine and waits for it within the grace period of the pod, as
+/// on a node drain. `--max-timeout` of the operator (24h) is the upper limit of each value.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
-    /// For init and plan. Default: 30m.
+    /// Time limit of init and plan. Default: 30m.
     #[serde(default = "thirty_minutes")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub plan: Duration,
-    /// For apply. Default: 1h.
+    /// Time limit of apply. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub apply: Duration,
-    /// For destroy. Default: 1h.
+    /// Time limit of destroy. Default: 1h.
     #[serde(default = "one_hour")]
     #[x_kube(validation = Rule::new(DURATION).message(DURATION_HELP))]
     pub destroy: Duration,
@@ -769,65 +751,63 @@ impl Default for Timeouts {
     }
 }
 
-/// As whom runs act, and their environment.
+/// ServiceAccount, environment and architecture of run pods.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.tokens) || self.tokens.all(one, self.tokens.exists_one(other, other.name == one.name))").message("tokens must have different names"))]
 pub struct RunnerSpec {
-    /// The ServiceAccount of this resource's runs, in its namespace: one with an identity in a cloud
-    /// by its annotations (`eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`,
-    /// `azure.workload.identity/client-id`), or rights in the cluster. Only one whose owner says so: it
-    /// has the annotation `alustan.io/allow-runs: "true"`, or, where the operator's list
-    /// `serviceAccounts` exists, that names it (`ServiceAccountNotAllowed`). Runs give it the right to
-    /// their own record and state. Default: one of the resource's own, `<name>-runner`, with nothing else.
+    /// ServiceAccount of run pods, in the namespace of the resource. Use it for workload identity (annotations
+    /// `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`, `azure.workload.identity/client-id`) or for permissions in the
+    /// cluster. It must have the annotation `alustan.io/allow-runs: "true"`. If the operator has the list `serviceAccounts`, it must be in
+    /// that list instead. Otherwise it is refused (`ServiceAccountNotAllowed`). Runs also grant it access to their own record and state.
+    /// Default: a ServiceAccount of this resource, `<name>-runner`, with no other permissions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub service_account_name: Option<String>,
-    /// Tokens of that ServiceAccount for others than this cluster, as files that are always fresh:
-    /// `/var/run/secrets/alustan.io/tokens/<name>`. For example `{name: aws, audience:
-    /// sts.amazonaws.com}`, for `web_identity_token_file` of the provider, where no webhook of the cloud
-    /// adds one by itself.
+    /// Projected tokens of the ServiceAccount for external audiences, in files `/var/run/secrets/alustan.io/tokens/<name>`. Use them for
+    /// `web_identity_token_file` of a provider if no webhook of the cloud adds a token.
+    /// Example: `{name: aws, audience: sts.amazonaws.com}`. At most 10 entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub tokens: Vec<IdentityToken>,
-    /// Secrets whose keys become environment variables of the engine and of scripts, for example
-    /// `AWS_ACCESS_KEY_ID`.
+    /// Secrets whose keys become environment variables of the engine and of scripts. Example of a key: `AWS_ACCESS_KEY_ID`. At most 100
+    /// entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub env_from_secrets: Vec<NameRef>,
-    /// CPU architecture: see [`Architecture`], whose description the CRD has.
+    /// See [`Architecture`]: the CRD contains the doc comment of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
 }
 
-/// A token of a ServiceAccount for somebody outside of the cluster. It is good for an hour, and replaced
-/// before that.
+/// Projected ServiceAccount token for an external audience. Valid for one hour, rotated by the kubelet.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct IdentityToken {
-    /// The name of its file, such as `aws`.
+    /// Name of the file with the token. Lower case letters, digits and `-`. Example: `aws`.
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("!format.dns1123Label().validate(self).hasValue()").message("must be of small letters, digits and '-'"))]
     pub name: String,
-    /// For whom it is: `sts.amazonaws.com`, `api://AzureADTokenExchange`.
+    /// Audience of the token. Example: `sts.amazonaws.com` or `api://AzureADTokenExchange`.
     #[schemars(length(min = 1, max = 253))]
     pub audience: String,
 }
 
-/// The cache volume.
+/// Cache volume of a resource.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CacheSpec {
-    /// Whether there is one. It holds only what can be made again, unless `backend.provider` is
-    /// `local`: losing it, or having none, costs time. Default: true.
+    /// If true, the resource has a cache volume. Without a volume, or after its loss, runs take longer and nothing else changes.
+    /// Exceptions: with `backend.provider` local the volume contains the state, and the volume may contain a state that a run could not
+    /// save. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Its size. Default: 5Gi.
+    /// Size of the volume. Default: 5Gi.
     #[serde(default = "five_gibibytes")]
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))").message("must be a quantity such as 5Gi"))]
     pub size: String,
-    /// Its storage class. Default: the cluster's.
+    /// Storage class of the volume. Default: the default storage class of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]

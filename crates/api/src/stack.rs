@@ -1,4 +1,4 @@
-//! What a `Terraform` resource takes from others, waits for, and hands on.
+//! Inputs, dependencies, object tests and outputs of a `Terraform` resource.
 
 #![expect(
     clippy::struct_field_names,
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::references::{NOT_OURS, NOT_OURS_HELP, OBJECT, OBJECT_HELP};
 
-/// Patterns: within lists, rules in CEL would cost more than the API server allows.
+/// Patterns instead of CEL rules: within lists, the cost of CEL rules exceeds the limit of the API server.
 const NAMESPACE: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 const NAME: &str = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$";
 const DURATION: &str = r"^([0-9]{1,4}(\.[0-9]{1,3})?(s|m|h)){1,3}$";
@@ -32,23 +32,22 @@ const ANNOTATIONS_HELP: &str = "must have names of annotations";
 const OUR_ANNOTATIONS: &str = "!self.exists(key, key.startsWith('alustan.io/'))";
 const OUR_ANNOTATIONS_HELP: &str = "must not have alustan.io/…, which are the operator's own";
 
-/// Where values of variables come from: exactly one of `secretRef`, `configMapRef`, `terraformRef`
-/// and `objectRef`. A value that is not there yet is waited for.
+/// Source of values of variables. Exactly one of `secretRef`, `configMapRef`, `terraformRef` and `objectRef` must be set. The resource
+/// waits until each value exists.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.secretRef), has(self.configMapRef), has(self.terraformRef), has(self.objectRef)].filter(it, it).size() == 1").message("exactly one of secretRef, configMapRef, terraformRef and objectRef must be given"))]
 pub struct VariablesFrom {
-    /// A Secret in this namespace. Its values are strings, and are never printed.
+    /// Secret in the namespace of the resource. Its values are strings and are masked in logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<KeysRef>,
-    /// A ConfigMap in this namespace. Its values are strings.
+    /// ConfigMap in the namespace of the resource. Its values are strings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<KeysRef>,
-    /// Outputs of other `Terraform` resources, with the types that their modules give them. They
-    /// are applied first.
+    /// Outputs of other `Terraform` resources, with their types. The other resources are dependencies and are applied first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terraform_ref: Option<OutputsRef>,
-    /// Fields of any object but Secrets, once the operator is granted to read it.
+    /// Fields of an object of any kind except Secret. The operator needs permission to read the kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ValuesRef>,
 }
@@ -57,24 +56,23 @@ pub struct VariablesFrom {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct KeysRef {
-    /// Its name.
+    /// Name of the Secret or ConfigMap.
     #[schemars(length(max = 253), regex(pattern = NAME))]
     pub name: String,
-    /// Which key each variable has its value from, for example `password: db-password`. Absent:
-    /// every key is a variable of its own name.
+    /// Key of each variable, by name of the variable. Example: `password: db-password`. Default: every key, as the variable of the same
+    /// name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     pub keys: BTreeMap<String, String>,
-    /// Whether the module's own default stands in for what is missing. Default: false, which waits
-    /// for it.
+    /// If true, the default of the module is used for a missing value. If false, the resource waits for the value. Default: false.
     #[serde(default)]
     pub optional: bool,
-    /// Whether a change is applied at once; otherwise it waits for the next run. Default: true.
+    /// If true, a changed value starts a run. If false, the next run uses it. Default: true.
     #[serde(default = "yes")]
     pub trigger: bool,
 }
 
-/// Outputs of other resources: of one by its `name`, or of all that a `selector` selects.
+/// Outputs of another resource (`name`), or of all resources with matching labels (`selector`). Exactly one of them must be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be given"))]
@@ -83,19 +81,19 @@ pub struct OutputsRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), regex(pattern = NAME))]
     pub name: Option<String>,
-    /// Labels of the resources. Each variable is then the list of their outputs, in the order of
-    /// the resources' names.
+    /// Label selector of the resources. The value of each variable is a list with one output per resource, in the order of the names of the
+    /// resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// Their namespace. Default: this one. Another one needs the operator's flag
-    /// `--allow-cross-namespace-refs`.
+    /// Namespace of the resources. Another namespace requires `--allow-cross-namespace-refs` of the operator. Default: the namespace of
+    /// this resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
-    /// Which output each variable has its value from, for example `subnets: private_subnet_ids`.
+    /// Output of each variable, by name of the variable. Example: `subnets: private_subnet_ids`.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
     pub outputs: BTreeMap<String, String>,
-    /// Whether a change is applied at once; otherwise it waits for the next run. Default: true.
+    /// If true, a changed value starts a run. If false, the next run uses it. Default: true.
     #[serde(default = "yes")]
     pub trigger: bool,
 }
@@ -105,149 +103,143 @@ pub struct OutputsRef {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(self.kind == 'Secret' && self.apiVersion == 'v1')").message("kind: Secrets are read with secretRef"))]
 pub struct ValuesRef {
-    /// Its API version: `networking.k8s.io/v1`.
+    /// API version of the object. Example: `networking.k8s.io/v1`.
     #[schemars(length(min = 1, max = 253))]
     pub api_version: String,
-    /// Its kind: `Ingress`.
+    /// Kind of the object. Example: `Ingress`.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its namespace. Default: this one, if its kind has namespaces. Another one needs the
-    /// operator's flag `--allow-cross-namespace-refs`.
+    /// Namespace of the object, if its kind is namespaced. Another namespace requires `--allow-cross-namespace-refs` of the operator.
+    /// Default: the namespace of this resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
-    /// The value of each variable: an expression in CEL over `object`, for example
-    /// `hostname: object.status.loadBalancer.ingress[0].hostname`. A field that is not there yet is
-    /// waited for.
+    /// CEL expression over `object` for each variable, by name of the variable.
+    /// Example: `hostname: object.status.loadBalancer.ingress[0].hostname`. The resource waits until the field exists.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 100))]
     pub values: BTreeMap<String, String>,
-    /// Whether a change is applied at once; otherwise it waits for the next run. Default: true.
+    /// If true, a changed value starts a run. If false, the next run uses it. Default: true.
     #[serde(default = "yes")]
     pub trigger: bool,
 }
 
-/// Another `Terraform` resource.
+/// Reference to another `Terraform` resource.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct DependencyRef {
-    /// Its name.
+    /// Name of the resource.
     #[schemars(length(max = 253), regex(pattern = NAME))]
     pub name: String,
-    /// Its namespace. Default: this one. Another one needs the operator's flag
-    /// `--allow-cross-namespace-refs`.
+    /// Namespace of the resource. Another namespace requires `--allow-cross-namespace-refs` of the operator. Default: the namespace of this
+    /// resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
 }
 
-/// Objects of one kind: one by its `name`, or all that a `selector` selects.
+/// Test of objects of one kind: one object (`name`), or all objects with matching labels (`selector`). Exactly one of them must be set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.name) != has(self.selector)").message("exactly one of name and selector must be given"))]
 pub struct ObjectTest {
-    /// Their API version: `apps/v1`.
+    /// API version of the objects. Example: `apps/v1`.
     #[schemars(length(min = 1, max = 253))]
     pub api_version: String,
-    /// Their kind: `Deployment`. Secrets are read as metadata only.
+    /// Kind of the objects. Example: `Deployment`. Of Secrets, only the metadata is read.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
     /// Name of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
-    /// Labels of the objects. There must be one at least, and all must pass.
+    /// Label selector of the objects. At least one object must match, and all matching objects must pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// Their namespace. Default: this one, if their kind has namespaces. Another one needs the
-    /// operator's flag `--allow-cross-namespace-refs`.
+    /// Namespace of the objects, if their kind is namespaced. Another namespace requires `--allow-cross-namespace-refs` of the operator.
+    /// Default: the namespace of this resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
-    /// The type of a condition that must be `True`: `Available`. Default: it is enough that the
-    /// object exists.
+    /// Type of a condition that must be `True`. Example: `Available`. Default: none, the object must only exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 316))]
     pub condition: Option<String>,
-    /// What must be true: an expression in CEL over `object`, for example
-    /// `object.status.readyReplicas == object.spec.replicas`.
+    /// CEL expression over `object` that must be true. Example: `object.status.readyReplicas == object.spec.replicas`. At most 1,000
+    /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1000))]
     pub cel: Option<String>,
-    /// After how long the resource says that it waits too long. It goes on by itself all the same,
-    /// once the test passes. Default: 10m.
+    /// Time after which a failing test makes the resource `Stalled`. Reconciliation resumes automatically once the test passes.
+    /// Default: 10m.
     #[serde(default = "ten_minutes")]
     #[schemars(regex(pattern = DURATION))]
     pub timeout: Duration,
 }
 
-/// Objects that must be gone: one by its `name`, all that a `selector` selects, or all of a kind.
+/// Objects that must not exist: one object (`name`), all objects with matching labels (`selector`), or all objects of the kind.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.name) && has(self.selector))").message("at most one of name and selector may be given"))]
 pub struct ObjectsGone {
-    /// Their API version: `networking.k8s.io/v1`.
+    /// API version of the objects. Example: `networking.k8s.io/v1`.
     #[schemars(length(min = 1, max = 253))]
     pub api_version: String,
-    /// Their kind: `Ingress`.
+    /// Kind of the objects. Example: `Ingress`.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
     /// Name of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
-    /// Labels of the objects. Default: all of that kind in the namespace.
+    /// Label selector of the objects. Default: all objects of the kind in the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// Their namespace. Default: this one, if their kind has namespaces. Another one needs the
-    /// operator's flag `--allow-cross-namespace-refs`.
+    /// Namespace of the objects, if their kind is namespaced. Another namespace requires `--allow-cross-namespace-refs` of the operator.
+    /// Default: the namespace of this resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63), regex(pattern = NAMESPACE))]
     pub namespace: Option<String>,
-    /// After how long the resource says that it waits too long. It goes on by itself all the same,
-    /// once they are gone. Default: 10m.
+    /// Time after which remaining objects make the resource `Stalled`. Reconciliation resumes automatically once the objects are gone.
+    /// Default: 10m.
     #[serde(default = "ten_minutes")]
     #[schemars(regex(pattern = DURATION))]
     pub timeout: Duration,
 }
 
-/// Where the module's outputs go.
+/// Secret and ConfigMap for the outputs of the module.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsSpec {
-    /// The Secret with the outputs, one key each: strings as they are, other values as JSON.
-    /// Default: `<name>-outputs`. A Secret that somebody else made is never overwritten. One that is
-    /// removed is written again.
+    /// Name of the Secret with the outputs, one key per output. Strings are stored verbatim, other values as JSON. An existing Secret of
+    /// another owner is not overwritten (`OutputsNotOurs`). Default: `<name>-outputs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     #[x_kube(validation = Rule::new(NOT_OURS).message(NOT_OURS_HELP))]
     pub secret_name: Option<String>,
-    /// A ConfigMap with those of them that the module does not mark as sensitive. Default: none. A
-    /// ConfigMap that somebody else made is never overwritten. One that is removed is written again.
+    /// Name of a ConfigMap with the outputs that the module does not mark as sensitive. An existing ConfigMap of another owner is not
+    /// overwritten (`OutputsNotOurs`). Default: no ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(OBJECT).message(OBJECT_HELP))]
     pub config_map_name: Option<String>,
-    /// Which outputs are handed on, and the key that each gets, for example
-    /// `server: cluster_endpoint`. Default: all, each under its own name. Other resources find
-    /// outputs by their keys.
+    /// Output of each key in the Secret and the ConfigMap, by key. Other resources refer to an output by its key.
+    /// Example: `server: cluster_endpoint`. Default: all outputs, each with its own name as the key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     #[x_kube(validation = Rule::new(KEYS).message(KEYS_HELP))]
     pub keys: BTreeMap<String, String>,
-    /// Labels of the Secret and the ConfigMap, for example
-    /// `argocd.argoproj.io/secret-type: cluster`.
+    /// Labels of the Secret and the ConfigMap. Example: `argocd.argoproj.io/secret-type: cluster`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 50, "additionalProperties" = {"type": "string", "maxLength": 63}))]
     #[x_kube(validation = Rule::new(LABELS).message(LABELS_HELP))]
     #[x_kube(validation = Rule::new(OUR_LABELS).message(OUR_LABELS_HELP))]
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the Secret and the ConfigMap, with outputs as their values: which output each
-    /// annotation has, for example `example.com/vpc-id: vpc_id`. Not for outputs that the module
-    /// marks as sensitive.
+    /// Annotations of the Secret and the ConfigMap, with outputs as values: name of the output, by annotation.
+    /// Example: `example.com/vpc-id: vpc_id`. An output that the module marks as sensitive is refused (`OutputSensitive`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 50))]
     #[x_kube(validation = Rule::new(ANNOTATIONS).message(ANNOTATIONS_HELP))]
@@ -255,13 +247,13 @@ pub struct OutputsSpec {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A dependency that stands in the way.
+/// Resource that blocks this resource: a dependency that is not ready, or a dependent of a deleted resource.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockedBy {
-    /// Its name, with its namespace in front where that is another one: `network`, `infra/network`.
+    /// Name of the resource, prefixed with its namespace if that is another one. Example: `network` or `infra/network`.
     pub name: String,
-    /// Why: the reason of its `Ready` condition, or `DependencyNotFound`.
+    /// Reason of its `Ready` condition, `DependencyNotFound`, or `Dependent` for a dependent that must be destroyed first.
     pub reason: String,
 }
 

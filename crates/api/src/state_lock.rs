@@ -1,18 +1,18 @@
-//! The lock of a state, as the engine describes it.
+//! Lock of a state.
 
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The engine's own lock information.
+/// Lock of a state, with the content of the engine's lock info.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateLock {
-    /// The engine's lock id.
+    /// Lock id of the engine.
     pub id: String,
-    /// `OperationTypeApply` and the like.
+    /// Operation that holds the lock. Example: `OperationTypeApply`.
     pub operation: String,
-    /// `user@host` as the engine tells it.
+    /// Holder of the lock, as `user@host`.
     pub who: String,
-    /// When the lock was taken.
+    /// Time of the lock.
     pub at: Timestamp,
 }

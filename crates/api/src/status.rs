@@ -1,4 +1,4 @@
-//! The status of a `Terraform` resource.
+//! Status of a `Terraform` resource.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
@@ -9,205 +9,205 @@ use crate::engine::Engine;
 use crate::run_kind::RunKind;
 use crate::stack::BlockedBy;
 
-/// What goes on, in one word.
+/// State of a resource.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
 pub enum State {
-    /// Nothing has begun, or something is waited for.
+    /// No run has started yet, or the resource waits for another object or for a slot.
     #[default]
     Pending,
     /// The runner image is being built.
     Building,
-    /// A plan is being made.
+    /// A run plans.
     Planning,
-    /// A plan waits for a person.
+    /// A plan waits for approval.
     AwaitingApproval,
-    /// A plan is being applied.
+    /// A run applies a plan.
     Applying,
     /// The configuration is applied.
     Success,
-    /// The real objects differ from the configuration, and nothing is done about it.
+    /// The real objects differ from the configuration, and the drift is not corrected.
     Drifted,
-    /// Something failed and is tried again.
+    /// A failure is retried.
     Failed,
-    /// Nothing more happens until a person changes something.
+    /// Not retried until something changes.
     Stalled,
-    /// The resource is deleted; what it manages is being destroyed.
+    /// The resource is deleted, and its managed objects are being destroyed.
     Destroying,
 }
 
-/// What the operator knows and does.
+/// Observed state of a `Terraform` resource.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformStatus {
-    /// The generation of the resource that this status is about.
+    /// Generation of the resource that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What goes on, in one word.
+    /// Summary of the current state. Condition `Ready` has the details.
     #[serde(default)]
     pub state: State,
-    /// What goes on, what comes next and when, and what a person can do.
+    /// Human-readable message: current activity, next step with its time, and commands to act.
     #[serde(default)]
     pub message: String,
-    /// `Ready`, `Reconciling`, `Stalled`, `SourceReady`, `ImageReady`, `InSync`, `DependenciesReady`.
+    /// Conditions with types `Ready`, `Reconciling`, `Stalled`, `SourceReady`, `ImageReady`, `InSync` and `DependenciesReady`.
     #[serde(default)]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// The commit in use.
+    /// Revision and context in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceStatus>,
-    /// The runner image.
+    /// Runner image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageStatus>,
-    /// The engine in it: as the operator's catalogue says, else as the last apply told.
+    /// Engine in the runner image, from the catalogue of the operator. If the catalogue does not contain the image: engine of the last
+    /// apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
-    /// The last plan.
+    /// Last plan with changes, or the plan that waits for approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanStatus>,
-    /// The last apply that succeeded.
+    /// Last successful apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_applied: Option<AppliedStatus>,
-    /// How the real objects differ from the configuration.
+    /// Differences between the real objects and the configuration, if a drift check found any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftStatus>,
-    /// The lock of somebody else that stands in the way, as the engine tells it.
+    /// Lock of the state that another process holds and that the last run could not acquire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockStatus>,
-    /// Failures in a row with the present configuration.
+    /// Consecutive failures with the current configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryStatus>,
-    /// Place in the queue of runs.
+    /// Position in the queue of runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueStatus>,
-    /// The resources that this one depends on and that are not ready.
+    /// Dependencies that are not ready. If this resource is deleted: dependents that must be destroyed first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked_by: Vec<BlockedBy>,
-    /// Where the outputs are.
+    /// Secret and ConfigMap with the outputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsStatus>,
-    /// Where the state is, as the engine resolved it.
+    /// Address of the state. Example: `s3://bucket/key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_address: Option<String>,
-    /// The number of the last run.
+    /// Number of the last run. Drift checks without differences do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
-    /// The last ten runs, newest first, but for looks for drift that found none.
+    /// The last ten runs, newest first. Drift checks without differences are omitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunStatus>,
 }
 
-/// The commit in use.
+/// Revision and context in use.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
-    /// The commit's id.
+    /// Id of the commit.
     pub revision: String,
-    /// Digest of what the module needs at that commit. Commits that do not touch the module
-    /// have the same.
+    /// Digest of the files that the module needs at this revision. Commits that do not change these files have the same digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// The runner image.
+/// Runner image.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageStatus {
-    /// Its tag: a digest over everything that goes into it.
+    /// Tag of the image: a digest over its content.
     pub tag: String,
-    /// Its digest, once it is in the registry.
+    /// Digest of the image, once it is in the registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// The image it is built from, by digest.
+    /// Base image, by digest.
     pub base: String,
 }
 
-/// The last plan.
+/// Last plan.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanStatus {
-    /// For example `+2 ~1 -0`.
+    /// Summary of the changes: add, change, destroy. Example: `+2 ~1 -0`.
     pub summary: String,
-    /// Its id, where a person has a say: what `spec.approval.plan` must be for it to be applied.
+    /// Id of a plan that needs approval. To approve the plan, set `spec.approval.plan` to this value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Whether it waits for a person.
+    /// Whether the plan waits for approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pending_approval: bool,
-    /// User of the API server who approved the plan that was applied last, from `spec.approval.by`. Absent: the user who approved did
-    /// not set that field; the API server's audit log has the user.
+    /// User of the API server who approved this plan, from `spec.approval.by`. Absent: the user who approved did not set that field; the
+    /// API server's audit log has the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
-    /// Field manager that set `spec.approval.plan`, such as `kubectl-patch`. Clients choose this name: it does not identify a
-    /// user.
+    /// Field manager that set `spec.approval.plan`. Example: `kubectl-patch`. Clients choose this name: it does not identify a user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval_field_manager: Option<String>,
-    /// When it was approved.
+    /// Time of the approval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,
-    /// Resources to create, replaced ones included.
+    /// Number of objects to create, including replaced objects.
     pub add: i64,
-    /// Resources to update in place.
+    /// Number of objects to update in place.
     pub change: i64,
-    /// Resources to destroy, replaced ones included.
+    /// Number of objects to destroy, including replaced objects.
     pub destroy: i64,
 }
 
-/// A successful apply.
+/// Successful apply.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedStatus {
-    /// The commit.
+    /// Applied revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Digest of everything the result depends on: image, variables, backend, scripts.
+    /// Digest of everything that an apply depends on: image inputs, variables, backend, scripts, engine, and identity and environment of
+    /// the runner.
     pub config_hash: String,
-    /// When.
+    /// Time at which the result was recorded.
     pub time: Time,
 }
 
-/// How the real objects differ from the configuration.
+/// Differences between the real objects and the configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftStatus {
-    /// When it was first seen.
+    /// Time at which a drift check first found differences.
     pub since: Time,
-    /// Resources to create.
+    /// Number of objects to create, including replaced objects.
     pub add: i64,
-    /// Resources to update in place.
+    /// Number of objects to update in place.
     pub change: i64,
-    /// Resources to destroy.
+    /// Number of objects to destroy, including replaced objects.
     pub destroy: i64,
-    /// The first of them.
+    /// Changed resources, at most 20, destroyed and replaced ones first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<crate::report::ResourceChange>,
 }
 
-/// A lock on the state that somebody else holds.
+/// Lock of the state that another process holds.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LockStatus {
-    /// The engine's lock id, as `terraform force-unlock` wants it.
+    /// Lock id of the engine, for `terraform force-unlock`.
     pub id: String,
-    /// Who holds it: `user@host`.
+    /// Holder of the lock, as `user@host`.
     pub who: String,
-    /// What for: `OperationTypeApply` and the like.
+    /// Operation that holds the lock. Example: `OperationTypeApply`.
     pub operation: String,
-    /// Since when.
+    /// Time of the lock.
     pub since: Time,
 }
 
-/// Failures in a row.
+/// Consecutive failures with the current configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryStatus {
-    /// Failures that count against `spec.retry.limit`.
+    /// Number of failures that count against `spec.retry.limit`. Transient failures do not count.
     pub failures: i32,
-    /// When the next try is due.
+    /// Time of the next attempt. Absent: none is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Time>,
 }
 
-/// Place in the queue of runs.
+/// Position in the queue of runs.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
@@ -215,43 +215,43 @@ pub struct QueueStatus {
     pub position: i32,
 }
 
-/// Where the outputs are.
+/// Secret and ConfigMap with the outputs.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsStatus {
-    /// The Secret.
+    /// Name of the Secret.
     pub secret_name: String,
-    /// The ConfigMap, if `spec.outputs` wants one.
+    /// Name of the ConfigMap, if `spec.outputs.configMapName` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_name: Option<String>,
 }
 
-/// One run.
+/// Result of a run.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunStatus {
-    /// Its number.
+    /// Number of the run, counted per resource from 1.
     pub number: i64,
-    /// What it did.
+    /// Kind of the run.
     pub kind: RunKind,
-    /// Why it was started.
+    /// Cause of the run. Example: `commit 1a2b3c4..5d6e7f8`, `input Secret db`, `retry 2`.
     pub trigger: String,
-    /// How it ended: `NoChanges`, `Changes`, `Done`, `Failed` or `Cancelled`.
+    /// Result of the run: `NoChanges`, `Changes`, `Done`, `Failed` or `Cancelled`.
     pub result: String,
-    /// Changes of its plan.
+    /// Summary of the changes in the plan: add, change, destroy. Example: `+2 ~1 -0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// Why it failed.
+    /// Reason of the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The last lines of the engine's own text.
+    /// Message of the failure, with the last lines of the engine's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it ended.
+    /// End time of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
-    /// How long it took, in seconds.
+    /// Duration of the run, in seconds.
     pub seconds: i64,
-    /// Its Job: `kubectl logs job/<name>` shows the engine's text while the Job is kept.
+    /// Name of the Job. `kubectl logs job/<name>` prints the output of the engine until the Job is deleted.
     pub job: String,
 }
