@@ -1,4 +1,4 @@
-//! Types and wording that every decision shares. Imports nothing from `decide`.
+//! Types and wording shared by all decisions. Imports nothing from `decide`.
 
 pub mod admission;
 pub mod allow_list;

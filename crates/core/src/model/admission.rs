@@ -1,15 +1,15 @@
-//! What a namespace does not admit: the words of a `ResourceQuota` and of a `LimitRange`, as the API
-//! server gives them for what is created. Nobody but their owner can do anything about it, and it
-//! passes without our knowing: it is told, and tried again gently.
+//! Recognises denials by `ResourceQuota` and `LimitRange` in messages of the API server.
+//!
+//! Only the owner of the namespace can lift such a denial, and no watch reports it: it is shown in status and retried with a backoff.
 
 use crate::observed::Waiting;
 
-/// The reason of what a `ResourceQuota` does not admit.
+/// Reason of a denial by a `ResourceQuota`.
 pub const QUOTA: &str = "QuotaRefused";
-/// The reason of what a `LimitRange` does not admit.
+/// Reason of a denial by a `LimitRange`.
 pub const LIMITS: &str = "LimitRangeRefused";
 
-/// How the plugin `ResourceQuota` begins
+/// Prefixes of the messages of the `ResourceQuota` plugin
 /// (<https://github.com/kubernetes/apiserver/blob/v0.34.2/pkg/admission/plugin/resourcequota/controller.go>).
 const OF_QUOTA: [&str; 4] = [
     "exceeded quota: ",
@@ -18,15 +18,14 @@ const OF_QUOTA: [&str; 4] = [
     "status unknown for quota: ",
 ];
 
-/// What all sentences of the plugin `LimitRanger` have
+/// Substrings that all messages of the `LimitRanger` plugin contain
 /// (<https://github.com/kubernetes/kubernetes/blob/v1.34.4/plugin/pkg/admission/limitranger/admission.go>).
 const OF_LIMITS: [&str; 2] = [" usage per ", " max limit to request ratio per "];
 
-/// Between the object's name, of which the end may be new each time, and why it is not admitted.
+/// Separates the object name from the cause of the denial. The name may have a random suffix, so messages are compared without it.
 const FORBIDDEN: &str = " is forbidden: ";
 
-/// What stands against an object, given the `message` with which the API server refused it; `None`
-/// where that is something else.
+/// Returns reason and cause of a denial `message` of the API server. `None` unless a `ResourceQuota` or a `LimitRange` caused it.
 pub fn refusal(message: &str) -> Option<Waiting> {
     refused_by(message).map(|reason| Waiting {
         reason: reason.to_owned(),
@@ -34,7 +33,7 @@ pub fn refusal(message: &str) -> Option<Waiting> {
     })
 }
 
-/// The reason of that.
+/// Returns [`QUOTA`] or [`LIMITS`] for a denial `message` of that kind.
 pub fn refused_by(message: &str) -> Option<&'static str> {
     let why = why(message);
     if OF_QUOTA.iter().any(|begin| why.starts_with(begin)) {
@@ -44,7 +43,7 @@ pub fn refused_by(message: &str) -> Option<&'static str> {
     limits.then_some(LIMITS)
 }
 
-/// What keeps a Job from having a pod, given what the Job controller tells of its last try.
+/// Returns why a Job has no pod, from the last failure `event` of the Job controller.
 pub fn no_pod(event: &str) -> Waiting {
     refusal(event).unwrap_or_else(|| Waiting {
         reason: "PodNotCreated".to_owned(),
@@ -52,12 +51,12 @@ pub fn no_pod(event: &str) -> Waiting {
     })
 }
 
-/// Whether `reason` is one of those that only the owner of the namespace can mend.
+/// Whether only the owner of the namespace can resolve `reason`.
 pub(crate) fn is_refused(reason: &str) -> bool {
     [QUOTA, LIMITS].contains(&reason)
 }
 
-/// The command that shows what `namespace` admits.
+/// Returns the kubectl command that shows the quotas and limit ranges of `namespace`.
 pub fn limits_of(namespace: &str) -> String {
     format!("kubectl describe resourcequota,limitrange -n {namespace}")
 }

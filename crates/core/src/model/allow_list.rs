@@ -1,8 +1,8 @@
-//! Allow lists: the ConfigMap `alustan-allowed`, with which an administrator of the operator limits what resources may use.
+//! Allow lists: the ConfigMap `alustan-allowed`, in which an administrator restricts what resources may use.
 
 use std::collections::BTreeMap;
 
-/// The keys of the `ConfigMap`.
+/// Keys of the ConfigMap.
 pub const KEYS: [&str; 6] = [
     "registries",
     "repositories",
@@ -12,20 +12,20 @@ pub const KEYS: [&str; 6] = [
     "destroy",
 ];
 
-/// Stands for everything.
+/// Wildcard entry that matches everything.
 pub(crate) const ANY: &str = "*";
 
-/// What resources may use.
+/// Parsed allow lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
     pub(crate) registries: Vec<String>,
     pub(crate) repositories: Vec<String>,
     pub(crate) builders: Vec<String>,
-    /// Without a list, the owners of the accounts say it.
+    /// `None` without a list: then the annotation of each ServiceAccount decides.
     pub(crate) accounts: Option<Vec<String>>,
-    /// Whether a person must approve what is applied.
+    /// Whether every apply requires approval.
     pub(crate) approval: bool,
-    /// Whether a person must approve what is destroyed.
+    /// Whether every destroy requires approval.
     pub(crate) destroy: bool,
 }
 
@@ -36,12 +36,11 @@ impl Default for Allowed {
 }
 
 impl Allowed {
-    /// Reads what the `ConfigMap` has: a key that is not there allows everything, one that is there
-    /// what its lines name.
+    /// Parses the data of the ConfigMap. A missing key allows everything. A present key allows only its lines.
     pub fn read(data: &BTreeMap<String, String>) -> Self {
         let list = |key: &str| data.get(key).map(|text| lines(text));
         let any = || vec![ANY.to_owned()];
-        // What is no mode is rather too strict than nothing.
+        // An unknown mode counts as `Manual`, the stricter one.
         let manual = |key: &str| {
             data.get(key)
                 .is_some_and(|mode| !["", "Auto"].contains(&mode.trim()))
@@ -58,12 +57,12 @@ impl Allowed {
 }
 
 impl Allowed {
-    /// The allowed repositories, by the beginning of their addresses.
+    /// Returns the URL prefixes of the allowed repositories.
     pub fn repositories(&self) -> &[String] {
         &self.repositories
     }
 
-    /// Whether the repository at `url` is one of them.
+    /// Whether `url` is in an allowed repository.
     pub fn has_repository(&self, url: &str) -> bool {
         is_in_repository(self, url)
     }
@@ -77,13 +76,13 @@ pub(crate) fn lines(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether a list has exactly this, or everything.
+/// Whether `list` contains `name` or [`ANY`].
 pub(crate) fn names(list: &[String], name: &str) -> bool {
     list.iter().any(|it| it == ANY || it == name)
 }
 
-/// A part is a whole one: `registry.test/team` is not the beginning of `registry.test/teams`. A tag or
-/// a digest may follow a repository, but no port follows a host.
+/// Whether `image` is in an allowed registry. Entries match whole path segments: `registry.test/team` does not match
+/// `registry.test/teams`. A tag or digest may follow a repository; a port may not follow a host.
 pub(crate) fn is_in_registry(allowed: &Allowed, image: &str) -> bool {
     allowed.registries.iter().any(|it| {
         let rest = image.strip_prefix(it.as_str());
@@ -97,7 +96,7 @@ pub(crate) fn is_in_registry(allowed: &Allowed, image: &str) -> bool {
     })
 }
 
-/// Nothing in the URL leads out of where it begins.
+/// Whether `url` is in an allowed repository. A URL with `..` or `%` matches only [`ANY`]: it could escape its prefix.
 pub(crate) fn is_in_repository(allowed: &Allowed, url: &str) -> bool {
     let inside = |it: &String| {
         let within = |rest: &str| {

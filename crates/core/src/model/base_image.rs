@@ -1,4 +1,4 @@
-//! The base image, and with it the engine: by the resource, or by the operator's catalogue.
+//! Selection of the base image, and thereby of the engine: from the resource or from the catalogue of the operator.
 
 use alustan_api::report::{Failure, FailureClass};
 use alustan_api::run::{PROTOCOL, PinnedImage};
@@ -6,19 +6,19 @@ use alustan_api::{Engine, EngineSpec, Terraform, engine};
 
 use crate::settings::{EngineImage, Settings};
 
-/// A base image whose digest is to be asked for.
+/// A base image that has no digest yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// As configured.
+    /// Image reference as configured.
     pub reference: String,
-    /// What `spec.engine` asks for, where it was found by that.
+    /// Engine and version requested by `spec.engine`, if that selected the image. Example: `opentofu 1.12`.
     pub asked: Option<String>,
-    /// The engine in it, where the catalogue tells.
+    /// Engine in the image, if the catalogue lists it.
     pub engine: Option<Engine>,
 }
 
 impl Wanted {
-    /// The same, once it is resolved.
+    /// Returns the base image pinned to its `resolved` reference.
     pub fn pinned(self, resolved: String) -> PinnedImage {
         PinnedImage {
             reference: self.reference,
@@ -29,7 +29,7 @@ impl Wanted {
         }
     }
 
-    /// Who named it, as the beginning of a message.
+    /// Returns the setting that selects the image, as the start of a message.
     pub fn named_by(&self, tf: &Terraform) -> String {
         if let Some(asked) = &self.asked {
             format!("spec.engine: the operator's catalogue has {asked} in an image")
@@ -41,8 +41,10 @@ impl Wanted {
     }
 }
 
-/// The base image of `tf`: the one that is `pinned` as long as the same is asked for, else the one
-/// to ask for.
+/// Returns the base image of `tf`: `pinned` while the request is unchanged, otherwise the image to resolve.
+///
+/// # Errors
+/// The catalogue has no image for `spec.engine`.
 pub fn base_image(
     tf: &Terraform,
     settings: &Settings,
@@ -68,12 +70,12 @@ pub fn base_image(
     }))
 }
 
-/// Whether `tf` itself says what its base image is, or which engine is in it.
+/// Whether `tf` sets its base image or its engine.
 pub(crate) fn is_asked_for(tf: &Terraform) -> bool {
     tf.spec.container_registry.base_image.is_some() || tf.spec.engine.is_some()
 }
 
-/// What `spec` asks for, in words: `opentofu 1.12`.
+/// Formats engine and version of `spec`: `opentofu 1.12`.
 fn asked(spec: &EngineSpec) -> String {
     let version = spec.version.as_deref();
     version.map_or_else(
@@ -127,8 +129,7 @@ fn unknown(asked: &str, settings: &Settings) -> Failure {
     }
 }
 
-/// Whether `base` may lack the runner, or have one that does not understand this operator: the
-/// build brings it then.
+/// Whether `base` may lack a runner of this protocol. If so, the build adds the runner (rule 4).
 pub(crate) fn may_lack_runner(base: &PinnedImage, settings: &Settings) -> bool {
     let is_foreign =
         base.asked.is_none() && base.reference != settings.base_image && base.engine.is_none();

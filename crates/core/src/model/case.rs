@@ -13,18 +13,18 @@ use crate::queue::Class;
 use crate::settings::Settings;
 use crate::step::Step;
 
-/// How often a resource looks whether what stands against it still does, where nobody would tell it: its
-/// state belongs to another, an account is not for its runs.
+/// Requeue interval while a condition without a watch blocks the resource: its state belongs to another resource, or its ServiceAccount
+/// is not allowed for runs.
 pub(crate) const CONFLICT: SignedDuration = SignedDuration::from_mins(1);
 
-/// One look at one resource.
+/// One reconciliation of one resource.
 pub(crate) struct ReconcileCase<'a> {
     pub(crate) tf: &'a Terraform,
     pub(crate) seen: &'a Seen,
     pub(crate) settings: &'a Settings,
     pub(crate) now: Timestamp,
     pub(crate) record: &'a RecordSeen,
-    /// The record and the memory as they are once `steps` are done.
+    /// Record and history after `steps`.
     pub(crate) current: RunRecord,
     pub(crate) history: History,
     pub(crate) outputs: OutputsSeen,
@@ -37,36 +37,36 @@ pub(crate) fn has_finalizer(tf: &Terraform) -> bool {
         .any(|finalizer| finalizer == alustan_api::FINALIZER)
 }
 
-/// What is to be applied.
+/// The configuration to apply.
 pub(crate) struct Target {
     pub(crate) source: SourceSeen,
-    /// In which image, or why nobody can tell.
+    /// Runner image, or why it is unknown.
     pub(crate) runner: Result<Runner, Summary>,
-    /// Digest of all that is not found elsewhere, see [`Config::own`].
+    /// Digest of the configuration without referenced objects, see [`Config::own`].
     pub(crate) own: String,
-    /// With what, or what is missing of that. The image can be built all the same.
+    /// Inputs, or the missing one. The image can be built without them.
     pub(crate) wanted: Result<Wanted, Summary>,
 }
 
-/// The image in which it is applied.
+/// Image that executes the run.
 #[derive(Clone)]
 pub(crate) struct Runner {
     pub(crate) base: PinnedImage,
     pub(crate) plan: ImagePlan,
 }
 
-/// With what it is applied.
+/// Inputs of the run and their digests.
 #[derive(Clone)]
 pub(crate) struct Wanted {
     pub(crate) inputs: RunInputs,
     pub(crate) config: Config,
 }
 
-/// What waits for an image.
+/// A resource that waits for its image.
 #[derive(Clone, Copy)]
 pub(crate) struct Waits {
-    /// Its place in the queue.
+    /// Queue class of the run that waits.
     pub(crate) class: Class,
-    /// Whether nothing is said of it, since what it is for is applied.
+    /// Whether status does not report the wait, because the configuration is already applied.
     pub(crate) quietly: bool,
 }

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alustan_api::run::Trigger;
 
-/// Digests of what the result of an apply depends on (rule 3), keyed, since some of it is secret.
+/// Digests of everything that an apply depends on (rule 3). They are HMACs, because some inputs are secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Of everything: the config hash. What is found elsewhere and triggers nothing is not in it.
+    /// Config hash: digest of all inputs except those with `trigger: false`.
     pub hash: String,
-    /// Of all but what is found elsewhere; of where that is looked for, too.
+    /// Digest of all inputs except the values of referenced objects. Covers the references themselves.
     pub own: String,
-    /// Of what is found elsewhere, by where.
+    /// Digests of referenced values, by object.
     pub found: BTreeMap<String, String>,
 }
 
 impl Config {
-    /// That only what is found elsewhere changed since a run with `own` and `found`, and what of it.
+    /// Returns the trigger if only referenced values changed since a run with `own` and `found`.
     pub(crate) fn input_since(
         &self,
         own: &str,

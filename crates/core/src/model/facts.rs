@@ -1,4 +1,4 @@
-//! Facts about a resource that follow from its spec, annotations, status, run record or Job alone.
+//! Facts that follow from the spec, annotations, status, run record or Job of a resource alone.
 
 use alustan_api::run::{Failures, History, RunPhase, RunRecord, RunSpec, Trigger};
 use alustan_api::{ABANDON, DeletionPolicy, State, Terraform};
@@ -7,19 +7,19 @@ use kube::ResourceExt;
 use crate::model::summary::HALF_APPLIED;
 use crate::observed::JobSeen;
 
-/// Whether the status says that something is applied.
+/// Whether status records an apply.
 pub(crate) fn says_applied(tf: &Terraform) -> bool {
     tf.status
         .as_ref()
         .is_some_and(|status| status.last_applied.is_some())
 }
 
-/// Whether the status says that something is applied, or may be half applied.
+/// Whether status records an apply, complete or partial.
 pub(crate) fn says_attempted(tf: &Terraform) -> bool {
     says_applied(tf) || says_half_applied(tf)
 }
 
-/// Whether the status says that an apply goes on, or failed half-way.
+/// Whether status reports an apply in progress, or one that failed part-way.
 pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
     tf.status.as_ref().is_some_and(|status| {
         let mut conditions = status.conditions.iter();
@@ -28,36 +28,36 @@ pub(crate) fn says_half_applied(tf: &Terraform) -> bool {
     })
 }
 
-/// The value of the annotation that asks for a run.
+/// Returns the value of annotation `alustan.io/reconcile-at`, which requests a run.
 pub fn requested(tf: &Terraform) -> Option<String> {
     tf.annotations().get(alustan_api::RECONCILE_AT).cloned()
 }
 
-/// Whether what that annotation asks for may also correct drift that is otherwise only reported.
+/// Whether the requested run may also correct drift that is otherwise only reported (annotation `alustan.io/apply-at`).
 pub(crate) fn asks_to_apply(tf: &Terraform) -> bool {
     let applies = tf.annotations().get(alustan_api::APPLY_AT).cloned();
     applies.is_some() && applies == requested(tf)
 }
 
-/// Whether that annotation has a value that no run was started for.
+/// Whether the annotation requests a run that has not started yet.
 pub fn asked(tf: &Terraform, history: &History) -> bool {
     let requested = requested(tf);
     requested.is_some() && requested != history.reconcile_at
 }
 
-/// Why the next try after `failures` is started.
+/// Returns the trigger of the next attempt after `failures`.
 pub fn again(failures: &Failures) -> Trigger {
     Trigger::Retry {
         failures: failures.count.saturating_add(failures.world),
     }
 }
 
-/// Whether the Job of the last run still keeps the next one from starting.
+/// Whether the Job of the last run still blocks the next one.
 pub fn occupied(job: Option<&JobSeen>) -> bool {
     job.is_some_and(|job| !job.finished || job.pods_alive)
 }
 
-/// The run of `record` that is not yet in the memory.
+/// Returns the run of `record` that is not in the history yet.
 pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
     record
         .run
@@ -65,19 +65,19 @@ pub fn open_run(record: &RunRecord) -> Option<&RunSpec> {
         .filter(|_| record.phase < RunPhase::Recorded)
 }
 
-/// Why the spec says that nothing is destroyed.
+/// Why the spec prevents destroy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// `deletionProtection`: nothing at all is done.
+    /// `deletionProtection`: the deletion waits.
     Protected,
-    /// `deletionPolicy: Orphan`: everything stays as it is.
+    /// `deletionPolicy: Orphan`: all real objects stay.
     Orphaned,
-    /// `suspend`: no run begins.
+    /// `suspend`: no run starts.
     Suspended,
 }
 
 impl Kept {
-    /// The strongest reason of `tf`, if it has any.
+    /// Returns the field of `tf` with the highest precedence, if any is set.
     pub(crate) fn of(tf: &Terraform) -> Option<Self> {
         let spec = &tf.spec;
         let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
@@ -89,7 +89,7 @@ impl Kept {
         }
     }
 
-    /// What comes once a run that goes on is over.
+    /// Returns the end of a message: what follows the current run.
     pub(crate) fn after_the_run(self) -> &'static str {
         match self {
             Self::Protected => "nothing is destroyed then, since spec.deletionProtection is true",
@@ -101,14 +101,14 @@ impl Kept {
     }
 }
 
-/// Whether a person gave `tf` up: nothing is destroyed, whatever its spec says.
+/// Whether annotation `alustan.io/abandon` is `"true"`: nothing is destroyed, regardless of the spec.
 pub(crate) fn is_abandoned(tf: &Terraform) -> bool {
     tf.annotations()
         .get(ABANDON)
         .is_some_and(|value| value == "true")
 }
 
-/// Whether the deleted `tf` goes and leaves what it manages as it is.
+/// Whether deletion of `tf` leaves all real objects in place.
 pub fn leaves_everything(tf: &Terraform) -> bool {
     is_abandoned(tf) || Kept::of(tf) == Some(Kept::Orphaned)
 }

@@ -1,4 +1,4 @@
-//! The runner image: what goes into it, and the tag that follows from that (rule 1).
+//! Inputs of the runner image, and the tag derived from them (rule 1).
 
 use alustan_api::paths::{self, LAYERS, RUNNER_LAYER};
 use alustan_api::report::{Failure, FailureClass};
@@ -11,38 +11,38 @@ use crate::model::base_image;
 use crate::observed::SourceSeen;
 use crate::settings::Settings;
 
-/// Changes when the layout of runner images changes.
+/// Layout version of runner images.
 const FORMAT: u32 = 1;
 
-/// What an image is built from.
+/// Inputs of an image build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImagePlan {
-    /// Digest over everything below: 40 hexadecimal characters.
+    /// Image tag: digest over the inputs, 40 hexadecimal characters.
     pub tag: String,
-    /// The context's digest.
+    /// Digest of the context.
     pub context: String,
-    /// The base image by digest.
+    /// Base image by digest.
     pub base: String,
     /// Architecture of the image and of the node that builds it.
     pub architecture: Architecture,
-    /// Whether the base image may lack the runner, so that the build brings it.
+    /// Whether the build adds the runner, because the base image may lack it (rule 4).
     pub inject: bool,
-    /// The backend that the image is initialised for, so that runs need no `init`.
+    /// Type of the backend that the image is initialised for, so that runs need no `init`.
     pub backend: Option<&'static str>,
-    /// The Dockerfile: it only copies (rule 2).
+    /// Text of the generated Dockerfile, which only copies files (rule 2).
     pub dockerfile: String,
-    /// The path of the Dockerfile in the context that stands before ours.
+    /// Path in the context of the user Dockerfile that precedes `dockerfile`.
     pub before: Option<String>,
 }
 
-/// Why the image of `tf` may not be built as it says.
+/// Returns why the image of `tf` must not be built as specified.
 pub fn refusal(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     unlent(tf, settings)
         .or_else(|| forbidden(tf, settings))
         .or_else(|| unsupported(tf, settings))
 }
 
-/// The operator's identity opens registries of others as well.
+/// The cloud identity of the operator may also have access to registries of other users.
 fn unlent(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let registry = &tf.spec.container_registry;
     let (helper, name) = (registry.provider.helper(), &registry.image_name);
@@ -70,7 +70,7 @@ fn forbidden(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     })
 }
 
-/// The API server refuses this, too, unless its CRD is older than this operator.
+/// The CRD schema has the same check; this one covers a CRD older than the operator.
 fn unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     let path = tf.spec.container_registry.dockerfile.as_ref()?;
     (settings.builder_of(tf) == BuilderKind::Append).then(|| Failure {
@@ -83,7 +83,7 @@ fn unsupported(tf: &Terraform, settings: &Settings) -> Option<Failure> {
     })
 }
 
-/// The image of `tf` for what is in its repository.
+/// Returns the image plan of `tf` for `source`.
 pub fn plan(
     tf: &Terraform,
     source: &SourceSeen,
@@ -124,21 +124,20 @@ pub fn plan(
     }
 }
 
-/// A digest of what a resource and its repository say of the image, with the base image that the resource `asked` for, if it
-/// did. A new base image of the operator, a new protocol and another architecture are not in it: the next run gets them, and
-/// none is started for them.
+/// Returns a digest of the image inputs that resource and repository determine, including the base image that the resource `asked` for.
+/// Excludes the default base image, the protocol and the architecture: a change of them starts no run, the next run adopts it.
 pub(crate) fn content(tf: &Terraform, source: &SourceSeen, asked: Option<&str>) -> String {
     let dockerfile = &tf.spec.container_registry.dockerfile;
     digest::plain(&json!([source.context, repository(tf), dockerfile, asked]))
 }
 
-/// The repository of the images of `tf`, under the name that builder, kubelet and operator all know
-/// it by: Docker Hub has many, and programs look for its credentials under one.
+/// Returns the image repository of `tf` under its canonical name. Docker Hub has several names, and clients look up its credentials under
+/// one.
 pub fn repository(tf: &Terraform) -> String {
     canonical(&tf.spec.container_registry.image_name)
 }
 
-/// An image's name with its registry, as docker reads it: `web` is `docker.io/library/web`.
+/// Returns `image` with its registry, by the rules of Docker: `web` becomes `docker.io/library/web`.
 pub fn canonical(image: &str) -> String {
     let (host, path) = match image.split_once('/') {
         Some((host, path)) if host == "localhost" || host.contains(['.', ':']) => (host, path),
@@ -151,7 +150,7 @@ pub fn canonical(image: &str) -> String {
     }
 }
 
-/// Docker Hub.
+/// Canonical host name of Docker Hub.
 pub(crate) const DOCKER_HUB: &str = "docker.io";
 const DOCKER_HUB_NAMES: [&str; 4] = [
     DOCKER_HUB,
@@ -160,7 +159,7 @@ const DOCKER_HUB_NAMES: [&str; 4] = [
     "registry.hub.docker.com",
 ];
 
-/// The context of `source` in the registry of `tf`, by digest.
+/// Returns the reference of the context artifact of `source` in the registry of `tf`, by digest.
 pub fn artifact(tf: &Terraform, source: &SourceSeen) -> String {
     format!("{}@{}", repository(tf), source.artifact)
 }

@@ -1,4 +1,4 @@
-//! How long a pod may take to start, and what is said meanwhile.
+//! Startup timeouts of pods, and the messages of pods that do not start.
 
 use alustan_api::Terraform;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -8,14 +8,14 @@ use crate::model::admission;
 use crate::observed::{NOT_STARTED, UNSCHEDULABLE, Waiting};
 use crate::settings::Settings;
 
-/// How long a Job may be without a pod before people are told.
+/// Time without a pod after which status reports the Job.
 pub(crate) const NO_POD: SignedDuration = SignedDuration::from_secs(30);
 
-/// How long a pod may be unable to start before it is given up.
+/// Startup timeout of a pod, except for scheduling and admission.
 pub(crate) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 
-/// How long a Job is waited for whose pod waits for `why`. One that is not admitted leaves its place to
-/// others: the namespace may stay full for long. A node for it may have to be made first.
+/// Returns the startup timeout of a Job whose pod waits for `why`. A Job that a quota denies frees its slot soon, because the namespace
+/// may stay full. Scheduling may require a new node.
 pub(crate) fn patience(why: &Waiting, settings: &Settings) -> SignedDuration {
     if admission::is_refused(&why.reason) {
         NO_POD
@@ -35,7 +35,7 @@ pub(crate) fn waits_since(
     scheduled_at.map_or(made_at, |at| at.min(now).max(made_at))
 }
 
-/// Nobody has made a pod for `job`: its namespace does not admit it, or has no room.
+/// Returns the message of a Job without a pod.
 pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
     Waiting {
         reason: "PodNotCreated".to_owned(),
@@ -43,7 +43,7 @@ pub(crate) fn no_pod(namespace: &str, job: &str) -> Waiting {
     }
 }
 
-/// The pod of `job` is there and does not come to run: a volume, a network, its node.
+/// Returns the message of a scheduled pod that does not start, for example because of a volume, its network or its node.
 pub(crate) fn slow_pod(tf: &Terraform, job: &str) -> Waiting {
     Waiting {
         reason: NOT_STARTED.to_owned(),

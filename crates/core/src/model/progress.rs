@@ -53,8 +53,8 @@ pub fn has_own_report(run: &RunSpec) -> bool {
 /// Merges validated progress of the open run into the run record. `has_job`: whether the Job of the run exists; the progress is reset
 /// before the Job is created.
 ///
-/// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying. A
-/// run that the run record has as begun stays so until it reports: then the engine may have refused to begin.
+/// If the Job exists or a pod has claimed the run, and the progress is missing, unparsable or of another run, the run counts as applying.
+/// A run that the record marks as begun stays so until it reports; the report may show that the engine did not start.
 pub fn believed(own: &RunRecord, told: &Told, has_job: bool) -> RunRecord {
     let Some(run) = open_run(own).filter(|run| has_own_report(run)) else {
         return own.clone();
@@ -79,7 +79,7 @@ fn is_about(told: &RunProgress, number: i64, run: &RunSpec) -> bool {
     told.number == number && told.trace_id == run.trace_id
 }
 
-/// Whether the progress of the open run of `own` said that it had begun. Without the uid of a pod, it only might have.
+/// Whether the progress of the open run of `own` reported that it began. A claim without a pod uid is a placeholder and proves nothing.
 fn has_begun(own: &RunRecord) -> bool {
     let claim = own.claimed_by.as_ref();
     own.begun == own.number && claim.is_some_and(|claim| !claim.pod_uid.is_empty())
@@ -141,7 +141,7 @@ fn told_of(own: RunRecord, run: &RunSpec, told: &RunProgress, has_begun: bool) -
     if began { begun(record, run) } else { record }
 }
 
-/// `record` once `run` came to [`RunPhase::Applying`].
+/// Returns `record` after `run` reached [`RunPhase::Applying`].
 fn begun(record: RunRecord, run: &RunSpec) -> RunRecord {
     let number = record.number;
     RunRecord {
@@ -284,7 +284,7 @@ pub(crate) fn engine(told: &Engine) -> Engine {
     }
 }
 
-/// Validates why a plan needs approval. `None` unless the id is hexadecimal: messages have it in shell commands.
+/// Validates the approval request of a plan. `None` unless the id is hexadecimal, because messages embed it in shell commands.
 fn asks(told: PlanAsks) -> Option<PlanAsks> {
     let is_hexadecimal = told.id.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_hexadecimal && (1..=MAX_ID).contains(&told.id.len())).then(|| PlanAsks {

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 use crate::objects::secrets;
 use crate::observed::Seen;
 
-/// The Secret with the docker configuration, and the key in it: the registry's own, or the one that
-/// is derived from it, or from the pin, since not every program reads every form.
+/// Returns name and key of the Secret with the docker configuration: the Secret of the registry, or the one derived from it or from the
+/// pin, because not all clients read all formats.
 pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(String, &'a str)> {
     let found = seen.found();
     if found.pull_config.is_some() {
@@ -17,8 +17,8 @@ pub(crate) fn docker_secret<'a>(tf: &Terraform, seen: &'a Seen) -> Option<(Strin
     Some((own.name.clone(), found.registry_key.as_deref()?))
 }
 
-/// The Secret that pulls the runner image: the registry's own, the one derived from it, or, where
-/// the registry's cannot be read, that of the pin.
+/// Returns the pull secret of the runner image: the Secret of the registry, the one derived from it, or the one of the pin if that Secret
+/// cannot be read.
 pub fn pull_secret(tf: &Terraform, seen: &Seen) -> Option<String> {
     let own = tf
         .spec

@@ -1,4 +1,4 @@
-//! State, reason and message of a resource, and the wording that several decisions share.
+//! State, reason and message of a resource, and wording shared by several decisions.
 
 use alustan_api::report::{ChangeSet, Failure, FailureClass};
 use alustan_api::run::{Failures, History};
@@ -7,45 +7,45 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// The reason of `InSync` where an apply failed half-way.
+/// Reason of condition `InSync` after an apply that failed part-way.
 pub(crate) const HALF_APPLIED: &str = "ApplyFailed";
 
-/// The reason of a resource whose plan waits for a person.
+/// Reason of a resource whose plan waits for approval.
 pub(crate) const AWAITING: &str = "AwaitingApproval";
 
-/// The reason of a resource for which no run begins.
+/// Reason of a resource with `spec.suspend`.
 pub(crate) const SUSPENDED: &str = "Suspended";
 
-/// The reason of a deleted resource that is not to be destroyed.
+/// Reason of a deleted resource that must not be destroyed.
 pub(crate) const DELETION_PROTECTED: &str = "DeletionProtected";
 
-/// Reasons for which a resource stands still because a person wants it so. Alerts leave them out, too.
+/// Reasons of deliberate inactivity. Alerts exclude them, too.
 pub const ON_PURPOSE: [&str; 2] = [SUSPENDED, DELETION_PROTECTED];
 
-/// The reason of drift that no correction ends (rule 7).
+/// Reason of drift that corrections do not remove (rule 7).
 pub(crate) const NOT_CONVERGING: &str = "NotConverging";
 
-/// What goes on with a resource, for people and for `kubectl wait`.
+/// The situation of a resource, rendered into status and conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// In one word.
+    /// Value of `status.state`.
     pub state: State,
-    /// `Ready`: yes, no, or on the way.
+    /// Status of condition `Ready`; `None` for Unknown.
     pub ready: Option<bool>,
-    /// A stable word.
+    /// Reason of condition `Ready`: stable, in `UpperCamelCase`.
     pub reason: String,
-    /// What goes on, what comes next and when, what a person can do.
+    /// Message of condition `Ready`: situation, next step and its time, possible user action.
     pub message: String,
-    /// Whether nothing more happens until a person changes something.
+    /// Whether the resource is not reconciled until a user changes something.
     pub stalled: bool,
-    /// When a failure is tried again.
+    /// Time of the next attempt after a failure.
     pub retry_at: Option<Timestamp>,
-    /// When to look again at the latest; not told.
+    /// Latest time of the next reconcile; not part of the status.
     pub look_at: Option<Timestamp>,
 }
 
 impl Summary {
-    /// Work is going on or due.
+    /// Returns a summary of work in progress or due: `Ready` is Unknown.
     pub fn busy(state: State, reason: &str, message: impl Into<String>) -> Self {
         Self {
             state,
@@ -58,7 +58,7 @@ impl Summary {
         }
     }
 
-    /// Something stands against it and is tried again.
+    /// Returns a summary of a failure that is retried: `Ready` is False.
     pub fn blocked(state: State, reason: &str, message: impl Into<String>) -> Self {
         Self {
             ready: Some(false),
@@ -66,7 +66,7 @@ impl Summary {
         }
     }
 
-    /// Nothing more happens until a person changes something.
+    /// Returns a summary of a failure that is not retried until a user changes something.
     pub fn stalled(reason: &str, message: impl Into<String>) -> Self {
         Self {
             stalled: true,
@@ -74,7 +74,7 @@ impl Summary {
         }
     }
 
-    /// Everything is as described.
+    /// Returns a summary with `Ready` True.
     pub fn ready(state: State, reason: &str, message: impl Into<String>) -> Self {
         Self {
             ready: Some(true),
@@ -83,17 +83,17 @@ impl Summary {
     }
 }
 
-/// The command that shows what `job` prints.
+/// Returns the kubectl command that prints the log of `job`.
 pub(crate) fn logs(tf: &Terraform, job: &str) -> String {
     logs_in(&tf.namespace().unwrap_or_default(), job)
 }
 
-/// The same, of a `job` in `namespace`.
+/// Returns the kubectl command that prints the log of `job` in `namespace`.
 pub(crate) fn logs_in(namespace: &str, job: &str) -> String {
     format!("kubectl logs -n {namespace} job/{job}")
 }
 
-/// The command that changes the spec as `change` says.
+/// Returns the kubectl command that merges `change` into the spec.
 pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
     format!(
         "kubectl patch tf {} -n {} --type merge -p '{}'",
@@ -103,18 +103,18 @@ pub(crate) fn patch(tf: &Terraform, change: &Value) -> String {
     )
 }
 
-/// How the real objects differ, as the last look that found it tells.
+/// Returns the drift of the last check that found any.
 pub(crate) fn drifted(history: &History) -> Option<&ChangeSet> {
     let run = history.drift.as_ref()?.run;
     history.report(run)?.changes.as_ref()
 }
 
-/// A change set in one word: `+2 ~1 -0`.
+/// Formats the counts of a change set: `+2 ~1 -0`.
 pub fn summary(changes: &ChangeSet) -> String {
     format!("+{} ~{} -{}", changes.add, changes.change, changes.destroy)
 }
 
-/// A change set in a line: `+0 ~1 -0: update local_file.a`.
+/// Formats a change set with at most three resources: `+0 ~1 -0: update local_file.a`.
 pub fn differences(changes: &ChangeSet) -> String {
     let named: Vec<String> = changes
         .resources
@@ -130,13 +130,13 @@ pub fn differences(changes: &ChangeSet) -> String {
     format!("{}: {}{more}", summary(changes), named.join(", "))
 }
 
-/// The reason of a resource for which a registry is asked.
+/// Reason of a resource that waits for an answer of a registry.
 pub(crate) const LOOKUP: &str = "ImageLookup";
 
-/// What goes on while a question has only a failure for an answer.
+/// Returns the summary of a query that failed.
 ///
-/// No time is told: questions are asked again within a minute, and a status that changed with
-/// each try would cost every resource of a repository a write.
+/// The message has no time: queries are retried within a minute, and a status that changes with each attempt would cost one write per
+/// resource of the repository.
 pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Summary {
     if failure.class == FailureClass::User {
         let message = format!(
@@ -146,14 +146,14 @@ pub fn unanswered(failure: &Failure, retry_at: Timestamp, now: Timestamp) -> Sum
         return Summary::stalled(&failure.reason, message);
     }
     let message = format!("{}; asked again within a minute", failure.message);
-    // One that is being asked right now wakes by its answer.
+    // A query in progress requeues the resource with its answer.
     Summary {
         look_at: Some(retry_at).filter(|at| *at > now),
         ..Summary::blocked(State::Failed, &failure.reason, message)
     }
 }
 
-/// A failure that is tried again by itself.
+/// Returns the summary of a failure that is retried automatically at `next`.
 pub(crate) fn waiting(
     failures: &Failures,
     retry: &alustan_api::Retry,
@@ -179,7 +179,7 @@ pub(crate) fn waiting(
     }
 }
 
-/// A failure whose budget is used up.
+/// Returns the summary of a failure without retries left (rule 10).
 pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Summary {
     let tries = if failures.count == u32::MAX {
         "no retry would help".to_owned()
@@ -196,7 +196,7 @@ pub(crate) fn exhausted(tf: &Terraform, failures: &Failures, see: &str) -> Summa
     )
 }
 
-/// The command by which a person asks for another try.
+/// Returns the kubectl command that requests another attempt.
 pub(crate) fn try_again(tf: &Terraform) -> String {
     format!(
         "kubectl annotate tf {} -n {} --overwrite {}=\"$(date)\"",
@@ -206,7 +206,7 @@ pub(crate) fn try_again(tf: &Terraform) -> String {
     )
 }
 
-/// What a person must mend is no retry's business.
+/// Returns the summary of a refusal. Retries do not help against an error of the user.
 pub(crate) fn refused(failure: &Failure) -> Summary {
     match failure.class {
         FailureClass::User => Summary::stalled(&failure.reason, &failure.message),
@@ -216,14 +216,14 @@ pub(crate) fn refused(failure: &Failure) -> Summary {
     }
 }
 
-/// A moment as people read it: to the second, in UTC.
+/// Formats a time in UTC, truncated to seconds.
 pub(crate) fn clock(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second())
         .unwrap_or(at)
         .to_string()
 }
 
-/// How a person gives `tf` up, as the end of a message.
+/// Returns the end of a message: how to abandon `tf`.
 pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
     format!(
         "; to give up and leave everything as it is: kubectl annotate tf {} -n {} {ABANDON}=true",
@@ -232,12 +232,12 @@ pub(crate) fn how_to_abandon(tf: &Terraform) -> String {
     )
 }
 
-/// What is said where nobody knows whether anything was applied.
+/// Part of messages where it is unknown whether anything was applied.
 pub(crate) const NOTHING_KNOWN: &str = "this resource has no status, run record or pin, as after a restore from a backup: whether \
      anything was applied is unknown, so destroy runs with the spec as it is, and finding no state \
      is success";
 
-/// `situation` of a deleted resource of which nothing is known.
+/// Appends [`NOTHING_KNOWN`] to `situation` of a deleted resource.
 pub(crate) fn unknown(tf: &Terraform, situation: Summary) -> Summary {
     let message = format!(
         "{}; {NOTHING_KNOWN}{}",
@@ -250,5 +250,5 @@ pub(crate) fn unknown(tf: &Terraform, situation: Summary) -> Summary {
     }
 }
 
-/// The reason of a resource that is destroyed.
+/// Reason of a resource that was destroyed.
 pub(crate) const DESTROYED: &str = "Destroyed";
