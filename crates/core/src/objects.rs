@@ -1,4 +1,4 @@
-//! Objects that belong to a resource, built from nothing.
+//! Builders of the Kubernetes objects that belong to a resource.
 
 pub mod budget;
 pub mod build_job;
@@ -17,8 +17,8 @@ use kube::ResourceExt;
 
 use crate::settings::Settings;
 
-/// Metadata of an object of `tf`. No ownerReference: foreground deletion would sweep away what
-/// destroy needs; the controller removes these objects itself.
+/// Returns metadata of an object of `tf`. Without ownerReference: foreground deletion would remove what destroy needs (rule 13). The
+/// controller deletes these objects itself.
 pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -32,8 +32,7 @@ pub(crate) fn meta(tf: &Terraform, name: String, component: labels::Component) -
     }
 }
 
-/// Metadata of an object that takes part in a build of `tf`. Elsewhere it tells of which namespace
-/// that is.
+/// Returns metadata of an object of a build of `tf`. In another namespace, a label names the namespace of `tf`.
 pub(crate) fn meta_of_build(
     tf: &Terraform,
     name: String,

@@ -1,4 +1,4 @@
-//! What `observe` saw: the only input of `decide` besides the resource, the settings and the time.
+//! Observation of a resource: with the resource, the settings and the time the only input of `decide`.
 
 mod stack;
 
@@ -17,26 +17,26 @@ pub use crate::observed::stack::*;
 
 use crate::model::allow_list::Allowed;
 
-/// The answer to a question that takes a while: to a repository, to a registry.
+/// Result of a query to a repository or registry that runs in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
-    /// Asked; no answer yet. The answer wakes the resource.
+    /// In progress. The result requeues the resource.
     Pending,
-    /// The answer.
+    /// The result.
     Known(T),
-    /// The last try failed; the next one comes by itself.
+    /// The last attempt failed; it is retried automatically.
     Failed {
-        /// Why.
+        /// The failure of that attempt.
         failure: Failure,
-        /// The last good answer.
+        /// The last successful result.
         last: Option<T>,
-        /// When it is asked again.
+        /// Time of the next attempt.
         retry_at: Timestamp,
     },
 }
 
 impl<T> Answer<T> {
-    /// The answer, or the last good one.
+    /// Returns the result, or the last successful one.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Known(value) => Some(value),
@@ -46,7 +46,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// Everything that was seen of one resource's world.
+/// Everything observed about one resource.
 #[derive(Clone)]
 pub struct Seen {
     /// The run record.
@@ -55,58 +55,57 @@ pub struct Seen {
     pub pin: Option<Pin>,
     /// Run record of an earlier resource of the same name, if this resource has none.
     pub left_behind: Option<LeftBehind>,
-    /// Whether the resource without a record is a copy of another one that exists: [`KEPT`](alustan_api::KEPT) names that.
+    /// Whether this resource has no record and is a copy of a resource that exists, named by [`KEPT`](alustan_api::KEPT).
     pub is_copy: bool,
-    /// Of a deleted resource: the API server itself was asked, and has neither record nor pin.
+    /// Set for a deleted resource without record and pin; confirmed by a live read.
     pub nothing_left: Option<NothingLeft>,
-    /// The uid of the resource's namespace.
+    /// Uid of the namespace of the resource.
     pub namespace_uid: String,
-    /// What is wrong with the spec itself, whatever the world is like.
+    /// Invalid spec, independent of other objects.
     pub invalid: Option<Failure>,
-    /// What resources may use.
+    /// Allow lists.
     pub allowed: Arc<Allowed>,
-    /// The `ServiceAccount`s that the spec names.
+    /// ServiceAccounts that the spec names.
     pub accounts: BTreeMap<String, AccountSeen>,
-    /// Why its state may not be used: it belongs to another resource.
+    /// Why the state must not be used: another resource owns it.
     pub conflict: Option<Failure>,
-    /// Values of the Secrets and `ConfigMap`s that the spec names.
+    /// Values of the Secrets and ConfigMaps that the spec names.
     pub inputs: Result<InputsSeen, Box<Incomplete>>,
-    /// What it takes values from, waits for, or stands before.
+    /// Value sources, dependencies, dependents and tests.
     pub stack: StackSeen,
-    /// The commit and its context. For a suspended resource, this and the answers of the registry are [`Answer::Pending`]: neither
-    /// repository nor registry is asked.
+    /// Commit and context. For a suspended resource, this and the registry queries stay [`Answer::Pending`]: repository and registry are
+    /// not queried.
     pub source: Answer<SourceSeen>,
-    /// The base image, resolved.
+    /// The base image, resolved to a digest.
     pub base: Answer<PinnedImage>,
-    /// Digest of the runner image, or that the registry has none, for [`crate::model::image::plan`].
+    /// Digest of the runner image of [`crate::model::image::plan`]; `None` if the registry does not have it.
     pub image: Answer<Option<String>>,
-    /// The context in the registry, by digest; `None` when nobody asked for it yet.
+    /// Digest reference of the context in the registry; `None` before the first query.
     pub artifact: Option<Answer<String>>,
     /// The build of the runner image.
     pub build: Option<BuildSeen>,
     /// The Job of the current run.
     pub job: Option<JobSeen>,
-    /// Denial of that Job: by a quota, a policy or an existing Job of that name.
+    /// Denial of that Job by a quota, a policy or an existing Job of that name.
     pub refused: Option<Waiting>,
     /// Runner Jobs of this resource, by run number.
     pub jobs: BTreeMap<i64, OwnJob>,
-    /// What is lent to builds of this resource in another namespace.
+    /// Build Secrets of this resource in other namespaces.
     pub lent: Vec<LentSeen>,
-    /// The claim of the cache volume.
+    /// The `PersistentVolumeClaim` of the cache volume.
     pub cache: CacheSeen,
     /// State that no run of the resource wrote.
     pub foreign_state: ForeignState,
-    /// What others are told: what the record has of it, and what came up or arrived since.
+    /// Notifications: those in the record, and those due or delivered since.
     pub notices: Notices,
-    /// The events that the operator tells of every resource, whatever it says itself.
+    /// Events that the operator sends for every resource, in addition to `spec.notifications`.
     pub notified: BTreeSet<NotificationEvent>,
-    /// Whose the objects with the outputs are. Somebody else's is told from none only while outputs
-    /// wait to be handed on.
+    /// Owners of the output objects. [`Whose::Foreign`] is distinguished from [`Whose::Absent`] only while outputs wait to be published.
     pub outputs: OutputsSeen,
 }
 
 impl Seen {
-    /// What is there of that which the spec names.
+    /// Returns the inputs that exist, also if others are missing.
     pub fn found(&self) -> &InputsSeen {
         match &self.inputs {
             Ok(inputs) => inputs,
@@ -115,23 +114,23 @@ impl Seen {
     }
 }
 
-/// A `ServiceAccount` that a spec names.
+/// A ServiceAccount that a spec names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountSeen {
-    /// There is none.
+    /// Does not exist.
     Absent,
-    /// Nobody has said that resources may have it.
+    /// Exists without annotation `alustan.io/allow-runs: "true"`.
     Closed,
-    /// Its owner lets resources have it.
+    /// Has annotation `alustan.io/allow-runs: "true"`.
     Open,
 }
 
-/// A runner Job that was made, perhaps long ago.
+/// An existing runner Job, of the current or an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnJob {
-    /// Its name.
+    /// Name of the Job.
     pub name: String,
-    /// Its uid.
+    /// Uid of the Job.
     pub uid: String,
     /// Whether it has condition `Complete` or `Failed`, or its engine container has terminated.
     pub finished: bool,
@@ -139,33 +138,33 @@ pub struct OwnJob {
     pub lingers: bool,
 }
 
-/// A Secret that is lent to a build in another namespace.
+/// A build Secret: credentials copied to the namespace of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LentSeen {
-    /// That namespace.
+    /// Namespace of the build.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret.
     pub name: String,
-    /// Its uid.
+    /// Uid of the Secret.
     pub uid: String,
-    /// Whether the build has ended or is gone.
+    /// Whether the build has ended or its Job is gone.
     pub over: bool,
 }
 
-/// The claim of the cache volume.
+/// Phase of the `PersistentVolumeClaim` of the cache volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSeen {
-    /// There is none.
+    /// Does not exist.
     Absent,
-    /// It has no volume yet.
+    /// Has no volume yet.
     Pending,
-    /// It has its volume.
+    /// Is bound to its volume.
     Bound,
-    /// Its volume is gone.
+    /// Lost its volume.
     Lost,
 }
 
-/// State that no run of a resource wrote. Observed of a deleted resource that has not applied anything.
+/// State that no run of a resource wrote. Observed for a deleted resource that has not applied anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForeignState {
     /// Whether the Secrets of the managed state hold a version: adopted, or pushed by a user.
@@ -174,162 +173,161 @@ pub struct ForeignState {
     pub claim: bool,
 }
 
-/// Neither record nor pin exist, or they cannot be read and the resource is given up.
+/// Record and pin do not exist, or are unreadable and the deletion leaves everything in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NothingLeft {
-    /// Whether they went with their namespace, in which nothing can be made any more.
+    /// Whether the namespace is terminating: nothing can be created in it.
     pub namespace_terminating: bool,
-    /// Whether record or pin exist and cannot be read.
+    /// Whether record or pin exist but are unreadable.
     pub unreadable: bool,
 }
 
-/// The run record of an earlier resource of the same name, as after a restore from a backup.
+/// Run record of an earlier resource of the same name, for example after a restore from a backup.
 #[derive(Clone, Debug)]
 pub struct LeftBehind {
-    /// The uid of that resource.
+    /// Uid of that resource.
     pub uid: String,
     /// `resourceVersion` of the Secret with the record.
     pub version: String,
     /// The record; `None` if this version cannot read the record or its history.
     pub record: Option<RunRecord>,
-    /// The history of that resource.
+    /// History of that resource.
     pub history: History,
-    /// The progress of its last run.
+    /// Progress of its last run, unvalidated.
     pub told: Told,
     /// The value of [`labels::RESTORE_TO`](alustan_api::labels::RESTORE_TO).
     pub restore_to: Option<String>,
-    /// The name, for messages, of the resource with that uid, if it still exists.
+    /// Name, for messages, of the resource with that uid, if it still exists.
     pub owner: Option<String>,
-    /// Pods of its runs that have not ended.
+    /// Pods of its runs that have not terminated.
     pub pods: Vec<String>,
 }
 
-/// The run record with its version.
+/// The run record and the report, with their resource versions.
 #[derive(Clone)]
 pub struct RecordSeen {
-    /// `resourceVersion` for compare-and-swap.
+    /// `resourceVersion` of the record, for compare-and-swap.
     pub version: String,
-    /// The same of the report; `None` where there is none yet.
+    /// `resourceVersion` of the report; `None` without a report Secret.
     pub report_version: Option<String>,
-    /// The resource's own key.
+    /// HMAC key of the resource.
     pub key: Vec<u8>,
-    /// The record, with what the run says of itself ([`crate::model::progress::believed`]).
+    /// The record, merged with the validated progress of the run ([`crate::model::progress::believed`]).
     pub record: RunRecord,
-    /// The inputs of the current run, until it is recorded.
+    /// Inputs of the current run, until it is recorded.
     pub inputs: Option<RunInputs>,
-    /// The report of the current run as the run wrote it, until it is recorded.
+    /// Report of the current run, unvalidated, until it is recorded.
     pub report: Option<RunReport>,
-    /// The outputs that came with it.
+    /// Outputs in that report.
     pub outputs: Option<Outputs>,
     /// Whether the report holds a state that a run could not save.
     pub unsaved: bool,
-    /// The controller's memory.
+    /// History of earlier runs.
     pub history: History,
 }
 
-/// Something that the spec names is not there.
+/// An object or key that the spec names does not exist.
 #[derive(Clone)]
 pub struct Incomplete {
-    /// The first thing that is missing.
+    /// The first missing input.
     pub failure: Failure,
-    /// What is there.
+    /// The inputs that exist.
     pub found: InputsSeen,
 }
 
-/// Values of what the spec names.
+/// Values of the Secrets and ConfigMaps that the spec names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct InputsSeen {
     /// Texts of the scripts.
     pub scripts: ScriptTexts,
     /// Data of `spec.backend.secretRef`.
     pub backend: BTreeMap<String, String>,
-    /// Data of `spec.runner.envFromSecrets`, by Secret; only their digest is used.
+    /// Data of `spec.runner.envFromSecrets`, by Secret; used for the config hash only.
     pub runner: BTreeMap<String, BTreeMap<String, String>>,
-    /// Those of them that are gone: of a deleted resource, their values are the pin's.
+    /// Secrets among them that are gone: a deleted resource uses the values in its pin.
     pub gone: BTreeSet<String>,
-    /// The key of the registry's Secret that holds the docker configuration.
+    /// Key of the docker configuration in the Secret of the registry.
     pub registry_key: Option<String>,
-    /// The docker configuration: only its digest is used, unless it is lent to a build elsewhere.
+    /// The docker configuration. Only its digest is used, except in a build Secret.
     pub docker_config: Option<String>,
-    /// The docker configuration, where the registry's Secret cannot be a pull secret itself.
+    /// The docker configuration, if the Secret of the registry cannot be a pull secret itself.
     pub pull_config: Option<String>,
-    /// What the repository asks for, by the name of the file that the build reads: lent to builds
-    /// elsewhere, and else not used.
+    /// Credentials of the repository by file name; set only for builds in another namespace.
     pub git: BTreeMap<String, Vec<u8>>,
 }
 
-/// The commit and what the module needs at it.
+/// A commit, and the context of the module at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSeen {
-    /// The commit's id.
+    /// Commit id.
     pub revision: String,
-    /// The context's digest.
+    /// Digest of the context.
     pub context: String,
-    /// The digest that the context has as an artifact in a registry.
+    /// Digest of the context as an OCI artifact.
     pub artifact: String,
     /// Path of the module in the context; empty for its root.
     pub path: String,
-    /// The type of the module's own `backend` block.
+    /// Type of the `backend` block of the module.
     pub backend: Option<String>,
     /// Committer date of the revision.
     pub committed_at: Timestamp,
 }
 
-/// The build of an image.
+/// The build Job of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildSeen {
-    /// The Job's name.
+    /// Name of the Job.
     pub job: String,
-    /// The Job's uid.
+    /// Uid of the Job.
     pub uid: String,
-    /// When the Job was made.
+    /// Creation time of the Job.
     pub created_at: Timestamp,
-    /// Whether there is a pod of it.
+    /// Whether the Job has a pod.
     pub has_pod: bool,
-    /// When its pod was bound to a node.
+    /// Time at which its pod was bound to a node.
     pub scheduled_at: Option<Timestamp>,
-    /// Whether a Secret is lent to it.
+    /// Whether the Job uses a build Secret.
     pub lent: bool,
-    /// How far it is.
+    /// Progress of the build.
     pub state: BuildState,
 }
 
-/// How far a build is.
+/// Progress of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BuildState {
-    /// Going on; what it waits for, if it is stuck.
+    /// Active, with the reason if its pod cannot start.
     Active(Option<Waiting>),
-    /// The builder ended with exit code 0 at this moment.
+    /// The builder exited with code 0 at this time.
     Done(Timestamp),
-    /// It failed at this moment.
+    /// The build failed at this time.
     Failed(Failure, Timestamp),
 }
 
-/// A runner Job.
+/// The Job of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSeen {
-    /// Its uid.
+    /// Uid of the Job.
     pub uid: String,
     /// Whether it has condition `Complete` or `Failed`, or its engine container has terminated.
     pub finished: bool,
-    /// Whether there is a pod of it.
+    /// Whether the Job has a pod.
     pub has_pod: bool,
-    /// When its pod was bound to a node.
+    /// Time at which its pod was bound to a node.
     pub scheduled_at: Option<Timestamp>,
-    /// Whether the engine container of a pod of it may still run.
+    /// Whether the engine container of one of its pods may still run.
     pub pods_alive: bool,
-    /// What its pod waits for, if it is stuck.
+    /// Why its pod cannot start.
     pub waiting: Option<Waiting>,
-    /// How its pod ended, where it says so: `OOMKilled`, `Evicted: …`.
+    /// How its pod terminated, if known: `OOMKilled`, `Evicted: …`.
     pub ended: Option<String>,
 }
 
-/// What keeps a pod from starting.
+/// Why a pod does not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// In one word, mostly Kubernetes' own: [`IMAGE_PULL`], `Unschedulable`, …
+    /// Reason, mostly of Kubernetes: [`IMAGE_PULL`], `Unschedulable`, …
     pub reason: String,
-    /// For people.
+    /// Message.
     pub message: String,
 }
 
@@ -339,34 +337,34 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// The reason of a pod that was scheduled and does not start, as where its volume cannot be attached.
+/// Reason of a scheduled pod that does not start, for example because its volume cannot be attached.
 pub const NOT_STARTED: &str = "PodNotStarted";
 
-/// The reason of a pod whose image cannot be pulled.
+/// Reason of a pod whose image cannot be pulled.
 pub const IMAGE_PULL: &str = "ImagePullBackOff";
-/// The reason of a pod for which there is no node.
+/// Reason of a pod that fits no node.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 
-/// The reason of an image that is not in the registry, although it was built.
+/// Reason of an image that was built and is no longer in the registry.
 pub const IMAGE_MISSING: &str = "ImageMissing";
 
-/// Whose the objects with the outputs are, under the names that they should have.
+/// Owners of the output objects under their configured names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputsSeen {
-    /// The Secret.
+    /// Owner of the Secret.
     pub secret: Whose,
-    /// The `ConfigMap`; absent where none is wanted.
+    /// Owner of the ConfigMap; [`Whose::Absent`] if none is configured.
     pub config_map: Whose,
 }
 
-/// Whose an object is.
+/// Owner of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// There is none.
+    /// The object does not exist.
     Absent,
-    /// It carries our labels for this resource.
+    /// The object has the labels of this resource.
     Ours,
-    /// Somebody else made it.
+    /// The object exists without the labels of this resource.
     Foreign,
 }
 

@@ -1,4 +1,4 @@
-//! What keeps a pod that may change real objects from being evicted (rule 8).
+//! `PodDisruptionBudget` of the pods that change real objects (rule 8).
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use kube::ResourceExt;
 
 use super::meta;
 
-/// A drain waits for runs of `tf` that apply or destroy. Pods of a Job need a count of pods that
-/// must stay: <https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors>.
+/// Returns the budget that makes a node drain wait for apply and destroy runs of `tf`. Pods of a Job allow only an integer
+/// `minAvailable`: <https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors>.
 pub fn budget(tf: &Terraform) -> PodDisruptionBudget {
     let pods = [
         (labels::UID, tf.uid().unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! The Job that builds a runner image (rule 2, and the builder's contract: `docs/builder.md`).
+//! The Job that builds a runner image (rule 2; contract of the builder: `docs/builder.md`).
 
 use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
@@ -18,41 +18,40 @@ use super::{cache_pvc, meta_of_build, pod};
 use crate::model::image::{DOCKER_HUB, ImagePlan, canonical, repository};
 use crate::settings::Settings;
 
-/// How long a finished build stays for `kubectl logs`, in seconds. The registry has its result.
+/// Lifetime of a finished build Job, in seconds. It serves `kubectl logs`; the result is in the registry.
 const KEEP: i32 = 3_600;
-/// How long a build may take, in seconds.
+/// Deadline of a build, in seconds.
 const DEADLINE: i64 = 3_600;
-/// Where kaniko's image expects its docker configuration.
+/// Directory in which the kaniko image expects its docker configuration.
 const DOCKER_CONFIG: &str = "/kaniko/.docker";
 
-/// The container that pushes the image.
+/// Name of the container that pushes the image.
 pub const BUILD_CONTAINER: &str = "build";
 
-/// What a build needs besides the resource.
+/// Inputs of a build Job besides the resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Build<'a> {
-    /// What is built.
+    /// The image to build.
     pub image: &'a ImagePlan,
-    /// The context artifact, by digest.
+    /// Reference of the context artifact, by digest.
     pub artifact: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
-    /// Committer date of the revision: the image's creation time where that is chosen here.
+    /// Committer date of the revision; creation time of images built by `Append`.
     pub created: Timestamp,
-    /// The Secret with the docker configuration, and the key in it.
+    /// Name and key of the Secret with the docker configuration.
     pub docker: Option<(&'a str, &'a str)>,
-    /// The Secret that pulls the base image.
+    /// Name of the pull secret of the base image.
     pub pull_secret: Option<&'a str>,
-    /// The Secret that is lent to a build in another namespace, in place of those that the resource names.
+    /// Name of the build Secret, which replaces the Secrets of the resource in another namespace.
     pub lent: Option<&'a str>,
-    /// The uid of the resource's namespace.
+    /// Uid of the namespace of the resource.
     pub namespace_uid: &'a str,
-    /// Whether it has the cache volume of the resource.
+    /// Whether the pod mounts the cache volume.
     pub cache: bool,
 }
 
-/// The Job that builds `build`. Its name follows from the image's tag: resources with one
-/// content build once.
+/// Returns the Job of `build`. Its name is derived from the image tag, so resources with the same content share one build (rule 1).
 pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
     let name = names::build_job(&build.image.tag);
     let mut metadata = meta_of_build(tf, name, Component::Build, settings);
@@ -80,7 +79,7 @@ pub fn job(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Job {
     }
 }
 
-/// Azure hands out identities to pods that say so.
+/// Labels of the build pod. Azure workload identity requires a label on the pod.
 fn pod_labels(tf: &Terraform, job: &ObjectMeta) -> BTreeMap<String, String> {
     let mut labels = job.labels.clone().unwrap_or_default();
     labels.extend(pod::without_sidecars());
@@ -104,7 +103,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
         before: build.image.before.as_deref(),
         lent: build.lent,
     };
-    // Elsewhere there is no volume of the resource, and it names no ServiceAccount.
+    // In another namespace the pod has no volume and no ServiceAccount of the resource.
     let own = !settings.lends(tf);
     let account = tf.spec.container_registry.service_account_name.as_ref();
     let mut volumes = vec![
@@ -151,7 +150,7 @@ fn pod_spec(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
-/// Prepares the context, appends it to the base image and pushes the result. Needs no root.
+/// Container that prepares the context, appends it to the base image and pushes the result. Runs without root.
 fn append(
     tf: &Terraform,
     build: &Build<'_>,
@@ -174,8 +173,8 @@ fn append(
     }
 }
 
-/// Builds and pushes. It must be root inside its container and write to its root filesystem; it
-/// has no token and no mount but the context and its credentials.
+/// Container of the builder. It runs as root and writes to its root filesystem. It has no token, and mounts only the context and its
+/// docker configuration.
 fn builder(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Container {
     let own = tf.spec.container_registry.builder.as_ref();
     let image = own.and_then(|builder| builder.image.clone());
@@ -217,7 +216,7 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
         "--push-retry=3".to_owned(),
         "--image-download-retry=3".to_owned(),
         "--image-fs-extract-retry=1".to_owned(),
-        // The tag is made of the content: whoever was faster pushed the same.
+        // The tag is derived from the content: a concurrent build pushed the same image.
         "--push-ignore-immutable-tag-errors".to_owned(),
     ];
     arguments.extend(cache(tf, &repository));
@@ -245,7 +244,7 @@ fn arguments(tf: &Terraform, build: &Build<'_>, settings: &Settings) -> Vec<Stri
     arguments
 }
 
-/// Layers are found again by content: a commit to the module pushes only the module.
+/// Arguments for the layer cache. Layers are looked up by content: a commit to the module pushes only the layer of the module.
 fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     let own = tf.spec.container_registry.builder.as_ref();
     if own.is_some_and(|builder| !builder.cache) {
@@ -261,7 +260,7 @@ fn cache(tf: &Terraform, repository: &str) -> Vec<String> {
     kept.chain(lifetime).collect()
 }
 
-/// The registries that the operator's certificates are for, under the names that builders ask by.
+/// Registries that the CA bundle of the operator applies to, by the host names that builders use.
 fn trusted(repository: &str, base: &str) -> impl Iterator<Item = String> {
     let base = canonical(base);
     let mut hosts: Vec<String> = [repository, base.as_str()]
@@ -275,7 +274,7 @@ fn trusted(repository: &str, base: &str) -> impl Iterator<Item = String> {
     hosts.into_iter()
 }
 
-/// What kaniko calls the helper of `provider`, which is built into it.
+/// Name of the credential helper of `provider` in kaniko.
 fn helper(provider: RegistryProvider) -> Option<&'static str> {
     match provider {
         RegistryProvider::Generic => None,

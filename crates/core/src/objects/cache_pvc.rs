@@ -1,4 +1,4 @@
-//! The cache volume: plans, providers and engine data between runs.
+//! `PersistentVolumeClaim` of the cache volume: plans, provider cache and engine data.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{meta, pod};
 
 const VOLUME: &str = "cache";
 
-/// The claim of the cache volume, if the resource wants one.
+/// Returns the claim of the cache volume; `None` if `spec.cache` is disabled.
 pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
     let cache = &tf.spec.cache;
     cache.enabled.then(|| PersistentVolumeClaim {
@@ -36,7 +36,7 @@ pub fn claim(tf: &Terraform) -> Option<PersistentVolumeClaim> {
     })
 }
 
-/// The cache as a pod's volume: scratch space where there is none, or the pod does not wait for it.
+/// Returns the cache volume of a pod; an `emptyDir` unless `kept`.
 pub(crate) fn volume(tf: &Terraform, kept: bool) -> Volume {
     if !kept {
         return pod::scratch(VOLUME);

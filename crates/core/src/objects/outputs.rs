@@ -1,4 +1,4 @@
-//! The module's outputs as objects, and back.
+//! Objects with the outputs of a module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use super::{meta, secrets};
 use crate::digest;
 
-/// What is handed on.
+/// Outputs selected by `spec.outputs`.
 #[derive(Default)]
 pub struct Chosen {
-    /// Outputs by their keys.
+    /// Outputs by key of the object.
     pub outputs: Outputs,
     /// Annotations with values of outputs.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The name of the outputs Secret of `tf`.
+/// Returns the name of the outputs Secret of `tf`.
 pub fn name(tf: &Terraform) -> String {
     tf.spec
         .outputs
@@ -31,7 +31,7 @@ pub fn name(tf: &Terraform) -> String {
         .unwrap_or_else(|| names::outputs(&tf.name_any()))
 }
 
-/// Where the outputs of `tf` are to go.
+/// Returns the configured destination of the outputs of `tf`.
 pub fn wanted(tf: &Terraform) -> PublishedOutputs {
     let spec = tf.spec.outputs.clone().unwrap_or_default();
     PublishedOutputs {
@@ -41,8 +41,8 @@ pub fn wanted(tf: &Terraform) -> PublishedOutputs {
     }
 }
 
-/// The outputs Secret of `tf`. Annotations say which keys are JSON, and which are sensitive, so that
-/// other resources read them as they were.
+/// Builds the outputs Secret of `tf`. Annotations list the keys with JSON values and the sensitive keys, so that [`read`] restores type
+/// and sensitivity.
 pub fn secret(tf: &Terraform, chosen: &Chosen) -> Secret {
     let outputs = &chosen.outputs;
     let data = outputs
@@ -63,7 +63,7 @@ pub fn secret(tf: &Terraform, chosen: &Chosen) -> Secret {
     Secret { metadata, ..secret }
 }
 
-/// The `ConfigMap` with those that are not sensitive.
+/// Builds the ConfigMap with the outputs that are not sensitive.
 pub fn config_map(tf: &Terraform, name: String, chosen: &Chosen) -> ConfigMap {
     let told = chosen.outputs.iter().filter(|(_, it)| !it.sensitive);
     let told = told.map(|(key, output)| (key.clone(), text(&output.value)));
@@ -74,7 +74,7 @@ pub fn config_map(tf: &Terraform, name: String, chosen: &Chosen) -> ConfigMap {
     }
 }
 
-/// With labels and annotations as `spec.outputs` wants them, besides ours.
+/// Metadata with the labels and annotations of `spec.outputs`. The labels of the operator have precedence.
 fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
     let ours = meta(tf, name, Component::Outputs);
     let spec = tf.spec.outputs.as_ref();
@@ -87,7 +87,7 @@ fn metadata(tf: &Terraform, name: String, chosen: &Chosen) -> ObjectMeta {
     }
 }
 
-/// Strings as they are, everything else as JSON.
+/// Formats a string as it is, any other value as JSON.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -101,7 +101,7 @@ fn keys(outputs: &Outputs, which: impl Fn(&Output) -> bool) -> String {
     keys.join(",")
 }
 
-/// The outputs in a Secret that [`secret`] made.
+/// Parses the outputs in a Secret built by [`secret`].
 pub fn read(secret: &Secret) -> Outputs {
     let listed = |annotation: &str| -> BTreeSet<&str> {
         let list = secret.annotations().get(annotation);

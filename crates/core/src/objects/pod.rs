@@ -1,4 +1,4 @@
-//! Parts that pods of the operator share: PodSecurity *restricted* unless said otherwise.
+//! Parts shared by pods of the operator. They comply with PodSecurity *restricted* unless stated otherwise.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// The label of pods that Azure hands out identities to:
+/// Pod label that enables Azure workload identity:
 /// <https://azure.github.io/azure-workload-identity/docs/topics/service-account-labels-and-annotations.html>.
 pub(crate) const AZURE_IDENTITY: (&str, &str) = ("azure.workload.identity/use", "true");
 
@@ -25,19 +25,19 @@ const WITHOUT_SIDECARS: [(&str, &str); 7] = [
     ("vault.hashicorp.com/agent-inject", "false"),
 ];
 
-/// [`WITHOUT_SIDECARS`]. Injectors read either labels or annotations: pods have them as both.
+/// Returns [`WITHOUT_SIDECARS`]. Some injectors read labels, others annotations: pods have both.
 pub(crate) fn without_sidecars() -> impl Iterator<Item = (String, String)> {
     let pairs = WITHOUT_SIDECARS.into_iter();
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
-/// The node selector of pods whose image is for `architecture`.
+/// Returns the node selector for an image of `architecture`.
 pub(crate) fn nodes_of(architecture: Architecture) -> BTreeMap<String, String> {
     let label = "kubernetes.io/arch".to_owned();
     BTreeMap::from([(label, architecture.to_string())])
 }
 
-/// A container of a restricted pod: no escalation, no capabilities, read-only root.
+/// Security context of a container: no privilege escalation, no capabilities, read-only root filesystem.
 pub(crate) fn restricted() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -53,7 +53,7 @@ pub(crate) fn restricted() -> SecurityContext {
     }
 }
 
-/// The pod's side of it. Volumes belong to the runner's group.
+/// Security context of a pod. Volumes belong to the group of the runner.
 pub(crate) fn pod_security() -> PodSecurityContext {
     PodSecurityContext {
         fs_group: Some(paths::USER),
@@ -66,7 +66,6 @@ pub(crate) fn pod_security() -> PodSecurityContext {
     }
 }
 
-/// An environment variable.
 pub(crate) fn env(name: &str, value: impl Into<String>) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
@@ -75,7 +74,7 @@ pub(crate) fn env(name: &str, value: impl Into<String>) -> EnvVar {
     }
 }
 
-/// An environment variable from a field of the pod.
+/// Environment variable from a field of the pod (downward API).
 pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
@@ -90,7 +89,7 @@ pub(crate) fn field(name: &str, path: &str) -> EnvVar {
     }
 }
 
-/// A folder that lives as long as the pod.
+/// Returns an `emptyDir` volume.
 pub(crate) fn scratch(name: &str) -> Volume {
     Volume {
         name: name.to_owned(),
@@ -99,7 +98,6 @@ pub(crate) fn scratch(name: &str) -> Volume {
     }
 }
 
-/// A volume's place in a container.
 pub(crate) fn mount(volume: &str, path: &str) -> VolumeMount {
     VolumeMount {
         name: volume.to_owned(),
@@ -108,7 +106,7 @@ pub(crate) fn mount(volume: &str, path: &str) -> VolumeMount {
     }
 }
 
-/// Requests and a memory limit.
+/// CPU request, memory request and memory limit.
 pub(crate) fn resources(cpu: &str, memory: &str, limit: &str) -> ResourceRequirements {
     let quantities = |pairs: &[(&str, &str)]| {
         pairs

@@ -1,5 +1,4 @@
-//! The init container that unpacks a context and installs its providers: of a build, and of a run
-//! whose image is gone.
+//! Init containers that unpack a context and install its providers: in builds, and in runs without an image.
 
 use alustan_api::paths;
 use k8s_openapi::api::core::v1::{
@@ -13,42 +12,42 @@ use super::pod;
 use crate::model::image::canonical;
 use crate::settings::Settings;
 
-/// The volume with what is prepared.
+/// Volume with the prepared context.
 pub(crate) const VOLUME: &str = "build";
-/// The volume with the registry's docker configuration.
+/// Volume with the docker configuration of the registry.
 pub(crate) const DOCKER: &str = "docker";
 const INJECT: &str = "inject";
 const GIT: &str = "git";
 
-/// What is prepared, and in what.
+/// Inputs of the preparation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prepare<'a> {
-    /// The base image, by digest.
+    /// Base image, by digest.
     pub(crate) base: &'a str,
-    /// The context artifact, by digest.
+    /// Context artifact, by digest.
     pub(crate) artifact: &'a str,
     /// Path of the module in the context.
     pub(crate) path: &'a str,
-    /// The Dockerfile for a builder; empty for none.
+    /// Text of the Dockerfile for the builder; empty without a builder.
     pub(crate) dockerfile: &'a str,
-    /// The backend to initialise the module for; empty for none.
+    /// Type of the backend to initialise the module for; empty for none.
     pub(crate) backend: &'a str,
     /// Whether the base image may lack the runner.
     pub(crate) inject: bool,
-    /// Whether there is a volume with a docker configuration.
+    /// Whether the pod has a volume with a docker configuration.
     pub(crate) docker: bool,
-    /// The path of the Dockerfile in the context that stands before `dockerfile`.
+    /// Path in the context of the user Dockerfile that precedes `dockerfile`.
     pub(crate) before: Option<&'a str>,
-    /// The Secret that is lent in place of those that the resource names.
+    /// Name of the build Secret, which replaces the Secrets of the resource.
     pub(crate) lent: Option<&'a str>,
 }
 
-/// The program that signs in at the registry of a cloud. It comes from the operator's image.
+/// Name of the credential helper for the registry of a cloud. It is in the image of the operator.
 fn helper(tf: &Terraform) -> Option<&'static str> {
     tf.spec.container_registry.provider.helper()
 }
 
-/// The init containers, in order.
+/// Returns the init containers, in order.
 pub(crate) fn containers(
     tf: &Terraform,
     prepare: &Prepare<'_>,
@@ -59,23 +58,23 @@ pub(crate) fn containers(
     injected.into_iter().chain([prepared]).collect()
 }
 
-/// The volumes that they need, besides the cache and `/tmp`.
+/// Returns the volumes of these containers except the cache and `/tmp`.
 pub(crate) fn volumes(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<Volume> {
     let injected = (!injected(tf, prepare).is_empty()).then(|| pod::scratch(INJECT));
     let volumes = [pod::scratch(VOLUME)].into_iter().chain(injected);
     volumes.chain(git_credentials(tf, prepare.lent)).collect()
 }
 
-/// The files that the repository's Secrets come to: for a clone by https, and for one by ssh.
+/// Files with the credentials of a repository for HTTPS.
 pub const HTTPS_FILES: [&str; 3] = ["username", "password", "ca.crt"];
-/// The private key for a clone by ssh, and the keys of hosts beside it.
+/// Files with the credentials of a repository for SSH: private key and host keys.
 pub const SSH_FILES: [&str; 2] = ["ssh-key", "known_hosts"];
 
-/// A file of what is lent to a build elsewhere: it is there once everything else is.
+/// Completeness marker of a build Secret. It has the marker only with all its other entries.
 pub const LENT_FILE: &str = "lent";
 
-/// What the repository asks for, so that private modules can be fetched like it. The builder does
-/// not see it. A Secret that is gone stops nobody who needs nothing of it; what is to be lent is waited for.
+/// Volume with the credentials of the repository, for private modules. The builder does not mount it. Secrets of the resource are
+/// optional: a deleted one blocks only builds that need it. The marker of a build Secret is required: the pod waits for it.
 fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     let repo = &tf.spec.git_repo;
     let secret = |name: &str, keys: &[(&str, &str)], optional: bool| VolumeProjection {
@@ -118,14 +117,14 @@ fn git_credentials(tf: &Terraform, lent: Option<&str>) -> Option<Volume> {
     })
 }
 
-/// What the operator's image has and the base image may lack.
+/// Paths of the programs that the base image may lack. They are in the image of the operator.
 fn injected(tf: &Terraform, prepare: &Prepare<'_>) -> Vec<String> {
     let runner = prepare.inject.then(|| paths::RUNNER.to_owned());
     let helper = helper(tf).map(|helper| format!("{}/{helper}", paths::PROGRAMS));
     runner.into_iter().chain(helper).collect()
 }
 
-/// The docker configuration at `key` of the Secret `name`, under the name that clients look for.
+/// Returns a volume with the docker configuration at `key` of Secret `name`, as `config.json`.
 pub(crate) fn docker_config(name: &str, key: &str) -> Volume {
     Volume {
         name: DOCKER.to_owned(),
@@ -142,7 +141,7 @@ pub(crate) fn docker_config(name: &str, key: &str) -> Volume {
     }
 }
 
-/// The place of the docker configuration in a container.
+/// Returns the read-only mount of the docker configuration.
 pub(crate) fn docker_mount(path: &str) -> VolumeMount {
     VolumeMount {
         read_only: Some(true),
@@ -150,7 +149,7 @@ pub(crate) fn docker_mount(path: &str) -> VolumeMount {
     }
 }
 
-/// The runner where the base image may have none.
+/// Returns the path of the runner. `inject`: the base image may lack it.
 pub(crate) fn runner(inject: bool) -> String {
     if inject {
         format!("{}/alustan-runner", paths::INJECT)
@@ -159,12 +158,12 @@ pub(crate) fn runner(inject: bool) -> String {
     }
 }
 
-/// The place of the injected runner in a container.
+/// Returns the mount of the injected programs.
 pub(crate) fn inject_mount() -> VolumeMount {
     pod::mount(INJECT, paths::INJECT)
 }
 
-/// Copies the programs that the base image may lack from the operator's image; `None` if it has all.
+/// Init container that copies programs from the image of the operator; `None` if the base image has all of them.
 pub(crate) fn inject(
     tf: &Terraform,
     prepare: &Prepare<'_>,
@@ -188,7 +187,7 @@ pub(crate) fn inject(
     })
 }
 
-/// Unpacks the context and installs providers and modules, in the engine's own image.
+/// Init container that unpacks the context and installs providers and modules. Uses the base image.
 pub(crate) fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settings) -> Container {
     let mut mounts = vec![
         pod::mount("cache", paths::CACHE),
@@ -248,7 +247,7 @@ pub(crate) fn container(tf: &Terraform, prepare: &Prepare<'_>, settings: &Settin
     }
 }
 
-/// Registries spoken to in plain http: the operator's, and the resource's own where it says so.
+/// Hosts of registries that use plain HTTP: those of the operator, and that of the resource with `insecure: true`.
 pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
     let registry = &tf.spec.container_registry;
     let own = registry
@@ -261,12 +260,12 @@ pub(crate) fn insecure(tf: &Terraform, settings: &Settings) -> Vec<String> {
     hosts
 }
 
-/// The host part of an image name with its registry.
+/// Returns the host of a canonical image name.
 pub(crate) fn host(image: &str) -> &str {
     image.split_once('/').map_or(image, |(host, _)| host)
 }
 
-/// Proxies and certificates.
+/// Environment variables for proxies and the CA bundle.
 pub(crate) fn environment(settings: &Settings) -> Vec<EnvVar> {
     let proxies = settings
         .environment

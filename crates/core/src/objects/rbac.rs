@@ -1,4 +1,4 @@
-//! What a runner may do (rule 12): read its record, write its report and state, by name, and nothing else.
+//! Permissions of a runner (rule 12): read its run record; read and patch its report, state and plan Secrets, by name.
 
 use alustan_api::labels::Component;
 use alustan_api::run::RunInputs;
@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::meta;
 
-/// The runner's account. Its token is mounted only where the pod asks for it.
+/// Returns the ServiceAccount of the runner. Its token is mounted only in pods that request it.
 pub fn account(tf: &Terraform) -> ServiceAccount {
     ServiceAccount {
         metadata: meta(tf, names::runner(&tf.name_any()), Component::Run),
@@ -18,7 +18,7 @@ pub fn account(tf: &Terraform) -> ServiceAccount {
     }
 }
 
-/// What a run with `inputs` may do.
+/// Returns the Role of a run with `inputs`.
 pub fn role(tf: &Terraform, inputs: &RunInputs) -> Role {
     let name = tf.name_any();
     let mut secrets = vec![names::report(&name)];
@@ -47,7 +47,7 @@ fn rule(secrets: Vec<String>, verbs: &[&str]) -> PolicyRule {
     }
 }
 
-/// The binding of that to the account that a run with `inputs` has.
+/// Binds that Role to the ServiceAccount of a run with `inputs`.
 pub fn binding(tf: &Terraform, inputs: &RunInputs) -> RoleBinding {
     let name = names::runner(&tf.name_any());
     let account = inputs.service_account.clone();

@@ -18,40 +18,40 @@ use super::prepare::{self, Prepare};
 use super::{cache_pvc, meta, pod};
 use crate::settings::Settings;
 
-/// How much memory a runner may take.
+/// Memory limit of a runner.
 pub(crate) const MEMORY: &str = "2Gi";
-/// How long a runner gets to end an apply in good order, in seconds (rule 8).
+/// Termination grace period of apply and destroy, in seconds (rule 8).
 const GRACE_CHANGING: i64 = 600;
-/// The same where nothing is changed.
+/// Termination grace period of runs that change nothing, in seconds.
 const GRACE_READING: i64 = 30;
-/// How long a token is good, in seconds.
+/// Lifetime of a projected token, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// What the Job of a run is made from.
+/// Inputs of the Job of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
-    /// The run's number.
+    /// Run number.
     pub number: i64,
     /// The run.
     pub run: &'a RunSpec,
-    /// Digest of its inputs.
+    /// Digest of the inputs of the run.
     pub inputs: &'a str,
-    /// HMAC-SHA256 of the run and its inputs with the key of the resource. The Job cannot be changed, so the runner notices changes of the
-    /// run record.
+    /// HMAC-SHA256 of the run and its inputs with the key of the resource. A Job is immutable, so the runner detects changes of the run
+    /// record.
     pub decision: &'a str,
     /// Path of the module in the context.
     pub path: &'a str,
-    /// The Secrets that pull its image.
+    /// Names of the pull secrets of the image.
     pub pull_secrets: &'a [String],
-    /// The Secret with the docker configuration, and the key in it.
+    /// Name and key of the Secret with the docker configuration.
     pub docker: Option<(&'a str, &'a str)>,
-    /// Whether it has the cache volume.
+    /// Whether the pod mounts the cache volume.
     pub cache: bool,
-    /// Its account, where that is not the resource's own.
+    /// ServiceAccount of the pod; `None` for the one of the operator for this resource.
     pub account: Option<&'a str>,
 }
 
-/// The Job of a run. It runs one pod once: what is to be tried again is tried by us.
+/// Builds the Job of a run. It has one pod and no retries: the operator retries with a new run.
 pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
     let run = parts.run;
     let mut metadata = meta(tf, run.job.clone(), Component::Run);
@@ -74,13 +74,13 @@ pub fn job(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> Job {
     }
 }
 
-/// The container of a run in which the engine works. The run is over when it has terminated.
+/// Name of the container that executes the engine. The run ends when it terminates.
 pub const ENGINE_CONTAINER: &str = "terraform";
 
 /// Annotation with the container whose log `kubectl logs` prints.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// Autoscalers and drains leave pods alone that may change real objects (rule 8).
+/// Metadata of the pod. Annotations keep autoscalers from evicting pods that change real objects (rule 8).
 fn pod_metadata(job: &ObjectMeta, parts: &Parts<'_>) -> ObjectMeta {
     let run = parts.run;
     let keep = [
@@ -147,10 +147,10 @@ fn pod_spec(tf: &Terraform, parts: &Parts<'_>, settings: &Settings) -> PodSpec {
     }
 }
 
-/// The name of the volume with tokens.
+/// Name of the volume with tokens.
 const TOKENS: &str = "tokens";
 
-/// The tokens of `spec.runner.tokens`. Kubelet replaces each before it expires.
+/// Volume with the tokens of `spec.runner.tokens`. The kubelet rotates them before they expire.
 fn tokens(tf: &Terraform) -> Option<Volume> {
     let wanted = tf.spec.runner.iter().flat_map(|runner| &runner.tokens);
     let sources: Vec<_> = wanted
@@ -173,8 +173,8 @@ fn tokens(tf: &Terraform) -> Option<Volume> {
     })
 }
 
-/// How the context gets into the pod of a run whose own image is gone. The base image may be older
-/// than this operator, so the runner comes with it.
+/// Returns the preparation of a run that executes in the base image. The runner is injected, because the base image may be older than the
+/// operator.
 fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
     let artifact = parts.run.artifact.as_deref();
     artifact
@@ -192,7 +192,7 @@ fn prepare<'a>(parts: &Parts<'a>) -> Option<Prepare<'a>> {
         })
 }
 
-/// Where the image would have the module and its providers.
+/// Mounts of the unpacked module and providers, at their paths in a runner image.
 fn unpacked() -> [VolumeMount; 2] {
     let mount = |folder: &str, path| VolumeMount {
         read_only: Some(true),
@@ -254,7 +254,7 @@ fn container(
                 .map(|secret| EnvFromSource {
                     secret_ref: Some(SecretEnvSource {
                         name: secret.name.clone(),
-                        // What is gone comes from the pin.
+                        // The pin has the values of Secrets that are gone.
                         optional: Some(run.destroys),
                     }),
                     ..EnvFromSource::default()

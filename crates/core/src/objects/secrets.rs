@@ -1,4 +1,4 @@
-//! Secrets of a resource.
+//! Builders of the Secrets of a resource.
 
 use std::collections::BTreeMap;
 
@@ -16,29 +16,28 @@ use super::{meta, meta_of_build};
 use crate::observed::InputsSeen;
 use crate::settings::Settings;
 
-/// The key of the pin in its Secret.
+/// Key of the pin in its Secret.
 pub const PIN: &str = "pin";
 
-/// Key of the Secret that points at the managed state. Runners write it.
+/// Key of the managed state in the pointer Secret. The runner writes it.
 const POINTER: &str = "pointer";
 
-/// The key of a docker configuration in Secrets made for it.
+/// Key of the docker configuration in Secrets that the operator creates.
 pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
 
-/// A new run record. The key is added by the one who writes it: randomness is no business of
-/// this crate.
+/// Builds a new run record without its HMAC key. The caller adds the key, because this crate is deterministic.
 pub fn record(tf: &Terraform, record: &RunRecord, history: &History) -> Secret {
     let data = [(key::RECORD, json(record)), (key::HISTORY, json(history))];
     secret(tf, names::record(&tf.name_any()), Component::Record, data)
 }
 
-/// The Secret in which runs report.
+/// Builds the report Secret.
 pub fn report(tf: &Terraform, progress: &RunProgress) -> Secret {
     let data = [(key::PROGRESS, json(progress))];
     secret(tf, names::report(&tf.name_any()), Component::Report, data)
 }
 
-/// What destroy needs.
+/// Builds the Secret with the pin (rule 13).
 pub fn pin(tf: &Terraform, pin: &Pin) -> Secret {
     secret(
         tf,
@@ -48,17 +47,17 @@ pub fn pin(tf: &Terraform, pin: &Pin) -> Secret {
     )
 }
 
-/// The Secret for a plan as people read it, still empty: the runner owns the data.
+/// Builds the empty Secret for the readable plan. The runner writes its data.
 pub fn plan(tf: &Terraform) -> Secret {
     empty(tf, &names::plan(&tf.name_any()), Component::Plan)
 }
 
-/// The Secret that points at the managed state, still at none.
+/// Builds the pointer Secret of the managed state, without a version.
 pub fn pointer(tf: &Terraform, state: &ManagedState) -> Secret {
     empty(tf, &state.pointer, Component::State)
 }
 
-/// Returns whether the pointer names a version. Unparsable content counts as a version.
+/// Whether the pointer names a version. Unparsable content counts as a version.
 pub fn has_version(pointer: &Secret) -> bool {
     let content = pointer.data.as_ref().and_then(|data| data.get(POINTER));
     let Some(content) = content.filter(|content| !content.0.is_empty()) else {
@@ -70,8 +69,8 @@ pub fn has_version(pointer: &Secret) -> bool {
     }
 }
 
-/// The Secrets that hold its parts, still empty. Applying one again leaves its data alone: the
-/// runner owns the data, we own the labels.
+/// Builds the empty Secrets of the state slots. Server-side apply leaves existing data unchanged: the runner owns the data, the operator
+/// owns the labels.
 pub fn slots(tf: &Terraform, state: &ManagedState) -> impl Iterator<Item = Secret> {
     let slots = state.slots.iter();
     slots.map(|name| empty(tf, name, Component::State))
@@ -85,7 +84,7 @@ fn empty(tf: &Terraform, name: &str, component: Component) -> Secret {
     }
 }
 
-/// A pull secret with the docker configuration `config`.
+/// Builds a pull secret with the docker configuration `config`.
 pub fn pull(tf: &Terraform, config: &str) -> Secret {
     let data = [(DOCKER_CONFIG, config.as_bytes().to_vec())];
     let name = names::pull_secret(&tf.name_any());
@@ -95,9 +94,8 @@ pub fn pull(tf: &Terraform, config: &str) -> Secret {
     }
 }
 
-/// What the build Job `job` in another namespace may use: the docker configuration, and what the
-/// repository asks for. `None` where it needs neither. It cannot be changed, and goes with the Job, which
-/// who makes it names as its owner.
+/// Builds the Secret of build Job `job` in another namespace: docker configuration and credentials of the repository. `None` if the build
+/// needs neither. The Secret is immutable. The caller sets the Job as its owner, so it is deleted with the Job.
 pub fn lent(tf: &Terraform, job: &str, found: &InputsSeen, settings: &Settings) -> Option<Secret> {
     let docker = found.docker_config.as_ref();
     let docker = docker.map(|config| (DOCKER_CONFIG.to_owned(), config.clone().into_bytes()));

@@ -1,4 +1,4 @@
-//! What was seen of the objects that a resource takes values from, waits for, or stands before.
+//! Observation of the objects that a resource takes values from, depends on or tests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,110 +9,110 @@ use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use serde_json::Value;
 
-/// What was seen of a resource's stack.
+/// Value sources, dependencies, dependents and tests of a resource.
 #[derive(Clone, Default)]
 pub struct StackSeen {
-    /// What `spec.variablesFrom` finds.
+    /// Values of `spec.variablesFrom`.
     pub variables: VariablesSeen,
-    /// The versions of the outputs that it takes, by resource, see [`crate::upstream_changes`].
+    /// Versions of the outputs that the resource takes, by resource, see [`crate::upstream_changes`].
     pub versions: BTreeMap<Key, String>,
-    /// A resource upstream whose outputs may change soon.
+    /// An upstream resource whose outputs may change soon.
     pub changing: Option<String>,
-    /// What it depends on.
+    /// Resources that it depends on.
     pub dependencies: Vec<DependencySeen>,
-    /// Names of resources that depend on it, if it is deleted.
+    /// Names of its dependents; set only for a deleted resource.
     pub dependents: Vec<String>,
     /// Tests of `spec.waitFor`.
     pub wait_for: Vec<TestSeen>,
-    /// Tests of `spec.destroyWaitFor`, if it is deleted.
+    /// Tests of `spec.destroyWaitFor`; set only for a deleted resource.
     pub destroy_wait_for: Vec<TestSeen>,
     /// Tests of `spec.healthChecks`.
     pub health_checks: Vec<TestSeen>,
 }
 
-/// What `spec.variablesFrom` finds.
+/// Values of `spec.variablesFrom`.
 #[derive(Clone, Default)]
 pub struct VariablesSeen {
-    /// What is there, in the order of the spec.
+    /// Entries that exist, in the order of the spec.
     pub found: Vec<FoundInput>,
-    /// The first thing that is not.
+    /// The first missing entry.
     pub missing: Option<Failure>,
 }
 
-/// What one entry of `spec.variablesFrom` finds.
+/// Values of one entry of `spec.variablesFrom`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FoundInput {
-    /// Where: `Secret db`, `Terraform network`, `Ingress shop/web`.
+    /// Source object: `Secret db`, `Terraform network`, `Ingress shop/web`.
     pub of: String,
     /// Values by variable.
     pub values: BTreeMap<String, FoundValue>,
-    /// Whether a change is a reason to run.
+    /// Whether a change of the values starts a run.
     pub trigger: bool,
 }
 
-/// A value that was found.
+/// One value of `spec.variablesFrom`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FoundValue {
     /// The value.
     pub value: Value,
-    /// Whether nobody may read it.
+    /// Whether the value is secret (rule 15).
     pub secret: bool,
 }
 
 /// A resource that another one depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependencySeen {
-    /// The field that says so: `spec.dependsOn[0]`.
+    /// Field with the reference: `spec.dependsOn[0]`.
     pub field: String,
-    /// Its name, with its namespace in front where that is another one.
+    /// Name of the dependency, prefixed by its namespace if that differs: `shop/web`.
     pub name: String,
-    /// How it is.
+    /// Readiness of the dependency.
     pub standing: Standing,
 }
 
-/// How a resource is for those that depend on it.
+/// Readiness of a resource for its dependents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// There is none of that name.
+    /// The resource does not exist.
     Missing,
-    /// Not ready, or deleted.
+    /// Not ready, or being deleted.
     NotReady {
-        /// The reason of its `Ready` condition.
+        /// Reason of its `Ready` condition.
         reason: String,
-        /// What it says.
+        /// Message of its `Ready` condition.
         message: String,
     },
-    /// Ready, as it is described now.
+    /// Ready at its current generation.
     Ready,
 }
 
-/// A test of objects.
+/// Result of a test of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestSeen {
-    /// The field that wants it: `spec.waitFor[0]`.
+    /// Field with the test: `spec.waitFor[0]`.
     pub field: String,
-    /// After how long it has failed for too long.
+    /// Duration of failure after which the test has timed out.
     pub timeout: SignedDuration,
-    /// Why it fails.
+    /// The failure, if the test does not pass.
     pub result: Result<(), Failure>,
 }
 
 /// Namespace and name of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its namespace.
+    /// Namespace, an RFC 1123 label.
     pub namespace: String,
-    /// Its name.
+    /// Name, an RFC 1123 subdomain.
     pub name: String,
 }
 
 impl Key {
-    /// The key of `tf`.
+    /// Returns the key of `tf`.
     pub fn of(tf: &Terraform) -> Self {
         Self::new(tf.namespace().unwrap_or_default(), tf.name_any())
     }
 
-    /// A key.
+    /// Builds a key from its parts.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -120,7 +120,7 @@ impl Key {
         }
     }
 
-    /// As it is told to a reader in the namespace `here`.
+    /// Formats the key for messages in namespace `here`: the name alone within `here`, otherwise `namespace/name`.
     pub fn seen_from(&self, here: &str) -> String {
         if self.namespace == here {
             self.name.clone()
