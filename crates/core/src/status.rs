@@ -1,4 +1,4 @@
-//! What the operator reports of a resource: status, events and notifications.
+//! Status, events and notifications of a resource.
 
 pub mod events;
 pub mod notifications;

@@ -1,4 +1,4 @@
-//! Events: one for each change of what a resource is waiting for, and none without a change.
+//! Kubernetes events: one for each change of a watched condition.
 
 use alustan_api::TerraformStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -6,15 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 /// An event about a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whether somebody should worry.
+    /// Whether the type is `Warning`, otherwise `Normal`.
     pub warning: bool,
-    /// A stable word.
+    /// Reason of the condition that changed.
     pub reason: String,
-    /// For people.
+    /// Message of the condition that changed.
     pub note: String,
 }
 
-/// Steps on the way that are worth an event; the others pass in a moment.
+/// Reasons of `Ready` Unknown that cause an event. Other steps are too short.
 const STEPS: [&str; 8] = [
     "Building",
     "Running",
@@ -26,8 +26,8 @@ const STEPS: [&str; 8] = [
     "Abandoned",
 ];
 
-/// The events for the step from `previous` to `next`: where `Ready` changed its status or
-/// reason, where drift came up, and where the repository stopped to answer.
+/// Returns the events for the transition from `previous` to `next`: `Ready` changed its status or reason, or `InSync` or `SourceReady`
+/// became False.
 pub fn events(previous: Option<&TerraformStatus>, next: &TerraformStatus) -> Vec<Event> {
     let watched = [("Ready", true), ("InSync", false), ("SourceReady", false)];
     let mut events: Vec<Event> = watched

@@ -1,4 +1,4 @@
-//! What others are told of a resource: at least once each, and nothing that is long past.
+//! Notifications about a resource: delivered at least once, dropped when outdated.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use serde_json::{Value, json};
 use crate::digest;
 use crate::model::summary::{AWAITING, DESTROYED, NOT_CONVERGING, ON_PURPOSE};
 
-/// How long a message is tried. What is older is no news, and is not told to who asks for it only now.
+/// Delivery period of a notification. An older one is dropped, also for a sink that was added later.
 pub const NEWS: SignedDuration = SignedDuration::from_hours(1);
 
-/// How long a destroyed resource waits for its last message to arrive.
+/// Maximum time that a destroyed resource waits for the delivery of its last notification.
 pub const LAST_WORD: SignedDuration = SignedDuration::from_mins(1);
 
-/// How many messages of a resource wait at most. Where there are more, the oldest is given up.
+/// Maximum number of due notifications of a resource. The oldest is dropped.
 const DUE: usize = 8;
 
-/// How many ids of each event are remembered, so that what comes and goes is told once.
+/// Number of ids remembered per event, so that a recurring situation is sent once.
 const TOLD: usize = 8;
 
-/// Whether anybody wants to hear of `event` of `tf`, where `notified` are told of every resource.
+/// Whether a sink subscribes to `event` of `tf`. `notified`: events sent for every resource.
 pub fn is_wanted(
     tf: &Terraform,
     notified: &BTreeSet<NotificationEvent>,
@@ -35,7 +35,7 @@ pub fn is_wanted(
     notified.contains(&event) || own.any(|notification| notification.tells(event))
 }
 
-/// Until when `notice` is tried.
+/// Returns the end of the delivery period of `notice`.
 pub fn until(notice: &Notice) -> Timestamp {
     let time = match notice.event {
         NotificationEvent::Destroyed => LAST_WORD,
@@ -44,8 +44,7 @@ pub fn until(notice: &Notice) -> Timestamp {
     notice.since + time
 }
 
-/// Adds what is new in `status` to what is due, where `tf` still has the status before it, and
-/// `notified` are told of every resource.
+/// Adds new notifications for `status` to `notices`. `tf` has the previous status. `notified`: events sent for every resource.
 pub fn note(
     notices: &mut Notices,
     tf: &Terraform,
@@ -60,8 +59,8 @@ pub fn note(
     };
     for Standing { event, id, at } in look.standing() {
         let known = is_told(notices, event, &id) || notices.due.iter().any(|due| due.id == id);
-        // A condition that stays false for another reason does not say when that came up. When
-        // something was applied is known.
+        // The transition time of a condition does not change with its reason, so a new situation starts `now`. The time of an apply is
+        // exact.
         let stood = before.iter().any(|it| it.id == id) || event == NotificationEvent::Succeeded;
         let at = if stood { at } else { now };
         if !known && is_wanted(tf, notified, event) && now.duration_since(at) < NEWS {
@@ -77,7 +76,7 @@ pub fn note(
     bound(notices);
 }
 
-/// Takes up what another process left in the record: what it did not get to tell, and what it told.
+/// Merges the notifications in the record, of an earlier process: those due and those sent.
 pub fn take_up(notices: &mut Notices, left: &Notices) {
     for (event, ids) in &left.told {
         let own = notices.told.entry(*event).or_default();
@@ -103,7 +102,7 @@ pub fn take_up(notices: &mut Notices, left: &Notices) {
     bound(notices);
 }
 
-/// The message `id` of `event` arrived everywhere, or is given up.
+/// Marks notification `id` of `event` as delivered to all sinks, or as dropped.
 pub fn settle(notices: &mut Notices, event: NotificationEvent, id: &str) {
     notices.due.retain(|notice| notice.id != id);
     if !is_told(notices, event, id) {
@@ -127,14 +126,14 @@ fn bound(notices: &mut Notices) {
     }
 }
 
-/// Something that others may want to know.
+/// A situation that may cause a notification.
 struct Standing {
     event: NotificationEvent,
     id: String,
     at: Timestamp,
 }
 
-/// A moment as the API server keeps it: a status that was read has no more.
+/// Formats a time in whole seconds: the API server stores no fractions.
 fn seconds(at: Timestamp) -> String {
     at.as_second().to_string()
 }
@@ -146,14 +145,14 @@ struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// `None` of a status that says nothing yet.
+    /// Returns `None` for a status without condition `Ready`.
     fn of(tf: &'a Terraform, status: &'a TerraformStatus) -> Option<Self> {
         let mut conditions = status.conditions.iter();
         let ready = conditions.find(|it| it.type_ == "Ready")?;
         Some(Self { tf, status, ready })
     }
 
-    /// How things stand.
+    /// Returns the current situations.
     fn standing(&self) -> Vec<Standing> {
         let all = [
             self.approval_needed(),
@@ -173,7 +172,7 @@ impl<'a> Look<'a> {
         Some(self.thing(NotificationEvent::ApprovalNeeded, self.since(), &what))
     }
 
-    /// A run that found nothing to apply is no news.
+    /// Returns the last apply with changes, if the resource is Ready.
     fn succeeded(&self) -> Option<Standing> {
         let mut runs = self.status.runs.iter();
         let done = RunResult::Done.as_str();
@@ -183,7 +182,7 @@ impl<'a> Look<'a> {
         Some(self.thing(NotificationEvent::Succeeded, at, &what))
     }
 
-    /// One for each thing that fails, however often it is tried.
+    /// Returns one situation per cause, whatever the number of attempts.
     fn failed(&self) -> Option<Standing> {
         let failed = self.ready.status == "False" && self.status.state == State::Failed;
         let failed = failed && !self.is_on_purpose();
@@ -210,7 +209,7 @@ impl<'a> Look<'a> {
     fn destroyed(&self) -> Option<Standing> {
         let at = self.tf.metadata.deletion_timestamp.as_ref();
         let at = at.filter(|_| self.ready.reason == DESTROYED)?;
-        // What was deleted long ago may be destroyed only now.
+        // Destroy may have started long after the deletion.
         let at = at.0.max(self.since());
         Some(self.thing(NotificationEvent::Destroyed, at, &[]))
     }
@@ -219,15 +218,14 @@ impl<'a> Look<'a> {
         ON_PURPOSE.contains(&&*self.ready.reason)
     }
 
-    /// When a run last told something, or when `Ready` changed.
+    /// Returns the time of the last run report or of the last transition of `Ready`, whichever is later.
     fn since(&self) -> Timestamp {
         let run = self.status.runs.first().and_then(|run| run.time.as_ref());
         let changed = self.ready.last_transition_time.0;
         run.map_or(changed, |time| time.0.max(changed))
     }
 
-    /// What something is about that goes wrong: it is the same until somebody changes something, or it
-    /// went well meanwhile.
+    /// Returns the identity of a failure. It changes with the reason, the generation, the context and the last apply.
     fn subject(&self) -> Vec<String> {
         let Self { status, ready, .. } = self;
         let applied = status.last_applied.as_ref().map(|it| seconds(it.time.0));

@@ -1,11 +1,11 @@
-//! What of a status is not ours to leave out: fields that somebody else wrote stay when they are
-//! applied without them (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>).
-//! Metacontroller writes the whole status; after a change of drivers it has fields of its.
+//! Merge patches that remove status fields of other field managers. Server-side apply without a field keeps the value of another manager
+//! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>). Metacontroller writes the whole status and owns its fields
+//! after a switch to another driver.
 
 use serde_json::{Map, Value};
 
-/// The merge patch after which `written` has no field that `said` has not, but for items of lists:
-/// conditions of others are theirs. `None` where there is none.
+/// Returns the merge patch that removes fields of `written` that are not in `said`; `None` if there are none. Lists are skipped: they
+/// contain conditions of other controllers.
 pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
     let (Value::Object(written), Value::Object(said)) = (written, said) else {
         return None;
@@ -23,7 +23,7 @@ pub fn leftovers(written: &Value, said: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// The merge patch after which a status is as `said`, whoever owns the fields of `written`.
+/// Returns the merge patch that changes the status `written` to `said`, regardless of field owners.
 pub fn replacing(written: &Value, said: &Value) -> Value {
     let mut patch = said.clone();
     if let Some(left) = leftovers(written, said) {

@@ -1,4 +1,4 @@
-//! From what goes on to what `kubectl get` and `kubectl describe` show.
+//! Renders status and conditions.
 
 use alustan_api::conditions::{self, Kind, Verdict};
 use alustan_api::report::RunReport;
@@ -18,14 +18,14 @@ use crate::model::summary::{
 use crate::model::{facts, progress};
 use crate::observed::{Answer, IMAGE_MISSING, SourceSeen, StackSeen};
 
-/// Message of the conditions Reconciling and Stalled: condition Ready has the whole text, once.
+/// Message of conditions `Reconciling` and `Stalled`. Condition `Ready` has the full text.
 const SEE_READY: &str = "see condition Ready";
 
 /// Maximum size of a message, in bytes, as for conditions of Kubernetes:
 /// <https://github.com/kubernetes/apimachinery/blob/v0.34.0/pkg/apis/meta/v1/types.go#L1648>.
 const MAX_MESSAGE: usize = 32 << 10;
 
-/// Returns `status` with bounded messages. Messages repeat the words of other objects, of registries, git servers and builders.
+/// Returns `status` with bounded messages. Messages contain text of other objects, registries, git servers and builders.
 pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
     status.message = progress::cut(&status.message, MAX_MESSAGE);
     for condition in &mut status.conditions {
@@ -34,7 +34,7 @@ pub fn bounded(mut status: TerraformStatus) -> TerraformStatus {
     status
 }
 
-/// `status` where a read or a write failed with `reason` and `message`: it is tried again.
+/// Returns `status` after a read or write failed with `reason` and `message`. The reconcile is retried.
 pub fn troubled(
     tf: &Terraform,
     status: TerraformStatus,
@@ -71,36 +71,36 @@ pub fn troubled(
     }
 }
 
-/// The runner image, as far as it is known.
+/// Known facts about the runner image.
 #[derive(Clone, Debug, Default)]
 pub struct ImageView<'a> {
-    /// What it is built from.
+    /// Inputs of the image.
     pub plan: Option<&'a ImagePlan>,
-    /// Its digest, once it is in the registry.
+    /// Digest of the image in the registry.
     pub digest: Option<String>,
-    /// Why it cannot be had: reason and message.
+    /// Reason and message of a failed lookup or build.
     pub problem: Option<(String, String)>,
 }
 
-/// Everything that a status says.
+/// Inputs of a status.
 #[derive(Clone)]
 pub struct View<'a> {
     /// The resource.
     pub tf: &'a Terraform,
-    /// The controller's memory.
+    /// History of earlier runs.
     pub history: &'a History,
-    /// The record of the current run.
+    /// The run record.
     pub record: Option<&'a RunRecord>,
-    /// The commit.
+    /// Commit and context.
     pub source: &'a Answer<SourceSeen>,
-    /// What it takes values from, waits for, or stands before.
+    /// Value sources, dependencies, dependents and tests.
     pub stack: &'a StackSeen,
     /// The runner image.
     pub image: ImageView<'a>,
 }
 
 impl View<'_> {
-    /// The status for `situation` at `now`.
+    /// Returns the status for `situation` at `now`.
     pub fn status(&self, situation: &Summary, now: Timestamp) -> TerraformStatus {
         let previous = self
             .tf
@@ -126,7 +126,7 @@ impl View<'_> {
             drift: self.drift(),
             lock: self.lock(situation),
             retry: self.retry(situation),
-            // The dispatcher knows it.
+            // The dispatcher sets the queue position.
             queue: None,
             blocked_by: dependencies::blocked_by(self.stack),
             outputs: self.history.applied.as_ref().and_then(|applied| {
@@ -146,7 +146,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the commit; for a suspended resource, whose repository is not asked, the last known commit.
+    /// Returns the commit. A suspended resource keeps the last known commit, because its repository is not queried.
     fn commit(&self) -> Option<SourceStatus> {
         let known = self.source.value().map(|source| SourceStatus {
             revision: source.revision.clone(),
@@ -156,7 +156,7 @@ impl View<'_> {
         known.or_else(|| before?.source.clone())
     }
 
-    /// The last plan, and whether it waits for a person.
+    /// Returns the last plan, and whether it waits for approval.
     fn plan(&self, situation: &Summary) -> Option<PlanStatus> {
         let pending = self.history.pending.as_ref();
         let waits = pending.filter(|_| situation.reason == AWAITING);
@@ -182,7 +182,7 @@ impl View<'_> {
         })
     }
 
-    /// The lock that keeps the last run from its state.
+    /// Returns the lock that blocks the last run.
     fn lock(&self, situation: &Summary) -> Option<LockStatus> {
         let last = self.history.reports.first();
         let lock = last?
@@ -197,7 +197,7 @@ impl View<'_> {
         })
     }
 
-    /// Where the memory is lost, the status is the only one that still knows.
+    /// Returns the last apply. If the history is lost, only the status has it.
     fn last_applied(&self) -> Option<AppliedStatus> {
         let History {
             applied, reports, ..
@@ -212,7 +212,7 @@ impl View<'_> {
         })
     }
 
-    /// The number of the last run; looks for drift do not count until they find some.
+    /// Returns the number of the last run. Drift checks count only if they found drift.
     fn run_number(&self) -> Option<i64> {
         let told = self.history.reports.first().map(|report| report.number);
         let record = self.record.filter(|record| record.number > 0);
@@ -262,14 +262,14 @@ impl View<'_> {
         }
     }
 
-    /// The engine: of the catalogue, else as the last apply told.
+    /// Returns the engine from the catalogue, otherwise from the report of the last apply.
     fn engine(&self) -> Option<Engine> {
         let base = self.history.base.as_ref();
         let known = base.and_then(|base| base.engine.clone());
         known.or_else(|| self.history.engine.clone())
     }
 
-    /// The image of the plan; where there is none, that of the last run.
+    /// Returns the image of the plan, otherwise that of the last run.
     fn image(&self) -> Option<ImageStatus> {
         if let Some(plan) = self.image.plan {
             return Some(ImageStatus {
@@ -310,7 +310,7 @@ impl View<'_> {
 
     fn in_sync(&self, situation: &Summary) -> Verdict {
         let kind = Kind::InSync;
-        // Where the memory is lost, the status is the only one that still knows.
+        // If the history is lost, only the status has it.
         let half = self.record.is_none() && facts::says_half_applied(self.tf);
         match (&self.history.applied, drifted(self.history)) {
             _ if self.history.unfinished || half => Verdict::new(
@@ -346,8 +346,7 @@ impl View<'_> {
         })
     }
 
-    /// Failures of what was run or built last; those of something else are history. A failure
-    /// that no retry helps counts as one.
+    /// Returns the failures of the current run or build; others are history. A failure that must not be retried counts as one.
     fn retry(&self, situation: &Summary) -> Option<RetryStatus> {
         let run = self.record.and_then(|record| record.run.as_ref());
         let built = self.image.plan.filter(|_| self.image.digest.is_none());
