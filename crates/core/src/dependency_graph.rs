@@ -1,4 +1,4 @@
-//! Who depends on whom (rules 13, 14 and 17): the graph of the resources.
+//! Dependency graph of the resources (rules 13, 14 and 17).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,21 @@ use kube::core::{Selector, SelectorExt};
 
 use crate::observed::{DependencySeen, Key, Standing};
 
-/// The reason of a resource that waits for one that is not ready.
+/// Reason of a resource that waits for a resource that is not ready.
 pub const NOT_READY: &str = "DependencyNotReady";
-/// The reason of a resource that waits for one that does not exist.
+/// Reason of a resource that waits for a resource that does not exist.
 pub(crate) const NOT_FOUND: &str = "DependencyNotFound";
 
-/// A resource that another one names.
+/// A reference to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The field that names it: `spec.dependsOn[0]`.
+    /// Field with the reference: `spec.dependsOn[0]`.
     pub field: String,
-    /// The resource.
+    /// The referenced resource.
     pub key: Key,
 }
 
-/// The resources that `tf` names, whether they exist or not.
+/// Returns the references of `tf` by name, also to resources that do not exist.
 pub fn named(tf: &Terraform) -> Vec<Named> {
     let here = tf.namespace().unwrap_or_default();
     let there = |namespace: &Option<String>| namespace.clone().unwrap_or_else(|| here.clone());
@@ -41,17 +41,17 @@ pub fn named(tf: &Terraform) -> Vec<Named> {
     depends.chain(taken).collect()
 }
 
-/// The entries of `spec.variablesFrom` that take outputs, with their places.
+/// Returns the entries of `spec.variablesFrom` with outputs of other resources, and their indexes.
 pub fn outputs_refs(tf: &Terraform) -> impl Iterator<Item = (usize, &OutputsRef)> {
     let entries = tf.spec.variables_from.iter().enumerate();
     entries.filter_map(|(i, entry)| Some((i, entry.terraform_ref.as_ref()?)))
 }
 
-/// Those of `all` that the selector of `of`, an entry of `tf`, selects, in the order of their names.
-/// One that is being deleted is no longer among them, and neither is `tf` itself.
+/// Returns the resources among `all` that the selector of `of`, an entry of `tf`, matches, sorted by name. Excludes `tf` and resources
+/// that are being deleted.
 ///
 /// # Errors
-/// The selector says nothing that Kubernetes understands.
+/// The selector is invalid.
 pub fn selected<'a>(
     tf: &Terraform,
     of: &OutputsRef,
@@ -68,16 +68,16 @@ pub fn selected<'a>(
     Ok(selected)
 }
 
-/// What a selector of the API selects.
+/// Parses a label selector of the API.
 ///
 /// # Errors
-/// It says nothing that Kubernetes understands.
+/// The selector is invalid.
 pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
     let selector = selector.cloned().unwrap_or_default();
     Selector::try_from(selector).map_err(|error| format!("selector: {error}"))
 }
 
-/// The resources whose outputs `tf` takes, where a change of them is a reason to run.
+/// Returns the resources whose outputs `tf` takes with `trigger: true`.
 pub(crate) fn sources(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> BTreeSet<Key> {
     let here = tf.namespace().unwrap_or_default();
     let triggers = outputs_refs(tf).filter(|(_, of)| of.trigger);
@@ -92,7 +92,7 @@ pub(crate) fn sources(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> BTreeS
     keys.collect()
 }
 
-/// The resources that `tf` names, and those of `all` that it selects.
+/// Returns the references of `tf` by name, and the resources among `all` that it selects.
 pub(crate) fn taken(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Vec<Named> {
     let by_selector = outputs_refs(tf).flat_map(|(i, of)| {
         let of = Some(of).filter(|of| of.selector.is_some());
@@ -110,7 +110,7 @@ pub(crate) fn taken(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Vec<Name
     taken
 }
 
-/// How the resources are that `tf` depends on, each once.
+/// Returns the dependencies of `tf` with their readiness, without duplicates.
 pub fn dependencies<'a>(
     tf: &Terraform,
     all: impl IntoIterator<Item = &'a Terraform>,
@@ -131,8 +131,7 @@ pub fn dependencies<'a>(
     named.into_iter().map(dependency).collect()
 }
 
-/// How the resource `key` is, told to a reader in the namespace `here`. One that only waits for
-/// others is not the cause: that is told.
+/// Readiness of resource `key`, for messages in namespace `here`. For a resource that waits for others, the message names the root cause.
 fn standing_in(key: &Key, all: &BTreeMap<Key, &Terraform>, here: &str) -> Standing {
     let Some(tf) = all.get(key) else {
         return Standing::Missing;
@@ -149,7 +148,7 @@ fn standing_in(key: &Key, all: &BTreeMap<Key, &Terraform>, here: &str) -> Standi
     }
 }
 
-/// What `tf` waits for in the end, and the reason why that is not ready.
+/// Returns the resource that `tf` ultimately waits for, and the reason why that is not ready.
 fn cause(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Option<(Key, String)> {
     let mut known = BTreeSet::from([Key::of(tf)]);
     let mut next = taken(tf, all);
@@ -169,12 +168,12 @@ fn cause(tf: &Terraform, all: &BTreeMap<Key, &Terraform>) -> Option<(Key, String
     None
 }
 
-/// How `tf` is for those that depend on it.
+/// Readiness of `tf` for its dependents.
 pub fn standing(tf: &Terraform) -> Standing {
     standing_with(tf, tf.status.as_ref())
 }
 
-/// How `tf` is for those that depend on it, once `status` is its status.
+/// Readiness of `tf` with `status` for its dependents.
 pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) -> Standing {
     let not_ready = |reason: &str, message: &str| Standing::NotReady {
         reason: reason.to_owned(),
@@ -195,9 +194,9 @@ pub(crate) fn standing_with(tf: &Terraform, status: Option<&TerraformStatus>) ->
     }
 }
 
-/// Those of `all` that name `of` and must go before it. One that only selects it does without it
-/// once it is gone, one on a cycle with it would wait for it forever, and one in another namespace
-/// has no say unless the operator looks there.
+/// Returns the resources among `all` that reference `of` by name and must be destroyed first. Excluded are resources that only select
+/// `of`, since they continue without it, resources on a cycle with `of`, since `of` would wait forever, and other namespaces unless
+/// `cross_namespace`.
 pub fn dependents<'a>(
     of: &Terraform,
     all: impl IntoIterator<Item = &'a Terraform>,
@@ -213,7 +212,7 @@ pub fn dependents<'a>(
         .collect()
 }
 
-/// Those of `all` that name or select `of`: what happens to it is news to them.
+/// Returns the resources among `all` that reference or select `of`. They are reconciled when `of` changes.
 pub fn followers<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform>) -> Vec<Key> {
     let key = Key::of(of);
     let follows = |it: &Terraform| {
@@ -226,11 +225,10 @@ pub fn followers<'a>(of: &Terraform, all: impl IntoIterator<Item = &'a Terraform
     others.filter(|it| follows(it)).map(Key::of).collect()
 }
 
-/// Why nothing can ever come of what `tf` names among `all`: a cycle, or a namespace that it may
-/// not look into.
+/// Validates the references of `tf`.
 ///
 /// # Errors
-/// What is wrong, with the field.
+/// An invalid selector, a dependency cycle, or a reference to another namespace without `cross_namespace`; the message names the field.
 pub fn check<'a>(
     tf: &Terraform,
     all: impl IntoIterator<Item = &'a Terraform>,
@@ -286,7 +284,7 @@ fn wrong(reason: &str, message: String) -> Failure {
     }
 }
 
-/// The first field of `tf` that looks into another namespace, and which.
+/// Returns the first field of `tf` with a reference to another namespace, and that namespace.
 fn beyond(tf: &Terraform) -> Option<(String, String)> {
     let spec = &tf.spec;
     let from = spec.variables_from.iter().enumerate().flat_map(|(i, it)| {
@@ -323,7 +321,7 @@ fn indexed<'a, T>(
     all.map(move |(i, it)| (format!("spec.{list}[{i}]"), namespace(it)))
 }
 
-/// The way from `from` to `to` along what each names, both included; the shortest.
+/// Returns the shortest path from `from` to `to` along references, including both ends.
 fn path(from: &Key, to: &Key, all: &BTreeMap<Key, &Terraform>) -> Option<Vec<Key>> {
     let mut came_from: BTreeMap<Key, Option<Key>> = BTreeMap::from([(from.clone(), None)]);
     let mut next = std::collections::VecDeque::from([from.clone()]);

@@ -1,16 +1,16 @@
-//! Digests of inputs: equal inputs, equal digests; nothing about a secret can be read from one.
+//! Digests of inputs. Equal inputs have equal digests. A keyed digest reveals nothing about a secret.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-/// Hexadecimal SHA-256 of `value` as JSON with sorted keys (64 characters).
+/// Returns the SHA-256 of `value` as JSON with sorted keys: 64 hexadecimal characters.
 pub fn plain(value: &impl Serialize) -> String {
     hex::encode(Sha256::digest(canonical(value)))
 }
 
-/// Hexadecimal HMAC-SHA256 of `value` under the resource's own `key` (64 characters): values of
-/// low entropy cannot be guessed from it.
+/// Returns the HMAC-SHA256 of `value` with the `key` of the resource: 64 hexadecimal characters. Values of low entropy cannot be guessed
+/// from it.
 pub fn keyed(key: &[u8], value: &impl Serialize) -> String {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
         .unwrap_or_else(|_| <Hmac<Sha256> as KeyInit>::new(&[0; 64].into()));
@@ -18,14 +18,14 @@ pub fn keyed(key: &[u8], value: &impl Serialize) -> String {
     hex::encode(mac.finalize().into_bytes())
 }
 
-/// `serde_json` keeps the keys of its maps sorted, so a round through `Value` is canonical.
+/// Canonical JSON: `Value` keeps the keys of objects sorted.
 fn canonical(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_value(value)
         .map(|value| value.to_string().into_bytes())
         .unwrap_or_default()
 }
 
-/// A number in `0.0..1.0` that is the same for the same `text`.
+/// Returns a number in `0.0..1.0`, derived from `text`.
 pub fn fraction(text: &str) -> f64 {
     let bytes: [u8; 32] = Sha256::digest(text.as_bytes()).into();
     let [a, b, c, d, ..] = bytes;

@@ -1,34 +1,31 @@
-//! Who of several replicas leads: what is known of the Lease, and what follows from it. Pure; the
-//! controller reads and writes the Lease as it is told here.
+//! Leader election with a Lease, without I/O: the controller reads and writes the Lease as directed by [`Elector::next`].
 //!
-//! Clocks of two machines are never compared. A replica counts on its own clock, which never goes
-//! back: the others since they last saw the Lease change, the leader since it *sent* the last renewal
-//! that arrived, which is earlier. So the leader is through before anybody else begins, as long as
-//! no clock runs a twentieth faster or slower than it should. Client-go counts the same way
-//! (<https://pkg.go.dev/k8s.io/client-go/tools/leaderelection>), but looks at its clock only when
-//! a renewal fails.
+//! Clocks of different machines are never compared. Each replica measures durations on its own monotonic clock: a standby replica from
+//! the last change of the Lease that it observed, the leader from the time at which it *sent* its last successful renewal, which is
+//! earlier. So the leader stops writing before another replica starts, as long as no clock is more than 5 % fast or slow. client-go measures
+//! the same way (<https://pkg.go.dev/k8s.io/client-go/tools/leaderelection>), but checks its clock only after a failed renewal.
 
 use std::time::Duration;
 
-/// A moment on a replica's own clock: the time since it began.
+/// Time on the monotonic clock of a replica, since the start of its process.
 pub type Moment = Duration;
 
-/// How long a Lease counts for the others after its last renewal.
+/// Lease duration: standby replicas wait for this time after the last renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
 /// Maximum time without a renewal before a Lease is taken, regardless of its duration.
 const LONGEST: Duration = Duration::from_mins(1);
-/// How long after its last renewal a leader may begin a write.
+/// Time after its last renewal during which a leader may start a write.
 pub const BEGINS: Duration = Duration::from_secs(10);
-/// How long after it a write that goes on is given up.
+/// Time after its last renewal at which writes in progress are cancelled.
 pub const ENDS: Duration = Duration::from_secs(13);
-/// How often a leader renews.
+/// Renew interval of the leader.
 pub const RENEWS: Duration = Duration::from_secs(3);
-/// How often the others look.
+/// Poll interval of standby replicas.
 pub const LOOKS: Duration = Duration::from_secs(2);
-/// How soon what failed is tried again.
+/// Retry delay after a failed call.
 pub const AGAIN: Duration = Duration::from_secs(1);
 
-/// Who a replica is: a process of a pod.
+/// Identity of a replica: a process in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pod: Option<String>,
@@ -36,40 +33,40 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The process `process`, a word that no other process has, of the pod `pod`, where there is
-    /// one: its processes come one after the other, and no other pod has its name.
+    /// Builds the identity of the process `process`, a globally unique word, in pod `pod`, if known. Pod names are unique, and processes
+    /// of a pod run one after another.
     pub fn new(pod: Option<String>, process: impl Into<String>) -> Self {
         let process = process.into();
         Self { pod, process }
     }
 
-    /// As the Lease names its holder.
+    /// Returns the value of `holderIdentity`.
     pub fn holder(&self) -> String {
         let pod = self.pod.as_deref().unwrap_or("process");
         format!("{pod}_{}", self.process)
     }
 
-    /// Whether `holder` is this process, or one of the same pod, which has ended since.
+    /// Whether `holder` is this process or an earlier process of the same pod, which has terminated.
     fn succeeds(&self, holder: &str) -> bool {
         holder == self.holder() || self.pod.as_deref().is_some_and(|own| own == pod(holder))
     }
 }
 
-/// The pod of a Lease's holder; all of it where somebody else writes it in another way.
+/// Returns the pod of a holder; the whole `holder` if it has another format.
 pub fn pod(holder: &str) -> &str {
     holder.rsplit_once('_').map_or(holder, |(pod, _)| pod)
 }
 
-/// What a Lease says.
+/// Content of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its `resourceVersion`, for compare-and-swap.
+    /// `resourceVersion`, for compare-and-swap.
     pub version: String,
-    /// Who leads; `None` where it was released.
+    /// Holder; `None` after a release.
     pub holder: Option<String>,
-    /// When it was renewed, by another clock: whether it changes is all that counts.
+    /// `renewTime`, on the clock of the holder; only compared for equality.
     pub renewed: String,
-    /// How long it counts after that.
+    /// Lease duration after a renewal.
     pub duration: Duration,
 }
 
@@ -79,66 +76,65 @@ impl Record {
     }
 }
 
-/// What to do about the Lease.
+/// Next operation on the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Read it.
     Look,
-    /// Create it, with this replica as its holder.
+    /// Create it with this replica as its holder.
     Create,
-    /// Replace it, if it still has this version, with this replica as its new holder.
+    /// Replace it at this resource version, with this replica as its new holder.
     Take(String),
-    /// Replace it, if it still has this version, with a later time.
+    /// Replace it at this resource version, with a later renew time.
     Renew(String),
-    /// Nothing any more.
+    /// None: the election has ended for this process.
     End,
 }
 
-/// Where a replica stands.
+/// Role of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has not been able to read the Lease yet.
+    /// It has not read the Lease yet.
     Unknown,
-    /// It leads: it alone may write.
+    /// Leader: may write.
     Leads,
-    /// It leads, as far as it knows, but others may know better: it writes nothing until it has
-    /// renewed its Lease.
+    /// Leader whose last renewal is too old: another replica may lead. It writes nothing until the next successful renewal.
     Doubts,
-    /// It stands by.
+    /// Standby.
     StandsBy {
-        /// Whom the Lease names.
+        /// Holder of the Lease.
         leader: Option<String>,
     },
-    /// It led, and never will again.
+    /// Former leader; does not lead again.
     Over {
-        /// Who has taken the Lease, where somebody has.
+        /// New holder of the Lease, if any.
         by: Option<String>,
     },
 }
 
-/// What a replica knows of the Lease.
+/// State of the leader election of one replica.
 #[derive(Clone, Debug)]
 pub struct Elector {
     identity: Identity,
     knows: Knows,
-    /// When it was read last.
+    /// Time of the last read.
     looked: Moment,
-    /// When the last call failed, if it did.
+    /// Time of the last call, if it failed.
     failed: Option<Moment>,
 }
 
 #[derive(Clone, Debug)]
 enum Knows {
     Nothing,
-    /// There is no Lease, and there was none.
+    /// No Lease exists or has existed.
     Absent,
-    /// What it says, or said before it was deleted, and since when.
+    /// Current or last content of a Lease of another holder, and the time since which it has not changed.
     Others {
         record: Record,
         since: Moment,
         found: Found,
     },
-    /// It names this replica. The last renewal that arrived was sent at `sent`.
+    /// This replica is the holder. The last successful renewal was sent at `sent`.
     Ours {
         sent: Moment,
         version: String,
@@ -149,17 +145,17 @@ enum Knows {
     },
 }
 
-/// How the last look or write found the Lease.
+/// Lease as found by the last read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     There,
     Gone,
-    /// In another version: it must be read before it is written.
+    /// At another resource version: it must be read before the next write.
     Changed,
 }
 
 impl Elector {
-    /// A replica that knows nothing yet.
+    /// Creates an elector that has not read the Lease.
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
@@ -169,12 +165,12 @@ impl Elector {
         }
     }
 
-    /// Who it is.
+    /// Returns the identity of this replica.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What to do next, and when: at `now`, or later.
+    /// Returns the next operation and its time, `now` or later.
     pub fn next(&self, now: Moment) -> (Moment, Act) {
         let (due, act) = self.due(now);
         let again = self.failed.map(|failed| failed + AGAIN);
@@ -206,7 +202,7 @@ impl Elector {
         }
     }
 
-    /// Takes what nobody holds, or nobody has renewed for as long as it says; until then, looks.
+    /// Takes a Lease without holder, or one that was not renewed for its duration. Polls until then.
     fn wait_for(&self, record: &Record, since: Moment, found: Found) -> (Moment, Act) {
         let holder = record.holder.as_deref();
         let free = holder.is_none_or(|holder| self.identity.succeeds(holder));
@@ -220,7 +216,7 @@ impl Elector {
         }
     }
 
-    /// The Lease was read: `found`, or that there is none, arrived at `now`.
+    /// Records a read: `found`, or `None` if no Lease exists, received at `now`.
     pub fn looked(&mut self, found: Option<Record>, now: Moment) {
         (self.looked, self.failed) = (now, None);
         let before = std::mem::replace(&mut self.knows, Knows::Nothing);
@@ -248,7 +244,7 @@ impl Elector {
                 record,
                 found: Found::There,
             },
-            // Whoever held it may not know yet that it is gone.
+            // The last holder may not have noticed the deletion.
             (
                 Knows::Others {
                     record,
@@ -266,7 +262,7 @@ impl Elector {
                 version,
                 found: Found::Gone,
             },
-            // A renewal whose answer was lost did arrive: nobody else writes this name.
+            // A renewal without a response succeeded: no other process writes this holder.
             (Knows::Ours { sent, .. }, Some(record))
                 if record.holder.as_ref() == Some(&self.identity.holder()) =>
             {
@@ -280,7 +276,7 @@ impl Elector {
         };
     }
 
-    /// A write that was sent at `sent` arrived: the Lease has this `version` now, and names us.
+    /// Records a successful write, sent at `sent`: the Lease is at `version`, and this replica is its holder.
     pub fn wrote(&mut self, version: impl Into<String>, sent: Moment) {
         self.failed = None;
         if !matches!(self.knows, Knows::Over { .. }) {
@@ -292,7 +288,7 @@ impl Elector {
         }
     }
 
-    /// A write did not find the Lease as it was seen.
+    /// Records a conflict: the Lease differs from the last read.
     pub fn refused(&mut self) {
         self.failed = None;
         match &mut self.knows {
@@ -302,13 +298,13 @@ impl Elector {
         }
     }
 
-    /// A call failed, or nobody answered it: what it did is not known.
+    /// Records a call that failed or timed out at `now`. Its effect is unknown.
     pub fn failed(&mut self, now: Moment) {
         self.failed = Some(now);
     }
 
-    /// Leads no more, by its own choice. The version to replace by one without a holder, if it led:
-    /// not before all its writes have ended.
+    /// Ends the leadership of this process. Returns the resource version at which to release the Lease, if this replica is its holder.
+    /// All writes must have ended before the release.
     pub fn resign(&mut self) -> Option<String> {
         let before = std::mem::replace(&mut self.knows, Knows::Over { by: None });
         match before {
@@ -321,13 +317,12 @@ impl Elector {
         }
     }
 
-    /// Whether it may begin a write at `now`.
+    /// Whether this replica may start a write at `now`.
     pub fn may_begin(&self, now: Moment) -> bool {
         matches!(&self.knows, Knows::Ours { sent, .. } if now < *sent + BEGINS)
     }
 
-    /// By when the writes that go on must have ended, if there may be any; a renewal gives them
-    /// more time.
+    /// Returns the deadline of writes in progress; `None` if this replica does not lead. A renewal extends it.
     pub fn must_end(&self) -> Option<Moment> {
         match &self.knows {
             Knows::Ours { sent, .. } => Some(*sent + ENDS),
@@ -335,7 +330,7 @@ impl Elector {
         }
     }
 
-    /// Where it stands at `now`.
+    /// Returns the role of this replica at `now`.
     pub fn standing(&self, now: Moment) -> Standing {
         match &self.knows {
             Knows::Nothing => Standing::Unknown,

@@ -1,6 +1,7 @@
-//! The pure behaviour of the operator. [`decide::decide`] turns a resource and an observation of its cluster, its repository and its registry
-//! into steps and a status, [`queue::Places`] selects the runs that may start, and [`lease::Elector`] the replica that leads. No client, no
-//! clock, no async.
+//! Pure decision logic of the operator: no client, no clock, no async.
+//!
+//! [`decide::decide`] maps a resource and an observation of its cluster, repository and registry to steps and a status. [`queue::Places`]
+//! selects the runs that may start. [`lease::Elector`] runs the leader election.
 //!
 //! Imports have one direction: `model` and `observed` <- `objects` <- `decide` -> `status`.
 

@@ -1,7 +1,6 @@
-//! What metacontroller's `CompositeController` asks, and what it is answered: the contract of
-//! <https://github.com/metacontroller/metacontroller/tree/v4.17.2/pkg/controller/composite/api>. The
-//! hook versions v1 and v2 differ in the keys of `children` and `related` alone, and in that v2
-//! takes no field that it does not know.
+//! Requests and responses of the hooks of a metacontroller `CompositeController`:
+//! <https://github.com/metacontroller/metacontroller/tree/v4.17.2/pkg/controller/composite/api>. Hook versions v1 and v2 differ only in
+//! the keys of `children` and `related`, and v2 rejects unknown fields.
 
 use std::collections::BTreeMap;
 
@@ -16,47 +15,44 @@ use crate::model::facts::{occupied, open_run};
 use crate::observed::{Answer as Found, Seen};
 use crate::step::Decision;
 
-/// The largest request, in bytes: a resource of the largest size that etcd takes (1.5 MiB), with room
-/// for how it is escaped, and the controller.
+/// Maximum size of a request, in bytes: a resource of the size limit of etcd (1.5 MiB), its JSON escapes, and the controller.
 pub const LONGEST_REQUEST: usize = 4 << 20;
 
-/// How soon to ask again, in seconds, about one that is at work: what its runs write are Secrets,
-/// which metacontroller is not shown.
+/// Resync interval of a busy resource, in seconds. Its runs write Secrets, which metacontroller does not watch.
 const AT_WORK: u32 = 2;
-/// How soon to ask again, in seconds, about one that has something to do soon, or waits for others.
+/// Resync interval of a resource that is due soon or waits for others, in seconds.
 const SOON: u32 = 10;
-/// How soon to ask again, in seconds, about one at rest: its repository, and what it takes values
-/// from, may have changed.
+/// Resync interval of an idle resource, in seconds. Its repository and its value sources may have changed.
 const AT_REST: u32 = 30;
 
-/// The resource that a hook is called for.
+/// The resource of a hook request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Its namespace.
+    /// Namespace, an RFC 1123 label.
     pub namespace: String,
-    /// Its name.
+    /// Name, an RFC 1123 subdomain.
     pub name: String,
-    /// Its uid.
+    /// Uid of the resource.
     pub uid: String,
-    /// Its status, as metacontroller knows it.
+    /// Status of the resource in the cache of metacontroller.
     pub status: Value,
-    /// Whether the finalize hook is called.
+    /// Whether the request is for the finalize hook.
     pub finalizing: bool,
 }
 
-/// Why a request gets no answer.
+/// Error response to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The HTTP status.
+    /// HTTP status code.
     pub status: u16,
-    /// A stable word.
+    /// Stable reason.
     pub reason: &'static str,
-    /// What is wrong, and what to do.
+    /// Cause and remedy.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal.
+    /// Builds an error response.
     pub fn new(status: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -65,7 +61,7 @@ impl Refusal {
         }
     }
 
-    /// As JSON, for people: metacontroller shows it in the event `SyncError` of the resource.
+    /// Returns the JSON body. Metacontroller shows it in the event `SyncError` of the resource.
     pub fn body(&self) -> String {
         json!({"reason": self.reason, "message": self.message}).to_string()
     }
@@ -128,10 +124,10 @@ struct Metadata {
     uid: String,
 }
 
-/// Reads the body of a call of the sync or the finalize hook.
+/// Parses the body of a request of the sync or finalize hook.
 ///
 /// # Errors
-/// What is wrong with it: 400 where it is not such a call, 422 where it asks for what there is not.
+/// 400 for a malformed request, 422 for an unsupported one.
 pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
     let request: Request = serde_json::from_slice(body).map_err(|error| {
         let message = format!(
@@ -174,19 +170,18 @@ pub fn read(body: &[u8]) -> Result<Asked, Refusal> {
     })
 }
 
-/// Whether it is a DNS label, as the name of a namespace is: both names become part of the path of a
-/// request to the API server
+/// Whether `name` is a DNS label, as names of namespaces are. Both names become part of a path of the API server
 /// (<https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#names>).
 fn is_label(name: &str) -> bool {
     name.len() <= 63 && is_part(name)
 }
 
-/// Whether it is a DNS subdomain, as the name of a resource is.
+/// Whether `name` is a DNS subdomain, as names of resources are.
 fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_part)
 }
 
-/// Whether it begins and ends with a small letter or a digit, with only those and `-` between.
+/// Whether `name` starts and ends with a lowercase letter or digit, and contains only those and `-`.
 fn is_part(name: &str) -> bool {
     let end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -195,7 +190,7 @@ fn is_part(name: &str) -> bool {
         && bytes.iter().all(|byte| end(*byte) || *byte == b'-')
 }
 
-/// The API server leaves out `kind` where a program reads the controller into a type of its own.
+/// `kind` is empty if metacontroller read the controller as a typed object.
 fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Refusal> {
     if !matches!(controller.kind.as_str(), "" | "CompositeController") {
         let message = format!("{} calls; only CompositeController may", controller.kind);
@@ -222,7 +217,7 @@ fn check_controller(controller: &Controller, finalizing: bool) -> Result<(), Ref
     }
 }
 
-/// An answer without them would delete them.
+/// A response without the children would delete them.
 fn check_children(children: Objects) -> Result<(), Refusal> {
     let groups = children.into_iter().flatten();
     let mut some = groups.filter(|(_, objects)| objects.as_ref().is_some_and(|it| !it.is_empty()));
@@ -237,7 +232,7 @@ fn check_children(children: Objects) -> Result<(), Refusal> {
     Err(Refusal::new(422, "ChildrenClaimed", message))
 }
 
-/// Whoever sees a request sees what is in it.
+/// Readers of a request would see the Secrets in it.
 fn check_related(related: Objects) -> Result<(), Refusal> {
     let mut kinds = related.into_iter().flatten().map(|(kind, _)| kind);
     if !kinds.any(|kind| kind.starts_with("Secret.")) {
@@ -261,19 +256,19 @@ fn check_kind(parent: &Parent) -> Result<(), Refusal> {
     Err(Refusal::new(422, "UnknownKind", message))
 }
 
-/// The answer to a hook.
+/// Response to a hook request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The whole status: what is not in it is gone.
+    /// The whole status. Metacontroller removes fields that are not in it.
     pub status: Value,
-    /// How soon to ask again, in seconds; 0 for not before something changes.
+    /// Resync interval, in seconds; 0 for no resync before a change.
     pub resync_after_seconds: u32,
-    /// Whether metacontroller's own finalizer may go.
+    /// Whether metacontroller may remove its finalizer.
     pub finalized: bool,
 }
 
 impl Answer {
-    /// That a resource stays as it is.
+    /// Returns a response that keeps the status.
     pub fn unchanged(asked: &Asked) -> Self {
         Self {
             status: asked.status.clone(),
@@ -282,7 +277,7 @@ impl Answer {
         }
     }
 
-    /// The same with this `status`.
+    /// Replaces the status.
     #[must_use]
     pub fn saying(self, status: &TerraformStatus) -> Self {
         Self {
@@ -291,8 +286,8 @@ impl Answer {
         }
     }
 
-    /// The body: the same bytes for the same answer. It has no children, since nothing that
-    /// destroy needs may be swept away with the resource.
+    /// Returns the body; equal responses have equal bodies. It has no children, because metacontroller would delete them with the
+    /// resource, and destroy needs them.
     pub fn body(&self) -> String {
         json!({
             "status": self.status,
@@ -304,31 +299,30 @@ impl Answer {
     }
 }
 
-/// The entity tag of `body` (<https://www.rfc-editor.org/rfc/rfc9110#field.etag>).
+/// Returns the entity tag of `body` (<https://www.rfc-editor.org/rfc/rfc9110#field.etag>).
 pub fn entity_tag(body: &str) -> String {
     format!("\"{}\"", hex::encode(Sha256::digest(body)))
 }
 
-/// Whether `tag` is in the header `If-None-Match`.
+/// Whether the header `If-None-Match` contains `tag`.
 pub fn is_known(if_none_match: &str, tag: &str) -> bool {
     let mut tags = if_none_match.split(',').map(str::trim);
     tags.any(|known| known.strip_prefix("W/").unwrap_or(known) == tag)
 }
 
-/// How a resource is to be asked about.
+/// How often metacontroller resyncs a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Something happens.
+    /// Busy.
     AtWork,
-    /// Nothing happens before the resource is looked at again, which is due after this.
+    /// Idle until the next reconcile, which is due after this duration.
     AtRest(SignedDuration),
-    /// Nothing happens before it is changed.
+    /// Idle until a change.
     UntilChanged,
 }
 
 impl Pace {
-    /// In how many seconds to ask again. It comes in steps, so that an answer is not another one
-    /// only because time passes.
+    /// Returns the resync interval, in seconds. It has fixed steps, so that the response does not change only because time passes.
     pub fn seconds(self) -> u32 {
         match self {
             Self::AtWork => AT_WORK,
@@ -341,7 +335,7 @@ impl Pace {
     }
 }
 
-/// Returns the poll interval. `is_far`: the run is not among the next in the queue.
+/// Returns the pace of a resource that is requeued after `wait`. `is_far`: its run is not among the next in the queue.
 pub fn pace(
     tf: &Terraform,
     seen: &Seen,
@@ -359,8 +353,7 @@ pub fn pace(
     }
 }
 
-/// Whether something goes on of which no watch of metacontroller's tells: a run, a write of ours, an
-/// answer that is on its way.
+/// Whether an event is expected that metacontroller does not watch: a run, a write of the operator, the result of a query.
 fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     let record = seen.record.as_ref();
     let runs = record.is_some_and(|it| open_run(&it.record).is_some());
@@ -369,8 +362,7 @@ fn is_at_work(tf: &Terraform, seen: &Seen, decision: &Decision) -> bool {
     runs || asks || occupied(seen.job.as_ref()) || !decision.steps.is_empty()
 }
 
-/// Whether it waits for something else, which may take days: neither for a person nor for a moment
-/// that is known.
+/// Whether the resource waits for other objects for an unknown time. Excludes waits for an approval or until a known time.
 fn is_waiting(decision: &Decision) -> bool {
     let status = &decision.status;
     let mut conditions = status.conditions.iter();

@@ -1,8 +1,8 @@
-//! What the operator measures: the one table of its metrics, from which `docs/metrics.md` is made,
-//! and how they are counted. Pure: the controller keeps the numbers.
+//! Metrics of the operator: the table from which `docs/metrics.md` is generated, and their computation. No state: the controller stores
+//! the values.
 //!
-//! No label has the name of a resource, a namespace, a repository or a registry in it: there is no
-//! end to those, and whoever reads metrics may not be allowed to know them.
+//! Labels contain no names of resources, namespaces, repositories or registries: their number is unbounded, and readers of metrics may
+//! not have access to them.
 
 use std::collections::BTreeMap;
 
@@ -16,32 +16,32 @@ use crate::model::summary::AWAITING;
 use crate::queue::Class;
 use crate::step::Swap;
 
-/// A metric.
+/// Definition of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Definition {
-    /// Its name, as it is scraped.
+    /// Name as scraped.
     pub name: &'static str,
-    /// What it is.
+    /// Prometheus type.
     pub kind: Kind,
-    /// Its labels.
+    /// Labels of its samples.
     pub labels: &'static [Label],
-    /// What it tells, in a sentence without its full stop.
+    /// Description, one sentence without the final full stop.
     pub help: &'static str,
 }
 
-/// What a metric is.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, until the operator starts anew.
+    /// Increases until the operator restarts.
     Counter,
-    /// It goes up and down.
+    /// Increases and decreases.
     Gauge,
-    /// Counts by duration, in seconds.
+    /// Distribution of durations, in seconds.
     Histogram,
 }
 
 impl Kind {
-    /// The word that Prometheus has for it.
+    /// Returns the Prometheus name of the type.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -51,12 +51,12 @@ impl Kind {
     }
 }
 
-/// A label.
+/// Definition of a label.
 #[derive(Clone, Copy, Debug)]
 pub struct Label {
-    /// Its name.
+    /// Name of the label.
     pub name: &'static str,
-    /// Which values it has.
+    /// Description of its values.
     pub values: &'static str,
 }
 
@@ -164,34 +164,33 @@ definitions! {
     ] "Requests to the API server, including watches; a request that the client repeats counts once";
 }
 
-/// What ended with a swap of the run record.
+/// Run and build that ended with a swap of the run record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// A run, as it was recorded.
+    /// The run, as recorded.
     pub run: Option<Run>,
-    /// A build that failed: its reason.
+    /// Reason of a build that failed.
     pub build: Option<String>,
 }
 
 /// A run that ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// What it did.
+    /// Kind of the run.
     pub kind: RunKind,
-    /// Whether it was about destroying everything.
+    /// Whether the run was part of a destroy.
     pub destroys: bool,
-    /// How it ended: the word of `status.runs`.
+    /// Result as in `status.runs`.
     pub result: &'static str,
-    /// Why it failed.
+    /// Reason of a failure.
     pub reason: Option<String>,
-    /// Between its start by the controller and its report.
+    /// Seconds from its start by the controller to its report.
     pub seconds: f64,
-    /// How long its steps took.
+    /// Durations of its steps.
     pub took: StepTimes,
 }
 
-/// What `swap` makes known for good: the record was `record` before, with `history` and the `report`
-/// that the runner had written into it.
+/// Returns the run and the build that `swap` records. `record`, `history` and `report`: the values before the swap.
 pub fn ended(
     record: &RunRecord,
     history: &History,
@@ -222,12 +221,12 @@ pub fn ended(
     }
 }
 
-/// From `start` to `end`; none at all where clocks do not agree.
+/// Returns the seconds from `start` to `end`; 0 if clocks differ and `end` is earlier.
 pub fn seconds_between(start: Timestamp, end: Timestamp) -> f64 {
     end.duration_since(start).as_secs_f64().max(0.0)
 }
 
-/// The value of the label `class`.
+/// Returns the value of label `class`.
 pub const fn class(class: Class) -> &'static str {
     match class {
         Class::Change => "change",
@@ -236,42 +235,42 @@ pub const fn class(class: Class) -> &'static str {
     }
 }
 
-/// How long a failed run counts as one that failed lately.
+/// Period in which a failed run counts for [`RUN_FAILED`].
 const LATELY: SignedDuration = SignedDuration::from_hours(1);
 
-/// Resources, counted.
+/// Numbers of resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// By `status.state`.
+    /// Resources by `status.state`.
     pub states: BTreeMap<&'static str, i64>,
-    /// Those that are not ready, by reason.
+    /// Resources that are not Ready, by reason.
     pub not_ready: BTreeMap<&'static str, i64>,
-    /// Those that are stalled, by reason.
+    /// Stalled resources, by reason.
     pub stalled: BTreeMap<&'static str, i64>,
-    /// Those that differ from their configuration.
+    /// Resources with drift.
     pub drifted: i64,
-    /// Those with a plan that waits.
+    /// Resources with a plan that waits for approval.
     pub awaiting_approval: i64,
-    /// Those that are suspended.
+    /// Suspended resources.
     pub suspended: i64,
-    /// Those whose last run failed within the last hour.
+    /// Resources whose last run failed within the last hour.
     pub run_failed: i64,
-    /// Since when the oldest of something is so.
+    /// Start times of the oldest situations.
     pub oldest: Oldest,
 }
 
-/// Since when the oldest is so; nothing where there is none.
+/// Start times of the oldest situations; empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oldest {
-    /// Not ready and not stalled, by reason.
+    /// Not Ready and not stalled, by reason.
     pub not_ready: BTreeMap<&'static str, Timestamp>,
-    /// Differs from its configuration, by reason.
+    /// Drift, by reason.
     pub drift: BTreeMap<&'static str, Timestamp>,
-    /// Waits for a person, by what is to be approved.
+    /// Plan that waits for approval, by kind of the change.
     pub approval: BTreeMap<&'static str, Timestamp>,
 }
 
-/// Counts `resources` as they are `now`; `None` is one that cannot be read.
+/// Counts `resources` at time `now`. `None` is a resource that cannot be read.
 pub fn count<'a>(
     resources: impl IntoIterator<Item = Option<&'a Terraform>>,
     now: Timestamp,
@@ -286,7 +285,7 @@ pub fn count<'a>(
     counts
 }
 
-/// Keeps `since` of `what` if nothing older is known.
+/// Sets the entry of `what` to the earlier of its value and `since`.
 pub fn older(oldest: &mut BTreeMap<&'static str, Timestamp>, what: &'static str, since: Timestamp) {
     let known = oldest.entry(what).or_insert(since);
     *known = since.min(*known);
@@ -338,14 +337,14 @@ impl<'a> Conditions<'a> {
         all.find(|it| it.type_ == kind && it.status == status)
     }
 
-    /// `Ready`, where a plan waits for a person.
+    /// Returns condition `Ready` if a plan waits for approval.
     fn awaiting(&self) -> Option<&'a Condition> {
         let mut all = self.0.iter();
         all.find(|it| it.type_ == "Ready" && it.reason == AWAITING)
     }
 }
 
-/// Whether the last run failed, not long before `now`.
+/// Whether the last run failed at most [`LATELY`] before `now`.
 fn failed_lately(status: &TerraformStatus, now: Timestamp) -> bool {
     let failed = |run: &&alustan_api::RunStatus| run.result == RunResult::Failed.as_str();
     let run = status.runs.first().filter(failed);
@@ -353,7 +352,7 @@ fn failed_lately(status: &TerraformStatus, now: Timestamp) -> bool {
     ended.is_some_and(|ended| now.duration_since(ended.0) <= LATELY)
 }
 
-/// `since`, unless something went well, or a person said yes, after that.
+/// Returns the latest of `since`, the last apply and the last approval.
 fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
     let applied = status.last_applied.as_ref().map(|it| it.time.0);
     let plan = status.plan.as_ref();
@@ -362,8 +361,7 @@ fn unless_settled(status: &TerraformStatus, since: Timestamp) -> Timestamp {
     settled.map_or(since, |settled| settled.max(since))
 }
 
-/// Since when a resource works in vain. `Ready` turns from False to Unknown and back with every try, but
-/// `Reconciling` stays True all the while.
+/// Start of the current run of failed attempts. `Ready` alternates between False and Unknown with each attempt; `Reconciling` stays True.
 fn unready_since(status: &TerraformStatus, ready: &Condition) -> Timestamp {
     let busy = Conditions(&status.conditions).get("Reconciling", "True");
     let since = busy.unwrap_or(ready).last_transition_time.0;
@@ -375,7 +373,7 @@ fn drift_since(status: &TerraformStatus, differs: &Condition) -> Timestamp {
     seen.unwrap_or(differs.last_transition_time.0)
 }
 
-/// What waits for a person, and since when. A plan of a correction leaves `Ready` as it is.
+/// Returns what waits for approval, and since when. The plan of a correction does not change `Ready`.
 fn approval_since(
     tf: &Terraform,
     status: &TerraformStatus,
@@ -392,7 +390,7 @@ fn approval_since(
     }
 }
 
-/// The word of `status.state`.
+/// Returns the value of `status.state`.
 const fn word(state: State) -> &'static str {
     match state {
         State::Pending => "Pending",
@@ -408,7 +406,7 @@ const fn word(state: State) -> &'static str {
     }
 }
 
-/// `docs/metrics.md`.
+/// Returns the content of `docs/metrics.md`.
 pub fn document() -> String {
     let text = String::from(
         "<!-- Generated by `cargo xtask gen` from crates/core/src/metrics.rs; do not edit. -->\n\
@@ -527,7 +525,7 @@ mod tests {
         assert_eq!(run.reason.as_deref(), Some("ApplyFailed"));
         assert!((run.seconds - 20.0).abs() < f64::EPSILON);
         assert_eq!(run.took.plan, Some(1500));
-        // The next swap of the same pass, or of a later one, records nothing new.
+        // The next swap of the same or a later reconcile records nothing new.
         let again = ended(
             &record(RunPhase::Recorded),
             &found,
@@ -607,7 +605,7 @@ mod tests {
         assert_eq!((counts.drifted, counts.awaiting_approval), (1, 1));
     }
 
-    /// A resource with these conditions since these moments.
+    /// Builds a resource with these conditions and transition times.
     fn since(conditions: &[(Verdict, i64)]) -> Terraform {
         let mut tf = resource(State::Failed, &[]);
         let all = conditions
@@ -635,7 +633,7 @@ mod tests {
     #[test]
     fn the_oldest_of_each_reason_counts_and_a_try_does_not_make_it_younger() {
         let all = [
-            // Ready turned with the last try; the trouble is older.
+            // `Ready` changed with the last attempt; the failure is older.
             unready("ApplyFailed", 900, 300),
             unready("ApplyFailed", 400, 400),
             unready("RepositoryUnreachable", 500, 500),
@@ -706,7 +704,7 @@ mod tests {
     fn a_plan_waits_since_it_was_needed() {
         let awaits = |ready| Verdict::new(Condition::Ready, ready, AWAITING, "");
         let change = since(&[(awaits(None), 700)]);
-        // It has been ready for long, and its drift is to be corrected.
+        // Ready since long before; a correction of its drift waits for approval.
         let differs = Verdict::new(Condition::InSync, false, "Drifted", "");
         let drift = since(&[(awaits(Some(true)), 5), (differs, 800)]);
         let mut destroy = since(&[(awaits(None), 100)]);

@@ -1,4 +1,4 @@
-//! Which runs may start now, over all resources (rule 18).
+//! Run queue: selects the runs that may start, across all resources (rule 18).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
@@ -8,29 +8,29 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::observed::Key;
 
-/// Runs that matter more go first.
+/// Priority class of a run, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Apply and destroy.
     Change,
-    /// Plans that somebody waits for.
+    /// Plans, and drift checks requested by a user.
     Plan,
     /// Drift checks.
     Drift,
 }
 
-/// A run that waits.
+/// A queued run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Whose it is.
+    /// Resource of the run.
     pub key: Key,
-    /// How much it matters.
+    /// Priority class.
     pub class: Class,
-    /// Since when it waits.
+    /// Time at which the run was queued.
     pub since: Timestamp,
 }
 
-/// After this long in the queue a run counts as one class higher, drift as a plan at most.
+/// Time in the queue after which a run counts as one class higher. Drift checks do not get above plans.
 const AGEING: SignedDuration = SignedDuration::from_mins(10);
 
 /// Run slots of the operator.
@@ -63,7 +63,7 @@ impl Places {
         }
     }
 
-    /// The runs of `queue` that start now, beside those that are `running`, in their order.
+    /// Returns the runs of `queue` that start now, in their order, in addition to the `running` ones.
     ///
     /// A namespace or class that is refused a slot is refused for the rest of the call, since free slots only decrease. The cost depends
     /// on the number of namespaces and admitted runs, not on the length of the queue.
@@ -105,7 +105,7 @@ impl Places {
     }
 }
 
-/// When namespaces got their last places: numbers that grow with each place that is given out.
+/// Last slot of each namespace. Slots are numbered in the order in which they are granted.
 pub type Served = BTreeMap<String, u64>;
 
 /// Running runs.
@@ -358,9 +358,9 @@ impl Iterator for Order<'_> {
     }
 }
 
-/// Runs with a lower rank go first.
+/// Priority of a run; lower ranks start first.
 fn rank(class: Class, since: Timestamp, now: Timestamp) -> i64 {
-    // Drift never goes before a change that came later: it would, where there is more of it than places.
+    // Without a minimum, drift checks would delay later changes whenever more of them wait than there are slots.
     let (class, first) = match class {
         Class::Change => (0, 0),
         Class::Plan => (1, 0),
@@ -493,7 +493,7 @@ mod tests {
         );
     }
 
-    /// Who waits, who runs and who was served when, in five namespaces.
+    /// Queued runs, running runs and last slots of five namespaces.
     fn crowd() -> impl Strategy<Value = (Vec<Waiting>, Vec<Key>, Served)> {
         let place = (0..5_u8, 0..20_u8);
         let what = (0..3_usize, 0..5_000_i64);
@@ -723,9 +723,8 @@ mod tests {
             }
         }
 
-        /// Thousands wait in some namespaces, and as many as there are places run; places get free
-        /// in any order. However late an apply comes in another namespace, each of those gets one
-        /// place at most before it.
+        /// Thousands of runs wait in some namespaces, all slots are in use and get free in any order. An apply in another namespace waits
+        /// for at most one run of each of these namespaces.
         #[test]
         fn a_thousand_of_one_tenant_delay_the_apply_of_another_by_one_run_at_most(
             greedy in 1..4_usize,

@@ -1,73 +1,73 @@
-//! What the operator itself is configured with.
+//! Configuration of the operator.
 
 use std::collections::BTreeMap;
 
 use alustan_api::{Architecture, BuilderKind, Engine, Terraform};
 use k8s_openapi::jiff::SignedDuration;
 
-/// The operator's configuration, as far as behaviour depends on it.
+/// Configuration of the operator that decisions depend on.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The base image of resources that name none; it carries the runner.
+    /// Base image of resources that set none; contains the runner.
     pub base_image: String,
-    /// Base images by engine; they carry the runner, too.
+    /// Catalogue: base images by engine; they contain the runner.
     pub engines: Vec<EngineImage>,
-    /// How images are built, unless a resource says otherwise.
+    /// Default kind of builder.
     pub builder: BuilderKind,
-    /// The image of the builder: kaniko, or one that takes the same arguments.
+    /// Image of the builder: kaniko, or one that accepts the same arguments.
     pub builder_image: String,
-    /// Further arguments of the builder.
+    /// Additional arguments of the builder.
     pub builder_args: Vec<String>,
-    /// Capabilities of the builder's container.
+    /// Capabilities of the builder container.
     pub builder_capabilities: Vec<String>,
-    /// Whether build pods have a user namespace of their own, so that root in them is nobody on the node.
+    /// Whether build pods have a user namespace, so that root in the container is unprivileged on the node.
     pub builder_user_namespaces: bool,
-    /// The namespace of all builds; `None` for that of the resource.
+    /// Namespace of all builds; `None` for the namespace of the resource.
     pub build_namespace: Option<String>,
-    /// The operator's own image: the runner in it goes into images built from foreign bases.
+    /// Image of the operator. Its runner is added to images with other base images.
     pub operator_image: String,
-    /// Registries that are spoken to in plain http, as `host:port`.
+    /// Registries that use plain HTTP, as `host:port`.
     pub insecure_registries: Vec<String>,
-    /// Certificates (PEM) to trust besides the usual ones.
+    /// Additional CA certificates, as PEM.
     pub ca_bundle: Option<String>,
     /// `--architecture`: architecture of resources without `runner.architecture`.
     pub architecture: Option<Architecture>,
     /// Architecture of the operator, the last default.
     pub own_architecture: Architecture,
-    /// Environment of every container: proxies.
+    /// Environment variables of all containers, for proxies.
     pub environment: BTreeMap<String, String>,
-    /// Whether an image may be built from a Dockerfile of its repository.
+    /// Whether images may be built from a Dockerfile of the repository.
     pub dockerfiles: bool,
-    /// Repositories that resources may use by the operator's own identity in a cloud; each is a
-    /// registry, or a part of its repositories: `registry.example.com/team`.
+    /// Registries, or path prefixes in them, that resources may access with the cloud identity of the operator. Example:
+    /// `registry.example.com/team`.
     pub identity_registries: Vec<String>,
-    /// How long a pod may wait for a node.
+    /// Maximum time that a pod may wait for a node.
     pub scheduling_timeout: SignedDuration,
-    /// Maximum of the time limits of a run. Longer ones in `spec.timeouts` count as this.
+    /// Upper limit of `spec.timeouts`; longer values are reduced to it.
     pub max_timeout: SignedDuration,
-    /// Whether resources may refer to objects in other namespaces (rule 17).
+    /// Whether resources may reference objects in other namespaces (rule 17).
     pub cross_namespace_refs: bool,
-    /// Whether namespaces that hold state are labelled: that needs a right in the cluster, which an
-    /// operator of some namespaces has not.
+    /// Whether namespaces with state are labelled. Requires a cluster-wide permission, which an operator restricted to some namespaces
+    /// does not have.
     pub marks_namespaces: bool,
 }
 
 impl Settings {
-    /// The namespace in which the image of `tf` is built.
+    /// Returns the namespace in which the image of `tf` is built.
     pub fn builds_in<'a>(&'a self, tf: &'a Terraform) -> &'a str {
         let own = tf.metadata.namespace.as_deref();
         let namespace = self.build_namespace.as_deref().or(own);
         namespace.unwrap_or_default()
     }
 
-    /// Whether that is another than that of `tf`: then it has none of the objects that `tf` names, and
-    /// credentials are lent to the build.
+    /// Whether the build namespace differs from that of `tf`. If so, the objects that `tf` names do not exist in it, and credentials are
+    /// copied to a build Secret.
     pub fn lends(&self, tf: &Terraform) -> bool {
         tf.metadata.namespace.as_deref() != Some(self.builds_in(tf))
     }
 
-    /// How the image of `tf` is built. A builder image, a layer cache and a Dockerfile need kaniko.
+    /// Returns the kind of builder of `tf`. A builder image, a layer cache and a Dockerfile require kaniko.
     pub fn builder_of(&self, tf: &Terraform) -> BuilderKind {
         let registry = &tf.spec.container_registry;
         let builder = registry.builder.as_ref();
@@ -95,7 +95,7 @@ impl Settings {
             .unwrap_or(self.own_architecture)
     }
 
-    /// Whether the operator's own identity may be used for `repository`, named without a tag.
+    /// Whether the cloud identity of the operator may be used for `repository`, a name without tag.
     pub fn lends_identity_to(&self, repository: &str) -> bool {
         let mut allowed = self.identity_registries.iter();
         allowed.any(|allowed| {
@@ -105,20 +105,20 @@ impl Settings {
     }
 }
 
-/// A base image with an engine.
+/// Catalogue entry: a base image and its engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineImage {
-    /// The engine in it.
+    /// Engine in the image.
     pub engine: Engine,
-    /// The image.
+    /// Image reference.
     pub image: String,
 }
 
-/// The kaniko that is used when nothing else is configured.
+/// Default image of kaniko.
 pub const KANIKO: &str = "ghcr.io/osscontainertools/kaniko:v1.28.3";
 
-/// Capabilities that kaniko needs for any Dockerfile
-/// (<https://github.com/osscontainertools/kaniko>, "Security"); PodSecurity *baseline* allows all.
+/// Capabilities that kaniko needs for arbitrary Dockerfiles (<https://github.com/osscontainertools/kaniko>, "Security"). PodSecurity
+/// *baseline* allows all of them.
 pub const KANIKO_CAPABILITIES: [&str; 7] = [
     "CHOWN",
     "DAC_OVERRIDE",

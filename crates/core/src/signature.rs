@@ -7,10 +7,10 @@ use sha2::Sha256;
 
 use crate::objects::secrets;
 
-/// Entries with a signature, which is in entry [`key::signature`].
+/// Entries that are signed. The signature is in entry [`key::signature`].
 pub const SIGNED: [&str; 4] = [key::RECORD, key::INPUTS, key::HISTORY, secrets::PIN];
 
-/// Signature of `content` of `entry` in a Secret of the resource with this uid, in hexadecimal (64 characters).
+/// Returns the signature of `content` of `entry` in a Secret of the resource with this `uid`: 64 hexadecimal characters.
 pub fn of(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> String {
     hex::encode(
         mac(signing_key, uid, entry, content)
@@ -19,7 +19,7 @@ pub fn of(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> String 
     )
 }
 
-/// Whether `signature` is that of `content`; takes the same time for any signature.
+/// Whether `signature` is valid for `content`. Constant-time comparison.
 pub fn is_valid(
     signing_key: &[u8],
     uid: &str,
@@ -42,8 +42,8 @@ fn mac(signing_key: &[u8], uid: &str, entry: &str, content: &[u8]) -> Hmac<Sha25
     mac
 }
 
-/// The part of `content` that is signed. Of the record the decisions alone: `kubectl alustan` releases locks and notes the lineage of a
-/// state with the rights of its user.
+/// Returns the signed part of `content`: of the run record only number and run, because `kubectl alustan` changes locks and lineage with
+/// the permissions of its user.
 fn signed_part(entry: &str, content: &[u8]) -> Vec<u8> {
     let decisions = |record: Value| json!([record.get("number"), record.get("run")]).to_string();
     let record = (entry == key::RECORD).then(|| serde_json::from_slice(content).ok());

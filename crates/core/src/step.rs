@@ -1,4 +1,4 @@
-//! What `decide` asks for. [`Step`] is the whole write surface of the operator.
+//! Result of `decide`. [`Step`] defines all writes of the operator.
 
 use alustan_api::TerraformStatus;
 use alustan_api::labels::Component;
@@ -14,64 +14,64 @@ use k8s_openapi::jiff::Timestamp;
 use crate::observed::LentSeen;
 use crate::queue::Class;
 
-/// One write. Each can be done again without harm.
+/// One idempotent write.
 #[derive(Clone)]
 pub enum Step {
-    /// Keep the resource until it is destroyed.
+    /// Add the finalizer, which keeps the resource until it is destroyed.
     AddFinalizer,
     /// Create the run record with a new key.
     CreateRecord(Box<Secret>),
     /// Bind the objects of an earlier resource of the same name to this one.
     TakeOver(Box<TakeOver>),
-    /// Swap the record; nothing after this step happens when somebody else was faster.
+    /// Replace the run record by compare-and-swap. A conflict cancels the remaining steps.
     SwapRecord(Box<Swap>),
-    /// Swap the progress in the report, and remove report and outputs; nothing after this step happens when
-    /// somebody else, as the run, was faster.
+    /// Replace the progress in the report by compare-and-swap, and remove report and outputs. A conflict, for example with the run,
+    /// cancels the remaining steps.
     SwapReport(Box<RunProgress>),
-    /// Apply an object.
+    /// Apply an object (server-side apply).
     Ensure(Box<Object>),
-    /// Push the context to the registry; the answer wakes the resource.
+    /// Push the context to the registry. The result requeues the resource.
     PushContext,
-    /// Create a Job; one that is there already is the same one.
+    /// Create a Job. An existing Job of that name with the same inputs counts as created.
     CreateJob(Box<Job>),
-    /// Delete a Job and its pods, unless it is another one by now.
+    /// Delete a Job and its pods; uid is a precondition.
     DeleteJob {
-        /// Its namespace.
+        /// Namespace of the Job.
         namespace: String,
-        /// Its name.
+        /// Name of the Job.
         name: String,
-        /// Its uid.
+        /// Uid of the Job.
         uid: String,
     },
-    /// `CreateBuildSecret` this Secret to the build Job of the same name, which becomes its owner.
+    /// Create this Secret for the build Job of the same name, which becomes its owner.
     CreateBuildSecret(Box<Secret>),
-    /// Delete a Secret that was lent, unless it is another one by now.
+    /// Delete a build Secret; uid is a precondition.
     DeleteBuildSecret(Box<LentSeen>),
-    /// Delete an object with outputs that are handed on elsewhere by now, or no longer.
+    /// Delete an object with outputs that is no longer configured.
     DeleteOutputs(OutputsObject),
-    /// Delete the claim of the cache volume, which lost its volume.
+    /// Delete the claim of the cache volume after it lost its volume.
     DeleteClaim,
-    /// Delete all objects of the resource but the components `kept`, which are labelled as orphaned: its builds in another namespace too,
-    /// and the mark of its namespace, if nothing else that was applied is in there.
+    /// Delete all objects of the resource, including builds in another namespace, and remove the label of the namespace if it contains no
+    /// other state. Objects of the components `kept` are labelled as orphaned instead.
     CleanUp {
-        /// What may hold the only copy of a state, or the key that opens it.
+        /// Components that may hold the only copy of a state, or its key.
         kept: Vec<Component>,
     },
-    /// Let the resource go.
+    /// Remove the finalizer.
     RemoveFinalizer,
 }
 
-/// An object with outputs, by its name.
+/// An object with outputs, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputsObject {
-    /// The Secret.
+    /// Name of a Secret.
     Secret(String),
-    /// The `ConfigMap`.
+    /// Name of a ConfigMap.
     ConfigMap(String),
 }
 
 impl OutputsObject {
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         match self {
             Self::Secret(name) | Self::ConfigMap(name) => name,
@@ -79,10 +79,10 @@ impl OutputsObject {
     }
 }
 
-/// Defines the kinds of steps, and the list of all of them.
+/// Defines [`StepKind`] and the list of its variants.
 macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
-        /// A [`Step`] without what it carries.
+        /// A [`Step`] without its data.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "each is a variant of Step, which says what it is")]
         pub enum StepKind {
@@ -90,7 +90,7 @@ macro_rules! kinds {
         }
 
         impl StepKind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
         }
     };
@@ -115,7 +115,7 @@ kinds!(
 );
 
 impl Step {
-    /// Which one it is.
+    /// Returns the kind of the step.
     pub fn kind(&self) -> StepKind {
         match self {
             Self::AddFinalizer => StepKind::AddFinalizer,
@@ -137,34 +137,34 @@ impl Step {
     }
 }
 
-/// The objects of an earlier resource of the same name: state, volume, outputs and report get the uid of this resource. What is derived
-/// again (accounts, roles, pin, plan, Jobs) is deleted. The run record comes last, by compare-and-swap.
+/// Transfer of the objects of an earlier resource of the same name: state, volume, outputs and report get the uid of this resource.
+/// Derived objects (accounts, roles, pin, plan, Jobs) are deleted. The run record is last, by compare-and-swap.
 #[derive(Clone, Debug)]
 pub struct TakeOver {
-    /// The uid of the earlier resource.
+    /// Uid of the earlier resource.
     pub uid: String,
     /// `resourceVersion` of its run record.
     pub version: String,
-    /// The record of this resource.
+    /// Run record of this resource.
     pub record: RunRecord,
-    /// The history of this resource.
+    /// History of this resource.
     pub history: History,
 }
 
-/// A compare-and-swap of the run record: it fails when the record is no longer the one that was
-/// seen (or that the previous swap of the same pass wrote). `None` leaves a key as it is.
+/// A compare-and-swap of the run record. It fails if the record differs from the observed one, or from the one written by the previous
+/// swap of the same reconcile.
 #[derive(Clone)]
 pub struct Swap {
     /// The new record.
     pub record: RunRecord,
-    /// The new memory.
+    /// The new history; `None` keeps the current one.
     pub history: Option<History>,
-    /// What becomes of the inputs.
+    /// Change of the inputs.
     pub inputs: Keep<RunInputs>,
 }
 
 impl Swap {
-    /// A swap of `record` for itself: what comes after it is not done for an old record.
+    /// Builds a swap that writes `record` unchanged: it cancels the remaining steps if the observed record is outdated.
     pub fn unchanged(record: &RunRecord) -> Self {
         Self {
             record: record.clone(),
@@ -174,58 +174,58 @@ impl Swap {
     }
 }
 
-/// What becomes of a key.
+/// Change of one key.
 #[derive(Clone)]
 pub enum Keep<T> {
-    /// It stays as it is.
+    /// Keep the value.
     Same,
-    /// It is replaced.
+    /// Replace the value.
     Set(Box<T>),
-    /// It is removed.
+    /// Remove the key.
     Drop,
 }
 
-/// An object that is applied.
+/// An object for server-side apply.
 #[derive(Clone, Debug)]
 pub enum Object {
     /// A Secret.
     Secret(Secret),
-    /// A `ConfigMap`.
+    /// A ConfigMap.
     ConfigMap(ConfigMap),
-    /// The cache volume's claim.
+    /// The claim of the cache volume.
     Claim(Box<PersistentVolumeClaim>),
-    /// The runner's account.
+    /// The ServiceAccount of the runner.
     Account(ServiceAccount),
-    /// What the runner may do.
+    /// The Role of the runner.
     Role(Role),
-    /// The binding of the two.
+    /// The RoleBinding of the runner.
     Binding(RoleBinding),
-    /// What keeps its pod from being evicted.
+    /// The budget that prevents eviction of its pod.
     Budget(PodDisruptionBudget),
-    /// The mark of the namespace; nothing else of it is touched.
+    /// The label of the namespace, its only applied field.
     Namespace(Namespace),
 }
 
-/// What is to be done, and what is said about it.
+/// Result of a reconcile: writes, wanted run, status and requeue time.
 #[derive(Clone)]
 pub struct Decision {
     /// Writes, in order.
     pub steps: Vec<Step>,
-    /// A run that is wanted: done after `steps` once the dispatcher has a slot for it.
+    /// Wanted run. It starts after `steps`, once the dispatcher has a slot.
     pub start: Option<Start>,
     /// The new status.
     pub status: TerraformStatus,
-    /// When to look again, if nothing else happens.
+    /// Time of the next reconcile without an event.
     pub requeue_at: Option<Timestamp>,
 }
 
-/// A run that is wanted.
+/// A run that waits for a slot.
 #[derive(Clone)]
 pub struct Start {
-    /// Its place in the queue.
+    /// Queue class.
     pub class: Class,
-    /// The writes that start it.
+    /// Writes that start the run.
     pub steps: Vec<Step>,
-    /// The status once it is started.
+    /// Status after the start.
     pub status: TerraformStatus,
 }

@@ -1,5 +1,5 @@
-//! Whether values that a resource takes are about to change (rule 14). Where one change reaches it
-//! on several ways, it is applied once, with all of it.
+//! Detects upstream outputs that are about to change (rule 14). A change that reaches a resource on several paths of the graph causes one
+//! run with all its effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,30 +8,30 @@ use alustan_api::{Terraform, TerraformStatus};
 use crate::dependency_graph::{sources, standing_with, taken};
 use crate::observed::{Answer, DependencySeen, Key, Seen, Standing};
 
-/// What the last look at a resource came to.
+/// Result of the last reconcile of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// The versions of the outputs that it took, by resource.
+    /// Versions of the outputs that the resource took, by resource.
     pub versions: BTreeMap<Key, String>,
-    /// What it is about.
+    /// Activity of the resource.
     pub doing: Doing,
-    /// Whether it is ready for those that depend on it. They may not have seen that yet.
+    /// Whether the resource is ready for its dependents. Their own last reconcile may be older.
     pub ready: bool,
 }
 
-/// What a resource is about.
+/// Activity of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// Nothing, for now.
+    /// Idle, failed, suspended or deleted.
     Rests,
-    /// Something runs, is due, or is not known yet.
+    /// A run is active, due, or the source is not known yet.
     Works,
-    /// It waits for resources that it depends on.
+    /// Waits for its dependencies.
     Waits,
 }
 
 impl Look {
-    /// A look at `tf` that saw `seen` and came to `status`.
+    /// Builds the result of a reconcile of `tf` that observed `seen` and returned `status`.
     pub fn of(tf: &Terraform, seen: &Seen, status: &TerraformStatus) -> Self {
         let is = |kind: &str, value: &str| {
             let mut conditions = status.conditions.iter();
@@ -59,8 +59,7 @@ fn are_ready(dependencies: &[DependencySeen]) -> bool {
     all.all(|it| it.standing == Standing::Ready)
 }
 
-/// The versions of the outputs that `tf` takes, by resource. `version` tells that of the outputs of
-/// one.
+/// Returns the versions of the outputs that `tf` takes, by resource. `version` returns the version of the outputs of one resource.
 pub fn versions(
     tf: &Terraform,
     all: &BTreeMap<Key, &Terraform>,
@@ -74,9 +73,8 @@ pub fn versions(
     versions.collect()
 }
 
-/// The first resource that `tf` takes outputs from, directly or through others, that is at work or
-/// has not looked at what changed: its own outputs may be others soon. What has failed, is suspended
-/// or is deleted holds nobody up.
+/// Returns the first resource from which `tf` takes outputs, directly or transitively, that is active or has not processed its latest
+/// inputs: its outputs may change soon. Failed, suspended and deleted resources delay no run.
 pub fn changing(
     tf: &Terraform,
     all: &BTreeMap<Key, &Terraform>,
@@ -99,7 +97,7 @@ pub fn changing(
             let depends_on: Vec<_> = taken(it, all).into_iter().map(|named| named.key).collect();
             let ready =
                 |key| all.contains_key(key) && looks.get(key).is_none_or(|look: &Look| look.ready);
-            // What it waited for is there, and it has not seen that yet.
+            // Its dependencies are ready, but its last reconcile is older.
             if depends_on.iter().all(ready) {
                 return Some(key);
             }

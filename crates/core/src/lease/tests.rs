@@ -23,7 +23,7 @@ fn record(version: &str, holder: Option<&str>, renewed: &str) -> Record {
     }
 }
 
-/// One that leads since its write at `sent`.
+/// A leader since its write at `sent`.
 fn leader(sent: Moment) -> Elector {
     let mut leader = elector("a");
     leader.looked(None, sent);
@@ -53,7 +53,7 @@ fn who_comes_second_looks_every_two_seconds_and_takes_what_was_not_renewed_for_f
     let leader = Some("a_1".to_owned());
     assert_eq!(other.standing(second(1)), Standing::StandsBy { leader });
     assert_eq!(other.next(second(1)), (second(2), Act::Look));
-    // A version that changes without a renewal gives no time.
+    // A new resource version without a renewal does not extend the Lease.
     other.looked(Some(record("2", Some("a_1"), "x")), second(2));
     other.looked(Some(record("2", Some("a_1"), "x")), second(14));
     let take = Act::Take("2".to_owned());
@@ -97,7 +97,7 @@ fn the_next_process_of_a_pod_waits_for_nobody() {
         let (due, _) = next.next(second(3));
         assert_eq!(due == second(3), at_once, "{holder}");
     }
-    // Where it is not told its pod's name, it cannot know.
+    // Without a pod name, a predecessor in the same pod is not recognised.
     let mut nameless = Elector::new(Identity::new(None, "2"));
     nameless.looked(Some(record("7", Some("process_1"), "x")), second(3));
     assert_eq!(nameless.next(second(3)), (second(5), Act::Look));
@@ -115,7 +115,7 @@ fn a_leader_that_cannot_renew_stops_writing_before_anybody_else_begins() {
         assert_eq!(leader.next(second(now)).0, second(now) + AGAIN);
     }
     assert_eq!(leader.standing(second(20)), Standing::Doubts);
-    // Nobody has taken it meanwhile: it goes on.
+    // No other replica has taken the Lease: it continues to lead.
     leader.wrote("2", second(20));
     assert_eq!(leader.standing(second(21)), Standing::Leads);
 }
@@ -195,38 +195,38 @@ fn who_loses_the_race_looks_who_won() {
     assert_eq!(first.next(second(0)), (second(0), Act::Look));
 }
 
-/// Milliseconds of the true time, which nobody knows.
+/// Milliseconds of true time, unknown to all replicas.
 type Millis = u64;
 
-/// What the API server has: version, holder, a time.
+/// Lease on the API server: resource version, holder, renew time.
 type Lease = (u64, Option<String>, u64);
 
-/// How long a replica waits for an answer.
+/// Timeout of a call.
 const PATIENCE: Millis = 4_000;
 
 struct Call {
     act: Act,
     sent: Moment,
-    /// When the API server acts on it, if that is still to come.
+    /// Time at which the API server processes the call, if it has not yet.
     acts: Option<Millis>,
     answer: Option<Result<Lease, Refused>>,
-    /// When the replica hears of that, or hears nothing any more.
+    /// Time at which the replica receives the response or times out.
     ends: Millis,
     heard: bool,
 }
 
-/// The Lease is not there, or not as it was seen.
+/// The Lease does not exist or has another resource version.
 struct Refused;
 
 struct Replica {
     elector: Elector,
     offset: Millis,
-    /// What its clock counts in a second, in milliseconds.
+    /// Milliseconds on its clock per second of true time.
     rate: u64,
     call: Option<Call>,
-    /// It does nothing before.
+    /// The process is stopped until this time.
     paused: Millis,
-    /// Until when something that it has begun may go on.
+    /// Latest end of the writes that it started.
     writes_until: Millis,
     alive: bool,
 }
@@ -236,7 +236,7 @@ impl Replica {
         Moment::from_millis((now + self.offset) * self.rate / 1_000)
     }
 
-    /// When its clock shows `moment`, rounded up.
+    /// Returns the time at which its clock shows `moment`, rounded up.
     fn time(&self, moment: Moment) -> Millis {
         let millis = u64::try_from(moment.as_millis()).unwrap();
         let since = (millis * 1_000).div_ceil(self.rate);
@@ -247,7 +247,7 @@ impl Replica {
         self.alive && self.elector.may_begin(self.clock(now))
     }
 
-    /// When something happens to it.
+    /// Returns the time of its next event.
     fn next(&self, now: Millis) -> Millis {
         let Some(call) = &self.call else {
             let (due, _) = self.elector.next(self.clock(now));
@@ -258,15 +258,15 @@ impl Replica {
     }
 }
 
-/// Replicas and one Lease, a network that loses and delays, machines that stop for a while.
+/// Replicas and one Lease, with lost and delayed calls and paused processes.
 struct World {
     now: Millis,
     lease: Option<Lease>,
     replicas: Vec<Replica>,
-    /// Calls that nobody waits for any more, still on their way.
+    /// Calls in flight after their timeout.
     late: Vec<(Millis, Act, String)>,
     chance: std::vec::IntoIter<u16>,
-    /// How often a process began to lead.
+    /// Number of processes that became leader.
     leaders: usize,
 }
 
@@ -291,12 +291,12 @@ impl World {
         }
     }
 
-    /// Something below `below`; 0 once all chance is used up.
+    /// Returns a number less than `below`; 0 once the random input is used up.
     fn chance(&mut self, below: u16) -> u16 {
         self.chance.next().unwrap_or_default() % below
     }
 
-    /// How long something takes: mostly little.
+    /// Returns a latency, mostly short.
     fn latency(&mut self) -> Millis {
         match self.chance(8) {
             0..6 => 5,
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// Goes on to the next moment at which anything happens.
+    /// Advances to the next event.
     fn step(&mut self) {
         let alive = self.replicas.iter().filter(|replica| replica.alive);
         let next = alive.map(|replica| replica.next(self.now));
@@ -332,7 +332,7 @@ impl World {
         self.nobody_writes_beside_a_leader();
     }
 
-    /// The API server's part.
+    /// Processes a call on the API server.
     fn acts(&mut self, act: &Act, holder: &str) -> Result<Lease, Refused> {
         let version = self.lease.as_ref().map(|lease| lease.0);
         let wanted = match act {
@@ -369,7 +369,7 @@ impl World {
         }
         let replica = &self.replicas[index];
         match replica.elector.next(replica.clock(now)) {
-            // Its pod starts the next process.
+            // The pod starts the next process.
             (_, Act::End) => self.kill(index),
             (due, act) if replica.time(due).max(replica.paused) <= now => self.call(index, act),
             _ => {}
@@ -418,7 +418,7 @@ impl World {
         }
     }
 
-    /// While somebody may begin a write, nothing that another has begun goes on.
+    /// While one replica may start a write, no write of another replica is in progress.
     fn nobody_writes_beside_a_leader(&mut self) {
         let now = self.now;
         for replica in &mut self.replicas {
@@ -435,7 +435,7 @@ impl World {
         assert!(!led || writes.len() == 1, "at {now}: {writes:?}");
     }
 
-    /// A process ends without a word, and its pod starts the next one.
+    /// Terminates a process without a release; the pod starts the next one.
     fn kill(&mut self, index: usize) {
         let replica = &mut self.replicas[index];
         let Identity { pod, process } = replica.elector.identity().clone();

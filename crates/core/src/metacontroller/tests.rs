@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A request as metacontroller v4.17.2 sends it.
+/// A request as sent by metacontroller v4.17.2.
 fn request() -> Value {
     json!({
         "controller": {
@@ -30,7 +30,7 @@ fn request() -> Value {
     })
 }
 
-/// The request with the value at `pointer` set; `None` takes it away.
+/// Returns the request with the value at `pointer` replaced; `None` removes it.
 fn with(pointer: &str, value: Option<Value>) -> Value {
     let mut request = request();
     let (parent, last) = pointer.rsplit_once('/').unwrap();
@@ -111,7 +111,7 @@ fn what_cannot_be_answered_is_refused_with_a_reason() {
             400,
             "InvalidRequest",
         ),
-        // What a DecoratorController sends.
+        // Sent by a DecoratorController.
         (with("/object", Some(json!({}))), 400, "InvalidRequest"),
         (with("/attachments", Some(json!({}))), 400, "InvalidRequest"),
         (with("/parent/kind", Some(json!("Pod"))), 422, "UnknownKind"),
@@ -267,7 +267,7 @@ fn anything() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Places in a request that anybody may write to.
+/// JSON pointers in a request to fields that users can write.
 const PLACES: [&str; 10] = [
     "/controller",
     "/controller/spec/hooks",
