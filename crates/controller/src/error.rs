@@ -140,7 +140,7 @@ fn advice(kind: &str, name: &str) -> String {
 pub(crate) const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Error {
-    /// Returns a stable UpperCamelCase reason for events, conditions and metrics.
+    /// Returns a stable `UpperCamelCase` reason for events, conditions and metrics.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Call { .. } if self.is_not_leading() => "NotLeader",

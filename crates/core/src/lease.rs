@@ -2,8 +2,8 @@
 //!
 //! Clocks of different machines are never compared. Each replica measures durations on its own monotonic clock: a standby replica from
 //! the last change of the Lease that it observed, the leader from the time at which it *sent* its last successful renewal, which is
-//! earlier. So the leader stops writing before another replica starts, as long as no clock is more than 5 % fast or slow. client-go measures
-//! the same way (<https://pkg.go.dev/k8s.io/client-go/tools/leaderelection>), but checks its clock only after a failed renewal.
+//! earlier. So the leader stops writing before another replica starts, as long as no clock is more than 5 % fast or slow. client-go
+//! measures the same way (<https://pkg.go.dev/k8s.io/client-go/tools/leaderelection>), but checks its clock only after a failed renewal.
 
 use std::time::Duration;
 

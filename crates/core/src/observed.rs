@@ -65,7 +65,7 @@ pub struct Seen {
     pub invalid: Option<Failure>,
     /// Allow lists.
     pub allowed: Arc<Allowed>,
-    /// ServiceAccounts that the spec names.
+    /// `ServiceAccounts` that the spec names.
     pub accounts: BTreeMap<String, AccountSeen>,
     /// Why the state must not be used: another resource owns it.
     pub conflict: Option<Failure>,

@@ -1,4 +1,4 @@
-//! A resource and its settings, and small changes of them.
+//! A resource, its settings, and edits of them.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// Thursday, 1 January 2026.
+/// Unix time of Thursday, 1 January 2026, 00:00 UTC.
 pub(crate) const START: i64 = 1_767_225_600;
 
-/// A moment, in seconds after [`START`].
+/// Returns the time `second` seconds after [`START`].
 pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(START + second).unwrap()
 }
 
-/// The operator as it is configured by default.
+/// Returns the default configuration of the operator.
 pub(crate) fn settings() -> Settings {
     Settings {
         base_image: "registry.test/base:1".to_owned(),
@@ -43,7 +43,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// The resource `web`, as a user has just made it.
+/// Returns the new resource `web`.
 pub(crate) fn terraform() -> Terraform {
     serde_json::from_value(json!({
         "apiVersion": "alustan.io/v1alpha1",
@@ -65,19 +65,19 @@ pub(crate) fn terraform() -> Terraform {
     .unwrap()
 }
 
-/// Changes of a resource, as a user makes them.
+/// Edits of a resource.
 pub(crate) trait Edit: Sized {
-    /// Under another name, and with that another uid.
+    /// Sets the name, and a uid derived from it.
     fn named(self, name: &str) -> Self;
-    /// With a variable.
+    /// Sets a variable.
     fn with_variable(self, name: &str, value: impl Into<Value>) -> Self;
-    /// With an inline script, as in `spec.scripts`.
+    /// Sets an inline script in `spec.scripts`.
     fn with_script(self, name: &str, text: &str) -> Self;
-    /// With the part of `spec` at `pointer` (as in RFC 6901) set to `value`.
+    /// Sets the part of `spec` at `pointer` (RFC 6901) to `value`.
     fn with(self, pointer: &str, value: impl Into<Value>) -> Self;
-    /// With an annotation.
+    /// Sets an annotation.
     fn annotated(self, name: &str, value: &str) -> Self;
-    /// Deleted.
+    /// Sets the deletion timestamp.
     fn deleted(self, at: Timestamp) -> Self;
 }
 
@@ -128,7 +128,7 @@ impl Edit for Terraform {
     }
 }
 
-/// A failure of `class`.
+/// Builds a failure of `class`.
 pub(crate) fn failure(class: FailureClass, reason: &str, message: &str) -> Failure {
     Failure {
         class,

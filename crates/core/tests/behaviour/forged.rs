@@ -1,5 +1,5 @@
-//! Property test for forged reports: for any content of the report Secret, the operator writes only objects of its own resource, keeps its own
-//! decisions, and uses bounded memory.
+//! Property test for forged reports: for any content of the report Secret, the operator writes only objects of the same resource, keeps
+//! its decisions, and uses bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ fn number() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), Just(1), Just(2), Just(-1), any::<i64>()]
 }
 
-/// The number of the current run in half of the cases.
+/// Returns the number of the current run in half of the cases.
 fn run_number() -> impl Strategy<Value = i64> {
     prop_oneof![Just(OF_RECORD), number()]
 }
@@ -326,7 +326,7 @@ const WORD: usize = 256;
 /// Maximum size of the address of a state, in bytes.
 const ADDRESS: usize = 2_048;
 
-/// What is believed of the progress.
+/// Checks the validated progress.
 fn check_progress(world: &World, believed: &RunRecord) {
     let own = &world.own;
     let Some(run) = open_run(own) else {
@@ -376,7 +376,7 @@ fn check_lock(lock: &StateLock) {
     assert!(texts.iter().all(|text| text.len() <= WORD), "{lock:?}");
 }
 
-/// What is believed of the report.
+/// Checks the validated report.
 fn check_report(told: &RunReport, run: &RunSpec, now: Timestamp) {
     let report = alustan_core::model::progress::report(told.clone(), run, now);
     assert_eq!(
@@ -493,7 +493,7 @@ fn check_step(world: &World, seen: &Seen, step: &Step) {
     }
 }
 
-/// Whether an object of resource `web` has this name: other resources, such as `web-2`, have objects that begin alike.
+/// Whether `name` is an object of resource `web`. Other resources, such as `web-2`, have objects with the same prefix.
 fn is_own(name: &str) -> bool {
     const OWN: [&str; 9] = [
         "run", "report", "state", "plan", "pin", "outputs", "registry", "cache", "runner",
@@ -573,7 +573,7 @@ fn nothing_that_a_report_says_reaches_beyond_its_resource() {
             let seen = forge(&mut world, &forged);
             let decision = decide(world.tf(), &seen, &world.settings, world.now);
             check(&world, &seen, &decision);
-            // A report of a destroy is the module's own word: objects that it left are lost with the resource.
+            // Destroy relies on the report of the module: objects that the module left are lost with the resource.
             if decision.steps.iter().any(|step| matches!(step, Step::RemoveFinalizer)) {
                 break;
             }

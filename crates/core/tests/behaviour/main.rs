@@ -1,7 +1,7 @@
-//! The behaviour of the operator, told as stories and checked in a simulated world.
+//! Behaviour tests of the operator in a simulated cluster.
 //!
-//! [`world`] is a cluster, a registry, a repository and a runner in memory. Stories drive it by
-//! hand; `simulation` drives it by generated events and checks what must hold after each.
+//! [`world`] simulates a cluster, a registry, a repository and a runner in memory. `stories` contains scenarios; `simulation` generates
+//! events and checks invariants after each.
 
 #![expect(
     clippy::expect_used,

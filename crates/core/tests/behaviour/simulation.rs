@@ -1,5 +1,4 @@
-//! Generated stories: whatever happens in whatever order, the rules hold after each event, and
-//! the world comes to rest once the faults are over.
+//! Property test with generated events: the invariants hold after each event in any order, and the world converges once the faults end.
 
 mod event;
 
@@ -48,7 +47,7 @@ fn react(world: &mut World, after: After) {
     }
 }
 
-/// The faults are over: within bounded time and few looks, what is wanted is there.
+/// Ends all faults. The wanted configuration must be applied within bounded time and a bounded number of reconciles.
 fn comes_to_rest(world: &mut World) {
     world.git_up = true;
     world.registry_up = true;
@@ -95,13 +94,13 @@ fn comes_to_rest(world: &mut World) {
     stays_at_rest(world);
 }
 
-/// Two hours in which nothing happens: what is not a look for drift is a look that writes nothing.
+/// Lets two hours pass without events. Reconciles other than drift checks must write nothing.
 fn stays_at_rest(world: &mut World) {
     let end = world.now + SignedDuration::from_hours(2);
-    // A look for drift, or what follows from one, may still go on.
+    // A drift check, or a run caused by it, may be active.
     let record = &world.record.as_ref().unwrap().record;
     let open = usize::from(open_run(record).is_some());
-    // One whose pod waits for a volume that is gone is given up, and made again.
+    // A run whose pod waits for a lost volume is cancelled and repeated.
     let waits = usize::from(open_run(record).is_some() && record.claimed_by.is_none());
     let (mut looks, mut writes, runs) = (0, 0, world.run_number());
     while world.now < end {
@@ -115,7 +114,7 @@ fn stays_at_rest(world: &mut World) {
         }
     }
     let runs = usize::try_from(world.run_number() - runs).unwrap() + open;
-    // One look that was overdue, two that fall due, a correction, and the look after it.
+    // One overdue drift check, two that become due, a correction, and the check after it.
     assert!(runs <= 5 + waits, "{runs} runs in two hours");
     assert!(looks <= 3 + 8 * runs, "{looks} looks for {runs} runs");
     assert!(
@@ -132,7 +131,7 @@ fn story(world: &mut World, events: &[(Event, After)]) {
     comes_to_rest(world);
 }
 
-/// Worlds at several stages of their lives, so that stories come far.
+/// Initial worlds in several phases, so that events reach late phases.
 fn beginnings() -> Vec<World> {
     let building = World::until(|world| !world.builds.is_empty());
     let starting = World::until(|world| !world.jobs.is_empty());
@@ -160,7 +159,7 @@ fn beginnings() -> Vec<World> {
     ]
 }
 
-/// A world whose images are built in another namespace; its repository is private.
+/// A world with a private repository and a build namespace.
 fn elsewhere() -> World {
     let private = terraform().with("/gitRepo/credentialsSecret/name", "login");
     let mut world = World::with(private);
@@ -171,7 +170,7 @@ fn elsewhere() -> World {
     world
 }
 
-/// A world in which corrections do not last.
+/// A world in which corrections do not converge.
 fn endless() -> World {
     let mut world = World::applied();
     world.unsteady = true;
@@ -183,8 +182,7 @@ fn endless() -> World {
     world
 }
 
-/// `PROPTEST_CASES` says how many stories. One that fails is made as short as it can be, and kept in
-/// `proptest-regressions`.
+/// Number of cases: `PROPTEST_CASES`, default 2000. A failing case is minimised and stored in `proptest-regressions`.
 #[test]
 fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
     let config = ProptestConfig {
@@ -193,7 +191,7 @@ fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
             "proptest-regressions/simulation.txt",
         ))),
         max_shrink_iters: 20_000,
-        // A cheap one: without optimisation the default takes as long as the stories.
+        // A fast generator: without optimisation the default takes as long as the test itself.
         rng_algorithm: RngAlgorithm::XorShift,
         ..ProptestConfig::default()
     };
@@ -222,7 +220,7 @@ fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
     let counts = counts.into_inner();
     let share = |class: Class| 100 * counts.get(&class).copied().unwrap_or_default() / cases.max(1);
     let shares = Class::ALL.map(|class| format!("{class:?} {}", share(class)));
-    // Past the test harness, which keeps the words of a test that passes to itself.
+    // Bypasses the test harness, which captures the output of a passing test.
     writeln!(
         std::io::stderr(),
         "{cases} stories; percent of them with: {}",
@@ -239,8 +237,8 @@ fn whatever_happens_the_rules_hold_and_the_world_comes_to_rest() {
     );
 }
 
-/// The volume goes while a look for drift waits for its pod, and the look finds drift: it is given
-/// up, and made again, with all that follows from it.
+/// The volume is lost while a drift check that will find drift waits for its pod. The check is cancelled and repeated, and drift is
+/// corrected.
 #[test]
 fn a_look_that_cannot_start_is_one_run_more() {
     let mut world = World::applied();
@@ -254,8 +252,8 @@ fn a_look_that_cannot_start_is_one_run_more() {
     assert!(world.is_ready() && !world.real.drifted);
 }
 
-/// A correction of drift waits for a person, the controller is started anew, and a commit comes before
-/// the registry was asked: what is ready is so with the old commit alone.
+/// A correction waits for approval, the controller restarts, and a commit arrives before the registry is queried. The resource must not
+/// be Ready with the old commit.
 #[test]
 fn a_commit_that_comes_with_a_restart_is_not_ready_before_it_is_applied() {
     let mut world = World::applied();

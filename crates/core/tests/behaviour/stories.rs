@@ -1,4 +1,4 @@
-//! One module for each rule of the design.
+//! Scenarios, one module per rule or feature.
 
 mod abandon;
 mod allowed;
@@ -54,12 +54,12 @@ use kube::ResourceExt;
 
 use crate::world::{Act, Look, Looked, Stage, World};
 
-/// The steps in words, for example `CreateJob web-apply-1`.
+/// Formats steps, for example `CreateJob web-apply-1`.
 fn words(steps: &[Step]) -> Vec<String> {
     steps.iter().map(word).collect()
 }
 
-/// What was written in `looked`, in words: with what it started.
+/// Formats the steps of `looked`, including those of the run that it started.
 fn written(looked: &Looked) -> Vec<String> {
     let start = looked.decision.start.as_ref().filter(|_| looked.started);
     let started = start.map_or(&[][..], |start| &start.steps);
@@ -91,7 +91,7 @@ fn word(step: &Step) -> String {
     }
 }
 
-/// What the controller says with `progress`.
+/// Formats the change of the controller in `progress`.
 fn told(progress: &RunProgress) -> &'static str {
     match (progress.closed, progress.cancel) {
         (true, _) => "close",
@@ -113,7 +113,7 @@ fn object_name(object: &Object) -> String {
     }
 }
 
-/// Whether a look had nothing to do.
+/// Whether a reconcile wrote nothing and started nothing.
 fn is_quiet(looked: &Looked) -> bool {
     looked.decision.steps.is_empty() && looked.decision.start.is_none() && !looked.wrote
 }
@@ -123,7 +123,7 @@ impl World {
         self.look(Look::default())
     }
 
-    /// Looks and acts until the pod of the current run is at `stage`.
+    /// Reconciles and acts until the pod of the current run is at `stage`.
     fn run_to(&mut self, stage: Stage) -> &mut Self {
         for _ in 0..50 {
             self.look_once();
@@ -141,7 +141,7 @@ impl World {
         panic!("no pod comes to {stage:?}: {:?}", self.status())
     }
 
-    /// The deleted resource still has what it made, and goes once a person says so.
+    /// The deleted resource waits for approval with its real objects, and is destroyed once approved.
     fn goes_once_approved(&mut self) {
         assert!(!self.real.is_empty(), "destroyed, and nobody was asked");
         assert_eq!(self.status().state, State::AwaitingApproval);
@@ -150,14 +150,14 @@ impl World {
         assert!(self.tf.is_none() && self.real.is_empty());
     }
 
-    /// The kind and the trigger of the last run.
+    /// Returns kind and trigger of the last run.
     fn last_run(&self) -> (RunKind, String) {
         let record = self.record.as_ref().unwrap();
         let run = record.record.run.as_ref().unwrap();
         (run.kind, run.trigger.to_string())
     }
 
-    /// The reason of `Ready`.
+    /// Returns the reason of `Ready`.
     fn reason(&self) -> String {
         let status = self.status();
         let ready = status
@@ -169,7 +169,7 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// Time passes until the controller looks again by itself, and it looks.
+    /// Advances the clock to the requeue time and reconciles.
     fn next_look(&mut self) -> Looked {
         let looked = self.look_once();
         let next = looked

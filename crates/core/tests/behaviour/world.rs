@@ -1,8 +1,7 @@
-//! A cluster, a registry, a repository and a runner in memory, with one resource in it.
+//! Simulation of a cluster, a registry, a repository and a runner in memory, with one resource.
 //!
-//! The controller's part (`observe`, `enact`) is as thin as the real one. The runner's part
-//! (`runner`) keeps to its protocol: claim, compare-and-swap, report. `ledger` remembers what
-//! happened and panics where a rule is broken.
+//! The controller part (`observe`, `enact`) is as thin as the real one. The runner part (`runner`) implements its protocol: claim,
+//! compare-and-swap, report. `ledger` records what happened and panics if a rule is violated.
 
 mod builder;
 mod check;
@@ -34,25 +33,25 @@ pub(crate) use runner::{Act, Pod, Stage};
 
 use crate::fixtures::{self, Edit};
 
-/// What a user wants to have applied, as this world sees it; independent of the config hash.
+/// Configuration that a user wants to apply, as far as this world models it; independent of the config hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) context: String,
     pub(crate) size: serde_json::Value,
     pub(crate) cloud: u32,
     pub(crate) image: String,
-    /// Backend, scripts and account.
+    /// Backend, scripts and ServiceAccount.
     pub(crate) how: serde_json::Value,
 }
 
-/// What the engine has made.
+/// Real objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Real {
-    /// The last apply that was done to its end.
+    /// Configuration of the last complete apply.
     pub(crate) config: Option<Config>,
-    /// An apply or a destroy was cut short since.
+    /// An apply or a destroy was interrupted since then.
     pub(crate) partial: bool,
-    /// Somebody changed something by hand.
+    /// Real objects were changed by hand.
     pub(crate) drifted: bool,
 }
 
@@ -62,15 +61,14 @@ impl Real {
     }
 }
 
-/// A runner Job.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) uid: String,
     pub(crate) number: i64,
     pub(crate) image: String,
-    /// The labels of its pod.
+    /// Labels of its pod.
     pub(crate) labels: BTreeMap<String, String>,
-    /// The context that its pod unpacks.
+    /// Context that its pod unpacks.
     pub(crate) unpacks: Option<String>,
     /// Whether its pod waits for the cache volume.
     pub(crate) volume: bool,
@@ -79,62 +77,61 @@ pub(crate) struct Job {
     pub(crate) spawned: bool,
 }
 
-/// A build Job.
 #[derive(Clone, Debug)]
 pub(crate) struct Build {
     pub(crate) uid: String,
     pub(crate) destination: (String, String),
     pub(crate) credentials: bool,
-    /// Whether it cannot start before something is lent to it.
+    /// Whether it cannot start without a build Secret.
     pub(crate) borrows: bool,
-    /// What is lent to it.
+    /// Its build Secret.
     pub(crate) lent: Option<Secret>,
     pub(crate) created_at: Timestamp,
-    /// Whether nobody makes a pod for it.
+    /// Whether no pod is created for it.
     pub(crate) unborn: bool,
     pub(crate) state: BuildState,
 }
 
-/// How the controller looks.
+/// Faults of a reconcile.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Look {
-    /// How many versions old the record is that it sees.
+    /// Number of versions by which the observed record is outdated.
     pub(crate) stale: Option<usize>,
-    /// After how many writes it dies.
+    /// Number of writes after which the controller crashes.
     pub(crate) crash: Option<usize>,
 }
 
-/// What came of a look.
+/// Result of a reconcile.
 pub(crate) struct Looked {
     pub(crate) decision: Decision,
-    /// Whether the wanted run, or the build for it, was started.
+    /// Whether the wanted run, or its build, was started.
     pub(crate) started: bool,
-    /// Whether something was written, the status included.
+    /// Whether anything was written, including status.
     pub(crate) wrote: bool,
 }
 
-/// Everything.
+/// State of the simulation.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) settings: Settings,
-    /// The resource, until it is let go.
+    /// The resource; `None` once it is deleted.
     pub(crate) tf: Option<Terraform>,
     /// Other resources in the cluster.
     pub(crate) others: Vec<Terraform>,
-    /// What it takes values from, waits for, or stands before.
+    /// Value sources, dependencies, dependents and tests.
     pub(crate) stack: StackSeen,
-    /// The run record, with what the run says of itself.
+    /// The run record, merged with the validated progress.
     pub(crate) record: Option<RecordSeen>,
-    /// The record as the controller wrote it.
+    /// The run record as written by the controller.
     pub(crate) own: RunRecord,
-    /// What the run says of itself, in the report.
+    /// Progress in the run report.
     pub(crate) progress: Option<RunProgress>,
-    /// Earlier versions of the record, newest last; `None` from before it was made.
+    /// Earlier versions of the record, newest last; `None` before its creation.
     pub(crate) earlier: Vec<Option<RecordSeen>>,
     pub(crate) pin: Option<Pin>,
-    /// The record of an earlier resource of the same name.
+    /// Run record of an earlier resource of the same name.
     pub(crate) left_behind: Option<LeftBehind>,
     /// Whether annotation `alustan.io/uid` names another resource that exists.
     pub(crate) is_copy: bool,
@@ -143,70 +140,70 @@ pub(crate) struct World {
     pub(crate) builds: BTreeMap<String, Build>,
     /// Digests by repository and tag.
     pub(crate) images: BTreeMap<(String, String), String>,
-    /// Digests that the registry has, too.
+    /// Digests that can be pulled without a tag.
     pub(crate) untagged: BTreeSet<String>,
-    /// Contexts that the registry has.
+    /// Contexts in the registry.
     pub(crate) artifacts: BTreeSet<String>,
-    /// Those that somebody removed from the registry.
+    /// Images that were removed from the registry.
     pub(crate) vanished: BTreeMap<(String, String), String>,
-    /// Names of other objects that were made.
+    /// Names of other objects that were created.
     pub(crate) objects: BTreeSet<String>,
     pub(crate) outputs: OutputsSeen,
-    /// What a run finds besides the output `size`.
+    /// Outputs of the module besides `size`.
     pub(crate) more_outputs: Outputs,
-    /// The Secret with the outputs, as it was written last.
+    /// Last version of the outputs Secret.
     pub(crate) handed_on: Secret,
-    /// The `ConfigMap` with them.
+    /// Last version of the outputs ConfigMap.
     pub(crate) told: ConfigMap,
-    /// What others are told, as the controller knows it.
+    /// Notifications in the memory of the controller.
     pub(crate) notices: Notices,
-    /// The events that the operator tells of every resource.
+    /// Events that the operator sends for every resource.
     pub(crate) notified: BTreeSet<NotificationEvent>,
-    /// What resources may use.
+    /// Allow lists.
     pub(crate) allowed: Arc<Allowed>,
-    /// The `ServiceAccount`s that there are.
+    /// Existing `ServiceAccounts`.
     pub(crate) accounts: BTreeMap<String, AccountSeen>,
-    /// Why the API server takes no Job.
+    /// Reason for which the API server refuses Jobs.
     pub(crate) refuses_jobs: Option<&'static str>,
-    /// How pods end that are killed.
+    /// How killed pods terminate.
     pub(crate) ended: Option<String>,
-    /// When pods got a node.
+    /// Time at which pods are scheduled.
     pub(crate) scheduled_at: Option<Timestamp>,
-    /// The claim of the cache volume.
+    /// Claim of the cache volume.
     pub(crate) cache: CacheSeen,
     /// State that no run wrote.
     pub(crate) foreign_state: ForeignState,
     pub(crate) real: Real,
-    /// What the tag of the base image points at.
+    /// Digest of the tag of the base image.
     pub(crate) base_digest: u32,
     /// Context and revision at the head of the branch.
     pub(crate) head: (u32, u32),
     pub(crate) git_up: bool,
     pub(crate) registry_up: bool,
     pub(crate) registry_refuses: bool,
-    /// The Secret `regcred`.
+    /// Whether the Secret `regcred` exists.
     pub(crate) regcred: bool,
-    /// The docker configuration in it.
+    /// Docker configuration in it.
     pub(crate) docker_config: String,
-    /// The same, where it cannot be a pull secret itself.
+    /// The docker configuration, if that Secret cannot be a pull secret itself.
     pub(crate) pull_config: Option<String>,
-    /// The type of the module's own backend.
+    /// Type of the backend of the module.
     pub(crate) module_backend: Option<String>,
-    /// The text in the ConfigMap of scripts, if it is there.
+    /// Text in the ConfigMap of scripts; `None` if it does not exist.
     pub(crate) script: Option<String>,
-    /// The credentials of the backend.
+    /// Credentials of the backend.
     pub(crate) backend_secret: BTreeMap<String, String>,
-    /// The value in the Secret `cloud`, if it is there.
+    /// Value in the Secret `cloud`; `None` if it does not exist.
     pub(crate) cloud: Option<u32>,
-    /// Whether the cache volume is on a node that is gone.
+    /// Whether the node of the cache volume is gone.
     pub(crate) volume_unreachable: bool,
-    /// Whether everything drifts as soon as it is applied.
+    /// Whether every apply is followed by drift.
     pub(crate) unsteady: bool,
-    /// Whether plans remove every object.
+    /// Whether plans delete all objects.
     pub(crate) empties: bool,
-    /// Whether the dispatcher has room.
+    /// Whether the dispatcher has a slot.
     pub(crate) room: bool,
-    /// Whether the quota of the namespace is used up: it admits no Job, no pod and no claim.
+    /// Whether the quota of the namespace is exhausted: no Job, pod or claim is admitted.
     pub(crate) full: bool,
     /// Whether clean-up removes the record before the pin.
     pub(crate) record_first: bool,
@@ -216,7 +213,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world with `tf` in it, a moment after it was made.
+    /// A world with the new resource `tf`.
     pub(crate) fn with(tf: Terraform) -> Self {
         Self {
             now: fixtures::at(0),
@@ -293,7 +290,7 @@ impl World {
         world
     }
 
-    /// What was removed from the registry is there again, by its digest where another has its tag.
+    /// Restores removed images; by digest only if the tag was pushed again.
     pub(crate) fn restore_images(&mut self) {
         for (place, digest) in std::mem::take(&mut self.vanished) {
             self.untagged.insert(digest.clone());
@@ -301,14 +298,14 @@ impl World {
         }
     }
 
-    /// Somebody removes all images from the registry, but for base images.
+    /// Removes all images except base images from the registry.
     pub(crate) fn lose_images(&mut self) {
         let images = std::mem::take(&mut self.images);
         self.vanished.extend(images);
         self.untagged.clear();
     }
 
-    /// A new number, for uids and versions.
+    /// Returns a unique number, for uids and versions.
     fn fresh(&mut self) -> u64 {
         self.counter += 1;
         self.counter
@@ -337,18 +334,18 @@ impl World {
         condition(&self.status(), "Stalled") == "True"
     }
 
-    /// The number of the last run.
+    /// Returns the number of the last run.
     pub(crate) fn run_number(&self) -> i64 {
         self.record.as_ref().unwrap().record.number
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub(crate) fn pass(&mut self, seconds: i64) -> &mut Self {
         self.now += SignedDuration::from_secs(seconds);
         self
     }
 
-    /// A user edits the spec.
+    /// Edits the resource as a user.
     pub(crate) fn edit(&mut self, change: impl FnOnce(Terraform) -> Terraform) -> &mut Self {
         if let Some(tf) = self.tf.take() {
             let before = tf.spec.clone();
@@ -361,7 +358,7 @@ impl World {
         self
     }
 
-    /// A user approves the plan that waits, if one does.
+    /// Approves the pending plan as a user. False if there is none.
     pub(crate) fn approve(&mut self) -> bool {
         let plan = self.status().plan.filter(|plan| plan.pending_approval);
         let Some(id) = plan.and_then(|plan| plan.id) else {
@@ -372,7 +369,7 @@ impl World {
         true
     }
 
-    /// A user deletes the resource.
+    /// Deletes the resource as a user.
     pub(crate) fn delete(&mut self) -> &mut Self {
         if self.is_deleted() {
             return self;
@@ -386,37 +383,37 @@ impl World {
         self
     }
 
-    /// A user sets `spec.deletionProtection`.
+    /// Sets `spec.deletionProtection`.
     pub(crate) fn protect(&mut self, protect: bool) -> &mut Self {
         self.edit(|tf| tf.with("/deletionProtection", protect))
     }
 
-    /// A user sets `spec.deletionPolicy`.
+    /// Sets `spec.deletionPolicy`.
     pub(crate) fn orphan(&mut self, orphan: bool) -> &mut Self {
         let policy = if orphan { "Orphan" } else { "Destroy" };
         self.edit(|tf| tf.with("/deletionPolicy", policy))
     }
 
-    /// A commit to the module, after which its context is `context`.
+    /// Pushes a commit that changes the context to `context`.
     pub(crate) fn commit(&mut self, context: u32) -> &mut Self {
         self.head = (context, self.head.1 + 1);
         self
     }
 
-    /// A commit that does not touch the module.
+    /// Pushes a commit outside the module.
     pub(crate) fn commit_outside(&mut self) -> &mut Self {
         self.head.1 += 1;
         self
     }
 
-    /// The controller starts anew and knows no answers.
+    /// Restarts the controller, which loses its memory.
     pub(crate) fn restart(&mut self) -> &mut Self {
         self.memory = Memory::default();
         self.notices = Notices::default();
         self
     }
 
-    /// An object without finalizers that is deleted is gone.
+    /// Removes the resource if it is deleted and has no finalizers.
     fn release(&mut self) {
         let gone = self.tf.as_ref().is_some_and(|tf| {
             tf.metadata.deletion_timestamp.is_some()
@@ -428,7 +425,7 @@ impl World {
     }
 }
 
-/// The status of a condition.
+/// Returns the status of a condition.
 pub(crate) fn condition<'a>(status: &'a TerraformStatus, kind: &str) -> &'a str {
     let found = status
         .conditions

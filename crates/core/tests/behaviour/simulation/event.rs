@@ -1,4 +1,4 @@
-//! What may happen to a resource and its world, and how often.
+//! Events of the simulation and their frequencies.
 
 use alustan_api::report::FailureClass;
 use alustan_api::{ABANDON, RECONCILE_AT};
@@ -8,7 +8,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Act, World};
 use alustan_core::observed::{CacheSeen, Whose};
 
-/// One thing that happens.
+/// An event.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Pod(u8, Act),
@@ -50,7 +50,7 @@ pub(super) enum Event {
     Clock(i64),
 }
 
-/// What the controller does after an event.
+/// Reconciles after an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Nothing,
@@ -130,7 +130,7 @@ pub(super) fn after() -> impl Strategy<Value = After> {
     ]
 }
 
-/// What `spec.outputs` may say.
+/// Values of `spec.outputs`.
 fn outputs(which: u8) -> serde_json::Value {
     match which {
         0 => serde_json::Value::Null,
@@ -140,7 +140,7 @@ fn outputs(which: u8) -> serde_json::Value {
     }
 }
 
-/// Lets `event` happen.
+/// Executes `event`.
 pub(super) fn happen(world: &mut World, event: &Event) {
     match *event {
         Event::Pod(which, act) => drop(world.act(usize::from(which), act)),

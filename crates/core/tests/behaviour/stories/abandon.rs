@@ -1,4 +1,4 @@
-//! Rule 13: the way out of a destroy that cannot succeed.
+//! Rule 13: annotation `alustan.io/abandon` ends a destroy that cannot succeed.
 
 use alustan_api::ABANDON;
 use alustan_api::report::{FailureClass, UnsavedPlace};
@@ -20,7 +20,7 @@ fn abandoning_leaves_everything_and_the_state() {
     assert!(world.objects.contains("web-state"));
 }
 
-/// An apply has failed half-way, and has kept its state at `place`.
+/// An apply failed part-way and kept its state at `place`.
 fn failed(place: UnsavedPlace) -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with_variable("size", 1));
@@ -67,7 +67,7 @@ fn unsaved_state_stays_with_the_key_that_opens_it(
     assert!(world.tf.is_none() && world.record.is_some());
 }
 
-/// Nobody knows whether it has kept a state there.
+/// The volume may contain an unsaved state.
 #[test]
 fn volume_of_an_interrupted_run_stays() {
     let mut world = World::applied();

@@ -1,6 +1,5 @@
-//! What resources may use, besides what schema and operator say: lists of who runs the operator, and
-//! accounts whose owners lend them. What is not allowed is neither built nor run, and what exists goes
-//! all the same.
+//! Allow lists of the administrator and annotations of `ServiceAccounts`. Forbidden resources are neither built nor run; existing objects
+//! can still be destroyed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use super::objects::Made;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
-/// Shared with the tests of the policy (`tests/api/policies.rs`): both say the same.
+/// Shared with the tests of the admission policy (`tests/api/policies.rs`): both must give the same result.
 const TABLE: &str = include_str!("../../../../../tests/tables/allowed.json");
 
 const RUNNER: &str = "/runner/serviceAccountName";
@@ -32,7 +31,7 @@ fn lists(data: &[(&str, &str)]) -> Arc<Allowed> {
     Arc::new(Allowed::read(&data.collect()))
 }
 
-/// The world in which there is the account `cloud`.
+/// A world with ServiceAccount `cloud`.
 fn world(tf: Terraform, cloud: AccountSeen) -> World {
     let mut world = World::with(tf);
     world.accounts = BTreeMap::from([("cloud".to_owned(), cloud)]);
@@ -76,7 +75,7 @@ fn resources_use_what_the_lists_name_and_nothing_else() {
     }
 }
 
-/// Every account that `tf` names, lent.
+/// Returns all `ServiceAccounts` that `tf` names, allowed for runs.
 fn open(tf: &Terraform) -> BTreeMap<String, AccountSeen> {
     let names = alustan_core::decide::allow_lists::accounts(tf).map(|(_, name)| name.to_owned());
     names.map(|name| (name, AccountSeen::Open)).collect()
@@ -272,7 +271,7 @@ fn another_identity_is_another_configuration() {
     assert_eq!((kind, trigger.as_str()), (RunKind::Apply, "spec"));
 }
 
-/// Whoever changes the spec of a resource and deletes it gets no account thereby.
+/// Editing and deleting a resource does not give access to another ServiceAccount.
 #[rstest]
 #[case::the_same("cloud", AccountSeen::Open, "cloud")]
 #[case::one_that_is_not_lent_any_more("cloud", AccountSeen::Closed, "cloud")]

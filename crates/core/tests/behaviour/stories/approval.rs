@@ -1,4 +1,4 @@
-//! Rules 5 and 6: what needs a person waits for one, and an approval is good once.
+//! Rules 5 and 6: plans wait for a required approval, and an approval is valid once.
 
 use alustan_api::State;
 use alustan_api::report::{FailureClass, RunResult};
@@ -12,7 +12,7 @@ use crate::fixtures::{self, Edit as _};
 use crate::world::{Act, Stage, World, condition};
 
 impl World {
-    /// A world in which a plan waits for a person.
+    /// A world with a plan that waits for approval.
     pub(super) fn awaiting() -> Self {
         let mut world = Self::with(fixtures::terraform().with("/approval/mode", "Manual"));
         world.settle();
@@ -32,7 +32,7 @@ impl World {
 const PLANNED: (RunKind, RunResult) = (RunKind::Plan, RunResult::Changes);
 const APPLIED: (RunKind, RunResult) = (RunKind::Apply, RunResult::Done);
 
-/// A world with a plan that removes what is applied.
+/// A world with a plan that deletes everything applied.
 fn emptying() -> World {
     let mut world = World::applied();
     world.empties = true;
@@ -160,7 +160,7 @@ fn an_approval_is_good_once() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
-    // The very same object is gone, twice.
+    // The same object is deleted by hand, twice.
     for _ in 0..2 {
         world.real.drifted = true;
         let next = world.look_once().decision.requeue_at.unwrap();
@@ -246,7 +246,7 @@ fn a_plan_without_changes_is_an_apply_without_changes() {
     let mut world = World::awaiting();
     world.approve();
     world.settle();
-    // Another context of which nothing follows.
+    // A new context without effect on the plan.
     world.edit(|tf| tf.with("/gitRepo/include", json!(["docs"])));
     let config = world.wanted_now();
     world.real.config = Some(config);
@@ -334,7 +334,7 @@ fn a_question_about_drift_goes_away_with_the_drift() {
     world.settle();
     let asked = world.pending_id();
     assert_eq!(world.status().state, State::AwaitingApproval);
-    // Looks go on, and do not ask for the same again.
+    // Drift checks continue and do not request the same approval again.
     let runs = world.kinds().len();
     world.now = world.look_once().decision.requeue_at.unwrap();
     world.settle();

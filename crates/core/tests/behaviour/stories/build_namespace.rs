@@ -1,4 +1,4 @@
-//! Builds in a namespace of their own, and in user namespaces.
+//! Builds in a build namespace and in user namespaces.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::report::FailureClass;
@@ -28,7 +28,7 @@ fn elsewhere() -> Settings {
     }
 }
 
-/// A world with `tf`, of an operator with `settings`.
+/// A world with `tf` and an operator with `settings`.
 fn world_of(tf: Terraform, settings: Settings) -> World {
     let mut world = World::with(tf);
     world.settings = settings;
@@ -39,7 +39,7 @@ fn world() -> World {
     world_of(terraform(), elsewhere())
 }
 
-/// A world with a build that goes on, and the build's name.
+/// Returns a world with an active build, and the name of the build.
 fn building() -> (World, String) {
     let mut world = world();
     for _ in 0..20 {
@@ -142,7 +142,7 @@ fn nothing_of_the_namespace_of_a_resource_is_named_by_a_build_elsewhere(#[case] 
     );
 }
 
-/// The names of all Secrets in a pod.
+/// Collects the names of all Secrets in a pod.
 fn secrets_named(value: &serde_json::Value, named: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Rules 1 and 2: an image is built once for each content.
+//! Rules 1 and 2: one build per content.
 
 use alustan_api::run::{PROTOCOL, PinnedImage};
 use alustan_api::{Architecture, State, Terraform, names};
@@ -245,7 +245,7 @@ fn queued_run_has_no_requeue_interval() {
     assert!(world.jobs.is_empty());
 }
 
-/// Starts an operator with another base image.
+/// Restarts the operator with another base image.
 fn upgrade(world: &mut World) {
     "registry.test/base:2".clone_into(&mut world.settings.base_image);
     world.restart().settle();
@@ -301,7 +301,7 @@ fn a_resource_stays_ready_while_the_next_image_cannot_be_built() {
     assert_eq!(world.last_run().1, "interval");
 }
 
-/// What an operator with protocol 4 has applied.
+/// A world applied by an operator with protocol 4.
 fn applied_by_protocol_4() -> World {
     let mut world = World::applied();
     let seen = world.observe(0);

@@ -1,5 +1,4 @@
-//! What people do by hand, what a controller misses while it is away, and what changes between the
-//! last apply and the destroy.
+//! Manual changes in the cluster, events while the controller is down, and changes between the last apply and destroy.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;
@@ -17,7 +16,7 @@ fn destroy_inputs(world: &World) -> alustan_api::run::RunInputs {
     world.record.as_ref().unwrap().inputs.clone().unwrap()
 }
 
-/// The same, and the state with them: it is made anew, so everything is made twice.
+/// Run record, pin and state are lost. With a new, empty state every object would be created twice.
 #[test]
 fn a_state_that_was_there_is_not_made_anew_with_the_record() {
     let mut world = World::applied();
@@ -33,7 +32,7 @@ fn a_state_that_was_there_is_not_made_anew_with_the_record() {
     );
 }
 
-/// The image is gone, a look for drift has it built again; the pin keeps the digest that is gone.
+/// The image is gone and a drift check rebuilds it. The pin must not refer to the old digest.
 #[test]
 fn an_image_built_again_for_a_look_is_the_one_that_counts() {
     let mut world = World::applied();
@@ -57,7 +56,7 @@ fn an_image_built_again_for_a_look_is_the_one_that_counts() {
     assert!(bad <= 1, "{bad} times not ready: {looks:#?}");
 }
 
-/// And destroy wants the digest that is gone, although the image is there.
+/// Destroy must not use the old digest.
 #[test]
 fn destroy_runs_with_the_image_that_was_built_again() {
     let mut world = World::applied();
@@ -88,7 +87,7 @@ fn s3(bucket: &str) -> serde_json::Value {
     json!({ "provider": "aws", "s3": bucket, "region": "eu-west-1" })
 }
 
-/// The state was moved to another bucket by hand, and the apply there changed nothing.
+/// The state was moved to another bucket by hand, and the apply with it changed nothing.
 #[test]
 fn destroy_uses_the_backend_of_the_last_good_apply() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
@@ -115,8 +114,7 @@ fn destroy_uses_the_backend_of_the_last_good_apply() {
     assert_eq!(config.get("bucket"), Some(&json!("new")), "{config:?}");
 }
 
-/// The backend was changed and that never applied; destroy takes the old one's configuration and
-/// the new one's credentials.
+/// The backend changed and was never applied. Destroy must use configuration and credentials of the old backend.
 #[test]
 fn destroy_does_not_mix_one_backend_with_the_credentials_of_another() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("old")));
@@ -137,7 +135,7 @@ fn destroy_does_not_mix_one_backend_with_the_credentials_of_another() {
     );
 }
 
-/// A destroy whose pod does not use a claim makes one nevertheless.
+/// A destroy without cache volume creates no claim.
 #[test]
 fn destroy_needs_no_claim() {
     let mut world = World::applied();
@@ -152,7 +150,7 @@ fn destroy_needs_no_claim() {
     );
 }
 
-/// Record and Job removed by hand while the pod applies: a second one begins beside it.
+/// Run record and Job are deleted by hand while the pod applies. No second run may start.
 #[test]
 fn no_run_begins_beside_a_pod_whose_record_and_job_somebody_removed() {
     let mut world = World::applied();
@@ -169,7 +167,7 @@ fn no_run_begins_beside_a_pod_whose_record_and_job_somebody_removed() {
     assert_eq!(world.reason(), "RecordLost");
 }
 
-/// The node of a pod that applies is gone for good, but not its object.
+/// The node of an applying pod is gone permanently, the Pod object is not.
 #[test]
 fn a_run_that_outlasts_all_its_deadlines_is_told() {
     let mut world = World::new();
@@ -188,7 +186,7 @@ fn a_run_that_outlasts_all_its_deadlines_is_told() {
     );
 }
 
-/// A module writes the time of its claim.
+/// The time of a claim may be forged by the module.
 #[test]
 fn claim_in_the_future_delays_no_deadline() {
     let mut world = World::new();
@@ -206,7 +204,7 @@ fn claim_in_the_future_delays_no_deadline() {
     );
 }
 
-/// The same for a deleted resource: nor is it said how to give up.
+/// The same for a deleted resource: the message must explain how to abandon it.
 #[test]
 fn a_deletion_that_waits_for_such_a_run_says_the_way_out() {
     let mut world = World::new();
@@ -219,7 +217,7 @@ fn a_deletion_that_waits_for_such_a_run_says_the_way_out() {
     assert!(status.message.contains("abandon"), "{}", status.message);
 }
 
-/// Somebody removed the pin of an applied resource.
+/// The pin of an applied resource is deleted by hand.
 #[test]
 fn without_its_pin_a_resource_is_not_simply_ready() {
     let mut world = World::applied();
@@ -232,7 +230,7 @@ fn without_its_pin_a_resource_is_not_simply_ready() {
     );
 }
 
-/// The registry was changed and nothing applied since: the pinned image is in the old one.
+/// The registry changed and nothing was applied since: the pinned image is in the old registry.
 #[test]
 fn the_pinned_image_is_pulled_with_the_secret_that_pulls_it() {
     let mut world = World::applied();
@@ -264,7 +262,7 @@ fn the_pinned_image_is_pulled_with_the_secret_that_pulls_it() {
     );
 }
 
-/// The record of a resource with a backend of its own is gone; later it wants the managed one.
+/// The run record of a resource with another backend is lost; later the resource changes to the managed backend.
 #[test]
 fn a_record_made_anew_does_not_believe_in_a_state_that_never_was() {
     let mut world = World::with(fixtures::terraform().with("/backend", s3("states")));
@@ -282,7 +280,7 @@ fn a_record_made_anew_does_not_believe_in_a_state_that_never_was() {
     );
 }
 
-/// The finalizer is removed by hand: the status forgets everything for a moment.
+/// The finalizer is removed by hand. Status must not be reset.
 #[test]
 fn a_finalizer_removed_by_hand_does_not_unready() {
     let mut world = World::applied();
@@ -291,7 +289,7 @@ fn a_finalizer_removed_by_hand_does_not_unready() {
     assert!(world.is_ready(), "{:?}", world.status());
 }
 
-/// `InSync` after an apply that failed half-way.
+/// `InSync` after an apply that failed part-way.
 #[test]
 fn a_half_done_change_is_not_in_sync() {
     let mut world = World::applied();
@@ -302,7 +300,7 @@ fn a_half_done_change_is_not_in_sync() {
     assert_ne!(condition(&world.status(), "InSync"), "True");
 }
 
-/// Drift that is only reported, and ten looks in a row that fail.
+/// Drift is only reported, and twelve drift checks in a row fail.
 #[test]
 fn drift_is_not_forgotten_because_looks_fail() {
     let mut world = World::applied();
@@ -331,7 +329,7 @@ fn drift_is_not_forgotten_because_looks_fail() {
     );
 }
 
-/// The controller was away while the first apply ended, pod and all.
+/// The controller was down when the first apply and its pod ended.
 #[test]
 fn outputs_that_are_handed_on_in_this_very_look_are_not_missing() {
     let mut world = World::new();

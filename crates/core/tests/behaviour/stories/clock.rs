@@ -1,4 +1,4 @@
-//! The clock of the controller is set.
+//! Changes of the controller clock.
 
 use alustan_api::State;
 use alustan_api::report::FailureClass;
@@ -6,7 +6,7 @@ use k8s_openapi::jiff::SignedDuration;
 
 use crate::world::{Act, Stage, World};
 
-/// A clock that was wrong for a while puts nothing off for ever.
+/// A clock that was wrong for a while postpones nothing forever.
 #[test]
 fn a_clock_that_was_a_year_ahead_does_not_end_the_looks_for_drift() {
     let mut world = World::applied();

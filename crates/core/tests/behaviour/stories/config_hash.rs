@@ -1,4 +1,4 @@
-//! Rule 3: what a run depends on starts one when it changes, everything else does not.
+//! Rule 3: a change of the config hash starts a run, other changes do not.
 
 use alustan_api::Terraform;
 use alustan_api::run::{BackendInputs, RunInputs};

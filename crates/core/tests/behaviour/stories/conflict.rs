@@ -1,4 +1,4 @@
-//! Rules 11 and 13: a state that is, or was, that of another.
+//! Rules 11 and 13: a state that belongs, or belonged, to another resource.
 
 use alustan_api::report::FailureClass;
 use alustan_core::decide::state_conflict;
@@ -15,7 +15,7 @@ fn in_s3(name: &str, second: i64) -> alustan_api::Terraform {
     tf
 }
 
-/// The same, older, with something applied.
+/// The older resource `old` with its state at `key`, after an apply.
 fn owner(key: &str) -> alustan_api::Terraform {
     let mut tf = in_s3("old", 1).with("/backend/key", key);
     let applied = World::applied().status().last_applied;
@@ -32,7 +32,7 @@ fn claimed_address_does_not_block_what_was_applied_there() {
     world.settle();
     assert!(world.is_ready());
     let address = state_conflict::address(world.tf.as_ref().unwrap());
-    // Older, with something applied elsewhere: a run reports the address, or the spec names it.
+    // Older resources with an apply; the state address is in the report of a run or in the spec.
     let mut told = terraform().named("old");
     told.metadata.creation_timestamp = Some(Time(at(1)));
     told.status.clone_from(&owner("old").status);
@@ -88,7 +88,7 @@ fn a_state_that_an_older_one_took_over_is_not_destroyed_with_the_younger() {
     );
     let message = world.status().message;
     assert!(message.contains("alustan.io/abandon=true"), "{message}");
-    // Once the older one has its state elsewhere, this one is destroyed.
+    // Destroy runs once the older resource uses another state.
     world.now = world.look_once().decision.requeue_at.unwrap();
     world.others.clear();
     world.settle();
@@ -107,13 +107,13 @@ fn what_was_applied_elsewhere_is_destroyed_although_the_spec_names_the_state_of_
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// The run that reports told that its state is in `place`.
+/// Sets the state address in the current report to `place`.
 fn tell(world: &mut World, place: &str) {
     let report = world.record.as_mut().unwrap().report.as_mut();
     report.unwrap().state_address = Some(place.to_owned());
 }
 
-/// Rule 11: what the engine told of the state before is not where it is now.
+/// Rule 11: a reported address is outdated once the module changes its backend.
 #[test]
 fn who_has_a_state_of_its_own_again_is_not_refused_for_the_one_before() {
     let state = "gcs://bucket/web";
@@ -137,7 +137,7 @@ fn who_has_a_state_of_its_own_again_is_not_refused_for_the_one_before() {
         1,
         "nothing is tried in the state of another"
     );
-    // The module has its state elsewhere from this commit on.
+    // From this commit on the module uses another backend.
     world.commit(1).run_to(Stage::Reported);
     tell(&mut world, "gcs://bucket/of-its-own");
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Rule 13: what was made is destroyed before the resource goes, with what the pin holds.
+//! Rule 13: real objects are destroyed before the resource is released, with the content of the pin.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
@@ -65,7 +65,7 @@ fn a_record_that_is_only_not_seen_yet_lets_nothing_go() {
 fn a_controller_that_dies_again_and_again_does_not_forget_that_all_is_destroyed() {
     let mut world = World::applied();
     world.delete().run_to(Stage::Reported);
-    // After the swap, before the status.
+    // Crash after the swap, before the status update.
     world.look(Look {
         stale: None,
         crash: Some(1),
@@ -265,7 +265,7 @@ fn a_pin_of_a_run_that_never_began_is_not_used() {
     world.room = false;
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     world.room = true;
-    // Up to the swap, the ninth write.
+    // Crash after the swap, the ninth write.
     world.look(Look {
         crash: Some(9),
         stale: None,
@@ -279,7 +279,7 @@ fn a_pin_of_a_run_that_never_began_is_not_used() {
 }
 
 impl World {
-    /// Until our finalizer is gone; another one stays.
+    /// Reconciles until the finalizer of the operator is removed; another one stays.
     fn run_until_released(&mut self) {
         for _ in 0..50 {
             let looked = self.look_once();

@@ -1,4 +1,4 @@
-//! Rules 5 and 13: with `approval.destroy: Manual` nothing is destroyed before a person says so.
+//! Rules 5 and 13: with `approval.destroy: Manual` nothing is destroyed without approval.
 
 use alustan_api::report::RunResult;
 use alustan_api::run::RunKind;
@@ -8,7 +8,7 @@ use super::is_quiet;
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
 
-/// A deleted resource whose plan to destroy waits for a person.
+/// A deleted resource whose destroy plan waits for approval.
 fn awaiting() -> World {
     let mut world = World::applied();
     world.edit(|tf| tf.with("/approval/destroy", "Manual"));

@@ -1,4 +1,4 @@
-//! Rule 7: drift is found, and corrected or reported, and does not touch `Ready` by itself.
+//! Rule 7: drift is detected, then corrected or reported. Drift alone does not change `Ready`.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::{RunKind, RunPhase};
@@ -18,7 +18,7 @@ impl World {
         world
     }
 
-    /// The next look for drift begins.
+    /// Starts the next drift check.
     pub(super) fn begin_look(&mut self) -> &mut Self {
         let looked = self.next_look();
         assert!(looked.started, "{:?}", self.status());
@@ -26,7 +26,7 @@ impl World {
         self
     }
 
-    /// Everything that happens while `Ready` stays True.
+    /// Settles, and checks that `Ready` stays True.
     fn settle_ready(&mut self) -> &mut Self {
         for _ in 0..30 {
             let looked = self.look_once();
@@ -56,7 +56,7 @@ fn a_look_that_finds_nothing_leaves_no_trace() {
     assert_eq!(world.run_number(), 4);
 }
 
-/// What was applied a moment ago is as it was applied.
+/// There is no drift right after an apply.
 #[test]
 fn the_first_look_is_half_an_interval_to_one_and_a_half_after_the_apply() {
     let waits: Vec<_> = (0..20)
@@ -280,7 +280,7 @@ fn a_diff_that_never_ends_is_corrected_twice_and_then_told() {
     let (look, apply) = (RunKind::Drift, RunKind::Apply);
     assert_eq!(kinds, [apply, look, apply, look, apply, look]);
 
-    // Looks go on, corrections do not.
+    // Drift checks continue, corrections do not.
     for _ in 0..3 {
         world.begin_look().settle_ready();
     }

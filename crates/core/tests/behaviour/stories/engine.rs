@@ -1,4 +1,4 @@
-//! `spec.engine`: found in the operator's catalogue once, pinned, and never switched in silence.
+//! `spec.engine`: resolved once from the catalogue of the operator, then pinned; it does not change silently.
 
 use alustan_api::report::FailureClass;
 use alustan_api::{Engine, EngineName, Terraform};
@@ -92,7 +92,7 @@ fn an_engine_is_found_once_and_stays() {
     let mut world = world(json!({"name": "opentofu", "version": "1.12"}));
     assert!(world.is_ready(), "{:?}", world.status());
     assert_eq!(engine(&world).as_deref(), Some("opentofu 1.12.10"));
-    // Neither a newer one nor one that is no longer there changes anything.
+    // Neither a newer catalogue entry nor a removed one has an effect.
     for catalogue in [vec![image("opentofu 1.12.11")], Vec::new()] {
         world.settings.engines = catalogue;
         world.restart().settle();
@@ -194,7 +194,7 @@ fn a_base_image_of_ones_own_goes_before_the_catalogue() {
         (found.reference.as_str(), found.engine),
         ("mine.test/x:1", None)
     );
-    // It may be one of the catalogue all the same.
+    // An explicit base image may also be in the catalogue.
     let listed = image("opentofu 1.12.6").image;
     let tf = terraform().with("/containerRegistry/baseImage", listed);
     let found = base_image(&tf, &with_catalogue(), None)
@@ -203,7 +203,7 @@ fn a_base_image_of_ones_own_goes_before_the_catalogue() {
     assert_eq!(found.engine.unwrap().to_string(), "opentofu 1.12.6");
 }
 
-/// What the catalogue does not know the runner finds out, and refuses by itself.
+/// For an image outside the catalogue, the runner determines the engine and refuses a change.
 #[test]
 fn the_runner_is_told_what_to_compare_its_engine_with() {
     let mut world = world(json!({"version": "1.11.4"}));

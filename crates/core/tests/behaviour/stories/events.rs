@@ -1,4 +1,4 @@
-//! Events: one for each change of what a resource waits for, and none without a change.
+//! Events: one for each change of a watched condition.
 
 use alustan_api::report::FailureClass;
 use alustan_core::status::events::{Event, events};
@@ -6,7 +6,7 @@ use alustan_core::status::events::{Event, events};
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
 
-/// The events from `begin` to the moment when nothing happens any more.
+/// Returns the events until the world settles.
 fn told(world: &mut World) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..40 {

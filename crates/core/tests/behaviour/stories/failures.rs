@@ -1,4 +1,4 @@
-//! Rule 10: failures have a budget, and the world's faults cost none of it.
+//! Rule 10: failures have a budget; transient failures do not use it.
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::RunKind;
@@ -75,7 +75,7 @@ fn the_modules_failures_are_tried_again_until_the_budget_is_used_up() {
     assert!(is_quiet(&world.look_once()), "stalled is stalled");
 }
 
-/// Code of the module can write the report. Without a retry that it costs, the run would start again at once, without end.
+/// Module code may forge the result. If it used no retry, the same run would start again immediately, in a loop.
 #[rstest]
 #[case::changes_without_a_plan(RunResult::Changes)]
 #[case::cancelled_by_itself(RunResult::Cancelled)]
@@ -343,7 +343,7 @@ fn what_a_person_must_mend_says_the_same_however_often_it_is_asked() {
     assert_eq!(situation, summary::unanswered(&failure, at(120), at(0)));
 }
 
-/// Rule 10: an hour in which nothing answers costs time and nothing else, whenever it begins.
+/// Rule 10: an outage of one hour costs only time, in any phase.
 #[rstest]
 #[case::before_anything(World::new())]
 #[case::during_the_build(World::until(|world| !world.builds.is_empty()))]

@@ -1,4 +1,4 @@
-//! Rule 13: live values first, the pin for what is gone, item by item.
+//! Rule 13: destroy uses live values first, and the pin for each missing one.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World};
 
-/// A resource that names everything that can go.
+/// A resource with a reference to every kind of object that can be missing.
 fn rich() -> Terraform {
     let backend = json!({
         "provider": "aws", "s3": "states", "region": "us-east-1", "secretRef": {"name": "aws"},
@@ -49,7 +49,7 @@ fn everything_goes(world: &mut World) {
     world.restart();
 }
 
-/// What the wanted run is started with: its inputs, its Job, and the Secrets before it.
+/// Starts the wanted run. Returns its inputs, its Job, and the Secrets created before it.
 fn started(world: &mut World) -> (RunInputs, Job, Vec<Secret>) {
     let start = world.look_once().decision.start.expect("a run");
     let inputs = world.record.clone().unwrap().inputs.unwrap();
@@ -105,7 +105,7 @@ fn what_is_there_counts_and_only_the_rest_comes_from_the_pin() {
     assert_eq!(inputs.environment["TOKEN"], "7");
 }
 
-/// What the Secrets `names`, in this order, give a destroy: `cloud` is gone, `other` is there.
+/// Returns the environment of a destroy with the Secrets `names`, in this order; `cloud` is gone, `other` exists.
 fn environment(names: [&str; 2]) -> BTreeMap<String, String> {
     let mut world = applied();
     let pinned = ["TOKEN", "REGION", "PROXY"].map(|name| (name.to_owned(), "pinned".to_owned()));

@@ -1,4 +1,4 @@
-//! Rule 14: outputs are those of the last apply, and go where `spec.outputs` wants them.
+//! Rule 14: published outputs are those of the last apply, at the destination in `spec.outputs`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{is_quiet, words};
 use crate::fixtures::{self, Edit as _};
 use crate::world::{Look, Stage, World};
 
-/// A world whose module has some outputs besides `size`, with this `spec.outputs`.
+/// A world whose module has outputs besides `size`, with this `spec.outputs`.
 fn wanting(spec: Value) -> World {
     let mut world = World::with(fixtures::terraform().with("/outputs", spec));
     for (name, value, sensitive) in [
@@ -35,7 +35,7 @@ fn applied(spec: Value) -> World {
     world
 }
 
-/// What the outputs Secret says.
+/// Returns the data of the outputs Secret.
 fn secret(world: &World) -> BTreeMap<String, String> {
     let data = world.handed_on.data.iter().flatten();
     let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
@@ -47,7 +47,7 @@ fn texts<const N: usize>(texts: [(&str, &str); N]) -> BTreeMap<String, String> {
     BTreeMap::from(texts.map(|(key, text)| (key.to_owned(), text.to_owned())))
 }
 
-/// What an old look hands on is not what is applied now.
+/// A reconcile with an outdated record must not publish earlier outputs.
 #[test]
 fn outputs_of_an_earlier_apply_are_not_handed_on_again() {
     let mut world = World::new();
@@ -174,7 +174,7 @@ fn a_config_map_of_somebody_else_stays_and_nothing_is_handed_on_beside_it() {
             .objects
             .is_disjoint(&["theirs", "web-outputs"].map(str::to_owned).into())
     );
-    // Another name is a new budget.
+    // Another name resets the budget.
     world.outputs.config_map = Whose::Absent;
     world.edit(|tf| tf.with("/outputs/configMapName", "ours"));
     world.settle();
@@ -212,7 +212,7 @@ fn saying_what_is_so_by_default_changes_nothing() {
     assert_eq!(world.run_number(), 1);
 }
 
-/// An apply would correct drift that is only to be reported.
+/// An apply would correct drift that must only be reported.
 #[test]
 fn who_does_not_want_drift_corrected_gets_a_changed_spec_outputs_with_the_next_apply() {
     let mut world = applied(json!({"configMapName": "told"}));

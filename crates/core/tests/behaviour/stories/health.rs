@@ -1,4 +1,4 @@
-//! What Argo CD (`deploy/argocd/health.lua`) and kstatus make of each state that a resource comes to.
+//! Health of each state in Argo CD (`deploy/argocd/health.lua`) and kstatus.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ struct Health {
     message: String,
 }
 
-/// Argo CD's verdict. It runs the script in a Lua 5.1 with the object in `obj`
+/// Health in Argo CD. It executes the script in Lua 5.1 with the object in `obj`
 /// (<https://argo-cd.readthedocs.io/en/stable/operator-manual/health/#custom-health-checks>).
 fn argo(tf: &Terraform) -> Health {
     let lua = Lua::new();
@@ -35,7 +35,7 @@ fn argo(tf: &Terraform) -> Health {
     lua.from_value(said).unwrap()
 }
 
-/// kstatus' verdict, by the rules of `checkGenericProperties` and `checkReadyCondition` in
+/// Status in kstatus, by the rules of `checkGenericProperties` and `checkReadyCondition` in
 /// <https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/status/generic.go>.
 fn kstatus(tf: &Terraform) -> &'static str {
     if tf.metadata.deletion_timestamp.is_some() {
@@ -64,7 +64,7 @@ fn kstatus(tf: &Terraform) -> &'static str {
     "Current"
 }
 
-/// Resources as the operator leaves them, by what goes on.
+/// Resources as left by the operator, with a description of their situation.
 fn fixtures() -> Vec<(&'static str, Terraform)> {
     let mut all: Vec<(&'static str, Terraform)> = Vec::new();
     let mut keep = |what, world: &World| all.push((what, world.tf().clone()));
@@ -172,7 +172,7 @@ fn argo_cd_and_kstatus_agree_but_where_a_person_is_waited_for() {
             "Suspended" => continue,
             other => panic!("{what}: {other} is no health of Argo CD"),
         };
-        // kstatus takes what has no status at all for Current.
+        // kstatus reports Current for an object without status.
         let looked_at = tf.status.is_some();
         assert!(
             !looked_at || agreed.contains(&kstatus(&tf)),

@@ -1,4 +1,4 @@
-//! Rule 18: a resource with which nothing happens costs nothing.
+//! Rule 18: an idle resource causes no writes.
 
 use super::is_quiet;
 use crate::world::{Act, World};

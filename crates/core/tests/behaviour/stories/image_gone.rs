@@ -1,4 +1,4 @@
-//! Rule 13: an image that is gone keeps nothing from being destroyed.
+//! Rule 13: destroy does not need the runner image.
 
 use alustan_api::run::{RunKind, RunPhase};
 use alustan_core::observed::Seen;
@@ -9,7 +9,7 @@ use super::pod_security::restricted;
 use super::words;
 use crate::world::{Act, Look, Stage, World};
 
-/// A deleted resource whose image is gone, at the moment when that is known.
+/// A deleted resource with a missing image, at the time when that is detected.
 fn lost() -> World {
     let mut world = World::applied();
     world.lose_images();
@@ -27,7 +27,7 @@ fn lost() -> World {
     panic!("{:?}", world.status());
 }
 
-/// The decision that starts the destroy in the base image.
+/// Starts the destroy in the base image. Returns the observation of that reconcile.
 fn started(world: &mut World) -> Seen {
     for _ in 0..10 {
         let seen = world.observe(0);

@@ -1,4 +1,4 @@
-//! Rules 11, 14 and 16: what the spec names may be missing, or be wrong.
+//! Rules 11, 14 and 16: missing and invalid references of the spec.
 
 use alustan_api::State;
 use alustan_core::step::{Object, Step};

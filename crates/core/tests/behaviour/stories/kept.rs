@@ -1,4 +1,4 @@
-//! Rule 13: what a person wants to keep is not destroyed.
+//! Rule 13: fields of the spec that prevent destroy.
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
@@ -222,7 +222,7 @@ fn an_orphaned_resource_for_which_nothing_was_applied_leaves_no_empty_state() {
     assert!(!world.objects.iter().any(|name| name.contains("-state")));
 }
 
-/// The objects of an adopted or pushed state exist, and it may be the only copy.
+/// The objects of an adopted or pushed state exist, and may be its only copy.
 #[rstest]
 #[case::adopted_or_pushed(true, false, "CleanUp but state", "Secrets of this namespace")]
 #[case::on_an_adopted_volume(false, true, "CleanUp but cache", "PersistentVolumeClaim web-cache")]

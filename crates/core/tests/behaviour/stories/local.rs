@@ -1,4 +1,4 @@
-//! Rule 2: "Only `backend: local` puts state there, by explicit choice."
+//! Rule 2: with `backend.provider: local` the cache volume stores the state.
 
 use alustan_core::observed::CacheSeen;
 use rstest::rstest;
@@ -8,7 +8,7 @@ use super::words;
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Stage, World};
 
-/// Everything is applied, and the state is on the volume.
+/// Everything is applied, with the state on the volume.
 fn applied() -> World {
     let mut world = World::with(terraform().with("/backend", json!({"provider": "local"})));
     world.settle();
@@ -52,7 +52,7 @@ fn a_volume_that_held_the_state_is_not_replaced(#[case] cache: CacheSeen) {
     world.delete().settle();
     assert_eq!(world.reason(), "StateLost");
     assert!(!world.real.is_empty(), "destroy finds nothing to destroy");
-    // A backup brings it back.
+    // The volume is restored from a backup.
     world.cache = CacheSeen::Bound;
     world.settle();
     assert!(world.tf.is_none() && world.real.is_empty());

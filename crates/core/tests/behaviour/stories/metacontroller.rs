@@ -1,4 +1,4 @@
-//! What metacontroller is told of when to ask again: nothing of ours wakes it.
+//! Resync intervals for metacontroller, which does not watch the objects of the operator.
 
 use alustan_core::decide::decide;
 use alustan_core::metacontroller::{Pace, pace};
@@ -11,7 +11,7 @@ use crate::world::{Act, World};
 const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 impl World {
-    /// How to ask about the resource, as the next look sees it.
+    /// Returns the pace after the next reconcile.
     fn pace(&mut self) -> Pace {
         let seen = self.observe(0);
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
@@ -22,7 +22,7 @@ impl World {
         self.pace() != Pace::AtRest(AN_HOUR)
     }
 
-    /// Lets everything go well, with looks as often as they are asked for, until it is at rest.
+    /// Reconciles at the returned intervals, without failures, until the world settles.
     fn polled(&mut self) -> &mut Self {
         for _ in 0..100 {
             let soon = self.is_asked_about_soon();

@@ -1,4 +1,4 @@
-//! Rule 11: a state moves when a person says so, and until it has, the old place is what counts.
+//! Rule 11: a state moves only with permission, and the old backend is used until the move is complete.
 
 use alustan_api::Terraform;
 use alustan_api::report::FailureClass;
@@ -36,7 +36,7 @@ fn inputs(world: &World) -> &RunInputs {
     world.record.as_ref().unwrap().inputs.as_ref().unwrap()
 }
 
-/// Where a run works, in words.
+/// Formats the state location of a run.
 fn place(inputs: &RunInputs) -> String {
     alustan_backends::place(&inputs.backend)
 }
@@ -117,7 +117,7 @@ fn another_lock_of_the_same_state_is_no_move() {
     assert_eq!(world.run_number(), 2);
 }
 
-/// A run that copied the state may end before it changed anything: the old place still has all.
+/// A run that copied the state may end before it changes anything. Until it applies, the old location is complete.
 #[rstest]
 #[case::before_it_changes_anything(Stage::Planning, "Secret web-state")]
 #[case::half_way(Stage::Applying, "s3://bucket/a")]
@@ -143,7 +143,7 @@ fn a_move_that_fails_is_tried_again_from_the_old_place() {
     assert_eq!(alustan_backends::place(before), "Secret web-state");
 }
 
-/// The runner may read both: its Role names the Secrets of a managed state on either side.
+/// The Role of the runner names the Secrets of a managed state on either side of the move.
 #[rstest]
 #[case(managed(), s3("a"), &["web-state", "web-state-slot-0", "web-state-slot-1"])]
 #[case(s3("a"), managed(), &["web-state"])]
@@ -164,7 +164,7 @@ fn the_runner_may_reach_the_managed_state(
     assert_eq!(states, secrets);
 }
 
-/// What is in the module's own block only the engine knows: the runner judges.
+/// Only the engine knows the configuration in the backend block of the module, so the runner decides.
 #[test]
 fn the_runner_judges_where_the_module_has_a_backend_of_its_own() {
     let mut world = World::with(terraform());

@@ -1,4 +1,4 @@
-//! Rule 7: corrections that do not last, however each of them came about.
+//! Rule 7: corrections that do not converge.
 
 use alustan_api::report::FailureClass;
 use alustan_api::run::RunKind;
@@ -6,7 +6,7 @@ use alustan_api::run::RunKind;
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World};
 
-/// Rule 7, where each correction takes two tries.
+/// Rule 7, with two attempts for each correction.
 #[test]
 fn corrections_that_do_not_last_are_told_although_each_took_two_tries() {
     let mut world = World::applied();
@@ -39,7 +39,7 @@ fn corrections_that_do_not_last_are_told_although_each_took_two_tries() {
     assert_eq!(world.reason(), "NotConverging", "{:?}", world.ledger.kinds);
 }
 
-/// Rule 7, where a person approves each correction.
+/// Rule 7, with an approval of each correction.
 #[test]
 fn corrections_that_do_not_last_are_told_although_a_person_approved_each() {
     let mut world = World::applied();

@@ -1,4 +1,4 @@
-//! Rule 13, when both Secrets that destroy needs are gone for certain.
+//! Rule 13: run record and pin are confirmed to be gone.
 
 use alustan_api::ABANDON;
 use alustan_core::decide::decide;
@@ -43,7 +43,7 @@ fn a_deleted_resource_without_record_and_pin(
     assert!(!ready.message.is_empty());
 }
 
-/// Record and pin are there, but cannot be read: whether a run could not save its state is unknown.
+/// Run record and pin exist and are unreadable: a run may have left an unsaved state.
 #[test]
 fn abandoned_resource_with_an_unreadable_record_keeps_everything() {
     let mut world = World::applied();

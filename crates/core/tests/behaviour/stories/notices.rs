@@ -1,4 +1,4 @@
-//! What others are told: at least once each, not again, and nothing that is long past.
+//! Notifications: delivered at least once, not repeated, dropped when outdated.
 
 use alustan_api::NotificationEvent::{
     self, ApprovalNeeded, Destroyed, Drifted, Failed, Stalled, Succeeded,
@@ -16,7 +16,7 @@ use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World};
 
 impl World {
-    /// A world with a resource that tells everything.
+    /// A world with a resource whose sink subscribes to `events`.
     fn telling(events: &[NotificationEvent]) -> Self {
         let place = json!([{"url": "https://events.test/", "events": events}]);
         Self::with(terraform().with("/notifications", place))
@@ -26,7 +26,7 @@ impl World {
         self.notices.due.clone()
     }
 
-    /// Everything that is due arrives.
+    /// Delivers all due notifications.
     fn hear(&mut self) -> Vec<NotificationEvent> {
         let due = self.due();
         for notice in &due {
@@ -35,7 +35,7 @@ impl World {
         due.iter().map(|notice| notice.event).collect()
     }
 
-    /// The API server refuses each Job, for `reason`.
+    /// The API server refuses each Job with `reason`.
     fn refused(&mut self, reason: &'static str) -> &mut Self {
         self.refuses_jobs = Some(reason);
         for _ in 0..12 {
@@ -44,7 +44,7 @@ impl World {
         self
     }
 
-    /// What is heard while pods do as `act` says, until the world rests.
+    /// Returns the notifications delivered until the world settles; pods do `act`.
     fn heard(&mut self, act: Act) -> Vec<NotificationEvent> {
         let mut heard = Vec::new();
         for _ in 0..60 {
@@ -81,7 +81,7 @@ fn what_did_not_arrive_before_a_crash_is_told_by_the_next() {
     assert_eq!(first.len(), 1);
 }
 
-/// The API server keeps seconds.
+/// The API server stores no fractions of a second.
 #[test]
 fn a_status_that_was_read_again_is_no_news() {
     let mut world = World::telling(&[]);
@@ -176,7 +176,7 @@ fn what_is_long_past_is_not_told_to_who_asks_for_it_now(#[case] operator: bool) 
     assert_eq!(world.heard(Act::Progress), [Succeeded]);
 }
 
-/// A resource that stands still at once, for the reason `InvalidRule`.
+/// Makes the resource stall with reason `InvalidRule`.
 fn with_a_rule_that_is_none(world: &mut World) {
     let rules = json!([{"when": "plan.", "then": "Ask"}]);
     world.edit(|tf| tf.with("/approval/rules", rules));

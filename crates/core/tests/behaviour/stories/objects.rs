@@ -1,4 +1,4 @@
-//! What the operator makes, as it is sent to the API server.
+//! Objects as sent to the API server.
 
 use alustan_api::{Architecture, BuilderKind, Terraform};
 use alustan_core::objects::secrets;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::{Act, Stage, World};
 
-/// Everything that was made until the first look for drift was over.
+/// All objects that were created until the end of the first drift check.
 pub(super) struct Made {
     pub(super) jobs: Vec<Job>,
     pub(super) objects: Vec<Object>,
@@ -39,7 +39,7 @@ impl Made {
         made
     }
 
-    /// Everything that is made until the deleted resource is gone.
+    /// Returns all objects that are created until the deleted resource is gone.
     pub(super) fn by_destroying(mut world: World) -> Self {
         let mut made = Self {
             jobs: Vec::new(),
@@ -75,7 +75,7 @@ impl Made {
     }
 }
 
-/// As YAML, with what differs from machine to machine and from content to content left out.
+/// Compares with a YAML snapshot in which machine-dependent and content-dependent parts are replaced.
 macro_rules! assert_made {
     ($object:expr) => {
         insta::assert_yaml_snapshot!($crate::stories::objects::plain(
@@ -98,7 +98,7 @@ pub(super) fn plain(value: Value) -> Value {
     }
 }
 
-/// Digests are `<digest>`: any run of twenty hexadecimal digits or more.
+/// Replaces digests with `<digest>`: any run of at least twenty hexadecimal digits.
 fn plain_text(text: &str) -> String {
     if text == Architecture::own().as_str() {
         return "<architecture>".to_owned();
@@ -120,7 +120,7 @@ pub(super) fn pod(job: &Job) -> PodSpec {
     job.spec.clone().unwrap().template.spec.unwrap()
 }
 
-/// A resource with everything that pods can be told.
+/// A resource with all fields that affect pods.
 pub(super) fn rich() -> Terraform {
     terraform()
         .with("/containerRegistry/baseImage", "elsewhere.test/base:1")
@@ -132,7 +132,7 @@ pub(super) fn rich() -> Terraform {
         .with("/cache/storageClassName", "fast")
 }
 
-/// With builder kind Append.
+/// Sets builder kind `Append`.
 pub(super) fn appended(tf: Terraform) -> Terraform {
     tf.with("/containerRegistry/builder", json!({ "kind": "Append" }))
 }
@@ -360,7 +360,7 @@ fn runner_pods_have_no_init_containers_and_run_once() {
     }
 }
 
-/// Private modules are fetched by whoever prepares, with the repository's own credentials.
+/// Only the `prepare` container fetches private modules, with the credentials of the repository.
 #[test]
 fn credentials_of_the_repository_are_seen_by_the_one_who_prepares_alone() {
     let tf = terraform()

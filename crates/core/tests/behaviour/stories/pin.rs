@@ -1,4 +1,4 @@
-//! Rule 13: the pin of what is applied is there, whatever is waited for.
+//! Rule 13: the pin of an applied configuration exists in every situation.
 
 use alustan_api::State;
 use alustan_api::run::Pin;
@@ -7,7 +7,7 @@ use alustan_core::decide::image_build::pinned;
 use crate::fixtures::Edit as _;
 use crate::world::World;
 
-/// Rule 13: destroy needs the pin, also where a plan waits for a person for weeks.
+/// Rule 13: destroy needs the pin, also while a plan waits for approval for weeks.
 #[test]
 fn a_pin_that_is_gone_while_a_correction_waits_for_a_person_is_made_again() {
     let mut world = World::applied();
@@ -27,7 +27,7 @@ fn a_pin_that_is_gone_while_a_correction_waits_for_a_person_is_made_again() {
     assert!(world.tf.is_none() && world.real.is_empty());
 }
 
-/// Where another apply was to be started, what exists is in the pin before.
+/// If the pin is of a new apply, its `before` describes the existing objects.
 #[test]
 fn the_image_of_what_exists_is_known_without_the_registry() {
     let before = World::applied().pin.unwrap();

@@ -1,4 +1,4 @@
-//! Every pod but the builder's container meets *restricted*, that one *baseline*
+//! All pods comply with *restricted*, except the builder container, which complies with *baseline*
 //! (<https://kubernetes.io/docs/concepts/security/pod-security-standards/>).
 
 use k8s_openapi::api::core::v1::{
@@ -61,7 +61,7 @@ fn containers(pod: &PodSpec) -> impl Iterator<Item = &Container> {
         .chain(pod.init_containers.iter().flatten())
 }
 
-/// What of *baseline* a pod breaks.
+/// Returns the violations of *baseline* by a pod.
 fn baseline(pod: &PodSpec) -> Vec<String> {
     let spec = json(pod);
     let mut broken: Vec<String> = ["hostNetwork", "hostPID", "hostIPC"]
@@ -110,7 +110,7 @@ fn baseline_of(container: &Container) -> Vec<String> {
     broken
 }
 
-/// What holds for the security contexts of pods and containers alike.
+/// Returns the violations in a security context of a pod or container.
 fn shared(name: &str, spec: &Value) -> Vec<String> {
     let at = |field| text(spec, &format!("/securityContext/{field}"));
     let mut broken = Vec::new();
@@ -129,7 +129,7 @@ fn shared(name: &str, spec: &Value) -> Vec<String> {
     broken
 }
 
-/// What of *restricted* a pod breaks.
+/// Returns the violations of *restricted* by a pod.
 pub(super) fn restricted(pod: &PodSpec) -> Vec<String> {
     let spec = json(pod);
     let mut broken = baseline(pod);

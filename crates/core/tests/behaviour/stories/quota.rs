@@ -1,5 +1,4 @@
-//! What a namespace does not admit is told, leaves its place to others, and is tried again gently
-//! (rules 10 and 18).
+//! Denials by a quota are reported, free their slot and are retried with a backoff (rules 10 and 18).
 
 use alustan_api::State;
 use alustan_api::run::RunPhase;
@@ -12,7 +11,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Stage, World, condition};
 
 impl World {
-    /// A new run, whose Job was not admitted a moment ago.
+    /// A world with a new run whose Job was just denied.
     fn without_room() -> Self {
         let mut world = Self::applied();
         world.full = true;

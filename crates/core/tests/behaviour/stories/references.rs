@@ -1,4 +1,4 @@
-//! Rules 13, 14 and 17: who depends on whom, over graphs of any shape.
+//! Rules 13, 14 and 17: dependencies in graphs of any shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::fixtures::{Edit as _, at, terraform};
 
-/// Edges from each resource to those that it depends on.
+/// Edges from each resource to its dependencies.
 pub(super) type Graph = BTreeMap<usize, BTreeSet<usize>>;
 
 fn name(i: usize) -> String {
@@ -45,7 +45,7 @@ fn graphs() -> impl Strategy<Value = Graph> {
     })
 }
 
-/// Graphs in which everything depends on lower numbers only.
+/// Acyclic graphs: resources depend only on lower numbers.
 pub(super) fn stacks() -> impl Strategy<Value = Graph> {
     graphs().prop_map(|mut graph| {
         for (i, on) in &mut graph {
@@ -55,7 +55,7 @@ pub(super) fn stacks() -> impl Strategy<Value = Graph> {
     })
 }
 
-/// Everything that can be reached from `from` in one step or more.
+/// Returns all resources reachable from `from` in one or more steps.
 pub(super) fn reached(graph: &Graph, from: usize) -> BTreeSet<usize> {
     let mut reached = graph[&from].clone();
     loop {
@@ -71,7 +71,7 @@ fn make_ready(tf: &mut Terraform) {
     is(tf, "True", "Applied");
 }
 
-/// Gives `tf` the condition `Ready`.
+/// Sets condition `Ready` of `tf`.
 pub(super) fn is(tf: &mut Terraform, ready: &str, reason: &str) {
     tf.status = Some(TerraformStatus {
         observed_generation: tf.metadata.generation,

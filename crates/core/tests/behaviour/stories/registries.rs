@@ -1,4 +1,4 @@
-//! Registries: their names, their credentials, their certificates, and Dockerfiles of repositories.
+//! Registries: names, credentials, certificates, and Dockerfiles of repositories.
 
 use std::collections::BTreeMap;
 
@@ -318,7 +318,7 @@ fn a_dockerfile_of_the_repository_stands_before_ours_and_gets_the_base_by_digest
     let before = environment(&job, "ALUSTAN_DOCKERFILE_BEFORE").unwrap();
     assert_eq!(before, "docker/Dockerfile");
     let ours = environment(&job, "ALUSTAN_DOCKERFILE").unwrap();
-    // Nobody knows whether what it makes has the runner.
+    // The image built by the user Dockerfile may lack the runner.
     assert!(
         ours.starts_with("COPY --chown=0:0 bin/ /usr/local/bin/\n"),
         "{ours}"

@@ -1,4 +1,4 @@
-//! A resource that comes from a backup, with another uid than its Secrets.
+//! A resource restored from a backup: its uid differs from that in its Secrets.
 
 use alustan_api::report::{RunResult, UnsavedPlace};
 use alustan_api::run::{RunKind, RunPhase, UnsavedState};
@@ -16,7 +16,7 @@ use crate::world::{Stage, World};
 
 const UID: &str = "uid-after-restore";
 
-/// What a backup of `made` is once it is restored: other uids, and neither status nor Jobs.
+/// Returns `made` after a restore from a backup: another uid, no status and no Jobs.
 fn restored(mut made: World) -> World {
     let told = made
         .progress
@@ -43,13 +43,13 @@ fn restored(mut made: World) -> World {
     world
 }
 
-/// What `kubectl alustan restore` does.
+/// Does what `kubectl alustan restore` does.
 fn restore(world: &mut World) {
     let left = world.left_behind.as_mut().unwrap();
     left.restore_to = Some(UID.to_owned());
 }
 
-/// The message of the status. No message advises to remove a Secret.
+/// Returns the message of the status. No message may advise to remove a Secret.
 fn message(world: &World) -> String {
     let message = world.status().message;
     for word in ["remove", "delete Secret", "delete the Secret"] {
@@ -115,7 +115,7 @@ fn restored_resource_without_changes_is_ready_without_approval() {
     assert!(world.is_ready());
     assert_eq!(world.ledger.kinds, [(RunKind::Plan, RunResult::NoChanges)]);
     assert_eq!(world.run_number(), 2);
-    // From then on the spec decides.
+    // After the first run the spec decides.
     world.edit(|tf| tf.with_variable("size", 1)).settle();
     assert!(world.is_ready());
     assert_eq!(world.last_run().0, RunKind::Apply);
@@ -311,7 +311,7 @@ fn copy_of_a_living_resource_starts_anew() {
     assert_eq!(Some(kept), tf.metadata.uid.as_ref());
     world.settle();
     assert!(world.is_ready() && world.run_number() == 1);
-    // Once the original is gone, the record tells that this is no backup.
+    // Once the original is gone, the record proves that this is not a backup.
     world.is_copy = false;
     world.settle();
     assert!(world.is_ready());

@@ -1,4 +1,4 @@
-//! Rule 5, and "a run cannot happen twice": how runs start, go on and end.
+//! Rule 5, and "a run cannot happen twice": start, progress and end of runs.
 
 use alustan_api::State;
 use alustan_api::run::{RunKind, RunPhase};

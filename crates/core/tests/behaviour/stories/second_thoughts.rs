@@ -1,4 +1,4 @@
-//! People change their minds while something goes on: what they said last counts as soon as it can.
+//! Users change the spec during a run: the latest value takes effect as soon as possible.
 
 use alustan_api::State;
 use alustan_api::report::{FailureClass, RunResult};
@@ -10,7 +10,7 @@ use super::words;
 use crate::fixtures::Edit as _;
 use crate::world::{Act, Look, Stage, World};
 
-/// Rules 5 and 6: who has a say is asked, also where they got it only while the run planned.
+/// Rules 5 and 6: an approval that becomes required while the run plans is requested.
 #[rstest]
 #[case::approval("/approval/mode", json!("Manual"))]
 #[case::rules("/approval/rules", json!([{ "when": "plan.change > 0", "then": "Ask" }]))]

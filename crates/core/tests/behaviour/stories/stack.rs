@@ -1,4 +1,4 @@
-//! Rules 13 and 14: what a resource takes from elsewhere, waits for, and stands before.
+//! Rules 13 and 14: value sources, dependencies and dependents of a resource.
 
 use alustan_api::State;
 use alustan_api::report::FailureClass;
@@ -55,7 +55,7 @@ fn fails(list: &str) -> TestSeen {
     test(list, Err((FailureClass::Transient, "ObjectNotReady")))
 }
 
-/// Applied, with the password that the Secret `db` has.
+/// A world applied with this password in the Secret `db`.
 fn with_password(password: &str) -> World {
     let mut world = World::new();
     world.stack.variables.found = vec![found("Secret db", "password", password)];

@@ -1,4 +1,4 @@
-//! Rule 11: nobody works on a state that belongs to somebody else.
+//! Rule 11: no run uses a state that belongs to another resource.
 
 use alustan_api::Terraform;
 use alustan_api::run::Lineage;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::fixtures::{Edit as _, at, terraform};
 use crate::world::{Stage, World};
 
-/// A resource with its state in S3, made at `second`.
+/// A resource with its state in S3, created at `second`.
 fn in_s3(name: &str, second: i64, key: Option<&str>) -> Terraform {
     let mut backend = json!({ "provider": "aws", "s3": "bucket", "region": "us-east-1" });
     if let Some(key) = key {
@@ -47,7 +47,7 @@ fn the_younger_of_two_on_one_state_is_refused(#[case] other: Terraform, #[case] 
     assert_eq!(conflict(&tf, None, [&other]).is_some(), refused);
 }
 
-/// A module can report any address.
+/// A module can forge the reported address.
 #[rstest]
 #[case::reported_there(told("old", "s3://bucket/x"), "team", true)]
 #[case::reported_in_another_namespace(told("old", "s3://bucket/x"), "other", false)]
@@ -147,7 +147,7 @@ fn the_name_of_a_resource_elsewhere_is_nobodys_business() {
     assert!(!failure.message.contains("old ") && !failure.message.contains("secret-team"));
 }
 
-/// Whose the state is was noted in the record: one made anew does not take it for ours.
+/// The record has the lineage of the state. A new record does not assume that the state is its own.
 #[test]
 fn a_record_made_anew_knows_that_it_does_not_know_whose_the_state_is() {
     let lineage = |world: &World| world.record.as_ref().unwrap().record.lineage.clone();

@@ -1,4 +1,4 @@
-//! What `kubectl get` and `kubectl describe` show where it is not another rule's business.
+//! Output of `kubectl get` and `kubectl describe` that no other module covers.
 
 use alustan_api::State;
 use alustan_api::report::{ChangeSet, FailureClass, ResourceChange, Undeclared};
@@ -99,7 +99,7 @@ fn a_registry_out_of_reach_stands_in_image_ready() {
         (image.status.as_str(), image.reason.as_str()),
         ("False", "RegistryUnreachable")
     );
-    // The base image is known, and then the registry goes away.
+    // The registry fails after the base image was resolved.
     let mut world = World::applied();
     world.registry_up = false;
     world.commit(1).settle();
@@ -230,7 +230,7 @@ fn during_an_outage_a_look_for_drift_goes_on_and_the_outage_is_told() {
     assert_eq!(condition(&world.status(), "SourceReady"), "False");
 }
 
-/// A restart is no news: nobody is told twice, and nothing is written.
+/// A restart writes nothing and sends no notification twice.
 #[rstest]
 #[case::a_plan_that_waits(World::with(fixtures::terraform().with("/approval/mode", "Manual")), None)]
 #[case::a_failure_that_is_tried_again(World::new(), Some(FailureClass::Transient))]

@@ -1,5 +1,5 @@
-//! What cannot start is told, waited for, and tried again (rule 10); what was lost is replaced
-//! where it can be (rule 2), and never where it cannot (rule 12).
+//! Jobs that cannot start are reported and retried (rule 10). Lost objects are replaced if possible (rule 2), and not if they contain
+//! state (rule 12).
 
 use alustan_api::report::{FailureClass, UnsavedPlace};
 use alustan_api::run::{CacheVolume, RunKind, RunPhase};
@@ -13,7 +13,7 @@ use crate::fixtures::Edit as _;
 use crate::world::{Act, Stage, World, condition};
 
 impl World {
-    /// The pod of a new run finds no image.
+    /// A world in which the pod of a new run cannot pull its image.
     fn unpulled() -> Self {
         let mut world = Self::applied();
         world.images.clear();
@@ -24,7 +24,7 @@ impl World {
         world
     }
 
-    /// The pod of a new run waits for a node.
+    /// A world in which the pod of a new run fits no node.
     fn unscheduled() -> Self {
         let mut world = Self::applied();
         world.cache = CacheSeen::Bound;
@@ -71,7 +71,7 @@ fn after_five_minutes_it_is_given_up_and_costs_no_retry() {
     assert_eq!(world.record.as_ref().unwrap().history.failures.count, 0);
 }
 
-/// Nobody waits for it, so nobody is told before it failed; but it is not forgotten.
+/// A pending drift check does not change `Ready`, but it times out like other runs.
 #[test]
 fn a_look_for_drift_that_cannot_start_is_given_up_too() {
     let mut world = World::applied();
@@ -297,7 +297,7 @@ fn a_cache_volume_that_is_gone_is_replaced() {
     assert!(world.is_ready());
 }
 
-/// Making a volume takes a cluster seconds, and there is nothing in it yet.
+/// Provisioning of a volume takes seconds, and a new one is empty.
 #[test]
 fn neither_the_first_run_nor_the_last_waits_for_a_new_volume() {
     for (cache, waits) in [(CacheSeen::Absent, false), (CacheSeen::Bound, true)] {
@@ -355,7 +355,7 @@ fn outputs_that_are_gone_or_belong_elsewhere_are_handed_on_again() {
     assert!(super::is_quiet(&world.look_once()));
 }
 
-/// An apply would correct drift that is only to be reported.
+/// An apply would correct drift that must only be reported.
 #[test]
 fn who_does_not_want_drift_corrected_asks_for_outputs() {
     let mut world = World::applied();
@@ -384,7 +384,7 @@ fn an_apply_that_changed_nothing_does_not_decide_what_destroy_runs_with() {
         (exists.number, exists.inputs.variables["size"].clone()),
         (1, 0.into())
     );
-    // Once it changes something, it does.
+    // An apply that changed something decides.
     world.edit(|tf| tf.with_variable("size", 8));
     world.run_to(Stage::Applying);
     let attempted = world.record.as_ref().unwrap().record.attempted;
@@ -432,7 +432,7 @@ fn with_record_and_pin_gone_a_deleted_resource_neither_cuts_its_run_nor_forgets_
     assert!(world.tf.is_none());
 }
 
-/// Nothing in the new record says so, but Jobs, pin or status do.
+/// The new record does not show earlier runs; Jobs, pin or status do.
 #[test]
 fn a_new_record_in_the_place_of_a_lost_one_knows_that_there_were_runs() {
     let mut world = World::applied();
@@ -541,7 +541,7 @@ fn a_build_that_cannot_start_is_told_with_its_own_reason() {
     assert_eq!(world.reason(), "Unschedulable");
 }
 
-/// The last run, and whether its Job has the cache volume.
+/// Returns the number of the last run, and whether its Job has the cache volume.
 fn last_run(world: &World) -> (i64, bool) {
     let job = world.jobs.values().max_by_key(|job| job.number).unwrap();
     (job.number, job.volume)
@@ -560,7 +560,7 @@ fn a_cache_volume_that_keeps_pods_from_starting_is_replaced() {
     assert_eq!(last_run(&world), (3, false));
     assert!(world.volume_unreachable);
 
-    // A run without the volume started. The next one has a new one.
+    // A run without the volume started, so the next run gets a new volume.
     world.edit(|tf| tf.with_variable("size", 2));
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());
@@ -568,7 +568,7 @@ fn a_cache_volume_that_keeps_pods_from_starting_is_replaced() {
     assert_eq!(last_run(&world), (4, true));
 }
 
-/// Run 2 applies, with the cache volume. From then on no node has that volume.
+/// Run 2 applies with the cache volume, which then becomes unreachable for all nodes.
 fn applying_without_a_zone() -> World {
     let mut world = World::applied();
     world.cache = CacheSeen::Bound;
@@ -578,7 +578,7 @@ fn applying_without_a_zone() -> World {
     world
 }
 
-/// Run 2 has kept the state at `place` that it could not save. The reason of its failure is another.
+/// Run 2 could not save its state and kept it at `place`. It failed for another reason.
 fn unsaved(place: UnsavedPlace) -> World {
     let mut world = applying_without_a_zone();
     world.act(0, Act::Fail(FailureClass::Transient));
@@ -660,7 +660,7 @@ fn lost_claim_with_an_unsaved_state_is_not_replaced() {
     assert_eq!(world.cache, CacheSeen::Lost);
 }
 
-/// The content of the volume is unknown.
+/// The volume may contain an unsaved state.
 #[test]
 fn lost_volume_is_kept_and_unused_after_an_interrupted_run() {
     let mut world = applying_without_a_zone();
@@ -733,7 +733,7 @@ fn a_working_cache_volume_is_not_replaced_after_a_busy_time() {
     world.pass(10 * 60);
     world.run_to(Stage::Created);
     world.pass(20 * 60);
-    // The volume holds the state, so the next run has it as well, and can start.
+    // The volume holds the state, so the next run uses it as well. Now it can start.
     world.volume_unreachable = false;
     world.run_until_rest();
     assert!(world.is_ready(), "{:?}", world.status());

@@ -1,4 +1,4 @@
-//! `spec.suspend`: no run begins, and none that could still be stopped goes on.
+//! `spec.suspend`: no run starts, and runs that have not applied yet are cancelled.
 
 use alustan_api::State;
 use alustan_api::report::RunResult;
@@ -142,7 +142,7 @@ fn a_run_that_applies_is_not_cut_short() {
     assert_eq!(world.reason(), "Suspended");
 }
 
-/// The swap of `cancel` and the swap of the phase: one of them wins, whichever is first.
+/// The swap of `cancel` competes with the swap of the phase: the first one wins.
 #[test]
 fn of_cancelling_and_applying_the_first_wins() {
     let mut cancelled = World::new();
@@ -154,7 +154,7 @@ fn of_cancelling_and_applying_the_first_wins() {
 
     let mut applied = World::new();
     applied.run_to(Stage::Applying);
-    // The controller still sees the record as it was before the run began to apply.
+    // The controller observes the record from before the apply.
     applied.suspend(true);
     applied.look(crate::world::Look {
         stale: Some(1),

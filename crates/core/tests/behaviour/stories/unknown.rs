@@ -1,5 +1,4 @@
-//! Rule 13: where nobody knows whether anything was applied, destroy runs, and an empty state is
-//! success.
+//! Rule 13: if it is unknown whether anything was applied, destroy runs, and an empty state is a success.
 
 use alustan_api::run::RunKind;
 use alustan_api::{ABANDON, State};
@@ -10,7 +9,7 @@ use super::words;
 use crate::fixtures::{Edit as _, at, terraform};
 use crate::world::{Act, Real, Stage, World};
 
-/// A resource as a backup has it: with its finalizer, but without its status and with another uid.
+/// A resource restored from a backup: with its finalizer, without its status, with another uid.
 fn restored() -> World {
     let mut tf = terraform().annotated(alustan_api::KEPT, "uid-of-the-one-before");
     tf.metadata.finalizers = Some(vec![alustan_api::FINALIZER.to_owned()]);

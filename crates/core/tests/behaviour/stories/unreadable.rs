@@ -1,4 +1,4 @@
-//! Rule 13: a deleted resource that cannot be read is destroyed by its metadata and its pin.
+//! Rule 13: a deleted resource that cannot be parsed is destroyed with its metadata and its pin.
 
 use alustan_api::{Script, Terraform};
 use alustan_core::decide::deletion::parse_leniently;
@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use crate::fixtures::{Edit as _, terraform};
 use crate::world::World;
 
-/// The resource as the API server has it, with the part of its spec at `pointer` as no version of
-/// ours can read it.
+/// Returns the stored resource with an invalid value at `pointer` of its spec.
 fn unreadable(world: &World, pointer: &str) -> Value {
     let mut stored = serde_json::to_value(world.tf()).unwrap();
     let wrong = json!("of another time");
@@ -18,7 +17,7 @@ fn unreadable(world: &World, pointer: &str) -> Value {
     stored
 }
 
-/// What is made of `stored`, with the pin of `world`.
+/// Parses `stored` leniently, with the pin of `world`.
 fn read(world: &World, stored: &Value) -> Terraform {
     let metadata = world.tf().metadata.clone();
     parse_leniently(metadata, stored, world.pin.as_ref()).unwrap()

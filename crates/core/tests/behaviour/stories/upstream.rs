@@ -1,4 +1,4 @@
-//! Rule 14 over graphs of any shape: one change runs what is downstream of it once, with all of it.
+//! Rule 14 in graphs of any shape: one change starts each downstream resource once, with all its effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,18 +32,18 @@ fn takers(graph: &Graph) -> Vec<Terraform> {
     graph.iter().map(resource).collect()
 }
 
-/// A resource as far as its neighbours know it.
+/// A resource as observed by its neighbours.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// How often its own spec changed.
+    /// Number of changes of its spec.
     spec: usize,
-    /// What the last run was made with, and what the run that goes on is made with.
+    /// Inputs of the last run and of the active run.
     applied: (usize, BTreeMap<Key, String>),
     running: Option<(usize, BTreeMap<Key, String>)>,
-    /// The version of its outputs, and whether a run changes them.
+    /// Version of its outputs, and whether runs leave it unchanged.
     outputs: String,
     constant: bool,
-    /// Whether it is ready, and whether the others know that yet.
+    /// Whether it is ready, and whether its status shows that.
     ready: bool,
     shown: bool,
     runs: usize,
@@ -56,7 +56,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// A stack that is applied and at rest.
+    /// A stack that is applied and idle.
     fn at_rest(graph: &Graph, constant: &BTreeSet<usize>) -> Self {
         let mut stack = Self {
             resources: takers(graph),
@@ -95,7 +95,7 @@ impl Stack {
         versions(all[of], &all, |it| Some(self.version(it)))
     }
 
-    /// The operator looks at `of`: starts a run, waits, or rests.
+    /// Reconciles `of`: starts a run, waits, or does nothing.
     fn look(&mut self, of: &Key) {
         let versions = self.versions(of);
         let held = {
@@ -127,7 +127,7 @@ impl Stack {
         self.looks.insert(of.clone(), look);
     }
 
-    /// The run of `of` ends.
+    /// Ends the run of `of`.
     fn finish(&mut self, of: &Key) {
         let node = self.nodes.get_mut(of).unwrap();
         if let Some(run) = node.running.take() {
@@ -139,7 +139,7 @@ impl Stack {
         }
     }
 
-    /// The others see whether `of` is ready.
+    /// Updates the status of `of`.
     fn show(&mut self, of: &Key) {
         let node = self.nodes.get_mut(of).unwrap();
         node.shown = node.ready;
@@ -149,7 +149,7 @@ impl Stack {
         is(tf, ready, "Because");
     }
 
-    /// What happens next, of three kinds, to one resource.
+    /// Executes one of the three kinds of events for one resource.
     fn step(&mut self, of: &Key, kind: usize) {
         match kind {
             0 => self.look(of),
@@ -159,8 +159,7 @@ impl Stack {
     }
 }
 
-/// A stack, the resource whose spec changes, those whose outputs never change, and what happens then
-/// in which order.
+/// A stack, the resource whose spec changes, the resources with constant outputs, and a sequence of events.
 fn stories() -> impl Strategy<Value = (Graph, usize, BTreeSet<usize>, Vec<(usize, usize)>)> {
     stacks().prop_flat_map(|graph| {
         let size = graph.len();
@@ -171,7 +170,7 @@ fn stories() -> impl Strategy<Value = (Graph, usize, BTreeSet<usize>, Vec<(usize
 }
 
 proptest! {
-    // Some orders are rare, and each takes only a moment.
+    // Some orders are rare, and each case is fast.
     #![proptest_config(ProptestConfig::with_cases(4_096))]
 
     #[test]
@@ -182,7 +181,7 @@ proptest! {
     }
 }
 
-/// A change of `changed`, and what happens then, run each resource downstream at most once.
+/// A change of `changed`, followed by `steps`, runs each downstream resource at most once.
 fn runs_once(
     graph: &Graph,
     changed: usize,
@@ -221,8 +220,8 @@ fn runs_once(
     Ok(())
 }
 
-/// `far` takes from `left`, that from `base`, and `end` from both ends. `end` is looked at when `left`
-/// is done, before `far` saw that.
+/// `far` takes from `left`, `left` from `base`, and `end` from `base` and `far`. `end` is reconciled after the run of `left`, before
+/// `far` observes it.
 #[test]
 fn who_is_ready_has_to_be_seen_by_those_that_wait_for_it() {
     let (base, left, far, end) = (0, 1, 2, 3);

@@ -1,4 +1,4 @@
-//! The builder and its Jobs.
+//! Simulates the builder and its Jobs.
 
 use alustan_api::report::FailureClass;
 use alustan_core::digest;
@@ -8,8 +8,7 @@ use super::{Class, World};
 use crate::fixtures::failure;
 
 impl World {
-    /// Finished builds are swept away, as `ttlSecondsAfterFinished` has it: an hour is enough for
-    /// the controller to see how they ended.
+    /// Removes finished builds, as `ttlSecondsAfterFinished` does. The controller has an hour to record their result.
     pub(crate) fn expire_builds(&mut self) {
         let memory = self.record.as_ref().map(|record| &record.history);
         let counted = memory.and_then(|history| history.build_failures.job_uid.clone());
@@ -20,7 +19,7 @@ impl World {
         });
     }
 
-    /// All builds end: well, or with `fail`. False when none was active.
+    /// Ends all active builds, with failure `fail` if set. False if none was active.
     pub(crate) fn advance_builds(&mut self, fail: Option<FailureClass>) -> bool {
         let now = self.now;
         let mut any = false;
@@ -32,7 +31,7 @@ impl World {
             any = true;
             let forbidden = (!build.credentials).then_some(FailureClass::User);
             let Some(class) = fail.or(forbidden) else {
-                // No two builds make the same bytes.
+                // Builds are not reproducible.
                 let digest = digest::plain(&(&build.destination, &build.uid));
                 let digest = format!("sha256:{digest}");
                 self.images.insert(build.destination.clone(), digest);

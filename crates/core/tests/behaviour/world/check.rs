@@ -1,4 +1,4 @@
-//! What must hold for every decision.
+//! Invariants of every decision.
 
 use alustan_api::report::RunResult;
 use alustan_api::run::{RunKind, RunSpec, Trigger};
@@ -10,7 +10,7 @@ use alustan_core::step::{Decision, Step};
 use super::{World, condition};
 
 impl World {
-    /// Every state says why, what comes next and when; `Ready` is right, and lasts.
+    /// Checks that every status has a cause, a next step and its time, and that `Ready` is correct and stable.
     pub(crate) fn check(&self, decision: &Decision, seen: &Seen) {
         assert!(
             decision.start.is_none() || !self.is_kept(),
@@ -27,7 +27,7 @@ impl World {
         }
     }
 
-    /// Whether it is deleted, and a person does not want it destroyed.
+    /// Whether it is deleted and its spec prevents destroy.
     fn is_kept(&self) -> bool {
         let spec = &self.tf().spec;
         let orphaned = spec.deletion_policy == DeletionPolicy::Orphan;
@@ -93,8 +93,7 @@ impl World {
             );
         }
     }
-    /// What was ready stays so, unless something failed or something else is wanted: drift alone
-    /// does not touch it, nor does a restart.
+    /// `Ready` stays True unless a failure occurs or another configuration is wanted. Drift alone and a restart do not change it.
     fn may_be_busy(&self, status: &TerraformStatus, decision: &Decision, seen: &Seen) {
         let failed = matches!(status.state, State::Failed | State::Stalled)
             || decision.steps.iter().any(tells_of_failures);
@@ -116,7 +115,7 @@ impl World {
         );
     }
 
-    /// Whether a run was asked for, goes on for something else, or failed.
+    /// Whether a run was requested, is active for another reason than drift, or failed.
     fn is_disturbed(&self, record: &RecordSeen) -> bool {
         let about_drift = |run: &RunSpec| {
             run.kind == RunKind::Drift || matches!(run.trigger, Trigger::Drift | Trigger::Outputs)

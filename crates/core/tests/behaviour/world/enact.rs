@@ -1,4 +1,4 @@
-//! What the controller writes.
+//! Simulates the writes of the controller.
 
 use alustan_api::labels::Component;
 use alustan_api::names;
@@ -16,34 +16,34 @@ use kube::ResourceExt;
 
 use super::{Build, Class, Config, Job, Ledger, Look, Looked, World};
 
-/// Why a pass ended early.
+/// Why a reconcile ended early.
 enum Ended {
     Conflict,
     Crash,
-    /// By a quota: the next look knows of it.
+    /// Denied by a quota; the next reconcile observes it.
     Full,
-    /// With the reason.
+    /// Denied for this reason.
     Refused(&'static str),
 }
 
-/// What the API server says of a Job where the quota is used up.
+/// Denial of a Job by an exhausted quota.
 const FULL: &str = "jobs.batch \"web\" is forbidden: exceeded quota: small, requested: count/jobs.batch=1, \
                     used: count/jobs.batch=2, limited: count/jobs.batch=2";
 
-/// One pass over the steps of a decision.
+/// Execution of the steps of a decision.
 struct Pass {
-    /// The version of the record that the next swap replaces.
+    /// Resource version of the record that the next swap replaces.
     version: Option<String>,
-    /// The same of the report.
+    /// Resource version of the report.
     report_version: Option<String>,
-    /// Writes left until the controller dies.
+    /// Writes until the controller crashes.
     left: Option<usize>,
     wrote: bool,
     wanted: Option<Config>,
 }
 
 impl World {
-    /// The controller looks at the resource and acts.
+    /// Reconciles the resource.
     pub(crate) fn look(&mut self, look: Look) -> Looked {
         let seen = self.observe(look.stale.unwrap_or_default());
         let decision = decide(self.tf(), &seen, &self.settings, self.now);
@@ -53,7 +53,7 @@ impl World {
         self.carry_out(look, &seen, decision)
     }
 
-    /// The controller acts on what it has seen.
+    /// Executes `decision`, based on `seen`.
     pub(crate) fn carry_out(&mut self, look: Look, seen: &Seen, decision: Decision) -> Looked {
         if self.tf().spec.suspend {
             self.ledger.class(Class::Suspended);
@@ -188,7 +188,7 @@ impl World {
             }
             Step::CleanUp { .. } => {}
             Step::RemoveFinalizer => {
-                // What an earlier resource made is not of this one before the restore.
+                // Before a restore, objects of an earlier resource do not belong to this one.
                 if self.left_behind.is_none() {
                     Ledger::released(&self.real, self.tf());
                 }
@@ -270,7 +270,7 @@ impl World {
         self.believe();
     }
 
-    /// Whether the current run has a Job, or a living pod.
+    /// Whether the current run has a Job or a pod that has not terminated.
     pub(crate) fn has_job_of_run(&self) -> bool {
         let run = self.own.run.as_ref();
         run.is_some_and(|run| {
@@ -280,7 +280,7 @@ impl World {
         })
     }
 
-    /// The record is as its two Secrets say together.
+    /// Merges the progress of the report into the record.
     pub(crate) fn believe(&mut self) {
         let told = match &self.progress {
             Some(progress) => Told::Progress(Box::new(progress.clone())),
@@ -427,7 +427,7 @@ impl World {
         });
     }
 
-    /// Deletes a Job. A pod that works is asked to end and takes its time.
+    /// Deletes a Job. A working pod terminates gracefully.
     pub(crate) fn delete_job(&mut self, name: &str) {
         self.builds.remove(name);
         let Some(job) = self.jobs.remove(name) else {
@@ -483,7 +483,7 @@ fn tells(status: &alustan_api::TerraformStatus, reason: &str) -> bool {
     conditions.any(|it| it.type_ == "Ready" && it.reason == reason)
 }
 
-/// The context that is unpacked before the run.
+/// Returns the context that the pod unpacks before the run.
 fn unpacks(pod: &PodSpec) -> Option<String> {
     let mut init = pod.init_containers.iter().flatten();
     let prepare = init.find(|container| container.name == "prepare")?;
@@ -491,7 +491,7 @@ fn unpacks(pod: &PodSpec) -> Option<String> {
     env.find(|env| env.name == "ALUSTAN_CONTEXT")?.value.clone()
 }
 
-/// Repository and tag that a builder pushes to.
+/// Returns repository and tag that a builder pushes to.
 fn destination(builder: &Container) -> (String, String) {
     let mut arguments = builder.args.iter().flatten();
     let kaniko = arguments.find_map(|argument| argument.strip_prefix("--destination="));
@@ -503,7 +503,7 @@ fn destination(builder: &Container) -> (String, String) {
     (image.to_owned(), tag.to_owned())
 }
 
-/// Whether the pod of `volume` does not start before a Secret is there.
+/// Whether the pod of `volume` waits for a Secret.
 fn wants_a_secret(volume: &Volume) -> bool {
     let whole = volume.secret.iter().map(|secret| secret.optional);
     let projected = volume.projected.iter().flat_map(|it| &it.sources).flatten();

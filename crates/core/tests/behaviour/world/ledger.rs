@@ -1,4 +1,4 @@
-//! What happened so far, and the rules that hold over time.
+//! History of a world, and invariants over time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::{Config, Pod, Real};
 /// `spec.retry.limit` of the resource of [`crate::fixtures::terraform`].
 const LIMIT: u32 = 2;
 
-/// Things that a generated story should contain now and then.
+/// Situations that generated cases should reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     Applied,
@@ -39,7 +39,7 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// All of them.
+    /// All classes.
     pub(crate) const ALL: [Self; 20] = [
         Self::Applied,
         Self::Approved,
@@ -64,26 +64,26 @@ impl Class {
     ];
 }
 
-/// The memory of the world.
+/// History of a world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) classes: BTreeSet<Class>,
     decided: BTreeMap<i64, Option<Config>>,
     jobs: BTreeMap<i64, String>,
-    /// Who has a say in each run.
+    /// Digest of the approval settings of each run.
     judged: BTreeMap<i64, String>,
-    /// The config hashes of destroys: what they run with is not what is wanted.
+    /// Config hashes of destroy runs; their inputs differ from the wanted configuration.
     destroys: BTreeMap<i64, String>,
-    /// What failed last, and how often in a row.
+    /// Subject of the last failure, and its cost since the last success.
     streak: (String, u32),
-    /// What each thing's failures have cost, in a row or not.
+    /// Total cost of failures by subject.
     costs: BTreeMap<String, u32>,
     pub(crate) kinds: Vec<(RunKind, RunResult)>,
-    /// Plans that waited for a person, and what they were made for.
+    /// Plans that waited for approval, and the configuration that they were made for.
     asked: BTreeMap<String, Option<Config>>,
-    /// Those that a person approved.
+    /// Approved plans.
     approved: BTreeSet<String>,
-    /// Those that were applied.
+    /// Applied plans.
     used: BTreeSet<String>,
 }
 
@@ -92,18 +92,18 @@ impl Ledger {
         self.classes.insert(class);
     }
 
-    /// The plan `id` of run `number` waits for a person.
+    /// Records that plan `id` of run `number` waits for approval.
     pub(crate) fn asks(&mut self, id: &str, number: i64) {
         let config = self.decided(number).cloned();
         self.asked.insert(id.to_owned(), config);
     }
 
-    /// A person approves the plan `id`.
+    /// Records the approval of plan `id`.
     pub(crate) fn approve(&mut self, id: &str) {
         self.approved.insert(id.to_owned());
     }
 
-    /// Nothing is applied that needs a person and has none, and no approval is used twice.
+    /// Checks that a plan that needs approval has one, and that no approval is used twice.
     fn may_apply(&mut self, current: &RecordSeen) {
         let approval = &current.inputs.as_ref().unwrap().approval;
         let Some(plan) = &approval.approved else {
@@ -120,12 +120,12 @@ impl Ledger {
         );
     }
 
-    /// What run `number` was started for.
+    /// Returns the configuration that run `number` was started for.
     pub(crate) fn decided(&self, number: i64) -> Option<&Config> {
         self.decided.get(&number)?.as_ref()
     }
 
-    /// A run is started.
+    /// Records the start of a run.
     pub(crate) fn decide(&mut self, record: &RunRecord, wanted: Option<&Config>) {
         let last = self.decided.keys().last();
         assert!(
@@ -145,19 +145,19 @@ impl Ledger {
         );
     }
 
-    /// The record is gone: runs are counted anew.
+    /// Records the loss of the run record: numbering restarts.
     pub(crate) fn forget_runs(&mut self) {
         self.decided.clear();
         self.jobs.clear();
     }
 
-    /// A Job of run `number` is made.
+    /// Records the creation of a Job of run `number`.
     pub(crate) fn job(&mut self, number: i64, name: &str) {
         let first = self.jobs.entry(number).or_insert_with(|| name.to_owned());
         assert_eq!(first, name, "run {number} has two Jobs");
     }
 
-    /// The pod of the current run begins to change real objects.
+    /// Records that the pod of the current run starts to change real objects.
     pub(crate) fn applying(&mut self, current: &RecordSeen, pin: Option<&Pin>) {
         let run = current.record.run.clone().unwrap();
         let inputs = current.inputs.as_ref().unwrap();
@@ -186,7 +186,7 @@ impl Ledger {
         );
     }
 
-    /// A run reports.
+    /// Records the report of a run.
     pub(crate) fn reported(
         &mut self,
         number: i64,
@@ -212,14 +212,14 @@ impl Ledger {
         }
     }
 
-    /// A pod of the current run died without a word.
+    /// Records that a pod of the current run terminated without a report.
     pub(crate) fn lost(&mut self, number: i64) {
         self.class(Class::Lost);
         let of = self.subject(number);
         self.failed(&of, FailureClass::Transient);
     }
 
-    /// What the failures of run `number` count against.
+    /// Returns the subject whose budget the failures of run `number` use.
     fn subject(&self, number: i64) -> String {
         let judged_by = self.judged.get(&number);
         match self.destroys.get(&number) {
@@ -228,12 +228,12 @@ impl Ledger {
         }
     }
 
-    /// Whether run `number` is about destroying everything.
+    /// Whether run `number` is part of a destroy.
     pub(crate) fn destroys(&self, number: i64) -> bool {
         self.destroys.contains_key(&number)
     }
 
-    /// `of` failed. The budget must have had room for it.
+    /// Records a failure of `of`. Its budget must not have been used up before.
     pub(crate) fn failed(&mut self, of: &str, class: FailureClass) {
         if self.streak.0 != of {
             self.streak = (of.to_owned(), 0);
@@ -255,17 +255,17 @@ impl Ledger {
         }
     }
 
-    /// Whether the budget of anything can be used up.
+    /// Whether the budget of any subject can be used up.
     pub(crate) fn may_be_stalled(&self) -> bool {
         self.costs.values().any(|cost| *cost >= LIMIT)
     }
 
-    /// A person asked for another try, or it went well.
+    /// Resets the budget after a request of a user or a success.
     pub(crate) fn new_budget(&mut self) {
         self.streak = (String::new(), 0);
     }
 
-    /// The record has a new version, written by the controller.
+    /// Checks a new version of the record, written by the controller.
     pub(crate) fn record(&self, next: &RecordSeen) {
         if next.record.phase == RunPhase::Recorded {
             assert!(
@@ -277,7 +277,7 @@ impl Ledger {
         assert_eq!(names.len(), self.jobs.len(), "two runs share a Job");
     }
 
-    /// Something happened to a pod.
+    /// Checks the pods after a change.
     pub(crate) fn pods(pods: &[Pod]) {
         let working = pods.iter().filter(|pod| pod.stage.past_claim());
         let numbers: BTreeSet<i64> = working.map(|pod| pod.number).collect();
@@ -287,7 +287,7 @@ impl Ledger {
         );
     }
 
-    /// The resource is let go.
+    /// Checks that the resource may be released.
     pub(crate) fn released(real: &Real, tf: &Terraform) {
         let abandoned = tf
             .annotations()

@@ -1,4 +1,4 @@
-//! What the controller sees of the world.
+//! Simulates the observation of the controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,35 +21,35 @@ use kube::ResourceExt;
 use super::{Class, Config, Stage, World};
 use crate::fixtures::failure;
 
-/// Answers that the controller has got since it started.
+/// Query results that the controller received since its start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
-    /// Whether the last look asked something that is answered by the next.
+    /// Whether the last reconcile started a query; the next one has its result.
     pub(crate) asked: bool,
     questions: BTreeSet<String>,
     source: Option<SourceSeen>,
-    /// Contexts that were to be pushed.
+    /// Contexts that were pushed.
     pub(crate) pushed: BTreeSet<String>,
-    /// The last run's Job that was not admitted, and why.
+    /// Job of the last run that was denied, and why.
     pub(crate) refused: Option<(String, Waiting)>,
 }
 
 impl Memory {
-    /// False the first time.
+    /// Returns whether the query was made before.
     fn was_asked(&mut self, question: String) -> bool {
         let new = self.questions.insert(question);
         self.asked |= new;
         !new
     }
 
-    /// Nobody asks for the source any more.
+    /// Drops the query of the source.
     fn forget_source(&mut self) {
         self.questions.remove("source");
         self.source = None;
     }
 }
 
-/// What the Job controller tells of a pod where the quota is used up.
+/// Event of the Job controller for a pod that an exhausted quota denies.
 const FULL: &str = "Error creating: pods \"web-x\" is forbidden: exceeded quota: small, requested: pods=1, \
                     used: pods=1, limited: pods=1";
 const NAMESPACE: &str = "uid-of-team";
@@ -57,7 +57,7 @@ const NO_REGCRED: &str =
     "spec.containerRegistry.secretRef: Secret regcred does not exist; create it";
 
 impl World {
-    /// What is seen, with the record as it was `stale` versions ago.
+    /// Returns the observation with the record of `stale` versions ago.
     pub(crate) fn observe(&mut self, stale: usize) -> Seen {
         let record = self.record_seen(stale);
         if let Some(record) = &record {
@@ -228,7 +228,7 @@ impl World {
         Answer::Known(digest)
     }
 
-    /// Whether there is a docker configuration to push with, or none is named.
+    /// Whether a docker configuration for the push exists, or none is required.
     fn may_push(&self) -> bool {
         let (tf, record) = (self.tf(), self.record.as_ref());
         let named = tf.spec.container_registry.secret_ref.is_some();
@@ -303,7 +303,7 @@ impl World {
         Err(Box::new(Incomplete { failure, found }))
     }
 
-    /// Scripts, as far as they are there.
+    /// Returns the scripts that exist.
     fn scripts(&self) -> ScriptTexts {
         let scripts = self.tf().spec.scripts.clone().unwrap_or_default();
         let text = |script: Option<Script>| {
@@ -335,7 +335,7 @@ impl World {
         })
     }
 
-    /// Everything that is lent, to builds that go on, have ended or are gone.
+    /// Returns all build Secrets, of active, finished and deleted builds.
     fn lent_seen(&self) -> Vec<LentSeen> {
         let lent = self.builds.iter().filter(|(_, build)| build.lent.is_some());
         let seen = lent.map(|(name, build)| LentSeen {
@@ -347,7 +347,7 @@ impl World {
         seen.collect()
     }
 
-    /// The Job of the run in `record`, also when only a pod of it is left.
+    /// Returns the Job of the run in `record`, also if only its pod is left.
     fn job(&self, record: &RecordSeen) -> Option<JobSeen> {
         let name = &record.record.run.as_ref()?.job;
         let pods_alive = self
@@ -366,7 +366,7 @@ impl World {
         })
     }
 
-    /// Why the Job of the run in `record` was not admitted.
+    /// Returns why the Job of the run in `record` was denied.
     fn not_admitted(&self, record: &RecordSeen) -> Option<Waiting> {
         let run = record.record.run.as_ref()?;
         let (job, why) = self.memory.refused.as_ref()?;
@@ -384,7 +384,7 @@ impl World {
         job.spawned && !alive
     }
 
-    /// What the pod of the Job `name` waits for.
+    /// Returns why the pod of Job `name` does not start.
     fn waiting(&self, name: &str) -> Option<Waiting> {
         let unborn = self.jobs.get(name).is_some_and(|job| !job.spawned);
         if self.full && unborn {
@@ -418,7 +418,7 @@ impl World {
         of_pods.chain(self.jobs.iter().map(own)).collect()
     }
 
-    /// What is wanted, as the controller can know it from `seen`: with all values that it needs.
+    /// Returns the wanted configuration as far as the controller can derive it from `seen`, with all values that it needs.
     pub(crate) fn wanted(&self, seen: &Seen) -> Option<Config> {
         if seen.stack.variables.missing.is_some() {
             return None;
@@ -437,7 +437,7 @@ impl World {
         Some(self.config(context, cloud.parse().unwrap()))
     }
 
-    /// What is wanted in truth.
+    /// Returns the wanted configuration.
     pub(crate) fn wanted_now(&self) -> Config {
         self.config(
             format!("context-{}", self.head.0),
@@ -447,7 +447,7 @@ impl World {
 
     fn config(&self, context: String, cloud: u32) -> Config {
         let spec = &self.tf().spec;
-        // Leave that is given changes nothing by itself.
+        // `backend.migrate` alone changes nothing.
         let backend = spec.backend.clone().map(|backend| BackendSpec {
             migrate: false,
             ..backend
@@ -469,14 +469,14 @@ impl World {
         }
     }
 
-    /// The name of the resource, also after it is gone.
+    /// Returns the name of the resource, also after its deletion.
     pub(crate) fn name(&self) -> String {
         self.tf
             .as_ref()
             .map_or_else(|| "web".to_owned(), ResourceExt::name_any)
     }
 
-    /// What is found elsewhere and is a reason to run.
+    /// Returns the values of `spec.variablesFrom` that trigger runs.
     fn found(&self) -> BTreeMap<String, serde_json::Value> {
         let found = self.stack.variables.found.iter().filter(|it| it.trigger);
         let values = found.flat_map(|it| &it.values);

@@ -1,4 +1,4 @@
-//! What runs report.
+//! Simulates run reports.
 
 use alustan_api::report::{
     ChangeSet, Failure, FailureClass, PlanAsks, ResourceChange, RunReport, RunResult, StepTimes,
@@ -8,7 +8,7 @@ use alustan_api::run::{Output, Outputs, RunKind, RunPhase};
 use super::{Pod, Stage, World};
 
 impl World {
-    /// The run of `pod` is over; it reports.
+    /// Ends the run of `pod` with a report.
     pub(super) fn report(
         &mut self,
         pod: &Pod,
@@ -28,7 +28,7 @@ impl World {
         if let Some(asks) = &asks {
             self.ledger.asks(&asks.id, pod.number);
         }
-        // The run saves an earlier state before it plans, but after steps with transient failures.
+        // A run saves an unsaved state before it plans, but after steps with transient failures.
         let world = |failure: &Failure| failure.class == FailureClass::Transient;
         let recovered = !failure.as_ref().is_some_and(world);
         let report = RunReport {

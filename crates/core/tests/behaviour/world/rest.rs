@@ -1,23 +1,23 @@
-//! Time passes until nothing is left to do.
+//! Advances a world until it converges.
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Act, Look, World};
 
-/// How a world came to rest.
+/// How a world converged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
-    /// Nothing more happens until a person does something.
+    /// Nothing more happens until a user changes something.
     pub(crate) stalled: bool,
 }
 
 impl World {
-    /// A world on its way to being applied, at the moment when `reached` says so.
+    /// Returns a new world at the time when `reached` is true.
     pub(crate) fn until(reached: impl Fn(&Self) -> bool) -> Self {
         Self::until_in(Self::new(), reached)
     }
 
-    /// `world` goes on to the moment when `reached` says so.
+    /// Advances `world` until `reached` is true.
     pub(crate) fn until_in(mut world: Self, reached: impl Fn(&Self) -> bool) -> Self {
         for _ in 0..100 {
             world.look(Look::default());
@@ -34,8 +34,7 @@ impl World {
         panic!("it never comes to that: {:?}", world.status());
     }
 
-    /// Looks, runs and builds until nothing happens any more without time passing. When the
-    /// controller looks again by itself.
+    /// Reconciles, runs and builds until nothing happens at the current time. Returns the requeue time.
     pub(crate) fn settle(&mut self) -> Option<Timestamp> {
         for _ in 0..100 {
             let looked = self.tf.is_some().then(|| self.look(Look::default()));
@@ -50,7 +49,7 @@ impl World {
         panic!("the world does not come to rest: {:?}", self.status());
     }
 
-    /// Lets everything go well, and time pass, until the resource is ready, stalled or gone.
+    /// Advances the clock without failures until the resource is ready, stalled or gone.
     pub(crate) fn run_until_rest(&mut self) -> Rest {
         for _ in 0..40 {
             let next = self.settle();

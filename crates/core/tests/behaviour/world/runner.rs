@@ -1,4 +1,4 @@
-//! Pods: the runner as far as its protocol goes.
+//! Simulates pods: the protocol of the runner.
 
 use alustan_api::report::{Failure, FailureClass, RunResult};
 use alustan_api::run::{Claim, RunInputs, RunKind, RunPhase, RunProgress, StateLock};
@@ -10,13 +10,13 @@ use super::{Class, Ledger, World};
 use crate::fixtures::failure;
 use alustan_core::observed::{CacheSeen, IMAGE_PULL, Waiting};
 
-/// How far a runner pod is.
+/// Phase of a runner pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     Created,
     Planning,
     Applying,
-    /// Its report stands; it is ending.
+    /// Report written; the pod is terminating.
     Reported,
     Dead,
 }
@@ -26,18 +26,17 @@ impl Stage {
         self < Self::Dead
     }
 
-    /// Whether its run is its own.
+    /// Whether it has claimed its run.
     pub(crate) fn past_claim(self) -> bool {
         self.is_alive() && self > Self::Created
     }
 
-    /// Whether it has still something to do.
+    /// Whether it has claimed its run and not reported yet.
     pub(crate) fn is_working(self) -> bool {
         self.past_claim() && self < Self::Reported
     }
 }
 
-/// A runner pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
     pub(crate) uid: String,
@@ -45,7 +44,7 @@ pub(crate) struct Pod {
     pub(crate) job_uid: String,
     pub(crate) number: i64,
     pub(crate) image: String,
-    /// The context that it unpacks.
+    /// Context that it unpacks.
     pub(crate) unpacks: Option<String>,
     /// Whether it waits for the cache volume.
     pub(crate) volume: bool,
@@ -54,19 +53,19 @@ pub(crate) struct Pod {
     pub(crate) stage: Stage,
 }
 
-/// What happens to a pod.
+/// Event of a pod.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Act {
-    /// It goes on as it should.
+    /// Advances to the next phase.
     Progress,
-    /// It fails and says so.
+    /// Fails with a report.
     Fail(FailureClass),
-    /// It dies without a word.
+    /// Terminates without a report.
     Kill,
 }
 
 impl World {
-    /// Something happens to one of the living pods. False when there is nothing to happen.
+    /// Applies `act` to one of the active pods. False if nothing changed.
     pub(crate) fn act(&mut self, which: usize, act: Act) -> bool {
         self.spawn();
         let alive: Vec<usize> = (0..self.pods.len())
@@ -85,7 +84,7 @@ impl World {
         self.pods[index].stage != before
     }
 
-    /// The Job controller makes the pods of new Jobs.
+    /// Creates the pods of new Jobs, as the Job controller does.
     pub(crate) fn spawn(&mut self) {
         if self.full {
             return;
@@ -218,7 +217,7 @@ impl World {
         Stage::Applying
     }
 
-    /// Whether the plan of `pod` is applied only once a person says so, and none did for this one.
+    /// Whether the plan of `pod` needs an approval that it does not have.
     fn must_ask(&self, pod: &Pod) -> bool {
         let approval = &self.inputs_of_run().approval;
         let empties = approval.emptying && self.empties;
@@ -231,7 +230,7 @@ impl World {
         self.record.as_ref().unwrap().inputs.as_ref().unwrap()
     }
 
-    /// The id of a plan of run `number`: of what is there, what is wanted, and the last apply.
+    /// Returns the plan id of run `number`, derived from the real objects, the wanted configuration and the last apply.
     pub(super) fn plan_id(&self, number: i64) -> String {
         let begun = self.record.as_ref().unwrap().record.begun;
         let restored = self.inputs_of_run().approval.restored;
@@ -262,7 +261,7 @@ impl World {
         self.report(pod, RunResult::Done, None)
     }
 
-    /// What keeps `pod` from starting.
+    /// Returns why `pod` does not start.
     pub(super) fn obstacle(&self, pod: &Pod) -> Option<Waiting> {
         let why = |reason: &str, message: &str| {
             Some(Waiting {
@@ -290,7 +289,7 @@ impl World {
         }
     }
 
-    /// The kind of the run of `pod`, if it still is its own.
+    /// Returns the kind of the run of `pod`, if the pod still has its claim.
     pub(super) fn kind_of(&self, pod: &Pod) -> Option<RunKind> {
         let record = &self.record.as_ref()?.record;
         let progress = self.progress.as_ref()?;
@@ -298,7 +297,7 @@ impl World {
         Some(run.kind)
     }
 
-    /// The runner's compare-and-swap of the report: it reads again until it succeeds.
+    /// Changes the report by compare-and-swap, as the runner does: it retries on conflict.
     pub(super) fn swap(&mut self, change: impl FnOnce(&mut RunProgress) -> bool) -> bool {
         let (Some(next), Some(mut progress)) = (self.record.clone(), self.progress.clone()) else {
             return false;
