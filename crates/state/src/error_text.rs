@@ -1,8 +1,8 @@
-//! Errors as text.
+//! Formatting of errors.
 
 use serde_json::error::Category;
 
-/// Where JSON is not what it should be. The error's own text would quote values (rule 15).
+/// Describes the position of a JSON error. Omits the error's own text, which may quote values (rule 15).
 pub fn place_in_json(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         Category::Data => "unexpected value",
@@ -12,7 +12,7 @@ pub fn place_in_json(error: &serde_json::Error) -> String {
     format!("{what} at line {}, column {}", error.line(), error.column())
 }
 
-/// The error with all its causes.
+/// Formats an error with its chain of sources.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Secrets in memory, for tests: with the versions, conflicts and faults of a real API server.
+//! In-memory Secrets for tests, with the resource versions, conflicts and faults of a real API server.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
-/// What happens to a write.
+/// Fault of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It never arrives.
+    /// The request is lost.
     Lost,
-    /// It arrives, but its answer does not.
+    /// The request is applied, but its response is lost.
     AnswerLost,
-    /// There is no answer, and it arrives only just before the write that is so many later.
+    /// The response is lost, and the request is applied just before the write this many positions later.
     Late(usize),
 }
 
-/// A write that is still on its way.
+/// A delayed write.
 struct Underway {
     arrives_at: usize,
     name: String,
@@ -38,19 +38,19 @@ struct Memory {
     underway: Vec<Underway>,
 }
 
-/// Secrets in memory.
+/// In-memory implementation of [`Secrets`].
 #[derive(Default)]
 pub struct FakeSecrets {
     memory: Mutex<Memory>,
 }
 
 impl FakeSecrets {
-    /// No Secrets.
+    /// Creates a store without Secrets.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes a Secret, or replaces it.
+    /// Creates or replaces a Secret.
     pub fn put(&self, name: &str, data: impl IntoIterator<Item = (&'static str, Vec<u8>)>) {
         let mut memory = self.memory();
         memory.clock += 1;
@@ -64,42 +64,42 @@ impl FakeSecrets {
             .insert(name.to_owned(), Snapshot { version, data });
     }
 
-    /// Takes a Secret away.
+    /// Deletes a Secret.
     pub fn remove(&self, name: &str) {
         self.memory().secrets.remove(name);
     }
 
-    /// A Secret as it is.
+    /// Returns the current snapshot of a Secret.
     pub fn get(&self, name: &str) -> Option<Snapshot> {
         self.memory().secrets.get(name).cloned()
     }
 
-    /// Names of the Secrets that were written, in order.
+    /// Returns the names of the Secrets that were written, in order. Includes writes with a fault.
     pub fn writes(&self) -> Vec<String> {
         self.memory().writes.clone()
     }
 
-    /// Names of the Secrets that were read, in order.
+    /// Returns the names of the Secrets that were read, in order.
     pub fn reads(&self) -> Vec<String> {
         self.memory().reads.clone()
     }
 
-    /// Gives a fault to the write number `at`, counted from 0.
+    /// Injects `fault` into write number `at`, counted from 0.
     pub fn fail(&self, at: usize, fault: Fault) {
         self.memory().faults.insert(at, fault);
     }
 
-    /// From write number `at` on nothing arrives, as if the writer had died.
+    /// Refuses writes from number `at` on, as if the writer had crashed. `None` accepts writes again.
     pub fn die_at(&self, at: Option<usize>) {
         self.memory().dead_after = at;
     }
 
-    /// After write number `at` nothing can be read or written, until this is called with `None`.
+    /// Fails reads and writes after write number `at` as unavailable, until called with `None`.
     pub fn go_away_after(&self, at: Option<usize>) {
         self.memory().away_after = at;
     }
 
-    /// Late writes arrive at last.
+    /// Applies all delayed writes.
     pub fn let_arrive(&self) {
         self.memory().let_arrive(usize::MAX);
     }
@@ -160,7 +160,7 @@ impl Memory {
         }
     }
 
-    /// As the API server does it: what changes nothing makes no new version.
+    /// Applies a write like the API server: a write without a change keeps the resource version.
     fn apply(&mut self, name: &str, version: &str, changes: Changes) -> Result<String, StoreError> {
         self.clock += 1;
         let secret = self

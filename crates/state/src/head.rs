@@ -1,22 +1,26 @@
-//! The head of a state: which one it is.
+//! Head of a state: lineage, serial and number of objects.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-/// As much of a state as tells whose it is, and which version of it this is.
+/// Fields that identify a state and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateHead {
-    /// Its lineage.
+    /// Lineage; `None` if missing or empty.
     pub lineage: Option<String>,
-    /// Its serial number.
+    /// Serial number that the engine assigned.
     pub serial: Option<u64>,
-    /// How many resources and outputs are in it.
+    /// Number of resources and outputs.
     pub things: usize,
 }
 
 impl StateHead {
-    /// Reads a state; of no state, as the engine prints that, it is the default.
+    /// Parses a state. Returns the default for empty input, which the engine prints if there is no state.
+    ///
+    /// # Errors
+    ///
+    /// The input is not the JSON of a state.
     pub fn read(state: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct State {

@@ -1,5 +1,5 @@
-//! The state of the managed backend (rule 12): what the runner serves to the engine, and people pull
-//! and push. Secrets are read and written by compare-and-swap; nothing here knows of runs.
+//! State of the managed backend (rule 12): the runner serves it to the engine, users pull and push it. Secrets are
+//! read and written by compare-and-swap. The crate contains no logic of runs.
 
 pub mod error_text;
 pub mod fake;

@@ -1,35 +1,35 @@
-//! How long, and how often, something is tried again.
+//! Deadline and backoff of retries.
 
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// The time until which it is worth trying.
+/// Deadline of retries.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     end: Instant,
 }
 
 impl Patience {
-    /// From now on for `time`.
+    /// Sets the deadline to `time` from now.
     pub fn lasting(time: Duration) -> Self {
         Self {
             end: Instant::now() + time,
         }
     }
 
-    /// Until `end`.
+    /// Sets the deadline to `end`.
     pub fn until(end: Instant) -> Self {
         Self { end }
     }
 
-    /// Whether it is over.
+    /// Returns true once the deadline has passed.
     pub fn is_over(self) -> bool {
         Instant::now() >= self.end
     }
 }
 
-/// The pauses between tries: short first, 5 s at most, without an end.
+/// Returns the backoff between attempts: exponential with jitter, 100 ms to 5 s, without a limit on attempts.
 pub fn pause_between_tries() -> ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(Duration::from_millis(100))

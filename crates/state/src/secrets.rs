@@ -1,4 +1,4 @@
-//! The few Secrets that a runner may read and write, by name, with compare-and-swap.
+//! Access to the Secrets of a run by name, with compare-and-swap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use serde_json::{Value, json};
 
 use crate::error_text::{chain, place_in_json};
 
-/// How long one call to the API server may take.
+/// Timeout of one call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How many bytes of data the API server takes in one Secret.
+/// Maximum data size of one Secret, in bytes: the limit of the API server.
 pub const LARGEST: usize = 1024 * 1024;
 
-/// A Secret as it was read.
+/// A Secret at one resource version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its `resourceVersion`.
+    /// `resourceVersion` of the Secret.
     pub version: String,
-    /// Its data.
+    /// Decoded `data` of the Secret.
     pub data: BTreeMap<String, Vec<u8>>,
 }
 
-/// Keys to set, or with `None` to remove; other keys stay as they are.
+/// Keys to set, or to remove with `None`. Other keys are unchanged.
 pub type Changes = BTreeMap<String, Option<Vec<u8>>>;
 
 impl Snapshot {
-    /// The Secret after a swap of `changes`, which made it `version`.
+    /// Returns the Secret after a swap of `changes` that returned `version`.
     #[must_use]
     pub fn swapped(mut self, version: String, changes: Changes) -> Self {
         for (key, value) in changes {
@@ -45,7 +45,7 @@ impl Snapshot {
         self
     }
 
-    /// How many bytes of data it has after `changes`.
+    /// Returns the size of all values after `changes`, in bytes.
     pub fn size_with(&self, changes: &Changes) -> usize {
         let kept = self
             .data
@@ -57,35 +57,35 @@ impl Snapshot {
     }
 }
 
-/// Why a Secret could not be read or written.
+/// Error of a read or write of a Secret.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// There is no such Secret.
+    /// The Secret does not exist.
     #[error("secret {0} does not exist")]
     Missing(String),
-    /// It changed since it was read.
+    /// The resource version has changed since the read.
     #[error("secret {0} was changed by somebody else")]
     Conflict(String),
-    /// It cannot succeed, however often it is tried.
+    /// Permanent failure: a retry cannot succeed.
     #[error("secret {name} was refused: {text}")]
     Refused {
-        /// The Secret.
+        /// Name of the Secret.
         name: String,
-        /// What the API server says.
+        /// Message of the API server.
         text: String,
     },
-    /// The API server cannot be reached, or not now. The write may have happened.
+    /// Transient failure: the API server is unreachable or returned an error. The write may have been applied.
     #[error("secret {name} cannot be reached: {text}")]
     Unavailable {
-        /// The Secret.
+        /// Name of the Secret.
         name: String,
-        /// What came back.
+        /// Text of the error.
         text: String,
     },
 }
 
 impl StoreError {
-    /// Whether a later try may succeed without anybody doing anything.
+    /// Returns true if the failure is transient.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
     }
@@ -95,30 +95,38 @@ impl StoreError {
 #[async_trait]
 pub trait Secrets: Send + Sync {
     /// Reads a Secret.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Missing`] if the Secret does not exist.
     async fn read(&self, name: &str) -> Result<Snapshot, StoreError>;
 
-    /// Changes a Secret that still has `version`; gives its new version.
+    /// Applies `changes` to a Secret at resource version `version`. Returns the new resource version.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Conflict`] if the Secret has another resource version.
     async fn swap(&self, name: &str, version: &str, changes: Changes)
     -> Result<String, StoreError>;
 }
 
-/// Secrets of one namespace of a cluster.
+/// Secrets of one namespace, accessed through the API server.
 pub struct KubeSecrets {
     api: Api<Secret>,
     rights: Rights,
 }
 
-/// What is made of a refusal for want of rights.
+/// Handling of a Forbidden response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rights {
-    /// It passes: a Role that was just written takes a moment.
+    /// Transient: a new Role takes effect with a delay.
     New,
-    /// It stays.
+    /// Permanent.
     Settled,
 }
 
 impl KubeSecrets {
-    /// Secrets of `namespace`, reached by `client` with the rights of a new Role.
+    /// Accesses Secrets of `namespace` under a new Role: Forbidden is transient.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
@@ -126,7 +134,7 @@ impl KubeSecrets {
         }
     }
 
-    /// Secrets of `namespace`, reached by `client` with the rights of a person.
+    /// Accesses Secrets of `namespace` with the permissions of a user: Forbidden is permanent.
     pub fn for_people(client: Client, namespace: &str) -> Self {
         Self {
             rights: Rights::Settled,
@@ -170,7 +178,7 @@ impl Secrets for KubeSecrets {
     }
 }
 
-/// The merge patch of `changes`; the API server refuses it when the version has moved.
+/// Builds the merge patch of `changes`. The API server refuses it if the resource version has changed.
 fn merge_patch(version: &str, changes: Changes) -> Value {
     let data: serde_json::Map<String, Value> = changes
         .into_iter()
@@ -221,7 +229,7 @@ fn store_error(name: &str, error: &kube::Error, rights: Rights) -> StoreError {
     }
 }
 
-/// JSON of a value that always has one: our own types with string keys.
+/// Serializes a value as JSON. Serialization cannot fail: the types of this project have string keys.
 pub fn to_json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

@@ -1,18 +1,18 @@
-//! The state of the managed backend in Secrets (rule 12).
+//! State of the managed backend in Secrets (rule 12).
 //!
-//! A version is compressed, cut into chunks, and written whole into slots that neither the
-//! current nor the previous version uses; then the pointer moves. So at every instant between two
-//! writes the pointer names a version that is complete. Each slot is written by compare-and-swap
-//! against the version that we saw: a second writer fails instead of destroying anything.
+//! A new version is compressed, split into chunks and written completely into slots that neither the current nor the
+//! previous version uses. Then the pointer moves. Between any two writes the pointer therefore names a complete
+//! version. Each slot is written by compare-and-swap against the resource version last read: a second writer fails
+//! and overwrites nothing.
 //!
-//! The Secret of the pointer is a slot as well, and the first one to be used: its chunk is written in
-//! the same request that moves the pointer, so most states need one request per version. Without other slots, the next version replaces
-//! the chunk, and no previous version is kept. The other slots are read when they are needed. After that and before they are written, the
-//! writer signs the pointer: an earlier writer can no longer move it, neither to a chunk that it wrote before nor to one that it writes
-//! later.
+//! The pointer Secret is also the first slot: its chunk is written in the request that moves the pointer, so most
+//! states need one request per version. Without other slots the next version replaces the chunk, and no previous
+//! version is kept. Other slots are read on demand. After that read and before the first write to a slot the writer
+//! signs the pointer. An earlier writer can then no longer move the pointer, neither to a chunk that it has written
+//! nor to one that it writes later.
 //!
-//! The answer of a write may never come. What was tried is therefore noted before it is sent, and
-//! forgotten once it is known to have happened: nothing is written until the pointer is certain.
+//! The response of a write may be lost. Each attempt is recorded before it is sent and cleared once its success is
+//! known. Nothing else is written while the outcome of a pointer write is unknown.
 
 mod error;
 mod layout;
@@ -41,17 +41,17 @@ use read::{PATIENCE, join, parse_pointer, read_pointer, read_slot};
 pub use error::StateError;
 pub use layout::{CHUNK, DATA, LARGEST, POINTER, Pointer, Version};
 
-/// Where more slots come from.
+/// Source of additional slots.
 #[async_trait]
 pub trait MoreSlots: Send + Sync {
-    /// Asks for `wanted` slots in all, waits a bounded time, and gives those there are.
+    /// Requests `wanted` slots in total, waits a bounded time and returns the existing ones.
     async fn more_slots(&self, wanted: usize) -> Vec<String>;
 
-    /// There are too few all the same: the previous version of the state is given up for the next.
+    /// Reports that slots are still missing: the next version replaces the previous one.
     fn giving_up_previous(&self);
 }
 
-/// The state of one resource.
+/// Managed state of one resource.
 pub struct StateStore {
     secrets: Arc<dyn Secrets>,
     pointer: String,
@@ -63,9 +63,13 @@ pub struct StateStore {
 }
 
 impl StateStore {
-    /// Reads the state that the Secret `pointer` names, and checks it. No state is what an empty
-    /// pointer says; one that is missing is a loss. `writer` is the unique identifier of this writer, for example the uid of
-    /// its pod.
+    /// Reads and verifies the state that the Secret `pointer` names. An empty pointer means no state. `writer` is the
+    /// unique identifier of this writer, for example the uid of its pod.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError::NoPointer`] or [`StateError::NoSlot`] if a Secret is missing, [`StateError::Corrupt`] if the
+    /// state is damaged.
     pub async fn open(
         secrets: Arc<dyn Secrets>,
         pointer: String,
@@ -76,7 +80,7 @@ impl StateStore {
         Self::open_with_chunk(secrets, pointer, slots, more, writer, CHUNK).await
     }
 
-    /// As [`Self::open`], with slots of another size.
+    /// Opens the state like [`Self::open`], with `chunk` bytes per slot.
     pub async fn open_with_chunk(
         secrets: Arc<dyn Secrets>,
         pointer: String,
@@ -112,25 +116,28 @@ impl StateStore {
         })
     }
 
-    /// The state, as it was read or written last.
+    /// Returns the state as last read or written.
     pub async fn get(&self) -> Option<Arc<Vec<u8>>> {
         self.memory.lock().await.state.clone()
     }
 
-    /// Which version of the state that is.
+    /// Returns the current version as last read or written; `None` without a state.
     pub async fn version(&self) -> Option<Version> {
         self.memory.lock().await.pointer.current.clone()
     }
 
-    /// The state for one who goes on from it. After a write without an answer it is not clear
-    /// which one that is: the write is made good first, or this fails.
+    /// Returns the state for a caller that continues from it. First resolves a pointer write of unknown outcome.
+    ///
+    /// # Errors
+    ///
+    /// The outcome cannot be determined, or another writer moved the pointer.
     pub async fn get_certain(&self) -> Result<Option<Arc<Vec<u8>>>, StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
         Ok(memory.state.clone())
     }
 
-    /// Prepares the next [`Self::put`]: earlier writers can change the state no more.
+    /// Prepares the next [`Self::put`]: signs the pointer, so that earlier writers can no longer change the state.
     pub async fn begin(&self) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
@@ -141,7 +148,7 @@ impl StateStore {
         Ok(())
     }
 
-    /// Writes a new version of the state.
+    /// Writes a new version of the state. Does nothing if it equals the current version.
     pub async fn put(&self, state: Vec<u8>) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
@@ -179,7 +186,7 @@ impl StateStore {
         self.move_pointer(&mut memory, next).await
     }
 
-    /// Removes the state; the version before stays.
+    /// Deletes the state. The pointer keeps the deleted version as the previous one.
     pub async fn delete(&self) -> Result<(), StateError> {
         let mut memory = self.memory.lock().await;
         self.settle(&mut memory).await?;
@@ -198,16 +205,16 @@ impl StateStore {
         self.move_pointer(&mut memory, next).await
     }
 
-    /// Slots for a version of `needed` chunks: free ones, then new ones, and at last those of
-    /// the previous version, which the pointer forgets first. The slot of the pointer needs no free one: chunk and pointer are
-    /// replaced in one write.
+    /// Returns slots for a version of `needed` chunks: free slots, then additional slots, then those of the previous
+    /// version, which is removed from the pointer first. If the pointer Secret is the only slot, one chunk needs no
+    /// free slot: chunk and pointer are replaced in one write.
     async fn find_room(&self, memory: &mut Memory, needed: usize) -> Result<Vec<Slot>, StateError> {
         if needed == 1 && memory.slots.len() == 1 {
             return Ok(memory.slots.clone());
         }
         self.look_at_free(memory, needed).await?;
         if memory.free_slots().len() < needed {
-            // Room for the current version, the one before and the next, all of this size.
+            // Room for the current, the previous and the next version, each of this size.
             let wanted = (memory.pointer.used().len() + needed).max(3 * needed);
             memory.add_slots(self.more.more_slots(wanted).await);
             self.look_at_free(memory, needed).await?;
@@ -238,8 +245,7 @@ impl StateStore {
         Ok(free)
     }
 
-    /// Reads those of the first `needed` free slots that were not read yet, and forgets those that do not
-    /// exist.
+    /// Reads the unread slots among the first `needed` free ones, and removes those that do not exist.
     async fn look_at_free(&self, memory: &mut Memory, needed: usize) -> Result<(), StateError> {
         loop {
             let unread = memory.unread_slots(needed);
@@ -248,14 +254,15 @@ impl StateStore {
             }
             let read = unread.iter().map(|slot| read_slot(&*self.secrets, slot));
             let found = try_join_all(read).await?.into_iter().flatten().collect();
-            // Only what is certain afterwards may be written: another writer may have named it meanwhile.
+            // Write only to slots that are still free afterwards: another writer may have moved the pointer to one of
+            // them.
             self.hold_pointer(memory).await?;
             memory.slots_read(&unread, &found);
         }
     }
 }
 
-/// `slots`, and more of them if `parsed` names others: an earlier resource may have had more.
+/// Returns `slots`, and additional ones if `parsed` names others: an earlier resource may have had more slots.
 async fn with_used(
     parsed: &Pointer,
     pointer: &str,
@@ -276,7 +283,7 @@ async fn with_used(
     slots
 }
 
-/// The slot in the Secret of the pointer, then `slots`, with the versions of those that were read.
+/// Returns the slot in the pointer Secret, then `slots`, with the resource versions of those already read.
 fn known_slots(
     pointer: &str,
     slots: Vec<String>,

@@ -3,44 +3,44 @@
 use super::layout::CHUNK;
 use crate::secrets::StoreError;
 
-/// Why the state could not be read or written.
+/// Error of a read or write of the state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A Secret could not be read or written.
+    /// A read or write of a Secret failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The pointer is no pointer.
+    /// The pointer is not valid JSON.
     #[error("pointer of the state in secret {0} is unreadable")]
     Pointer(String, #[source] serde_json::Error),
-    /// The Secret that says where the state is does not exist.
+    /// The pointer Secret does not exist.
     #[error("secret {0}, which says where the state is, does not exist")]
     NoPointer(String),
-    /// A Secret that the pointer names does not exist, or is empty.
+    /// A slot that the pointer names does not exist or is empty.
     #[error(
         "secret {slot} with a part of version {version} of the state is gone or empty; {advice}"
     )]
     NoSlot {
-        /// The Secret.
+        /// Name of the Secret.
         slot: String,
-        /// The version that it is a part of.
+        /// Version of the state that the slot is a part of.
         version: u64,
-        /// What is left.
+        /// Says whether the previous version is intact and how to restore it.
         advice: String,
     },
-    /// The stored state is damaged.
+    /// The stored state is damaged, or the pointer names too many Secrets.
     #[error("{0}")]
     Corrupt(String),
-    /// Another writer moved the state since we read it.
+    /// Another writer moved the pointer since it was read.
     #[error("state was changed by somebody else since this run read it")]
     Moved,
-    /// There are too few slots.
+    /// Not enough slots.
     #[error("state needs {needed} more slots of {CHUNK} bytes, but {free} of {all} are free")]
     NoRoom {
         /// Slots that the new version needs.
         needed: usize,
-        /// Slots that it may use.
+        /// Free slots.
         free: usize,
-        /// Slots that there are.
+        /// All slots, free or used.
         all: usize,
     },
 }

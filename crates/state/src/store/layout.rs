@@ -1,30 +1,30 @@
-//! Layout of a managed state in Secrets: keys, limits, the pointer and its versions.
+//! Layout of a managed state in Secrets: keys, limits, pointer and versions.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Key of the pointer Secret's data.
+/// Key of the pointer in the data of the pointer Secret.
 pub const POINTER: &str = "pointer";
-/// Key of a slot Secret's data.
+/// Key of the chunk in the data of a slot.
 pub const DATA: &str = "data";
-/// Key of a slot Secret's writer: the same chunk of another writer is another version of the Secret.
+/// Key of the writer in the data of a slot. The same chunk of another writer changes the resource version.
 pub(super) const WRITER: &str = "writer";
-/// How many bytes one slot takes: a Secret may have 1 MiB in all.
+/// Maximum size of a chunk, in bytes. A Secret holds at most 1 MiB in total.
 pub const CHUNK: usize = 900 * 1024;
 /// Maximum size of a state, in bytes.
 pub const LARGEST: usize = 256 << 20;
-/// Maximum number of Secrets of one version.
+/// Maximum number of slots of one version.
 pub(super) const SLOTS: usize = 1024;
 
-/// What the pointer Secret says.
+/// Content of the pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pointer {
-    /// The state.
+    /// Current version of the state; `None` without a state.
     pub current: Option<Version>,
-    /// The state before the last write.
+    /// Version before the last write; `None` if it was not kept.
     pub previous: Option<Version>,
     /// Unique identifier of the writer that changed the pointer last.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    /// The slots of the versions that the pointer names.
+    /// Returns the slots of the current and the previous version.
     pub(super) fn used(&self) -> BTreeSet<&String> {
         self.current
             .iter()
@@ -46,21 +46,21 @@ impl Pointer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Version {
-    /// Counted from 1.
+    /// Number of the version, counted from 1.
     pub version: u64,
-    /// The Secrets with its chunks, in order.
+    /// Names of the slots with the chunks, in order.
     pub slots: Vec<String>,
-    /// Bytes of the uncompressed state.
+    /// Size of the uncompressed state, in bytes.
     pub size: u64,
-    /// SHA-256 of the uncompressed state.
+    /// SHA-256 of the uncompressed state, in hexadecimal.
     pub sha256: String,
-    /// The engine's serial number.
+    /// Serial number that the engine assigned.
     pub serial: Option<u64>,
-    /// The engine's lineage.
+    /// Lineage that the engine assigned.
     pub lineage: Option<String>,
 }
 
-/// SHA-256 of `bytes`, in hexadecimal.
+/// Returns the SHA-256 of `bytes`, in hexadecimal.
 pub(super) fn sha256_hex(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }

@@ -1,4 +1,4 @@
-//! What a store knows of its Secrets, and which of it is uncertain.
+//! Known content of the Secrets of a store, and writes of unknown outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,39 +6,39 @@ use std::sync::Arc;
 use super::layout::{POINTER, Pointer, sha256_hex};
 use crate::secrets::Snapshot;
 
-/// What is known of the Secrets.
+/// Known content of the Secrets.
 pub(super) struct Memory {
-    /// The pointer, as it was read or written last.
+    /// Pointer as last read or written.
     pub(super) pointer: Pointer,
-    /// The version of its Secret then.
+    /// Resource version of the pointer Secret at that time.
     pub(super) pointer_version: String,
-    /// Its bytes then.
+    /// Bytes of the pointer at that time.
     pointer_bytes: Option<Vec<u8>>,
-    /// The pointer that we sent and do not know to be written, nor to be refused.
+    /// Pointer write of unknown outcome.
     pub(super) tried: Option<Tried>,
-    /// The slots, first of all the one in the Secret of the pointer.
+    /// Slots; the first is the one in the pointer Secret.
     pub(super) slots: Vec<Slot>,
-    /// The state that `pointer` names.
+    /// State that `pointer` names.
     pub(super) state: Option<Arc<Vec<u8>>>,
 }
 
-/// A pointer to write, with the state that it names.
+/// Pointer to write, with the state that it names.
 #[derive(Clone)]
 pub(super) struct Tried {
     pub(super) pointer: Pointer,
-    /// The chunk that is written with it.
+    /// Chunk written in the same request.
     pub(super) chunk: Option<Vec<u8>>,
     pub(super) state: Option<Arc<Vec<u8>>>,
 }
 
-/// One slot.
+/// A state slot, with its writes of unknown outcome.
 #[derive(Clone)]
 pub(super) struct Slot {
     pub(super) name: String,
-    /// Its version, as it was read or written last. The slot in the Secret of the pointer is written with
-    /// the pointer, by its version.
+    /// Resource version as last read or written. The slot in the pointer Secret is written with the pointer, at the
+    /// resource version of the pointer.
     pub(super) version: Option<String>,
-    /// SHA-256 of each chunk that we sent since and do not know to be written.
+    /// SHA-256 of each chunk sent since, whose outcome is unknown.
     tried: BTreeSet<String>,
 }
 
@@ -51,7 +51,7 @@ impl Slot {
         }
     }
 
-    /// Whether a chunk other than this one may still arrive in it.
+    /// Returns true if a pending write may still store a chunk other than `chunk`.
     pub(super) fn may_become_other_than(&self, chunk: &[u8]) -> bool {
         let chunk = sha256_hex(chunk);
         self.tried.iter().any(|tried| *tried != chunk)
@@ -76,14 +76,14 @@ impl Memory {
         }
     }
 
-    /// The slots that neither version of the pointer uses.
+    /// Returns the slots that neither version of the pointer uses.
     pub(super) fn free_slots(&self) -> Vec<Slot> {
         let used = self.pointer.used();
         let free = self.slots.iter().filter(|slot| !used.contains(&slot.name));
         free.cloned().collect()
     }
 
-    /// Names of those of the first `needed` free slots that were not read yet.
+    /// Returns the names of the unread slots among the first `needed` free ones.
     pub(super) fn unread_slots(&self, needed: usize) -> Vec<String> {
         let free = self.free_slots().into_iter().take(needed);
         free.filter(|slot| slot.version.is_none())
@@ -91,7 +91,7 @@ impl Memory {
             .collect()
     }
 
-    /// Of the slots `asked`, those that exist were `found`.
+    /// Records the resource versions of the slots `found`. Removes slots in `asked` that do not exist.
     pub(super) fn slots_read(&mut self, asked: &[String], found: &BTreeMap<String, Snapshot>) {
         self.slots
             .retain(|slot| !asked.contains(&slot.name) || found.contains_key(&slot.name));
@@ -102,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// There are slots with these `names`.
+    /// Adds slots with these `names`; ignores known ones.
     pub(super) fn add_slots(&mut self, names: Vec<String>) {
         for name in names {
             if self.slots.iter().all(|slot| slot.name != name) {
@@ -111,12 +111,12 @@ impl Memory {
         }
     }
 
-    /// Whether the pointer is what it was.
+    /// Returns true if the pointer has not changed since it was last read or written.
     pub(super) fn is_pointer_of(&self, found: &Snapshot) -> bool {
         found.data.get(POINTER) == self.pointer_bytes.as_ref()
     }
 
-    /// The pointer has moved to what was tried.
+    /// Records that the pointer moved to `tried`.
     pub(super) fn pointer_moved(&mut self, tried: Tried, bytes: Vec<u8>, version: String) {
         self.pointer = tried.pointer;
         self.pointer_version = version;
@@ -125,14 +125,14 @@ impl Memory {
         self.state = tried.state;
     }
 
-    /// `chunk` is about to be sent.
+    /// Records that `chunk` is about to be sent.
     pub(super) fn chunk_tried(&mut self, name: &str, chunk: &[u8]) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
             slot.tried.insert(sha256_hex(chunk));
         }
     }
 
-    /// A chunk is written: earlier ones that are still on their way can only fail.
+    /// Records a written chunk. Pending earlier writes to the slot can only fail with a conflict.
     pub(super) fn chunk_written(&mut self, name: &str, version: String) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.name == name) {
             slot.version = Some(version);

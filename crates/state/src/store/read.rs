@@ -1,4 +1,4 @@
-//! Reads a version of the state, and tells what is lost from what is damaged.
+//! Reads a version of the state. Distinguishes missing slots from damaged ones.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -11,10 +11,10 @@ use super::layout::{DATA, LARGEST, POINTER, Pointer, SLOTS, Version, sha256_hex}
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Secrets, Snapshot, StoreError};
 
-/// How long a read or a write waits for the API server.
+/// Maximum duration of the retries of a read or write.
 pub(super) const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Parses the pointer. A module has the rights of its run, so the pointer may name any number of Secrets.
+/// Parses the pointer. A module has the permissions of its run, so a forged pointer may name any number of Secrets.
 pub(super) fn parse_pointer(name: &str, snapshot: &Snapshot) -> Result<Pointer, StateError> {
     let bytes = snapshot.data.get(POINTER).map(Vec::as_slice);
     let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {
@@ -43,8 +43,8 @@ pub(super) async fn read_pointer(
     }
 }
 
-/// A slot with its name. One that does not exist cannot be written; whether it held anything, the
-/// pointer knows.
+/// Reads a slot; returns it with its name. Returns `None` for a missing slot: it cannot be written, and the pointer
+/// records whether it held a chunk.
 pub(super) async fn read_slot(
     secrets: &dyn Secrets,
     name: &str,
@@ -55,7 +55,7 @@ pub(super) async fn read_slot(
     }
 }
 
-/// Reads a Secret, with so much patience.
+/// Reads a Secret. Retries transient failures for at most `patience`.
 pub(super) async fn read_for(
     secrets: &dyn Secrets,
     name: &str,
@@ -73,15 +73,15 @@ pub(super) async fn read_for(
     }
 }
 
-/// What is wrong with a version.
+/// Defect of a version.
 enum Fault {
-    /// This slot of it does not exist, or is empty.
+    /// The slot is missing or empty.
     Gone(String),
-    /// Its slots hold something else.
+    /// The slots hold other content.
     Damaged(String),
 }
 
-/// The current state, checked; or an error that says whether the version before is intact.
+/// Returns the verified current state. The error says whether the previous version is intact.
 pub(super) async fn join(
     secrets: &dyn Secrets,
     current: &Version,

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 struct Given(Vec<String>);
 
-/// How many slots were asked for.
+/// Records the requested numbers of slots.
 #[derive(Default)]
 struct Asked(parking_lot::Mutex<Vec<usize>>);
 
@@ -63,7 +63,7 @@ async fn open_with(
     .await
 }
 
-/// Another one with each call.
+/// Returns a unique writer.
 fn writer() -> String {
     static WRITERS: AtomicUsize = AtomicUsize::new(0);
     format!("writer-{}", WRITERS.fetch_add(1, Ordering::Relaxed))
@@ -73,7 +73,7 @@ async fn open(secrets: &Arc<FakeSecrets>) -> StateStore {
     open_with(secrets, 3, 3).await.unwrap()
 }
 
-/// A state that does not compress: `size` hexadecimal digits of noise.
+/// Returns a state that does not compress: `size` hexadecimal digits of noise.
 fn state(serial: u64, size: usize) -> Vec<u8> {
     let mut noise = String::new();
     let mut seed = [u8::try_from(serial % 250).unwrap(); 32];
@@ -133,7 +133,7 @@ async fn chunk_in_the_secret_of_the_pointer_is_written_with_it() {
     assert_eq!(*open(&secrets).await.get().await.unwrap(), state(4, 10));
 }
 
-/// Earlier releases wrote every chunk to a slot of its own.
+/// Earlier releases wrote every chunk to a separate slot.
 #[tokio::test]
 async fn state_without_slots_is_replaced_in_the_secret_of_the_pointer() {
     let secrets = cluster(0);
@@ -283,7 +283,7 @@ async fn a_state_of_more_than_a_mebibyte_is_kept_in_chunks() {
     }
 }
 
-/// Sizes make versions of one to four chunks, so that all kinds of reuse of slots occur.
+/// The sizes produce versions of one to four chunks, so that every kind of slot reuse occurs.
 #[rstest]
 #[case::three_slots(3, &[10, 20, 30, 40])]
 #[case::two_slots(2, &[10, 20, 30, 40])]
@@ -364,7 +364,7 @@ async fn a_second_writer_fails_and_destroys_nothing(#[case] versions: u64) {
     assert_eq!(*open(&secrets).await.get().await.unwrap(), state(2, 10));
 }
 
-/// The first has moved the pointer before the second did, and saves again and again.
+/// The first writer moved the pointer before the second one did, and saves repeatedly.
 #[tokio::test]
 async fn a_writer_that_was_replaced_fails_each_time_and_destroys_nothing() {
     let secrets = cluster(3);
@@ -491,7 +491,7 @@ async fn a_slot_of_the_current_version_without_its_chunk_is_a_loss(
     for serial in 1..=3 {
         store.put(state(serial, 10)).await.unwrap();
     }
-    // As after a restore of some of the Secrets only.
+    // As after a restore of only some of the Secrets.
     let secrets = FakeSecrets::new();
     let data = |name: &str| all.get(name).unwrap().data;
     secrets.put("state", [(POINTER, data("state")[POINTER].clone())]);

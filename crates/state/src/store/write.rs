@@ -1,4 +1,4 @@
-//! Compare-and-swap writes of the pointer and of the slots, and what follows when no answer comes.
+//! Compare-and-swap writes of the pointer and the slots, and recovery from lost responses.
 
 use futures::future::try_join_all;
 
@@ -10,19 +10,19 @@ use super::read::read_for;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Snapshot, StoreError, to_json};
 
-/// What a slot holds that was made blank; no chunk is empty.
+/// Content of a blank slot; no chunk is empty.
 const BLANK: &[u8] = b"";
 
-/// What a Secret is after a swap.
+/// Result of a swap.
 enum Swapped {
-    /// It holds what we wanted, with this version.
+    /// The Secret has the wanted content, at this resource version.
     Done(String),
-    /// It had changed, and holds something else.
+    /// The Secret has changed and has other content.
     Found(Snapshot),
 }
 
 impl StateStore {
-    /// Moves the pointer. It is noted first: the answer may never come, or nobody wait for it.
+    /// Moves the pointer. Records the attempt first: the response may be lost, or the caller may cancel.
     pub(super) async fn move_pointer(
         &self,
         memory: &mut Memory,
@@ -36,9 +36,14 @@ impl StateStore {
         }
     }
 
-    /// Makes the pointer certain: sends what was tried once more. So the slots that it names are
-    /// never written while it may still arrive. Says whether it is written; where the Secret has
-    /// another version and the old pointer, it was not, and cannot be any more.
+    /// Resolves a pointer write of unknown outcome: sends it again. The slots that it names are therefore never
+    /// written while it may still be applied. Returns true if the pointer is written. Returns false if the Secret has
+    /// a new resource version and the old pointer: the earlier request was not applied and can only fail with a
+    /// conflict.
+    ///
+    /// # Errors
+    ///
+    /// [`StateError::Moved`] if another writer moved the pointer.
     pub(super) async fn settle(&self, memory: &mut Memory) -> Result<bool, StateError> {
         let Some(tried) = memory.tried.clone() else {
             return Ok(true);
@@ -66,7 +71,8 @@ impl StateStore {
         memory.pointer.writer.as_ref() == Some(&self.writer)
     }
 
-    /// Makes the pointer ours, so that nobody else names the slots that are free by it, or checks that it still is.
+    /// Signs the pointer, or verifies an existing signature, so that no other writer can move the pointer to free
+    /// slots.
     pub(super) async fn hold_pointer(&self, memory: &mut Memory) -> Result<(), StateError> {
         if self.is_signed(memory) {
             return self.check_pointer(memory).await;
@@ -105,15 +111,15 @@ impl StateStore {
         Ok(())
     }
 
-    /// Writes one chunk. Where another one may still arrive, the slot is made blank first: a chunk
-    /// that stands there already is no write, and would not keep the other one out.
+    /// Writes one chunk. Blanks the slot first if a pending write may still store another chunk: a write of identical
+    /// content keeps the resource version, so the pending write would not conflict.
     async fn write_slot(
         &self,
         memory: &Memory,
         slot: &Slot,
         chunk: &[u8],
     ) -> Result<String, StateError> {
-        // Without a version the API server would take any write.
+        // Without a resource version the API server would accept any write.
         let Some(mut version) = slot.version.clone() else {
             return Err(StateError::Moved);
         };
@@ -123,7 +129,8 @@ impl StateStore {
         self.write_chunk(memory, slot, version, chunk).await
     }
 
-    /// A slot that has changed is written all the same, as long as the pointer is ours: whoever changed it cannot name it.
+    /// Writes a slot even if it has changed, as long as the pointer has not: the other writer cannot move the pointer
+    /// to the slot.
     async fn write_chunk(
         &self,
         memory: &Memory,
@@ -146,8 +153,8 @@ impl StateStore {
         }
     }
 
-    /// Fails if the pointer is no longer the one by which slots are free: another run may have written
-    /// the slot that was just read, and named it.
+    /// Fails if the pointer has changed since the free slots were determined: another run may have written a slot and
+    /// moved the pointer to it.
     async fn check_pointer(&self, memory: &Memory) -> Result<(), StateError> {
         let found = read_for(&*self.secrets, &self.pointer, self.patience).await?;
         if memory.is_pointer_of(&found) {
@@ -157,8 +164,8 @@ impl StateStore {
         }
     }
 
-    /// Writes `changes`, with patience. The answer of a write may be lost, so a conflict is looked
-    /// at: what we wanted may stand there already.
+    /// Writes `changes` with retries. A conflict counts as success if the Secret has the wanted content: the response
+    /// of an earlier attempt may be lost.
     async fn swap(
         &self,
         name: &str,

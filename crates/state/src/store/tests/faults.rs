@@ -1,25 +1,24 @@
-//! Writes whose answer never comes, and API servers that go away: the stored version stays whole,
-//! and once the API server is back the state can be saved.
+//! Lost responses and outages of the API server: the stored version stays complete, and the state can be saved after
+//! the outage.
 
 use super::*;
 use crate::secrets::to_json;
 
-/// A store that waits for nothing: a write without an answer fails at once, as it does after
-/// minutes in vain.
+/// Opens a store without retries: a lost response fails at once instead of after minutes.
 async fn impatient(secrets: &Arc<FakeSecrets>, slots: usize) -> StateStore {
     let mut store = open_with(secrets, slots, slots).await.unwrap();
     store.patience = Duration::ZERO;
     store
 }
 
-/// What a run that opens the state now finds.
+/// Returns the state that a new run reads.
 async fn stored(secrets: &Arc<FakeSecrets>, slots: usize) -> Option<Vec<u8>> {
     let store = open_with(secrets, slots, slots).await.unwrap();
     store.get().await.map(|state| state.to_vec())
 }
 
-/// A store with one version, written with the pointer by write number 0. The next two are written to
-/// slots of their own.
+/// Opens a store with one version, stored with the pointer by write number 0. The next two versions use separate
+/// slots.
 async fn with_one_version(secrets: &Arc<FakeSecrets>) -> StateStore {
     let store = impatient(secrets, 3).await;
     store.put(state(1, 10)).await.unwrap();
@@ -40,7 +39,7 @@ async fn a_save_after_a_pointer_without_an_answer_leaves_the_stored_version_whol
     let store = with_one_version(&secrets).await;
     secrets.fail(2, fault);
     store.put(state(3, 10)).await.unwrap_err();
-    // The next save gets no further than its first chunk.
+    // The next save stops after its first chunk.
     secrets.die_at(Some(5));
     store.put(state(4, 10)).await.unwrap_err();
     secrets.die_at(None);
@@ -76,7 +75,7 @@ async fn a_slot_that_another_run_named_is_not_written_though_we_sent_what_it_hol
     let store = with_one_version(&secrets).await;
     secrets.fail(1, Fault::AnswerLost);
     store.put(state(3, 10)).await.unwrap_err();
-    // The next run stores the same state, which the first one had kept for it.
+    // The next run stores the same state, which the first run kept as unsaved state.
     open(&secrets).await.put(state(3, 10)).await.unwrap();
     let error = store.put(state(4, 10)).await.unwrap_err();
     assert!(matches!(error, StateError::Moved), "{error}");
@@ -135,7 +134,7 @@ async fn what_is_not_certain_is_not_given_to_the_engine(#[case] fault: Fault) {
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
 }
 
-/// A run that was taken for dead goes on: both have opened the same version.
+/// A run considered dead continues: both writers opened the same version.
 #[rstest]
 #[case::it_arrives_before_the_next_write(1)]
 #[case::it_arrives_later(2)]
@@ -146,7 +145,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
     with_one_version(&secrets).await;
     let first = impatient(&secrets, 3).await;
     let second = open_with(&secrets, 3, 3).await.unwrap();
-    // Signature, chunk, pointer.
+    // The writes of a save: signature, chunk, pointer.
     secrets.fail(3, Fault::Late(later));
     first.put(state(3, 10)).await.unwrap_err();
     let error = second.put(state(7, 10)).await.unwrap_err();
@@ -155,7 +154,7 @@ async fn a_slot_is_not_overwritten_between_its_chunk_and_the_pointer(#[case] lat
     assert_eq!(stored(&secrets, 3).await, Some(state(3, 10)));
 }
 
-/// A run that was taken for dead cannot name what the next one writes.
+/// A run considered dead cannot move the pointer to the chunk of the next run.
 #[rstest]
 #[case::it_arrives_before_the_next_signs(1)]
 #[case::it_arrives_before_the_next_chunk(2)]
@@ -176,7 +175,7 @@ async fn a_pointer_that_arrives_late_does_not_name_the_chunk_of_the_next_run(#[c
     assert_eq!(stored(&secrets, 3).await, Some(state(expected, 10)));
 }
 
-/// A chunk that is in its slot already is written all the same: else an earlier one could still arrive there.
+/// A chunk that is already in its slot is written again: otherwise an earlier write could still be applied.
 #[tokio::test]
 async fn a_chunk_that_arrives_late_does_not_replace_the_same_content_of_the_next_run() {
     let secrets = cluster(3);
@@ -188,14 +187,14 @@ async fn a_chunk_that_arrives_late_does_not_replace_the_same_content_of_the_next
     let signature = secrets.writes().len();
     secrets.fail(signature + 1, Fault::Late(99));
     first.put(state(5, 10)).await.unwrap_err();
-    // The content of the second version, which is still in slot-0.
+    // Content of the second version, which is still in slot-0.
     open(&secrets).await.put(state(2, 10)).await.unwrap();
     assert_eq!(pointer(&secrets).current.unwrap().slots, ["slot-0"]);
     secrets.let_arrive();
     assert_eq!(stored(&secrets, 3).await, Some(state(2, 10)));
 }
 
-/// A save that nobody waits for any more is one without an answer.
+/// A cancelled save is equivalent to a save without a response.
 #[tokio::test]
 async fn a_save_that_is_broken_off_leaves_nothing_uncertain_behind() {
     for at in 1..3 {
@@ -212,7 +211,7 @@ async fn a_save_that_is_broken_off_leaves_nothing_uncertain_behind() {
     }
 }
 
-/// One change of the state: to one of so many digits, or to none.
+/// Change of the state: its new number of digits, or `None` for deletion.
 type Change = Option<usize>;
 
 async fn make(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<(), StateError> {
@@ -222,8 +221,8 @@ async fn make(store: &StateStore, wanted: Option<&Vec<u8>>) -> Result<(), StateE
     }
 }
 
-/// Makes all `changes`, those that fail once more after the API server is back; gives the number
-/// of writes. After each one, failed or not, a run that opens the state must find a whole one.
+/// Applies all `changes`; retries failed ones after the outage. Returns the number of writes. After each attempt a
+/// new run must read a complete version.
 async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], away: bool) -> usize {
     let secrets = cluster(slots);
     for (at, fault) in faults {
@@ -241,7 +240,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
             secrets.go_away_after(None);
             let found = stored(&secrets, slots).await;
             assert!(found == before || found == wanted, "{faults:?}: {error}");
-            // The engine goes on with another state than the one that it could not save.
+            // The engine continues with a state other than the unsaved one.
             let other = state(serial + 100, size.unwrap_or(10));
             if store.put(other.clone()).await.is_ok() {
                 assert_eq!(stored(&secrets, slots).await, Some(other.clone()));
@@ -257,7 +256,7 @@ async fn survive(slots: usize, changes: &[Change], faults: &[(usize, Fault)], aw
     writes
 }
 
-/// Sizes make versions of one to four chunks, so that all kinds of reuse of slots occur.
+/// The sizes produce versions of one to four chunks, so that every kind of slot reuse occurs.
 #[rstest]
 #[case::three_slots(3, &[Some(10), Some(20), Some(30), None, Some(40)])]
 #[case::two_slots(2, &[Some(10), Some(20), None, Some(30), Some(40)])]
