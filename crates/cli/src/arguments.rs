@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line arguments.
 
 use clap::{Parser, Subcommand};
 
@@ -16,7 +16,7 @@ use crate::commands::unlock::Unlock;
 use crate::commands::wait::Wait;
 use crate::error::Error;
 
-/// What people do with Terraform resources.
+/// Inspect and operate Terraform resources.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-alustan", bin_name = "kubectl alustan", version)]
 pub(crate) struct Arguments {
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// What is done.
+/// Subcommands of `kubectl alustan`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Tree(Tree),
@@ -44,7 +44,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the subcommand.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         match self {
             Self::Tree(tree) => tree.run(cluster).await,

@@ -1,4 +1,4 @@
-//! The way to the cluster.
+//! Connection to the cluster.
 
 use std::time::Duration;
 
@@ -16,31 +16,31 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// How long a call may take.
+/// Timeout of one call to the API server.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The manager of the fields that we set.
+/// Field manager of the changes of this program.
 pub(crate) const FIELD_MANAGER: &str = "kubectl-alustan";
 
-/// Which cluster, and where in it.
+/// Kubeconfig context and namespace of a command.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
-    /// The context of the kubeconfig. Default: the current one.
+    /// Context of the kubeconfig. Default: the current context.
     #[arg(long, global = true)]
     pub(crate) context: Option<String>,
-    /// The namespace. Default: that of the context.
+    /// Namespace. Default: the namespace of the context.
     #[arg(short, long, global = true)]
     pub(crate) namespace: Option<String>,
 }
 
-/// A namespace of a cluster.
+/// Client for one namespace of a cluster.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
 }
 
 impl Cluster {
-    /// The cluster of the kubeconfig, or the one around us.
+    /// Connects to the cluster of the kubeconfig, or with the in-cluster configuration.
     pub(crate) async fn connect(place: &Place) -> Result<Self, Error> {
         let config = config(place.context.clone()).await?;
         let namespace = place.namespace.clone();
@@ -49,7 +49,7 @@ impl Cluster {
         Ok(Self { client, namespace })
     }
 
-    /// Objects of one kind in the namespace.
+    /// Returns the API of one kind in the namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -57,7 +57,10 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// The resource `name`.
+    /// Reads the resource `name`.
+    ///
+    /// # Errors
+    /// [`Error::NoResource`] if it does not exist.
     pub(crate) async fn resource(&self, name: &str) -> Result<Terraform, Error> {
         let what = format!("read Terraform {}", self.key(name));
         let found = call(&what, self.api::<Terraform>().get_opt(name)).await?;
@@ -67,8 +70,8 @@ impl Cluster {
         })
     }
 
-    /// The resources of `namespace`, or of all namespaces, but for those that this version cannot
-    /// read, which are told.
+    /// Lists the resources of `namespace`, or of all namespaces. Skips resources that this version cannot read, with
+    /// a message.
     pub(crate) async fn resources(&self, namespace: Option<&str>) -> Result<Vec<Terraform>, Error> {
         type Guarded = DeserializeGuard<Terraform>;
         let (api, place): (Api<Guarded>, _) = match namespace {
@@ -86,7 +89,7 @@ impl Cluster {
         Ok(list.items.into_iter().filter_map(readable).collect())
     }
 
-    /// Changes `tf` as the merge patch `change` says, as `manager`.
+    /// Applies the merge patch `change` to `tf` with field manager `manager`.
     pub(crate) async fn change(
         &self,
         tf: &Terraform,
@@ -116,7 +119,7 @@ impl Cluster {
         Ok(user.and_then(|user| user.username))
     }
 
-    /// The pods of the runs of the resource `name` that have not ended.
+    /// Returns the names of the run pods of the resource `name` that have not ended.
     pub(crate) async fn living_pods(&self, name: &str) -> Result<Vec<String>, Error> {
         let ours = format!("{NAME}={name},{COMPONENT}={}", Component::Run.as_str());
         let list = ListParams::default().labels(&ours);
@@ -129,7 +132,7 @@ impl Cluster {
             .collect())
     }
 
-    /// An object of the namespace, as it is told.
+    /// Returns the key of an object of the namespace, for messages.
     pub(crate) fn key(&self, name: &str) -> Key {
         Key::new(&self.namespace, name)
     }
@@ -173,7 +176,7 @@ fn readable(resource: DeserializeGuard<Terraform>) -> Option<Terraform> {
     }
 }
 
-/// A call of the API server, bounded in time.
+/// Runs a call to the API server with a timeout.
 pub(crate) async fn call<T>(
     what: &str,
     call: impl Future<Output = Result<T, kube::Error>>,

@@ -1,4 +1,4 @@
-//! One command each.
+//! Subcommands.
 
 pub(crate) mod approve;
 pub(crate) mod logs;

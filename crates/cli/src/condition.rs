@@ -1,21 +1,21 @@
-//! What the conditions of a resource say.
+//! Conditions of a resource.
 
 use alustan_api::Terraform;
 use alustan_api::conditions::Kind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// The condition of this kind, where the operator has set one.
+/// Returns the condition of this kind, if the operator has set it.
 pub(crate) fn condition(tf: &Terraform, kind: Kind) -> Option<&Condition> {
     let mut conditions = tf.status.iter().flat_map(|status| &status.conditions);
     conditions.find(|condition| condition.type_ == kind.as_str())
 }
 
-/// The reason of `Ready`.
+/// Returns the reason of condition `Ready`.
 pub(crate) fn reason(tf: &Terraform) -> Option<&str> {
     condition(tf, Kind::Ready).map(|ready| ready.reason.as_str())
 }
 
-/// What goes on with `tf`, in words: `Stalled (PlanFailed): …`.
+/// Describes state, reason and message of `tf`: `Stalled (PlanFailed): …`.
 pub(crate) fn situation(tf: &Terraform) -> String {
     let Some(status) = &tf.status else {
         return "the operator has not looked at it yet".to_owned();
@@ -28,7 +28,7 @@ pub(crate) fn situation(tf: &Terraform) -> String {
     )
 }
 
-/// Whether `tf` has `condition`, said of its present spec.
+/// Returns true if the condition of this kind is true for the current generation of `tf`.
 pub(crate) fn holds(tf: &Terraform, kind: Kind) -> bool {
     let condition = condition(tf, kind);
     condition

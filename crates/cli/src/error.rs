@@ -1,4 +1,4 @@
-//! What went wrong, for people.
+//! Errors of commands.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,83 +7,76 @@ use alustan_state::secrets::StoreError;
 use alustan_state::store::StateError;
 use kube::config::{InferConfigError, KubeconfigError};
 
-/// Why a command failed.
+/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// There is no way to the cluster.
+    /// The kubeconfig cannot be read.
     #[error("cannot read the kubeconfig; see `kubectl config view` and KUBECONFIG")]
     Kubeconfig(#[source] Box<KubeconfigError>),
-    /// Neither a kubeconfig nor a cluster around us.
+    /// Neither a kubeconfig nor an in-cluster configuration exists.
     #[error("no cluster is known; see `kubectl config view` and KUBECONFIG")]
     NoCluster(#[source] Box<InferConfigError>),
-    /// The cluster cannot be spoken to.
+    /// The client cannot be created.
     #[error("cannot make a client of the cluster")]
     Client(#[source] Box<kube::Error>),
-    /// A call of the API server failed.
+    /// A call to the API server failed.
     #[error("cannot {what}")]
     Call {
-        /// What was tried.
+        /// Attempted action.
         what: String,
-        /// What came of it.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The API server did not answer.
+    /// The API server did not answer in time.
     #[error("cannot {what}: no answer within {seconds} s; is the cluster up?")]
     Timeout {
-        /// What was tried.
+        /// Attempted action.
         what: String,
-        /// How long it was waited for.
+        /// Timeout, in seconds.
         seconds: u64,
     },
-    /// There is no such resource.
+    /// The resource does not exist.
     #[error(
         "there is no Terraform resource {name} in namespace {namespace}; `kubectl get tf -A` lists \
          all there are"
     )]
     NoResource {
-        /// Its name.
         name: String,
-        /// Its namespace.
         namespace: String,
     },
-    /// What was asked for is not done, and why.
+    /// The command was refused, for this reason.
     #[error("{0}")]
     Refused(String),
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The run record cannot be read or written.
     #[error("cannot {what}")]
     Record {
-        /// What was tried.
+        /// Attempted action.
         what: String,
-        /// Why.
         #[source]
         source: StoreError,
     },
     /// The state cannot be read or written.
     #[error("cannot {what}")]
     State {
-        /// What was tried.
+        /// Attempted action.
         what: String,
-        /// Why.
         #[source]
         source: StateError,
     },
-    /// Standard output does not take what we print.
+    /// A write to standard output failed.
     #[error("cannot write to standard output")]
     Print(#[source] io::Error),
 }
 
 impl Error {
-    /// It with all its causes. What the API server refuses it says in words.
+    /// Formats the error with its chain of sources. An error of the API server is reduced to its message.
     pub(crate) fn chain(&self) -> String {
         match self {
             Self::Call { source, .. } if let kube::Error::Api(status) = &**source => {
@@ -93,7 +86,7 @@ impl Error {
         }
     }
 
-    /// Whether nobody reads what we print any more.
+    /// Returns true if the reader closed standard output.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -1,4 +1,4 @@
-//! `kubectl alustan`: what people do with `Terraform` resources, in one command each.
+//! `kubectl alustan`: commands for `Terraform` resources.
 
 mod arguments;
 mod cluster;
@@ -22,7 +22,7 @@ use crate::error::Error;
 async fn main() -> ExitCode {
     match run(&Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read what was printed has seen enough.
+        // The reader closed the pipe because it needs no more output.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {}", error.chain());
@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), Error> {
-    // The first and only one to install it.
+    // Cannot fail: no other code installs a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cluster = cluster::Cluster::connect(&arguments.place).await?;
     arguments.command.run(&cluster).await

@@ -1,4 +1,4 @@
-//! The plan that waits for a person.
+//! Plan that waits for approval.
 
 use alustan_api::Terraform;
 use alustan_core::observed::Key;
@@ -6,19 +6,19 @@ use alustan_core::observed::Key;
 use crate::condition::situation;
 use crate::error::Error;
 
-/// A plan that waits for a person.
+/// Plan that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
-    /// Its id.
+    /// Plan id.
     pub(crate) id: String,
-    /// For example `+2 ~1 -0`.
+    /// Numbers of changes, for example `+2 ~1 -0`.
     pub(crate) summary: String,
 }
 
-/// The plan of `tf` that waits.
+/// Returns the plan of `tf` that waits for approval.
 ///
 /// # Errors
-/// None waits; what goes on instead.
+/// No plan waits; the error describes the state of the resource.
 pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     let plan = tf.status.as_ref().and_then(|status| status.plan.as_ref());
     let plan = plan.filter(|plan| plan.pending_approval);
@@ -37,10 +37,10 @@ pub(crate) fn pending(tf: &Terraform) -> Result<Pending, Error> {
     })
 }
 
-/// Whether `given` is the plan that waits.
+/// Checks that `given` is the plan that waits for approval. `None` matches any plan.
 ///
 /// # Errors
-/// It is not; which one does.
+/// Another plan waits; the error names it.
 pub(crate) fn check(tf: &Terraform, pending: &Pending, given: Option<&str>) -> Result<(), Error> {
     let Some(given) = given.filter(|given| *given != pending.id) else {
         return Ok(());

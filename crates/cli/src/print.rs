@@ -9,7 +9,7 @@ pub(crate) fn line(text: &str) -> Result<(), Error> {
     bytes(format!("{text}\n").as_bytes())
 }
 
-/// Prints `bytes` as they are.
+/// Prints `bytes` unchanged.
 pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)
@@ -17,7 +17,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<(), Error> {
         .map_err(Error::Print)
 }
 
-/// `rows` as a table: each column as wide as its widest cell.
+/// Formats `rows` as a table. Each column is as wide as its widest cell.
 pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

@@ -1,5 +1,4 @@
-//! The run record, as far as people change it: the lock of a managed state. Every write is a
-//! compare-and-swap.
+//! Run record, as changed by users: the lock of a managed state. Every write is a compare-and-swap.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,27 +16,27 @@ use serde_json::{Map, Value};
 use crate::cluster::Cluster;
 use crate::error::Error;
 
-/// How long a write is tried again.
+/// Maximum duration of the retries of a write.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What becomes of a record.
+/// Result of a change of a record.
 pub(crate) enum Update {
-    /// It is as it should be.
+    /// The record needs no write.
     Keep,
-    /// It is written.
+    /// The record must be written.
     Write,
 }
 
-/// The run record of a resource whose state is managed.
+/// Run record of a resource.
 pub(crate) struct Record {
-    /// The Secrets of its namespace.
+    /// Secrets of the namespace of the resource.
     pub(crate) secrets: Arc<dyn Secrets>,
-    /// The resource.
+    /// Key of the resource.
     pub(crate) key: Key,
 }
 
 impl Record {
-    /// The record of `tf`.
+    /// Returns access to the run record of `tf`. Reads nothing yet.
     pub(crate) fn of(cluster: &Cluster, tf: &Terraform) -> Self {
         let secrets = KubeSecrets::for_people(cluster.client.clone(), &cluster.namespace);
         Self {
@@ -50,8 +49,8 @@ impl Record {
         names::record(&self.key.name)
     }
 
-    /// Whether the state of `tf` is managed. Without `backend.provider`, runs report it; before the first run it counts as
-    /// managed, so that a local state can be pushed.
+    /// Returns true if the state of `tf` is managed. Without `backend.provider` the run record decides. Before the
+    /// first run the state counts as managed, so that a local state can be pushed.
     pub(crate) async fn is_managed(&self, tf: &Terraform) -> Result<bool, Error> {
         let provider = tf.spec.backend.as_ref().and_then(|it| it.provider);
         match provider {
@@ -64,14 +63,14 @@ impl Record {
         }
     }
 
-    /// What runs have reported, by key; nothing where it cannot be read.
+    /// Returns the data of the run report by key; empty if it cannot be read.
     pub(crate) async fn reported(&self) -> BTreeMap<String, Vec<u8>> {
         let report = self.secrets.read(&names::report(&self.key.name)).await;
         report.map(|secret| secret.data).unwrap_or_default()
     }
 
-    /// Whether a run could not save its state, so that the next run pushes it first. Runs before protocol 5 kept it in the run
-    /// record.
+    /// Returns true if there is an unsaved state, which the next run pushes first. Runs before protocol 5 kept it in
+    /// the run record.
     pub(crate) async fn has_unsaved_state(&self) -> Result<bool, Error> {
         for name in [self.name(), names::report(&self.key.name)] {
             match self.secrets.read(&name).await {
@@ -86,7 +85,7 @@ impl Record {
         Ok(false)
     }
 
-    /// The record as it is, and its Secret.
+    /// Reads the run record and its Secret.
     pub(crate) async fn read(&self) -> Result<(RunRecord, Snapshot), Error> {
         let what = format!("read the run record of {}", self.key);
         let snapshot = match self.secrets.read(&self.name()).await {
@@ -110,7 +109,7 @@ impl Record {
         Ok((record, snapshot))
     }
 
-    /// Whether all pods of the runs have ended: one that has not may be at the state.
+    /// Checks that all run pods have ended: an active pod may access the state.
     pub(crate) async fn check_pods(&self, cluster: &Cluster) -> Result<(), Error> {
         let Key { namespace, name } = &self.key;
         let alive = cluster.living_pods(name).await?;
@@ -124,8 +123,8 @@ impl Record {
         }
     }
 
-    /// Changes the record as `change` says, as often as somebody else is faster. `change` must
-    /// recognise its own earlier write: the answer may be lost.
+    /// Applies `change` to the run record and retries on conflict. `change` must recognise its own earlier write: the
+    /// response may be lost.
     pub(crate) async fn update(
         &self,
         mut change: impl FnMut(&mut RunRecord, &Snapshot) -> Result<Update, Error>,
@@ -156,8 +155,7 @@ impl Record {
     }
 }
 
-/// The record of `secret` with what `after` has other than `before`. What a newer operator keeps in
-/// it, and we do not know of, stays.
+/// Merges the changes from `before` to `after` into the stored record. Keeps unknown fields of a newer operator.
 fn merged(secret: &Snapshot, before: &RunRecord, after: &RunRecord) -> Map<String, Value> {
     let fields = |json: &[u8]| serde_json::from_slice::<Map<_, _>>(json).unwrap_or_default();
     let stored = secret.data.get(key::RECORD).map(Vec::as_slice);
@@ -174,7 +172,7 @@ fn may_pass(error: &StoreError) -> bool {
     error.is_passing() || matches!(error, StoreError::Conflict(_))
 }
 
-/// Why nobody may touch the state now: a run goes on, or a lock is held.
+/// Fails if the state is in use: a run is active, or a lock is held.
 pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
     let Key { namespace, name } = key;
     if record.number > 0 && record.phase != RunPhase::Recorded {
@@ -195,7 +193,7 @@ pub(crate) fn busy(key: &Key, record: &RunRecord) -> Result<(), Error> {
     }
 }
 
-/// A lock in words.
+/// Describes a lock.
 pub(crate) fn tell(lock: &StateLock) -> String {
     format!(
         "{} by {} since {} (lock {})",

@@ -1,4 +1,4 @@
-//! Which resources a command is about, and one change made to each of them.
+//! Selection of the resources of a command, and one change of each.
 
 use alustan_api::Terraform;
 use alustan_core::observed::Key;
@@ -10,7 +10,7 @@ use crate::condition::reason;
 use crate::error::Error;
 use crate::print;
 
-/// Resources by name, all of them, or those with a reason.
+/// Resources by name, by reason, or all of them.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").args(["names", "all", "reason"]).required(true).multiple(true)))]
 pub(crate) struct Selection {
@@ -20,16 +20,16 @@ pub(crate) struct Selection {
     /// All resources of the namespace.
     #[arg(long)]
     all: bool,
-    /// Only those whose condition Ready has this reason.
+    /// Only resources whose condition Ready has this reason.
     #[arg(long)]
     reason: Option<String>,
-    /// In all namespaces; with --all or --reason.
+    /// All namespaces; with --all or --reason.
     #[arg(short = 'A', long)]
     all_namespaces: bool,
 }
 
 impl Selection {
-    /// Makes `change`, a merge patch, to each of them, and says that it is `done`.
+    /// Applies the merge patch `change` to each selected resource. `done` describes the result in messages.
     pub(crate) async fn change(
         &self,
         cluster: &Cluster,
@@ -59,7 +59,7 @@ impl Selection {
         }
     }
 
-    /// A name that no resource has leaves all as they are.
+    /// Returns the selected resources. Fails on an unknown name, before any resource is changed.
     async fn selected(&self, cluster: &Cluster) -> Result<Vec<Terraform>, Error> {
         let mut found = Vec::new();
         for name in &self.names {
@@ -86,7 +86,7 @@ impl Selection {
     }
 }
 
-/// Whether the condition Ready of `tf` has the reason `wanted`, if one is wanted.
+/// Returns true if condition Ready of `tf` has the reason `wanted`. `None` matches any reason.
 fn has_reason(tf: &Terraform, wanted: Option<&str>) -> bool {
     wanted.is_none_or(|wanted| reason(tf) == Some(wanted))
 }

@@ -1,5 +1,5 @@
-//! The graph of the resources as a tree: whoever depends on nothing is a root, and below each
-//! stand those that depend on it. Pure.
+//! Dependency graph as a tree. Roots have no dependencies; the children of a resource are its dependents. Pure
+//! functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use alustan_core::observed::Key;
 use crate::condition::condition;
 use crate::print;
 
-/// What stands in place of the state of a resource that was printed before.
+/// Placeholder for the state of a resource that was already printed.
 const ABOVE: &str = "(see above)";
 
-/// The graph.
+/// Dependency graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     nodes: BTreeMap<Key, Node>,
@@ -22,11 +22,11 @@ pub(crate) struct Graph {
     dependents: BTreeMap<Key, BTreeSet<Key>>,
 }
 
-/// What is known of a resource: state, status of `Ready`, its reason.
+/// State of a resource, and status and reason of its condition `Ready`.
 type Node = [String; 3];
 
 impl Graph {
-    /// The graph of `all`. One of the namespaces `hidden` may be there or not: it cannot be seen.
+    /// Builds the graph of `all`. The namespaces `hidden` cannot be listed: a dependency there may exist or not.
     pub(crate) fn of(all: &[Terraform], hidden: &BTreeSet<String>) -> Self {
         let mut graph = Self {
             nodes: all.iter().map(|tf| (Key::of(tf), node(tf))).collect(),
@@ -53,18 +53,16 @@ impl Graph {
         self.dependencies.entry(from).or_default().insert(to);
     }
 
-    /// Whether there is no resource.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Namespaces that something is named in.
+    /// Returns the namespaces of all resources and dependencies in the graph.
     pub(crate) fn namespaces(&self) -> BTreeSet<String> {
         self.nodes.keys().map(|key| key.namespace.clone()).collect()
     }
 
-    /// The part that `keys` belong to: they, all that they depend on, and, where `below` is set,
-    /// all that depend on them.
+    /// Returns the subgraph of `keys`, all their dependencies and, if `below` is set, all their dependents.
     pub(crate) fn around(self, keys: impl IntoIterator<Item = Key>, below: bool) -> Self {
         let keys: Vec<Key> = keys.into_iter().collect();
         let mut kept = reachable(keys.clone(), &self.dependencies);
@@ -85,7 +83,7 @@ impl Graph {
         }
     }
 
-    /// The tree as a table, told to a reader in the namespace `here`.
+    /// Formats the tree as a table for a reader in the namespace `here`.
     pub(crate) fn render(&self, here: &str) -> String {
         let header = ["NAME", "STATE", "READY", "REASON"].map(str::to_owned);
         let mut printer = Printer {
@@ -97,7 +95,7 @@ impl Graph {
         let has_dependencies = |key: &Key| self.dependencies.contains_key(key);
         let roots = self.nodes.keys().filter(|key| !has_dependencies(key));
         roots.for_each(|root| printer.print(root, "", ""));
-        // What is left stands on cycles, or below them.
+        // The remaining resources are on cycles or below them.
         for key in self.nodes.keys() {
             if !printer.printed.contains(key) {
                 printer.print(key, "", "");
@@ -115,7 +113,7 @@ struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    /// Prints `key` behind `branch`, and what depends on it behind `indent`.
+    /// Prints `key` after `branch`, and its dependents after `indent`.
     fn print(&mut self, key: &'a Key, branch: &str, indent: &str) {
         let name = format!("{branch}{}", key.seen_from(self.here));
         if !self.printed.insert(key) {
@@ -145,7 +143,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// What `tf` depends on: what it names, and what its selectors select among `all`.
+/// Returns the dependencies of `tf`, by name and by selector among `all`.
 fn dependencies(tf: &Terraform, all: &[Terraform]) -> BTreeSet<Key> {
     let by_name = named(tf).into_iter().map(|named| named.key);
     let selectors = outputs_refs(tf).filter(|(_, of)| of.selector.is_some());
@@ -163,7 +161,7 @@ fn node(tf: &Terraform) -> Node {
     ]
 }
 
-/// Everything on the ways from `keys` along `edges`, `keys` included.
+/// Returns all resources reachable from `keys` along `edges`, including `keys`.
 fn reachable(mut keys: Vec<Key>, edges: &BTreeMap<Key, BTreeSet<Key>>) -> BTreeSet<Key> {
     let mut found = BTreeSet::new();
     while let Some(key) = keys.pop() {
@@ -202,7 +200,7 @@ mod tests {
         serde_json::from_value(resource).unwrap()
     }
 
-    /// One for each `name: dependency, dependency`.
+    /// Returns one resource per line `name: dependency, dependency`.
     fn resources(lines: &[&str]) -> Vec<Terraform> {
         let one = |line: &&str| {
             let (name, of) = line.split_once(':').unwrap();
@@ -218,7 +216,7 @@ mod tests {
         lines.iter().map(one).collect()
     }
 
-    /// The names of the tree.
+    /// Returns the names in the tree.
     fn names(graph: &Graph) -> String {
         let text = graph.render("team");
         let lines = text.lines().skip(1);

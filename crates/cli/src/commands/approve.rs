@@ -1,4 +1,4 @@
-//! `approve`: says yes to the plan that waits.
+//! `approve`: approves the pending plan.
 
 use alustan_core::observed::Key;
 use clap::Args;
@@ -9,21 +9,21 @@ use crate::error::Error;
 use crate::pending::{check, pending};
 use crate::print;
 
-/// Approve the plan that waits.
+/// Approve the plan that waits for approval.
 #[derive(Debug, Args)]
 pub(crate) struct Approve {
     /// Name of the resource.
     name: String,
-    /// Id of the plan; refused if another one waits. Default: the one that waits.
+    /// Id of the plan; refused if another plan waits. Default: the plan that waits.
     #[arg(value_name = "PLAN-ID")]
     plan: Option<String>,
-    /// Field manager of the change. `status.plan.approvedBy` is the user of the API server.
+    /// Field manager of the change. `status.plan.approvedBy` is the user as authenticated by the API server.
     #[arg(long, default_value = FIELD_MANAGER)]
     field_manager: String,
 }
 
 impl Approve {
-    /// Approves it.
+    /// Sets `spec.approval` to the pending plan and the user.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let pending = pending(&tf)?;

@@ -1,4 +1,4 @@
-//! `logs`: what the engine prints in the pod of a run.
+//! `logs`: prints the output of the engine in a run pod.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -23,36 +23,36 @@ use crate::error::Error;
 use crate::print;
 use crate::record::Record;
 
-/// The label with the name of a pod's Job
+/// Label with the name of a pod's Job
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/#batchkubernetesio-job-name>).
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
-/// How often it is looked whether a pod has started.
+/// Poll interval for the start of a Job or pod.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The longest log that is printed from a report, in bytes.
+/// Maximum size of a log printed from a run report, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Print the log of a run; where its pod is gone, the end of it, if it failed.
+/// Print the log of a run. If its pod is gone and the run failed, print the end of the log.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     /// Name of the resource.
     name: String,
-    /// Wait for the run to start, and print what comes until it ends.
+    /// Wait for the run to start, and stream its log until it ends.
     #[arg(short, long)]
     follow: bool,
-    /// Number of the run. Default: the last one.
+    /// Number of the run. Default: the last run.
     #[arg(long)]
     run: Option<i64>,
 }
 
 impl Logs {
-    /// Prints it.
+    /// Prints the log.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let (pod, container) = match self.pod(cluster, &tf).await {
             Err(Error::Refused(why)) if !self.follow => {
-                // Who may not read the report learns nothing from it.
+                // Empty if the user may not read the run report.
                 let logs = Record::of(cluster, &tf).reported().await;
                 return match self.kept(cluster, &tf, &logs).await {
                     Some((run, log)) => {
@@ -86,14 +86,13 @@ impl Logs {
         }
     }
 
-    /// The pod of the run and its container.
+    /// Returns the names of the pod of the run and of its container.
     async fn pod(&self, cluster: &Cluster, tf: &Terraform) -> Result<(String, String), Error> {
         let job = self.job(cluster, tf).await?;
         self.started(cluster, &job).await
     }
 
-    /// What the `logs` of the run report still have of the run that is wanted: its number and the end of
-    /// its log.
+    /// Returns the number of the selected run and the end of its log, from the `logs` of the run report.
     async fn kept(
         &self,
         cluster: &Cluster,
@@ -108,7 +107,7 @@ impl Logs {
         Some((run, log))
     }
 
-    /// The Job of the run, once there is one where it is waited for.
+    /// Returns the name of the Job of the run. Waits for the Job with `--follow`.
     async fn job(&self, cluster: &Cluster, tf: &Terraform) -> Result<String, Error> {
         loop {
             let jobs = self.jobs(cluster).await?;
@@ -124,7 +123,7 @@ impl Logs {
         }
     }
 
-    /// Names of the Jobs of the resource's runs.
+    /// Returns the names of the Jobs of the resource's runs.
     async fn jobs(&self, cluster: &Cluster) -> Result<Vec<String>, Error> {
         let ours = format!(
             "{NAME}={},{COMPONENT}={}",
@@ -137,7 +136,7 @@ impl Logs {
         Ok(jobs.iter().map(ResourceExt::name_any).collect())
     }
 
-    /// Why there is nothing to print.
+    /// Returns the error for a run without a Job.
     fn no_job(&self, cluster: &Cluster, tf: &Terraform, jobs: &[String]) -> Error {
         let key = cluster.key(&self.name);
         let numbers = jobs.iter().filter_map(|job| Some(number(job)?.to_string()));
@@ -163,7 +162,8 @@ impl Logs {
         Error::Refused(said)
     }
 
-    /// The pod of `job` and its container, once that has started where it is waited for.
+    /// Returns the names of the pod of `job` and of its container, which has started. Waits for the start with
+    /// `--follow`.
     async fn started(&self, cluster: &Cluster, job: &str) -> Result<(String, String), Error> {
         let list = ListParams::default().labels(&format!("{JOB_NAME}={job}"));
         let what = format!("list the pods of Job {}", cluster.key(job));
@@ -193,12 +193,12 @@ impl Logs {
     }
 }
 
-/// Whether the container of a pod has begun to print.
+/// Start state of the container of a pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Start {
-    /// This one has.
+    /// The container with this name has started.
     Done(String),
-    /// Not yet, and why.
+    /// The container has not started, for this reason.
     NotYet(String),
 }
 
@@ -208,7 +208,7 @@ fn start(pod: &Pod) -> Start {
         .as_ref()
         .and_then(|it| it.container_statuses.as_ref());
     let statuses = statuses.map(Vec::as_slice).unwrap_or_default();
-    // Injected sidecars are listed, too.
+    // The list includes injected sidecars.
     let engine = statuses
         .iter()
         .find(|container| container.name == ENGINE_CONTAINER);
@@ -229,7 +229,7 @@ fn has_started(container: &ContainerStatus) -> bool {
     state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
 }
 
-/// The Job of run `run` of the resource `name`, if it is among `jobs`.
+/// Returns the name of the Job of run `run` of the resource `name`, if `jobs` contains it.
 fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
     let kinds = [
         RunKind::Plan,
@@ -243,14 +243,14 @@ fn job_of(name: &str, run: i64, jobs: &[String]) -> Option<String> {
     wanted.find(|job| jobs.contains(job))
 }
 
-/// The run `wanted`, or else the last one, of which `keys` of a report have a log.
+/// Returns the run `wanted` if `keys` of a report contain its log. Without `wanted`, returns the last run with a log.
 fn kept_run<'a>(wanted: Option<i64>, keys: impl Iterator<Item = &'a String>) -> Option<i64> {
     let runs = keys.filter_map(|it| key::log_of(it));
     runs.filter(|run| wanted.is_none_or(|wanted| wanted == *run))
         .max()
 }
 
-/// Of which other runs `keys` of a report have a log, to be added to a message.
+/// Formats the runs whose logs `keys` of a report contain, as the end of a message.
 fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     let mut runs: Vec<i64> = keys.filter_map(|it| key::log_of(it)).collect();
     runs.sort_unstable();
@@ -261,24 +261,24 @@ fn others<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     format!("; the end of a log is kept of: {}", runs.join(", "))
 }
 
-/// The number of the last run that the status of `tf` tells of.
+/// Returns the highest run number in the status of `tf`.
 fn reported(tf: &Terraform) -> Option<i64> {
     let runs = tf.status.iter().flat_map(|status| &status.runs);
     runs.map(|run| run.number).max()
 }
 
-/// The Job of the last run.
+/// Returns the name of the Job with the highest run number.
 fn last(jobs: &[String]) -> Option<String> {
     let numbered = jobs.iter().filter_map(|job| Some((number(job)?, job)));
     numbered.max().map(|(_, job)| job.clone())
 }
 
-/// The number of a Job's run.
+/// Parses the run number in the name of a Job.
 fn number(job: &str) -> Option<i64> {
     job.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Unpacks a log of a report, at most [`LONGEST`] bytes of it: a module can write anything into a report.
+/// Decompresses a log of a report, at most [`LONGEST`] bytes: a module can write anything into a report.
 fn unpacked(packed: &[u8]) -> Option<Vec<u8>> {
     let mut log = Vec::new();
     let unpacked = GzDecoder::new(packed);

@@ -1,4 +1,4 @@
-//! `outputs`: what a module handed on.
+//! `outputs`: prints the outputs of a module.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -15,33 +15,33 @@ use crate::condition::situation;
 use crate::error::Error;
 use crate::print;
 
-/// Stands for a value.
+/// Placeholder for a sensitive value.
 const SENSITIVE: &str = "(sensitive)";
 
-/// Print the module's outputs.
+/// Print the outputs of the module.
 #[derive(Debug, Args)]
 pub(crate) struct Outputs {
     /// Name of the resource.
     name: String,
-    /// Print the value of this one as it is.
+    /// Print only the raw value of this output, also if it is sensitive.
     key: Option<String>,
-    /// Print sensitive values, too.
+    /// Also print sensitive values.
     #[arg(long)]
     show: bool,
-    /// Another form.
+    /// Output format. Default: text.
     #[arg(short, long)]
     output: Option<Form>,
 }
 
-/// How outputs are printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// As JSON: an object with the values by name.
+    /// JSON object with the values by name.
     Json,
 }
 
 impl Outputs {
-    /// Prints them.
+    /// Prints the outputs.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let (secret, values) = self.values(cluster).await?;
         let Some(key) = &self.key else {
@@ -64,7 +64,7 @@ impl Outputs {
         }
     }
 
-    /// The Secret with the outputs, and what is in it.
+    /// Reads the Secret with the outputs. Returns its key and the outputs.
     async fn values(&self, cluster: &Cluster) -> Result<(Key, Values), Error> {
         let tf = cluster.resource(&self.name).await?;
         let outputs = tf.status.as_ref().and_then(|it| it.outputs.as_ref());
@@ -90,7 +90,7 @@ impl Outputs {
         Ok((secret, read(&found)))
     }
 
-    /// All of them; sensitive ones with their values only where these are to be shown.
+    /// Formats all outputs. Hides sensitive values without `--show`.
     fn list(&self, values: &Values) -> String {
         let shown = values.iter().map(|(key, output)| {
             let hidden = output.sensitive && !self.show;
@@ -124,7 +124,7 @@ fn missing(secret: &Key, key: &str, values: &Values) -> Error {
     ))
 }
 
-/// JSON of values, which always have one.
+/// Formats values as JSON. Serialization of output values cannot fail.
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }

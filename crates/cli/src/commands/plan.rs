@@ -1,4 +1,4 @@
-//! `plan`: the plan that waits for approval, as people read it.
+//! `plan`: prints the text of the pending plan.
 
 use alustan_api::names::{self, plan_key};
 use alustan_core::observed::Key;
@@ -18,7 +18,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Prints it.
+    /// Prints the plan.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let pending = match pending(&tf) {
@@ -44,7 +44,7 @@ impl Plan {
     }
 }
 
-/// The text in `secret`, if it is that of `plan` and not of one before.
+/// Returns the plan text in `secret`; `None` if it is the text of another plan.
 fn text(secret: &Secret, plan: &Pending) -> Option<String> {
     let data = secret.data.as_ref()?;
     let of_it = data.get(plan_key::ID)?.0 == plan.id.as_bytes();

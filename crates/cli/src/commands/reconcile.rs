@@ -1,4 +1,4 @@
-//! `reconcile`: asks the operator to try again now, with a new budget.
+//! `reconcile`: requests a reconcile with a new retry budget.
 
 use alustan_api::{APPLY_AT, RECONCILE_AT};
 use clap::Args;
@@ -9,18 +9,18 @@ use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::selection::Selection;
 
-/// Ask for a new look now, with a new retry budget.
+/// Request a reconcile with a new retry budget.
 #[derive(Debug, Args)]
 pub(crate) struct Reconcile {
     #[command(flatten)]
     selection: Selection,
-    /// Apply also what `driftDetection.mode: Report` and `Ignore` leave as it is; without it, these are looked at only.
+    /// Also correct drift with `driftDetection.mode: Report` or `Ignore`, where the default is only a drift check.
     #[arg(long)]
     apply: bool,
 }
 
 impl Reconcile {
-    /// Asks for it.
+    /// Sets the annotation `reconcile-at`. Sets `apply-at` with `--apply`, and removes it otherwise.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let now = Timestamp::now().to_string();
         let applies = self.apply.then_some(&now);

@@ -1,4 +1,5 @@
-//! `restore`: requests that the operator binds the run record of an earlier resource of the same name, as from a backup, to a resource.
+//! `restore`: requests that the operator binds the run record of an earlier resource of the same name, for example
+//! from a backup, to a resource.
 
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,7 @@ async fn find(cluster: &Cluster, key: &Key) -> Result<Secret, Error> {
 /// Checks that `found` is the run record of an earlier resource with the name of `tf`.
 ///
 /// # Errors
-/// If it is not.
+/// If it belongs to another resource or is not a run record.
 fn check(tf: &Terraform, found: &Secret) -> Result<(), Error> {
     if orphans::is_left_behind(tf, found.labels(), Component::Record) {
         return Ok(());

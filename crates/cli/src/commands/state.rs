@@ -1,4 +1,4 @@
-//! `state`: a managed state, read and written by a person.
+//! `state`: reads and writes a managed state.
 
 mod check;
 mod managed;
@@ -25,7 +25,7 @@ enum What {
 }
 
 impl State {
-    /// Does it.
+    /// Runs the subcommand.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         match &self.what {
             What::Pull(pull) => pull.run(cluster).await,

@@ -1,4 +1,4 @@
-//! `suspend` and `resume`: whether new runs begin.
+//! `suspend` and `resume`: stop and allow new runs.
 
 use clap::Args;
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::selection::Selection;
 
-/// Begin no new runs, neither to apply nor to destroy nor to look for drift.
+/// Start no new runs: no apply, no destroy and no drift check.
 #[derive(Debug, Args)]
 pub(crate) struct Suspend {
     #[command(flatten)]
@@ -15,14 +15,14 @@ pub(crate) struct Suspend {
 }
 
 impl Suspend {
-    /// Suspends them.
+    /// Suspends the selected resources.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let change = json!({"spec": {"suspend": true}});
         self.selection.change(cluster, &change, "suspended").await
     }
 }
 
-/// Let runs begin again.
+/// Allow new runs again.
 #[derive(Debug, Args)]
 pub(crate) struct Resume {
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(crate) struct Resume {
 }
 
 impl Resume {
-    /// Resumes them.
+    /// Resumes the selected resources.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let change = json!({"spec": {"suspend": false}});
         self.selection.change(cluster, &change, "resumed").await

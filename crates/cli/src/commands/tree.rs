@@ -1,4 +1,4 @@
-//! `tree`: who depends on whom.
+//! `tree`: prints the dependency tree.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,18 @@ use crate::error::Error;
 use crate::print;
 use crate::tree::Graph;
 
-/// Print who depends on whom, and how everyone is.
+/// Print the dependency tree, with state and reason of each resource.
 #[derive(Debug, Args)]
 pub(crate) struct Tree {
-    /// Only this resource, what it depends on, and what depends on it.
+    /// Print only this resource, its dependencies and its dependents.
     name: Option<String>,
-    /// All namespaces.
+    /// Print all namespaces.
     #[arg(short = 'A', long, conflicts_with = "name")]
     all_namespaces: bool,
 }
 
 impl Tree {
-    /// Prints it.
+    /// Prints the tree.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         if let Some(name) = &self.name {
             cluster.resource(name).await?;
@@ -44,7 +44,7 @@ impl Tree {
         print::bytes(graph.render(here).as_bytes())
     }
 
-    /// The graph of the namespace, with what is named in others as far as it can be seen.
+    /// Returns the graph of the namespace, including dependencies in other namespaces that the user may list.
     async fn graph(&self, cluster: &Cluster) -> Result<Graph, Error> {
         let here = cluster.namespace.as_str();
         let own = cluster.resources(Some(here)).await?;
@@ -57,8 +57,8 @@ impl Tree {
     }
 }
 
-/// `found`, and the resources of every namespace that is named on the way; the namespaces that
-/// cannot be listed.
+/// Returns `found` with the resources of every namespace that they name, directly or indirectly, and the namespaces
+/// that cannot be listed.
 async fn with_others(
     cluster: &Cluster,
     mut found: Vec<Terraform>,

@@ -1,4 +1,4 @@
-//! `unlock`: releases a lock that nobody holds any more.
+//! `unlock`: releases a lock without a holder.
 
 use alustan_api::Terraform;
 use alustan_api::run::RunRecord;
@@ -10,18 +10,18 @@ use crate::error::Error;
 use crate::print;
 use crate::record::{Record, Update, tell};
 
-/// Release the lock of a managed state; for other states, tell how the engine does it.
+/// Release the lock of a managed state. For other states, print how the engine releases it.
 #[derive(Debug, Args)]
 pub(crate) struct Unlock {
     /// Name of the resource.
     name: String,
-    /// Id of the lock, as `status.lock` or the failed run tells it.
+    /// Id of the lock, from `status.lock` or the error of the failed run.
     #[arg(value_name = "LOCK-ID")]
     lock: String,
 }
 
 impl Unlock {
-    /// Releases it.
+    /// Releases the lock.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let record = Record::of(cluster, &tf);
@@ -40,7 +40,7 @@ impl Unlock {
     }
 }
 
-/// Takes the lock `id` out of `record`. None is left where it was `tried` before.
+/// Removes the lock `id` from `record`. A missing lock is a success if an earlier attempt was `tried`.
 fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<Update, Error> {
     match record.lock.take() {
         Some(lock) if lock.id == id => Ok(Update::Write),
@@ -53,7 +53,7 @@ fn release(key: &Key, record: &mut RunRecord, id: &str, tried: bool) -> Result<U
     }
 }
 
-/// How the lock of a state is released that the engine alone can reach.
+/// Returns the instructions to release the lock of a state that only the engine can access.
 fn elsewhere(tf: &Terraform, lock: &str) -> String {
     let status = tf.status.as_ref();
     let address = status.and_then(|status| status.state_address.as_deref());

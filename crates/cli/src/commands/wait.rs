@@ -1,4 +1,4 @@
-//! `wait`: until a resource is ready, or says that it will not be.
+//! `wait`: waits until a resource is ready or cannot become ready.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -16,39 +16,39 @@ use crate::condition::{holds, reason};
 use crate::error::Error;
 use crate::print;
 
-/// How often the line on a terminal is written anew.
+/// Refresh interval of the line on a terminal.
 const TICK: Duration = Duration::from_secs(1);
-/// How long after the interval of the repository the operator may take to read it.
+/// Time for the operator to read the repository after its interval.
 const READ: Duration = Duration::from_secs(10);
 
-/// Wait until a resource is ready, and show what goes on.
+/// Wait until a resource is ready, and show the progress.
 ///
-/// A resource that is stalled when the wait begins is given one `gitRepo.interval`, in which the operator reads a commit that was just
-/// pushed. With --revision or --generation, conditions from before are not taken for the result.
+/// A resource that is stalled at the start of the wait has one `gitRepo.interval` to recover, in which the operator
+/// reads a commit that was just pushed. With --revision or --generation, earlier conditions do not count.
 #[derive(Debug, Args)]
 pub(crate) struct Wait {
     /// Name of the resource.
     name: String,
-    /// For how long: 90s, 10m, 1h30m.
+    /// Timeout, for example 90s, 10m, 1h30m.
     #[arg(long, default_value = "10m", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
     wanted: Wanted,
 }
 
-/// What must be ready.
+/// Revision and generation to wait for.
 #[derive(Debug, Default, Args)]
 struct Wanted {
-    /// A commit, at least 7 of its digits: `--revision $(git rev-parse HEAD)`.
+    /// Commit to wait for, at least 7 of its digits: `--revision $(git rev-parse HEAD)`.
     #[arg(long, value_parser = commit)]
     revision: Option<String>,
-    /// `metadata.generation` of the resource, or a later one.
+    /// Minimum `metadata.generation` to wait for.
     #[arg(long)]
     generation: Option<i64>,
 }
 
 impl Wanted {
-    /// Whether the status of `tf` is about it.
+    /// Returns true if the status of `tf` covers the wanted revision and generation.
     fn is_reached(&self, tf: &Terraform) -> bool {
         let status = tf.status.as_ref();
         let observed = status.and_then(|status| status.observed_generation);
@@ -68,7 +68,7 @@ impl Wanted {
 }
 
 impl Wait {
-    /// Waits.
+    /// Waits until the resource is ready, at most `timeout`.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let found = cluster.resource(&self.name).await?;
         let mut progress = Progress::new();
@@ -85,7 +85,7 @@ impl Wait {
         })
     }
 
-    /// Watches the resource until it is ready or never will be.
+    /// Watches the resource until it is ready or cannot become ready.
     async fn watch(&self, cluster: &Cluster, progress: &mut Progress) -> Result<(), Error> {
         let seen = watch_object(cluster.api::<Terraform>(), &self.name).default_backoff();
         let mut seen = std::pin::pin!(seen);
@@ -103,7 +103,7 @@ impl Wait {
                             let key = cluster.key(&self.name);
                             return Err(Error::Refused(format!("cannot watch {key}: {why}")));
                         }
-                        // It is tried again, and not waited for longer than for everything else.
+                        // The watch retries until the timeout.
                         None => progress.trouble(&error),
                     },
                     Some(Ok(Some(tf))) => {
@@ -121,19 +121,19 @@ impl Wait {
     }
 }
 
-/// Decides when a resource that will not become ready is not waited for any longer.
+/// Decides when to stop waiting for a resource that cannot become ready.
 #[derive(Default)]
 struct Patience {
     has_begun: bool,
-    /// Until when a resource is waited for that was stalled when the wait began, and why it is stalled.
+    /// Deadline of a resource that was stalled at the start of the wait, and the reason why it is stalled.
     stalled: Option<(Instant, String)>,
 }
 
 impl Patience {
-    /// Takes a verdict into account. `tf` is given where a commit may cure it that the operator has not read yet.
+    /// Records a verdict. `tf` is set if a commit that the operator has not read yet may fix the resource.
     ///
     /// # Errors
-    /// Why the resource will not become ready.
+    /// The reason why the resource cannot become ready.
     fn seen(&mut self, verdict: Verdict, tf: Option<&Terraform>) -> Result<(), Error> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let stalled = match verdict {
@@ -157,7 +157,7 @@ impl Patience {
     }
 
     /// # Errors
-    /// Why the resource has stayed stalled.
+    /// The reason why the resource is still stalled at the deadline.
     fn check(&mut self) -> Result<(), Error> {
         match self.stalled.take_if(|(until, _)| *until <= Instant::now()) {
             Some((_, why)) => Err(Error::Refused(why)),
@@ -166,7 +166,7 @@ impl Patience {
     }
 }
 
-/// What the API server says where we have no right to watch.
+/// Returns the message of the API server if the user may not watch the resource.
 fn forbidden(error: &watcher::Error) -> Option<&str> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -183,7 +183,7 @@ fn gone(key: &Key) -> Error {
     Error::Refused(format!("{key} was deleted while it was waited for"))
 }
 
-/// A duration as Kubernetes writes it.
+/// Parses a duration in the format of Kubernetes. Refuses negative ones.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed: kube::core::Duration = text
         .parse()
@@ -194,7 +194,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(parsed.into())
 }
 
-/// A commit's first digits.
+/// Parses a commit: 7 to 64 hexadecimal digits.
 fn commit(text: &str) -> Result<String, String> {
     let is_commit = (7..=64).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_hexdigit());
     if is_commit {
@@ -204,16 +204,16 @@ fn commit(text: &str) -> Result<String, String> {
     }
 }
 
-/// What a resource says about its present spec.
+/// Verdict on the current spec of a resource.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It is applied.
+    /// The spec is applied.
     Ready,
-    /// It is being deleted, and what the operator does.
+    /// The resource is being deleted; with the message of its status.
     Deleted(String),
-    /// Only a change of the spec, the repository or the cluster can cure it, and why.
+    /// Only a change of the spec, the repository or the cluster can fix the resource; with the reason.
     Stalled(String),
-    /// The operator works on it.
+    /// The operator has not finished.
     NotYet,
 }
 
@@ -238,7 +238,7 @@ fn message(tf: &Terraform) -> &str {
     status.map_or("the operator has not looked at it yet", |it| &it.message)
 }
 
-/// What goes on, in a line: `Planning  Running  run 3  planning, run 3 (spec); …`.
+/// Describes the progress in one line: `Planning  Running  run 3  planning, run 3 (spec); …`.
 fn describe(tf: &Terraform) -> String {
     let status = tf.status.as_ref();
     let state = status.map(|status| status.state).unwrap_or_default();
@@ -249,8 +249,7 @@ fn describe(tf: &Terraform) -> String {
     format!("{state:?}  {reason}  {run}  {}", message.join(" "))
 }
 
-/// What is shown while somebody waits: on a terminal one line that is written over, elsewhere one
-/// line for each change.
+/// Progress output. A terminal has one line that is overwritten; other outputs have one line per change.
 struct Progress {
     since: Instant,
     live: bool,
@@ -266,7 +265,7 @@ impl Progress {
         }
     }
 
-    /// The resource as it is now.
+    /// Shows the observed resource.
     fn seen(&mut self, tf: &Terraform) -> Result<(), Error> {
         let now = describe(tf);
         let changed = now != self.last;
@@ -279,7 +278,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The line, cut by the terminal and not wrapped: what is written over must be one line.
+    /// Redraws the line. The terminal truncates it instead of wrapping it: only a single line can be overwritten.
     fn draw(&self) {
         if self.live {
             let (elapsed, last) = (self.elapsed(), &self.last);
@@ -294,7 +293,7 @@ impl Progress {
         eprintln!("the resource cannot be watched, trying again: {error}");
     }
 
-    /// What follows stands on a line of its own.
+    /// Ends the line, so that later output starts on a new line.
     fn end(&self) {
         if self.live {
             let _ = writeln!(std::io::stdout());
@@ -328,7 +327,7 @@ mod tests {
         assert_eq!(duration(text).ok(), wanted);
     }
 
-    /// A resource of generation 2.
+    /// Returns a resource of generation 2 with one condition.
     fn with_condition(kind: &str, status: &str, generation: i64) -> Terraform {
         serde_json::from_value(json!({
             "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
@@ -414,7 +413,7 @@ mod tests {
         patience.seen(stalled(), Some(&tf)).unwrap();
         patience.seen(stalled(), Some(&tf)).unwrap();
         patience.check().unwrap();
-        // A run that fails has the new commit.
+        // A run that fails from now on used the new commit.
         patience.seen(Verdict::NotYet, Some(&tf)).unwrap();
         assert!(patience.seen(stalled(), Some(&tf)).is_err());
 
@@ -423,7 +422,7 @@ mod tests {
             has_begun: true,
         };
         assert!(patience.check().is_err());
-        // With --revision or --generation, the status is the result.
+        // With --revision or --generation, the status is final.
         assert!(Patience::default().seen(stalled(), None).is_err());
     }
 

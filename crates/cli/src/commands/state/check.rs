@@ -1,15 +1,15 @@
-//! Which state may take the place of another: as `terraform state push` judges it
-//! (<https://developer.hashicorp.com/terraform/cli/commands/state/push>). Pure.
+//! Conditions for the replacement of a state, as in `terraform state push`
+//! (<https://developer.hashicorp.com/terraform/cli/commands/state/push>). Pure functions.
 
 use std::cmp::Ordering;
 
 use alustan_api::run::Lineage;
 use alustan_state::head::StateHead;
 
-/// Whether `new` may take the place of `old`; they are the `same` if no byte differs.
+/// Checks whether `new` may replace `old`. `same` means that both are byte-identical.
 ///
 /// # Errors
-/// Why not.
+/// The reason why `new` may not replace `old`.
 pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), String> {
     if old.things == 0 || same {
         return Ok(());
@@ -36,7 +36,7 @@ pub(super) fn check(new: &StateHead, old: &StateHead, same: bool) -> Result<(), 
     }
 }
 
-/// Whether the operator will take a state of `lineage` for somebody else's (rule 11).
+/// Returns true if the operator will refuse a state of this lineage until it is adopted (rule 11).
 pub(super) fn is_foreign(known: &Lineage, new: &StateHead) -> bool {
     let Some(lineage) = new.lineage.as_ref().filter(|_| new.things > 0) else {
         return false;

@@ -1,4 +1,4 @@
-//! Record of a resource whose state is managed.
+//! Run record of a resource with a managed state.
 
 use alustan_api::Terraform;
 use alustan_core::observed::Key;
@@ -7,7 +7,10 @@ use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::record::Record;
 
-/// The record of `tf`, whose state must be managed.
+/// Returns the run record of `tf`.
+///
+/// # Errors
+/// The state is not managed.
 pub(super) async fn managed(cluster: &Cluster, tf: &Terraform) -> Result<Record, Error> {
     let record = Record::of(cluster, tf);
     if record.is_managed(tf).await? {

@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::print;
 
-/// Print the state; it has secrets in it.
+/// Print the state; it contains secrets.
 #[derive(Debug, Args)]
 pub(crate) struct Pull {
     /// Name of the resource.
@@ -18,7 +18,7 @@ pub(crate) struct Pull {
 }
 
 impl Pull {
-    /// Prints it.
+    /// Prints the state.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let tf = cluster.resource(&self.name).await?;
         let record = managed(cluster, &tf).await?;

@@ -1,5 +1,5 @@
-//! `state push`: a new version of the state, from a file. The lock of the state stands in the run
-//! record meanwhile, as for a run that applies.
+//! `state push`: writes a new version of the state from a file. Holds the lock of the state in the run record, like a
+//! run that applies.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,26 +22,26 @@ use crate::error::Error;
 use crate::print;
 use crate::record::{Record, Update, busy};
 
-/// Write a new version of the state; the one before is kept.
+/// Write a new version of the state; the previous version is kept.
 #[derive(Debug, Args)]
 pub(crate) struct Push {
     /// Name of the resource.
     name: String,
-    /// The file with the state.
+    /// File with the state.
     file: PathBuf,
-    /// Whatever its lineage and serial number are, also where the present state is lost.
+    /// Ignore lineage, serial number and an unsaved state of a run; replace a lost state.
     #[arg(long)]
     force: bool,
 }
 
-/// A state to push.
+/// State to push.
 struct NewState {
     bytes: Vec<u8>,
     head: StateHead,
 }
 
 impl Push {
-    /// Writes it.
+    /// Pushes the state under a lock.
     pub(crate) async fn run(&self, cluster: &Cluster) -> Result<(), Error> {
         let new = self.read()?;
         let tf = cluster.resource(&self.name).await?;
@@ -80,7 +80,7 @@ impl Push {
         Ok(NewState { bytes, head })
     }
 
-    /// Writes the state, while `lock` is held; the new version, in words.
+    /// Writes the state while `lock` is held. Returns a description of the new version.
     async fn push(
         &self,
         record: &Record,
@@ -109,7 +109,7 @@ impl Push {
         Ok(describe(&store).await)
     }
 
-    /// The present state. One that is lost is not taken for an empty one.
+    /// Opens the current state. A lost state does not count as an empty one: the push then requires `--force`.
     async fn open(
         &self,
         record: &Record,
@@ -149,7 +149,7 @@ async fn describe(store: &StateStore) -> String {
     )
 }
 
-/// A lock of ours.
+/// Returns a new lock for this push.
 fn lock(now: Timestamp) -> StateLock {
     let user = std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned());
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -161,7 +161,10 @@ fn lock(now: Timestamp) -> StateLock {
     }
 }
 
-/// Takes the lock in `record`, if nobody is at the state.
+/// Takes the lock in `record`. Succeeds if this push already holds it.
+///
+/// # Errors
+/// A run is active, another lock is held, or a run has an unsaved state.
 fn take(
     key: &Key,
     record: &mut RunRecord,
@@ -196,7 +199,7 @@ fn give_back(record: &mut RunRecord, lock: &StateLock, slots: Option<u32>) -> Up
     }
 }
 
-/// Tells what a person must know besides.
+/// Prints warnings: a run started during the push, or the operator will refuse the lineage.
 fn report(key: &Key, before: &RunRecord, after: &RunRecord, head: &StateHead) {
     let Key { namespace, name } = key;
     if after.number != before.number {

@@ -1,4 +1,4 @@
-//! The Secrets of a managed state.
+//! Secrets of a managed state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use crate::cluster::{FIELD_MANAGER, call};
 use crate::error::Error;
 use crate::record::Record;
 
-/// The state of the resource of `record`, with `slots` to write to by `writer`.
+/// Opens the state of the resource of `record`, with `slots` and the identifier `writer` for writes.
 pub(super) async fn open(
     record: &Record,
     slots: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) async fn open(
     .await
 }
 
-/// Nothing is written, so no slots are needed.
+/// Returns no additional slots: for read access.
 pub(super) struct NoSlots;
 
 #[async_trait]
@@ -48,17 +48,16 @@ impl MoreSlots for NoSlots {
     fn giving_up_previous(&self) {}
 }
 
-/// Makes the Secrets of a state, as the operator does for a run.
+/// Creates the Secrets of a state, as the operator does for a run.
 #[derive(Clone)]
 pub(super) struct Maker {
     api: Api<Secret>,
     tf: Terraform,
-    /// As of [`RunRecord::slots_wanted`](alustan_api::run::RunRecord::slots_wanted).
+    /// Value for [`RunRecord::slots_wanted`](alustan_api::run::RunRecord::slots_wanted).
     wanted: Arc<AtomicU32>,
 }
 
 impl Maker {
-    /// For the state of `tf`.
     pub(super) fn new(api: Api<Secret>, tf: Terraform) -> Self {
         Self {
             api,
@@ -67,12 +66,12 @@ impl Maker {
         }
     }
 
-    /// How many slots a state needed that had no room; 0 if none.
+    /// Returns the highest number of slots that a state without room requested; 0 if none did.
     pub(super) fn slots_wanted(&self) -> u32 {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Makes those of `slots` slots that are not there; their names.
+    /// Creates the missing ones of `slots` slots. Returns the names of all slots.
     pub(super) async fn slots(&self, slots: u32) -> Result<Vec<String>, Error> {
         let state = self.state(slots);
         for slot in secrets::slots(&self.tf, &state) {
@@ -81,15 +80,15 @@ impl Maker {
         Ok(state.slots)
     }
 
-    /// Makes the pointer, if it is not there.
+    /// Creates the pointer if it does not exist.
     pub(super) async fn pointer(&self) -> Result<(), Error> {
         self.make(secrets::pointer(&self.tf, &self.state(0))).await
     }
 
-    /// Whether the pointer is there.
+    /// Returns true if the pointer exists.
     ///
     /// # Errors
-    /// If it is that of another resource.
+    /// The pointer belongs to another resource.
     pub(super) async fn has_pointer(&self) -> Result<bool, Error> {
         let name = self.state(0).pointer;
         let what = format!("read Secret {name}");
@@ -117,7 +116,8 @@ impl Maker {
     }
 }
 
-/// Fails if `pointer` has the uid of another resource than `tf`: a push would replace the state that an earlier resource left.
+/// Fails if `pointer` has the uid of a resource other than `tf`: a push would replace the state of an earlier
+/// resource.
 fn check_owner(tf: &Terraform, pointer: &impl ResourceExt) -> Result<(), Error> {
     let owner = pointer.labels().get(labels::UID);
     if owner.is_none() || owner == tf.metadata.uid.as_ref() {
