@@ -1,4 +1,4 @@
-//! Docker configurations: what is read can be written and read again.
+//! Docker configurations: a parsed configuration survives a round trip.
 #![no_main]
 
 use alustan_registry::DockerConfig;

@@ -1,4 +1,4 @@
-//! Addresses of repositories and names of what is wanted of them.
+//! URLs of repositories, and names of references in them.
 #![no_main]
 
 use alustan_source::{Reference, RepositoryUrl};

@@ -1,4 +1,4 @@
-//! Names of images.
+//! Names and references of images.
 #![no_main]
 
 use alustan_registry::{ImageName, ImageRef};

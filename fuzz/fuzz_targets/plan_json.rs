@@ -1,4 +1,4 @@
-//! Plans as the engine shows them.
+//! Plans in the JSON format of the engine.
 #![no_main]
 
 use alustan_runner::changes::summary;

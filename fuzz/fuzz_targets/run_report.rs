@@ -1,4 +1,4 @@
-//! The Secret in which a run reports, with any content: module code has the runner's token.
+//! Run reports with any content: module code has the token of the runner.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -9,10 +9,10 @@ use alustan_core::model::progress;
 use alustan_core::observed::Told;
 use serde_json::json;
 
-/// Maximum size of what is taken over, in bytes of JSON.
+/// Maximum size of the accepted content, in bytes of JSON.
 const LARGEST: usize = 256 << 10;
 
-/// The record of an apply that has started.
+/// Run record of an apply that has started.
 static RECORD: LazyLock<RunRecord> = LazyLock::new(|| {
     let run = json!({
         "kind": "apply", "trigger": "created", "job": "web-apply-1", "image": "image", "tag": "tag",

@@ -1,4 +1,4 @@
-//! Archives in the place of a context: nothing appears outside of the folder.
+//! Archives in the place of a context: unpacking creates nothing outside of the folder.
 #![no_main]
 
 use std::fs;

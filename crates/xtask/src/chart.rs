@@ -1,15 +1,15 @@
-//! What is generated for the Helm chart: copies of the files that kustomize has, too, and from
-//! `values.yaml` the schema of its values and their table in the chart's README.
+//! Generated files of the Helm chart: copies of files shared with kustomize, the schema of `values.yaml`, and the
+//! table of values in the chart's README.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
-/// The chart's folder.
+/// Folder of the chart.
 const CHART: &str = "deploy/helm/alustan";
 
-/// Where kustomize has a file, and its name in the chart.
+/// Paths of the shared files in the repository, and their names in the chart.
 const SHARED: [(&str, &str); 8] = [
     ("deploy/crd/terraforms.alustan.io.yaml", "crd.yaml"),
     ("deploy/kustomize/base/policies.yaml", "policies.yaml"),
@@ -30,8 +30,8 @@ const SHARED: [(&str, &str); 8] = [
     ("deploy/monitoring/dashboard.json", "dashboard.json"),
 ];
 
-/// The files of the chart that are generated. `fresh` are those that others generate: they count
-/// before what stands in the tree at `root`.
+/// Returns the generated files of the chart. Files in `fresh`, which other generators wrote, take precedence over the
+/// files at `root`.
 pub(crate) fn generated(
     root: &Path,
     fresh: &[(PathBuf, String)],
@@ -59,21 +59,21 @@ pub(crate) fn generated(
     Ok(files)
 }
 
-/// What the table of the README begins with.
+/// Header of the table in the README.
 const TABLE: &str = "| value | default | |\n|---|---|---|\n";
 
 /// A key of `values.yaml`.
 #[derive(Debug, PartialEq)]
 struct Key {
-    /// Its names, from the outermost.
+    /// Names, from the outermost key.
     path: Vec<String>,
-    /// What the comment above it says.
+    /// Text of the comment above the key.
     description: String,
-    /// Its value; without one it has keys of its own.
+    /// Default value; `None` for an object with nested keys.
     default: Option<Value>,
 }
 
-/// The keys of `values.yaml`: each on one line with its value, below a comment.
+/// Parses the keys of `values.yaml`: each is on one line with its value, below a comment.
 fn keys(text: &str) -> Result<Vec<Key>> {
     let mut path: Vec<String> = Vec::new();
     let mut comment: Vec<&str> = Vec::new();
@@ -111,7 +111,7 @@ fn keys(text: &str) -> Result<Vec<Key>> {
     Ok(keys)
 }
 
-/// What the type of its default does not say of a value.
+/// Schema constraints that the type of a default value does not express, by key.
 fn constraints() -> Vec<(&'static str, Value)> {
     let name = json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"});
     let names = json!({"items": name, "uniqueItems": true});
@@ -211,13 +211,13 @@ fn constraints() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The schema of `values.yaml`: nothing may be given that has no meaning.
+/// Builds the schema of `values.yaml`. Refuses unknown keys.
 fn schema(keys: &[Key]) -> Result<Value> {
     let mut constraints = constraints();
     let mut root = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
-        // Helm hands it to every chart.
+        // Helm passes `global` to every chart.
         "properties": {"global": {"type": "object"}},
         "additionalProperties": false,
     });
@@ -262,7 +262,7 @@ fn property(key: &Key, default: &Value, constraint: Option<Value>) -> Result<Val
     Ok(Value::Object(all))
 }
 
-/// Where the schema of the key at `path` stands.
+/// Returns the position of the key at `path` in the schema.
 fn place<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
     let mut place = root;
     for name in path {
@@ -273,7 +273,7 @@ fn place<'a>(root: &'a mut Value, path: &[String]) -> Result<&'a mut Value> {
     Ok(place)
 }
 
-/// The keys with values, row by row.
+/// Formats the keys with values as table rows.
 fn table(keys: &[Key]) -> String {
     let cell = |text: &str| text.replace('|', "\\|");
     let mut rows = String::new();
@@ -336,13 +336,13 @@ mod tests {
         assert_eq!(format["enum"], json!(["text", "json"]));
     }
 
-    /// Words of `text` that begin with `ALUSTAN_`.
+    /// Returns the words of `text` that begin with `ALUSTAN_`.
     fn variables(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         words.filter(|word| word.starts_with("ALUSTAN_")).collect()
     }
 
-    /// Flags whose values the manifests settle: where the volume is mounted, and which port is named.
+    /// Flags with fixed values in the manifests: mount path of the volume, and name of the port.
     const SETTLED: [&str; 2] = ["ALUSTAN_CACHE_DIR", "ALUSTAN_LISTEN"];
 
     #[test]

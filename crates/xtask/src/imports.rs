@@ -1,6 +1,7 @@
-//! Imports between the files of a crate have one direction: `cargo xtask imports` fails on a circle.
+//! `cargo xtask imports` fails if files of a crate import from each other in a circle.
 //!
-//! A re-export is resolved to the file that defines the item, so that neither a re-export nor a glob hides an import. Tests are left out.
+//! A re-export is resolved to the file that defines the item, so that neither a re-export nor a glob hides an import.
+//! Tests are excluded.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Path of a module from the root of its crate, or of an item.
+/// Path of a module or item from the root of its crate.
 type Names = Vec<String>;
 
 /// Keywords before the name of an item.
@@ -46,13 +47,13 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The modules of a crate.
+/// Modules of a crate, by path.
 #[derive(Default)]
 struct Crate {
     modules: BTreeMap<Names, Module>,
 }
 
-/// One module: a file, or an inline module of it.
+/// A module: a file, or an inline module of a file.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
@@ -62,16 +63,16 @@ struct Module {
     paths: Vec<Names>,
 }
 
-/// One name that a module imports.
+/// A name that a module imports.
 struct Import {
-    /// `*` for a glob.
+    /// Name in the module; `*` for a glob.
     name: String,
     path: Names,
     is_public: bool,
 }
 
 impl Crate {
-    /// Reads the crate with the sources in `folder`. A program beside a library is not read: nothing imports from it.
+    /// Reads the crate with the sources in `folder`. Skips the binary of a library crate: nothing imports from it.
     fn read(folder: &Path) -> Result<Self> {
         let mut found = Self::default();
         let mut roots = ["lib.rs", "main.rs"]
@@ -122,7 +123,7 @@ impl Crate {
         outside
     }
 
-    /// Edges between files, with one item that causes each.
+    /// Returns the edges between files, each with one item that causes it.
     fn edges(&self) -> BTreeMap<&Path, BTreeMap<&Path, String>> {
         let mut edges: BTreeMap<&Path, BTreeMap<&Path, String>> = BTreeMap::new();
         for (names, module) in &self.modules {
@@ -142,8 +143,8 @@ impl Crate {
         edges
     }
 
-    /// The module that defines the item at `path`, which is used in `from`, and the name of the item. `None` for a module itself, and for
-    /// what is not of this crate.
+    /// Resolves `path`, used in `from`, to the module that defines the item and the name of the item. Returns `None`
+    /// for a path to a module and for items of other crates.
     fn resolve(
         &self,
         from: &Names,
@@ -177,7 +178,7 @@ impl Crate {
         }
     }
 
-    /// The same for a path that begins in the module `base`.
+    /// Resolves a path relative to the module `base`.
     fn find(
         &self,
         base: &Names,
@@ -205,7 +206,7 @@ impl Crate {
             .find_map(|path| self.resolve(base, &path, seen))
     }
 
-    /// The shortest circle of imports, if there is any: `a.rs uses X of b.rs, b.rs uses Y of a.rs`.
+    /// Returns the shortest circle of imports: `a.rs uses X of b.rs, b.rs uses Y of a.rs`.
     fn circle(&self) -> Option<String> {
         let edges = self.edges();
         let circles = edges
@@ -221,7 +222,7 @@ impl Crate {
     }
 }
 
-/// The last two parts of a path.
+/// Returns the last two segments of a path.
 fn named(file: &Path) -> String {
     let parts: Vec<_> = file
         .iter()
@@ -232,7 +233,7 @@ fn named(file: &Path) -> String {
     parts.into_iter().rev().collect::<Vec<_>>().join("/")
 }
 
-/// The shortest way from `start` back to it.
+/// Returns the shortest path from `start` to itself.
 fn shortest_circle<'a>(
     edges: &BTreeMap<&'a Path, BTreeMap<&'a Path, String>>,
     start: &'a Path,
@@ -256,7 +257,7 @@ fn shortest_circle<'a>(
     None
 }
 
-/// Collects what a module defines, imports and names.
+/// Collects the items that a module defines, imports and names.
 struct Scanner {
     found: Module,
     inline: Vec<(String, TokenStream)>,
@@ -264,7 +265,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    /// `of_module`: whether the tokens are items of the module, not of a block in it.
+    /// Scans tokens. `of_module`: the tokens are items of the module, not of a block in it.
     fn scan(&mut self, tokens: TokenStream, of_module: bool) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut rest = tokens.as_slice();
@@ -316,7 +317,7 @@ impl Scanner {
         }
     }
 
-    /// Notes the path that begins with `first`. Returns what comes after it.
+    /// Records the path that begins with `first`. Returns the tokens after it.
     fn path<'a>(&mut self, first: String, mut rest: &'a [TokenTree]) -> &'a [TokenTree] {
         let mut path = vec![first];
         while let [
@@ -336,7 +337,7 @@ impl Scanner {
         rest
     }
 
-    /// Notes the imports of a use tree below `prefix`.
+    /// Records the imports of a use tree below `prefix`.
     fn import(&mut self, prefix: &Names, tree: &[TokenTree], is_public: bool) {
         let mut path = prefix.clone();
         let mut name = None;
@@ -379,7 +380,7 @@ fn is_comma(token: &TokenTree) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == ',')
 }
 
-/// `rest` without a leading `(…)`.
+/// Returns `rest` without a leading `(…)`.
 fn without_group(rest: &[TokenTree]) -> &[TokenTree] {
     match rest {
         [TokenTree::Group(group), after @ ..] if group.delimiter() == Delimiter::Parenthesis => {
@@ -389,12 +390,12 @@ fn without_group(rest: &[TokenTree]) -> &[TokenTree] {
     }
 }
 
-/// Whether `rest` begins with the `[cfg(test)]` of an attribute.
+/// Returns true if `rest` begins with the `[cfg(test)]` of an attribute.
 fn is_test(rest: &[TokenTree]) -> bool {
     matches!(rest.first(), Some(TokenTree::Group(attribute)) if attribute.to_string().replace(' ', "") == "[cfg(test)]")
 }
 
-/// What comes after the item that `rest` begins with.
+/// Returns the tokens after the item at the start of `rest`.
 fn after_item(rest: &[TokenTree]) -> &[TokenTree] {
     let ends = |token: &TokenTree| {
         is_semicolon(token)

@@ -1,5 +1,5 @@
-//! `cargo xtask gen`: writes the files that come from the Rust types; with `--check` it only
-//! says which are stale, and fails. `cargo xtask imports`: see `imports.rs`; `cargo xtask release`: see `release.rs`.
+//! `cargo xtask gen`: generates files from the Rust types; with `--check` it lists stale files and fails. `cargo
+//! xtask imports`: see `imports.rs`. `cargo xtask release`: see `release.rs`.
 
 mod chart;
 mod imports;
@@ -15,24 +15,24 @@ use kube::CustomResourceExt;
 
 #[derive(Parser)]
 enum Command {
-    /// Generate the CRD, the reference, the table of metrics, the alerts for the Prometheus operator, and the
-    /// chart's schema, table of values and copies.
+    /// Generate the CRD, the reference, the table of metrics, the alerts for the Prometheus operator, and the chart's
+    /// schema, table of values and copies.
     Gen {
-        /// Change nothing; fail when a file is stale.
+        /// Change nothing; fail if a file is stale.
         #[arg(long)]
         check: bool,
     },
     /// Fail if the files of a crate import from each other in a circle.
     Imports,
-    /// Make what of a release is data; `hack/release` calls it.
+    /// Generate the data files of a release; called by `hack/release`.
     #[command(subcommand)]
     Release(release::Release),
 }
 
-/// The alerts, as Prometheus itself reads them.
+/// Alerts in the format of Prometheus.
 const ALERTS: &str = "deploy/monitoring/alerts.yaml";
 
-/// The operator's flags.
+/// Source of the operator's flags.
 const FLAGS: &str = "crates/controller/src/args.rs";
 
 fn main() -> Result<()> {
@@ -92,7 +92,7 @@ fn generated() -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// The alerts as an object of the Prometheus operator
+/// Converts the alerts to an object of the Prometheus operator
 /// (<https://prometheus-operator.dev/docs/api-reference/api/#monitoring.coreos.com/v1.PrometheusRule>).
 fn prometheus_rule() -> Result<String> {
     let rules =
@@ -119,7 +119,7 @@ mod tests {
     /// Evidence for the tables of `docs/security.md`.
     const SECURITY_TESTS: &str = "docs/development/security-tests.md";
 
-    /// The Rust code of all tests.
+    /// Appends all Rust code below `folder` to `text`, including tests.
     fn code(folder: &Path, text: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Words in the code that look like reasons and are none.
+    /// Words in the code that have the form of a reason but are not reasons.
     const NO_REASONS: &str = "\
         After Age Anything Applying Auto Before Bound BucketAlreadyOwnedByYou Cancelled \
         Changes Complete ConfigMap ContainerCreating Created DeadlineExceeded \
@@ -144,7 +144,7 @@ mod tests {
         ServiceAccount SourceReady Stalled State Succeeded Success Terraform TerraformStatus \
         True Unreadable Username Warning Who Why";
 
-    /// Crates whose words end up in conditions, events and reports.
+    /// Crates whose string literals reach conditions, events and reports.
     const SAID_BY: [&str; 10] = [
         "api",
         "approval",
@@ -158,7 +158,7 @@ mod tests {
         "state",
     ];
 
-    /// Files without such words; the reasons of HTTP answers go to who asked.
+    /// Files whose string literals do not; HTTP responses only reach the client.
     const NOT_SAID_BY: [&str; 6] = [
         "tests.rs",
         "fake.rs",
@@ -168,7 +168,7 @@ mod tests {
         "sync.rs",
     ];
 
-    /// The code of a crate without its tests and comments, file by file.
+    /// Collects the code of a crate without tests and comments, one entry per file.
     fn production(folder: &Path, files: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -218,7 +218,7 @@ mod tests {
         );
     }
 
-    /// Words of `text` that begin with `alustan_`.
+    /// Returns the words of `text` that begin with `alustan_`.
     fn metrics_in(text: &str) -> Vec<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         words.filter(|word| word.starts_with("alustan_")).collect()
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// The Rust code of the whole checkout.
+    /// Returns the Rust code of the whole checkout.
     fn all_code() -> String {
         let mut text = String::new();
         for folder in ["crates", "tests"] {
@@ -326,12 +326,12 @@ mod tests {
         text
     }
 
-    /// Code spans of a text in Markdown.
+    /// Returns the code spans of a Markdown text.
     fn code_spans(text: &str) -> Vec<&str> {
         text.split('`').skip(1).step_by(2).collect()
     }
 
-    /// Whether the last cell of a row says something, and the tests that it names are there.
+    /// Asserts that the last cell of a row is not empty, and that the tests that it names exist.
     fn assert_shown(row: &str, code: &str) {
         let shown_by = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap();
         assert!(!shown_by.trim().is_empty(), "nothing shows: {row}");
@@ -351,7 +351,8 @@ mod tests {
         }
     }
 
-    /// Whether a sentence advises to delete an object that may hold state, without a condition, a warning or a copy.
+    /// Returns true if a sentence advises to delete an object that may hold state, without a condition, a warning or
+    /// a copy.
     fn is_dangerous_advice(sentence: &str) -> bool {
         const OBJECTS: [&str; 12] = [
             "-state",
@@ -363,7 +364,7 @@ mod tests {
             "alustan.io/orphaned",
             "component=state",
             "{component}",
-            // An object, or a resource, that the message names by a placeholder or not at all.
+            // An object or a resource that the message names only by a placeholder, or not at all.
             "that {kind}",
             "one of the two",
             "begin anew",
@@ -383,8 +384,8 @@ mod tests {
         has(&["delete ", "remove "]) && has(&OBJECTS) && !has(&WARNINGS)
     }
 
-    /// Sentences of `text` with dangerous advice. A sentence may have several lines, and selectors such as
-    /// `alustan.io/orphaned`.
+    /// Returns the sentences of `text` with dangerous advice. A sentence may span several lines and contain selectors
+    /// such as `alustan.io/orphaned`.
     fn dangerous_advice(text: &str) -> Vec<String> {
         let mut found = Vec::new();
         for paragraph in text.split("\n\n") {
@@ -459,7 +460,7 @@ mod tests {
         assert!(count > 40, "{count} lines");
     }
 
-    /// Section and first cell of each row in the tables of a page.
+    /// Returns section and first cell of each row in the tables of a page.
     fn keys_of_rows(page: &str) -> BTreeSet<(String, String)> {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
         let mut section = "";
@@ -488,12 +489,12 @@ mod tests {
         );
     }
 
-    /// The files in Markdown below a folder.
+    /// Collects the Markdown files below a folder.
     fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
         files(folder, &["md"], found);
     }
 
-    /// The files with one of these extensions below a folder.
+    /// Collects the files with one of these extensions below a folder.
     fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -507,7 +508,7 @@ mod tests {
         }
     }
 
-    /// The places that a text in Markdown links to, but for those on other hosts.
+    /// Returns the link targets of a Markdown text, except those on other hosts.
     fn links(text: &str) -> Vec<String> {
         let mut fenced = false;
         let lines = text.lines().filter(|line| {
@@ -527,7 +528,7 @@ mod tests {
         targets.map(str::to_owned).collect()
     }
 
-    /// The anchor that a heading gets (<https://docs.github.com/en/get-started/writing-on-github>).
+    /// Returns the anchor of a heading (<https://docs.github.com/en/get-started/writing-on-github>).
     fn anchor(heading: &str) -> String {
         let kept = heading.trim().to_lowercase();
         let kept = kept.chars().filter_map(|c| match c {
@@ -577,7 +578,7 @@ mod tests {
         }
     }
 
-    /// Whether a code span is a path from the root of the repository.
+    /// Returns true if a code span is a path from the root of the repository.
     fn is_path(span: &str) -> bool {
         let Some((folder, _)) = span.split_once('/') else {
             return false;
@@ -622,7 +623,7 @@ mod tests {
         assert_eq!(count, 10);
     }
 
-    /// Actions are those that were read once: a tag may be moved, a commit not.
+    /// Actions are pinned by commit: a tag can be moved after its review, a commit cannot.
     #[test]
     fn workflows_use_actions_by_their_commits() {
         let folder = root().join(".github/workflows");

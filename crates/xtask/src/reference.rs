@@ -1,9 +1,9 @@
-//! `docs/reference.md`: every field of the resource, and every flag of the operator.
+//! `docs/reference.md`: all fields of the resource and all flags of the operator.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// The document, of the CRD and the source of the flags (`crates/controller/src/args.rs`).
+/// Renders the document from the CRD and the source of the flags (`crates/controller/src/args.rs`).
 pub(crate) fn document(crd: &Value, flags: &str) -> Result<String> {
     let properties = crd
         .pointer("/spec/versions/0/schema/openAPIV3Schema/properties")
@@ -45,7 +45,7 @@ pub(crate) fn document(crd: &Value, flags: &str) -> Result<String> {
     Ok(parts.concat())
 }
 
-/// Rows for the fields of an object, and of what is in them.
+/// Adds rows for the fields of an object and their nested fields.
 fn fields(schema: &Value, prefix: &str, rows: &mut Vec<String>) {
     let required = schema.get("required").and_then(Value::as_array);
     let is_required = |name: &str| required.is_some_and(|it| it.iter().any(|it| it == name));
@@ -61,7 +61,7 @@ fn fields(schema: &Value, prefix: &str, rows: &mut Vec<String>) {
     }
 }
 
-/// What the fields of a field are in, and how that is written.
+/// Returns the schema of the nested fields of a field, and the path suffix for them.
 fn inside(field: &Value) -> (&'static str, &Value) {
     if let Some(items) = field.get("items") {
         return ("[]", items);
@@ -73,7 +73,7 @@ fn inside(field: &Value) -> (&'static str, &Value) {
     }
 }
 
-/// The type of a field, for people.
+/// Describes the type of a field.
 fn kind(field: &Value) -> String {
     if let Some(items) = field.get("items") {
         return format!("list of {}", kind(items));
@@ -96,7 +96,7 @@ fn kind(field: &Value) -> String {
     }
 }
 
-/// A text in a cell of a table.
+/// Escapes a text for a table cell.
 fn cell(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").replace('|', "\\|").replace('<', "&lt;")
@@ -111,7 +111,7 @@ struct Flag {
     help: String,
 }
 
-/// The flags in a source text: a comment, `#[arg(…)]`, the field.
+/// Parses the flags in a source text: a comment, `#[arg(…)]`, the field.
 fn read_flags(source: &str) -> Vec<Flag> {
     let mut flags = Vec::new();
     let mut help: Vec<&str> = Vec::new();
@@ -137,7 +137,7 @@ fn read_flags(source: &str) -> Vec<Flag> {
     flags
 }
 
-/// A default that is no text: a number, a variant of an enum, or kaniko's capabilities.
+/// Formats a default that is not a string literal: a number, a variant of an enum, or kaniko's capabilities.
 fn expression(value: &str) -> String {
     match value.rsplit_once("::") {
         _ if value.starts_with("KANIKO") => "kaniko's".to_owned(),

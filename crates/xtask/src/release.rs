@@ -1,4 +1,4 @@
-//! `cargo xtask release`: what of a release is data. `hack/release` builds, packages and calls it.
+//! `cargo xtask release`: generates the data files of a release. `hack/release` builds, packages and calls it.
 
 mod changelog;
 mod deploy;
@@ -17,35 +17,35 @@ use package::VERSION;
 
 #[derive(Subcommand)]
 pub(crate) enum Release {
-    /// Write what the changelog says of this release into DIST/notes.md. With a tag, all that
-    /// names a version must name that one.
+    /// Write the changelog section of this release into DIST/notes.md. With a tag, all version numbers must match the
+    /// tag.
     Notes {
         dist: PathBuf,
-        /// The tag, as v0.1.0.
+        /// Tag, for example v0.1.0.
         #[arg(long)]
         tag: Option<String>,
     },
-    /// Make DIST/images/NAME of DIST/images/ARCHITECTURE/NAME, DIST/images.json of their digests,
-    /// and DIST/deploy of deploy/ with them in.
+    /// Merge DIST/images/ARCHITECTURE/NAME into DIST/images/NAME, write the digests into DIST/images.json, and write
+    /// DIST/deploy: a copy of deploy/ with these digests.
     Images {
         dist: PathBuf,
-        /// Where the images will be, as docker.io/alustan.
+        /// Registry of the images, for example docker.io/alustan.
         #[arg(long)]
         registry: String,
     },
-    /// Write the manifest for krew, the provenance and the checksums of all in DIST.
+    /// Write the manifest for krew, the provenance and the checksums of all files in DIST.
     Sums {
         dist: PathBuf,
-        /// Where the images will be, as docker.io/alustan.
+        /// Registry of the images, for example docker.io/alustan.
         #[arg(long)]
         registry: String,
-        /// The profile of cargo that the programs were built with.
+        /// Cargo profile of the binaries.
         #[arg(long)]
         profile: String,
     },
 }
 
-/// Does one step of a release.
+/// Runs one step of a release.
 pub(crate) fn run(root: &Path, step: Release) -> Result<()> {
     match step {
         Release::Notes { dist, tag } => {
@@ -73,7 +73,7 @@ pub(crate) fn run(root: &Path, step: Release) -> Result<()> {
     }
 }
 
-/// Whether tag, packages and chart are of one version.
+/// Checks that tag, packages and chart have the same version.
 fn agree(tag: &str, chart: &str) -> Result<()> {
     ensure!(
         tag == format!("v{VERSION}"),

@@ -14,7 +14,8 @@ use crate::selection::Selection;
 pub(crate) struct Reconcile {
     #[command(flatten)]
     selection: Selection,
-    /// Also correct drift with `driftDetection.mode: Report` or `Ignore`, where the default is only a drift check.
+    /// Also correct drift with `driftDetection.mode: Report` or `Ignore`; the default for these modes is only a drift
+    /// check.
     #[arg(long)]
     apply: bool,
 }

@@ -1,10 +1,10 @@
-//! `CHANGELOG.md`, in the form of <https://keepachangelog.com/en/1.1.0/>.
+//! `CHANGELOG.md`, in the format of <https://keepachangelog.com/en/1.1.0/>.
 
 use anyhow::{Context, Result, ensure};
 
 const UNRELEASED: &str = "[Unreleased]";
 
-/// What a changelog says of a version: the heading without `## `, and the text below it.
+/// Section of a version: the heading without `## `, and the text below it.
 struct Section<'a> {
     heading: &'a str,
     text: &'a str,
@@ -22,8 +22,8 @@ fn section<'a>(changelog: &'a str, heading: &str) -> Option<Section<'a>> {
     sections(changelog).find(|it| it.heading.starts_with(heading))
 }
 
-/// The notes of `version`, which is being released: it has a section with a date, and nothing is
-/// left in that of what is unreleased.
+/// Returns the notes of the released `version`. Its section must have a date, and the unreleased section must be
+/// empty.
 pub(super) fn of_release(changelog: &str, version: &str) -> Result<String> {
     let unreleased = section(changelog, UNRELEASED)
         .with_context(|| format!("CHANGELOG.md has no section {UNRELEASED}"))?;
@@ -46,7 +46,7 @@ pub(super) fn of_release(changelog: &str, version: &str) -> Result<String> {
     Ok(format!("{}\n", released.text))
 }
 
-/// The notes that `version` would have if it were released now.
+/// Returns the notes that `version` would have if it were released now.
 pub(super) fn of_next(changelog: &str, version: &str) -> Result<String> {
     match section(changelog, UNRELEASED) {
         Some(unreleased) if !unreleased.text.is_empty() => Ok(format!("{}\n", unreleased.text)),
@@ -54,7 +54,7 @@ pub(super) fn of_next(changelog: &str, version: &str) -> Result<String> {
     }
 }
 
-/// Whether it looks like 2026-01-31.
+/// Returns true for the form 2026-01-31.
 fn is_date(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     parts.iter().map(|it| it.len()).eq([4, 2, 2])

@@ -1,4 +1,4 @@
-//! `deploy/` with the digests of a release in the places where the repository has tags or zeros.
+//! Copy of `deploy/` with the digests of a release instead of the tags and zeros of the repository.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use super::file_io::{self, read};
 use super::images::Images;
 use super::package::VERSION;
 
-/// The digest that `overlays/prod` has in the repository.
+/// Placeholder digest of `overlays/prod` in the repository.
 const ZEROS: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The overlay that becomes `install.yaml`.
+/// Overlay that becomes `install.yaml`.
 const OVERLAY: &str = "kustomize/release/kustomization.yaml";
 
-/// Copies what people install from into `folder`, by the digests of `images`, which are at `registry`.
+/// Copies the installation files into `folder`, with the digests of `images` in `registry`.
 pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images) -> Result<()> {
     for part in ["crd", "kustomize", "helm"] {
         copy(&root.join("deploy").join(part), &folder.join(part))?;
@@ -23,7 +23,7 @@ pub(super) fn write(root: &Path, folder: &Path, registry: &str, images: &Images)
         .get("controller")
         .context("the release has no image controller")?
         .digest;
-    // What images of runs are built from: Terraform, where the release has it.
+    // Base image of runner images: Terraform if the release has it.
     let engines = images
         .iter()
         .filter_map(|(name, image)| Some((name, image, image.engine.as_ref()?)));
@@ -110,7 +110,7 @@ fn overlay(registry: &str, controller: &str, base: &str, catalogue: &str) -> Str
     )
 }
 
-/// Replaces in a file what is there exactly once.
+/// Replaces texts in a file. Fails unless each occurs exactly once.
 fn edit(path: &Path, changes: &[(&str, &str)]) -> Result<()> {
     let mut text = read(path)?;
     for (old, new) in changes {
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Of this checkout: whoever moves a digest elsewhere learns of it here.
+    /// Uses the files of this checkout: fails if a digest moves to another file.
     #[test]
     fn all_places_with_tags_or_zeros_get_the_digests() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,4 @@
-//! Reads, writes and hashes files of a release, formats JSON.
+//! Reads, writes and hashes files of a release; formats JSON.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     std::fs::write(path, bytes).with_context(|| format!("write {}", path.display()))
 }
 
-/// The sha256 of bytes, in hexadecimal.
+/// Returns the SHA-256 of `bytes`, in hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
     hex::encode(sha2::Sha256::digest(bytes))

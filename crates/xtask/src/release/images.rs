@@ -1,4 +1,4 @@
-//! Images of several architectures, made of those of each: OCI image layouts
+//! Merges images of single architectures into multi-architecture images, as OCI image layouts
 //! (<https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md>).
 
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// An image of a release.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Image {
-    /// Of the index over all architectures: `sha256:…`.
+    /// Digest of the index over all architectures: `sha256:…`.
     pub(crate) digest: String,
-    /// The digests of the manifests, by architecture.
+    /// Digests of the manifests, by architecture.
     pub(crate) architectures: BTreeMap<String, String>,
-    /// The version of the engine in it.
+    /// Version of the engine in the image, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) engine: Option<String>,
 }
 
-/// The images of a release, by name.
+/// Images of a release, by name.
 pub(crate) type Images = BTreeMap<String, Image>;
 
-/// Makes `folder`/NAME, for all architectures, of `folder`/ARCHITECTURE/NAME, which are gone then.
+/// Merges `folder`/ARCHITECTURE/NAME into `folder`/NAME and removes the former.
 pub(super) fn merge(folder: &Path) -> Result<Images> {
     let mut parts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for architecture in names(folder)? {
@@ -109,7 +109,7 @@ fn one(folder: &Path, name: &str, architectures: &[String]) -> Result<Image> {
     })
 }
 
-/// The names of what is in a folder, in order.
+/// Returns the names of the entries of a folder, sorted.
 fn names(folder: &Path) -> Result<Vec<String>> {
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;

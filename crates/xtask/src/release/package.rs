@@ -1,7 +1,7 @@
 //! Version and repository of the workspace, from Cargo.toml.
 
-/// The program's version, which is every package's.
+/// Version of all packages of the workspace.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Where sources and releases are.
+/// URL of the repository, which also hosts the releases.
 pub(super) const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");

@@ -1,4 +1,4 @@
-//! What tells of a release as a whole: the manifest for krew, the provenance, the checksums.
+//! Metadata of a release: the manifest for krew, the provenance, the checksums.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,11 +11,11 @@ use super::file_io::{self, read, sha256};
 use super::images::Images;
 use super::package::{REPOSITORY, VERSION};
 
-/// Files with the checksums of all others.
+/// File with the checksums of all other files.
 const SUMS: &str = "SHA256SUMS";
 const PROVENANCE: &str = "provenance.intoto.json";
 
-/// Writes them into `dist`.
+/// Writes manifest, provenance and checksums into `dist`.
 pub(super) fn write(dist: &Path, registry: &str, profile: &str) -> Result<()> {
     let krew = krew(&files(dist)?)?;
     file_io::write(&dist.join("krew.yaml"), krew)?;
@@ -36,7 +36,7 @@ pub(super) fn write(dist: &Path, registry: &str, profile: &str) -> Result<()> {
     file_io::write(&dist.join(SUMS), lines.concat())
 }
 
-/// The checksums of the files of `dist` and its folder `sbom`. Images have digests.
+/// Returns the checksums of the files in `dist` and its folder `sbom`. Images are excluded: they have digests.
 fn files(dist: &Path) -> Result<BTreeMap<String, String>> {
     let mut sums = BTreeMap::new();
     for folder in ["", "sbom/"] {
@@ -51,7 +51,7 @@ fn files(dist: &Path) -> Result<BTreeMap<String, String>> {
     Ok(sums)
 }
 
-/// The manifest of the kubectl plugin (<https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/>).
+/// Builds the manifest of the kubectl plugin (<https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/>).
 fn krew(sums: &BTreeMap<String, String>) -> Result<String> {
     let prefix = format!("kubectl-alustan_v{VERSION}_");
     let mut platforms = Vec::new();
@@ -81,7 +81,8 @@ fn krew(sums: &BTreeMap<String, String>) -> Result<String> {
     ))
 }
 
-/// Where all of it comes from (<https://slsa.dev/spec/v1.0/provenance>), unsigned: the release workflow signs.
+/// Builds the provenance of all files and images (<https://slsa.dev/spec/v1.0/provenance>), unsigned: the release
+/// workflow signs.
 fn provenance(
     sums: &BTreeMap<String, String>,
     images: &Images,
@@ -113,7 +114,7 @@ fn provenance(
     })
 }
 
-/// What git says.
+/// Runs git and returns its trimmed output.
 fn git(arguments: &[&str]) -> Result<String> {
     let output = Command::new("git").args(arguments).output();
     let output = output.context("run git")?;
