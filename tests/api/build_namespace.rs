@@ -1,5 +1,5 @@
-//! Builds in a namespace of their own: what is lent to them, to whom, and that it is taken back. The Job
-//! controller's part is played here.
+//! Builds in a separate build namespace: Secrets of builds, their owners, and their deletion. The tests play the Job
+//! controller.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -28,7 +28,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// A server of its own, with a namespace of builds.
+    /// Starts a separate server with a build namespace.
     async fn new() -> Self {
         let server = Server::of_its_own().await;
         let builds: Namespace =
@@ -58,7 +58,7 @@ impl Operator {
             .args(["--listen", "127.0.0.1:0"])
             .args(["--build-namespace", BUILDS])
             .args(["--log-level", "info,alustan_controller=debug"])
-            // It is told apart from the one before by nothing: its Lease is its own.
+            // All operators of the test have the same identity, and thus continue with the same Lease.
             .args(["--pod-name", "operator"])
             .arg("--cache-dir")
             .arg(self.server.folder().join("cache"))
@@ -68,7 +68,7 @@ impl Operator {
         self.leash = Some(leashed(&mut operator, &log));
     }
 
-    /// Ends it, and waits until it has ended.
+    /// Stops the operator and waits for its end.
     fn stop(&mut self) {
         if let Some(mut leash) = self.leash.take() {
             drop(leash.stdin.take());
@@ -76,7 +76,7 @@ impl Operator {
         }
     }
 
-    /// A tenant with a Secret for the registry, in which `user` signs in, and a resource `web`.
+    /// Creates a tenant with a registry Secret for `user`, and a resource `web`.
     async fn tenant(&self, user: &str) -> Space {
         let space = Space::of(self.server, json!({})).await;
         let login =
@@ -115,7 +115,7 @@ impl Operator {
         Api::namespaced(self.server.client().await, BUILDS)
     }
 
-    /// Waits for the build of a tenant, and for what is lent to it.
+    /// Waits for the build of a tenant and the Secret of the build.
     async fn build(&self, tenant: &Space) -> (Job, Secret) {
         let list =
             ListParams::default().labels(&format!("{}={}", labels::NAMESPACE, tenant.namespace));
@@ -129,7 +129,7 @@ impl Operator {
         .await
     }
 
-    /// Waits until `object` is gone, whatever has its name since.
+    /// Waits until `object` is gone, also if another object has its name.
     async fn gone<K>(&self, object: &K)
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -147,7 +147,7 @@ impl Operator {
         .await;
     }
 
-    /// The build ends well.
+    /// Completes the build.
     async fn ends(&self, job: &Job) {
         let now = Timestamp::now().to_string();
         let condition = |kind: &str| {
@@ -171,7 +171,7 @@ async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_cas
     let mut operator = Operator::new().await;
     let (one, other) = (operator.tenant("one").await, operator.tenant("other").await);
 
-    // Both have the same repository, image and name, and yet nothing in common.
+    // Both tenants have the same repository, image and resource name, but share no build.
     let (job, lent) = operator.build(&one).await;
     let (job_of_other, lent_to_other) = operator.build(&other).await;
     assert_ne!(job.name_any(), job_of_other.name_any());
@@ -208,7 +208,7 @@ async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_cas
         assert!(jobs.items.is_empty(), "a build where its resource is");
     }
 
-    // One build ends; the other goes on.
+    // One build ends; the other continues.
     operator.ends(&job).await;
     operator.gone(&lent).await;
     let secrets = operator.builds::<Secret>().await;
@@ -226,7 +226,7 @@ async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_cas
     operator.start();
     operator.gone(&lent_to_other).await;
 
-    // A resource is deleted while it is built.
+    // A resource is deleted during its build.
     let third = operator.tenant("third").await;
     let (job, lent) = operator.build(&third).await;
     third
@@ -237,7 +237,7 @@ async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_cas
     operator.gone(&lent).await;
     operator.gone(&job).await;
 
-    // A resource goes without the operator, as with its namespace when somebody takes its finalizer.
+    // A resource is deleted without the operator, for example with its namespace after a user removed the finalizer.
     let fourth = operator.tenant("fourth").await;
     let (job, lent) = operator.build(&fourth).await;
     operator.stop();
@@ -254,7 +254,7 @@ async fn a_build_elsewhere_is_lent_credentials_which_are_taken_back_in_every_cas
     operator.gone(&job).await;
 }
 
-/// What anybody can write in a namespace of theirs is not believed.
+/// Labels that a tenant can set in its namespace are not trusted.
 #[tokio::test]
 async fn a_tenant_cannot_have_anything_lent_or_taken_by_labels() {
     let operator = Operator::new().await;
@@ -264,7 +264,7 @@ async fn a_tenant_cannot_have_anything_lent_or_taken_by_labels() {
     );
     let (job, lent) = operator.build(&tenant).await;
     let labels: BTreeMap<_, _> = lent.labels().clone();
-    // A copy of the build in the thief's namespace, under its own name.
+    // A copy of the build in another tenant's namespace, under the same name.
     let mut forged = job.clone();
     forged.metadata =
         serde_json::from_value(json!({"name": job.name_any(), "labels": labels})).unwrap();

@@ -1,6 +1,6 @@
-//! The requests that one apply of a new resource costs the API server, from its creation to Ready, with the
-//! runner image in the registry. The test plays the Job controller, the kubelet and the runner; what the
-//! runner requests is in `crates/runner/tests/run/calls.rs`.
+//! Requests to the API server for one apply of a new resource, from its creation to Ready, with the runner image in
+//! the registry. The tests play the Job controller, the kubelet and the runner. For the requests of the runner see
+//! `crates/runner/tests/run/calls.rs`.
 
 use std::process::{Child, Command};
 
@@ -18,11 +18,11 @@ use crate::outside::Outside;
 use crate::server::{OPERATOR, Server, built, free_ports, leashed, until};
 use crate::space::{Space, resource, with};
 
-/// After the namespace was read, which all its resources share.
+/// Requests of the first apply, after the read of the namespace, which is shared by all its resources.
 const FIRST: &[&str] = &[
     "patch terraforms web",
     "create secrets web-run",
-    // Pending, and what is asked for.
+    // Pending, with the requested objects.
     "patch terraforms/status web",
     "create persistentvolumeclaims web-cache",
     "patch poddisruptionbudgets web-runner",
@@ -41,7 +41,7 @@ const FIRST: &[&str] = &[
     "create events",
     // Applying.
     "patch terraforms/status web",
-    // The report is there.
+    // The run has reported.
     "patch secrets web-run",
     "patch secrets web-outputs",
     "patch secrets web-run",
@@ -51,7 +51,7 @@ const FIRST: &[&str] = &[
     "create events",
 ];
 
-/// The second apply: of a changed spec, with the same image.
+/// Requests of the second apply: changed spec, same image.
 const NEXT: &[&str] = &[
     "get poddisruptionbudgets web-runner",
     "get rolebindings web-runner",
@@ -113,7 +113,7 @@ impl Operator {
         }
     }
 
-    /// How many times it has reconciled a resource.
+    /// Returns the number of reconciles so far.
     async fn reconciles(&self) -> Result<f64, String> {
         let url = format!("http://127.0.0.1:{}/metrics", self.port);
         let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
@@ -125,7 +125,7 @@ impl Operator {
             .sum())
     }
 
-    /// Waits until it has reconciled after `event`.
+    /// Waits for a reconcile after `event`.
     async fn reconciles_after(&self, event: impl Future<Output = ()>) {
         let before = self.reconciles().await.unwrap();
         event.await;
@@ -137,8 +137,8 @@ impl Operator {
         .await;
     }
 
-    /// Its requests about objects of `namespace` in order: `patch secrets web-run`. Objects that it applies
-    /// side by side are sorted by name.
+    /// Returns the operator's requests about objects of `namespace` in order: `patch secrets web-run`. Consecutive
+    /// requests for objects that a run needs are sorted: they are sent concurrently.
     fn requests(&self, namespace: &str) -> Vec<String> {
         let log = self.server.audit().into_iter();
         let mut calls: Vec<_> = log
@@ -156,7 +156,7 @@ impl Operator {
     }
 }
 
-/// Whether it is about an object that a run needs.
+/// Returns true if the request is about an object that a run needs.
 fn is_applied(request: &str) -> bool {
     let name = request.rsplit(' ').next().unwrap_or_default();
     request.starts_with("patch namespaces")
@@ -172,7 +172,7 @@ fn described(call: &Value) -> String {
     let verb = text(&call["verb"]);
     let kind = text(&object["resource"]);
     let name = text(&object["name"]);
-    // Names of Events have a time in them, and creates of some kinds have none.
+    // Names of Events contain a time; creates of some kinds have no name.
     if name.is_empty() || kind == "events" {
         format!("{verb} {kind}{subresource}")
     } else {
@@ -180,7 +180,7 @@ fn described(call: &Value) -> String {
     }
 }
 
-/// The part of the cluster in run `number` of the resource `web`.
+/// Plays the cluster in run `number` of the resource `web`.
 struct Run<'a> {
     operator: &'a Operator,
     space: &'a Space,
@@ -192,7 +192,7 @@ impl Run<'_> {
         names::run_job("web", RunKind::Apply, self.number)
     }
 
-    /// Carries it out, from its Job to the end of its pod.
+    /// Carries out the run, from its Job to the end of its pod.
     async fn carry_out(&self) {
         let jobs = self.space.api::<Job>();
         let job = self.job();
@@ -232,7 +232,7 @@ impl Run<'_> {
         .await;
     }
 
-    /// As the Job controller.
+    /// Creates the pod as the Job controller.
     async fn create_pod(&self, job: &Job) {
         let pod = json!({
             "metadata": {"name": self.job()},
@@ -254,7 +254,7 @@ impl Run<'_> {
         pods.create(&PostParams::default(), &pod).await.unwrap();
     }
 
-    /// As the Job controller.
+    /// Completes the Job as the Job controller.
     async fn finishes(&self, job: &Job) {
         let now = Timestamp::now();
         let condition = |kind: &str| {
@@ -275,7 +275,7 @@ impl Run<'_> {
         self.operator.reconciles_after(finished).await;
     }
 
-    /// As the kubelet.
+    /// Sets the phase of the pod as the kubelet.
     async fn pod_is(&self, phase: &str) {
         let edit = PatchParams::default();
         let status = Patch::Merge(json!({"status": {"phase": phase}}));
@@ -285,7 +285,7 @@ impl Run<'_> {
             .unwrap();
     }
 
-    /// As the runner.
+    /// Changes the run report as the runner.
     async fn change(&self, change: impl Fn(&mut RunProgress), more: Value) {
         let api = self.space.api::<Secret>();
         let name = names::report("web");
@@ -344,7 +344,7 @@ fn encoded(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(ByteString(json)).unwrap()
 }
 
-/// A resource whose runs get a Secret as their environment.
+/// Creates a resource whose runs use a Secret as environment.
 async fn create(operator: &Operator, space: &Space) -> Value {
     let credentials: Secret = serde_json::from_value(json!({
         "metadata": {"name": "credentials"}, "stringData": {"TOKEN": "secret"},
@@ -367,9 +367,9 @@ async fn create(operator: &Operator, space: &Space) -> Value {
 
 fn assert_requests(what: &str, space: &Space, requests: &[String], expected: &[&str]) {
     let mut requests = requests.to_vec();
-    // How often the Secret is read depends on how many events one reconcile sees.
+    // The number of reads of the Secret depends on the number of events that one reconcile handles.
     requests.retain(|request| request != "get secrets credentials");
-    // Answers of the repository and of the registry may take a while: status says so, before the run starts.
+    // Slow responses of repository and registry cause additional status updates before the run starts.
     let is_job = |request: &String| request.starts_with("create jobs");
     let mut after = requests.split_off(requests.iter().position(is_job).unwrap_or_default());
     requests.dedup_by(|one, other| one == other && one == "patch terraforms/status web");

@@ -1,4 +1,4 @@
-//! `kubectl alustan`, as people run it. No operator acts here: what it would write stands written.
+//! `kubectl alustan` as users run it. No operator runs: the tests write its objects.
 
 mod logs;
 mod restore;
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use crate::server::built;
 use crate::space::{Space, resource, with};
 
-/// The program.
+/// Path of the program.
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| built("kubectl-alustan").unwrap())
 }
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Told {
     code: i32,
@@ -40,14 +40,14 @@ impl Told {
         }
     }
 
-    /// What it printed, when all went well.
+    /// Returns the output of a successful command.
     #[track_caller]
     pub(crate) fn done(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
         self.out
     }
 
-    /// Why it failed.
+    /// Returns the error of a failed command.
     #[track_caller]
     pub(crate) fn refused(self) -> String {
         assert_eq!(self.code, 1, "{self:?}");
@@ -55,7 +55,7 @@ impl Told {
     }
 }
 
-/// A command of words, in the namespace of `space`.
+/// Builds a command from words, in the namespace of `space`.
 fn command(space: &Space, words: &str) -> Command {
     let mut command = Command::new(program());
     command
@@ -71,7 +71,7 @@ pub(crate) async fn run(space: &Space, words: &str) -> Told {
     Told::of(output.await.unwrap())
 }
 
-/// Applies a resource with this status, said of its present spec.
+/// Applies a resource with this status, observed at its current generation.
 async fn apply(space: &Space, resource: &Value, mut status: Value) {
     space.apply(resource).await.unwrap();
     let name = &resource["metadata"]["name"];
@@ -96,7 +96,7 @@ async fn get(space: &Space, name: &str) -> Terraform {
     space.api::<Terraform>().get(name).await.unwrap()
 }
 
-/// A status with this state, and with a reason for `Ready` being so.
+/// Returns a status with this state, and with status and reason of `Ready`.
 fn status(state: &str, ready: &str, reason: &str) -> Value {
     let stalled = if state == "Stalled" { "True" } else { "False" };
     let message = format!("{reason} it is");
@@ -109,7 +109,7 @@ fn status(state: &str, ready: &str, reason: &str) -> Value {
     })
 }
 
-/// A status with a plan that waits.
+/// Returns a status with a plan that waits for approval.
 fn awaiting(id: &str) -> Value {
     let mut status = status("AwaitingApproval", "False", "AwaitingApproval");
     status["plan"] = json!({
@@ -126,7 +126,7 @@ async fn create_secret(space: &Space, name: &str, data: Value) {
     api.create(&PostParams::default(), &secret).await.unwrap();
 }
 
-/// The account of pods that name none; no controller makes it here.
+/// Creates the default ServiceAccount of pods; no controller creates it here.
 async fn create_account(space: &Space) {
     let account = json!({"metadata": {"name": "default"}});
     let account: ServiceAccount = serde_json::from_value(account).unwrap();

@@ -1,4 +1,4 @@
-//! The CRD as a whole: what `kubectl explain` and `kubectl get` are made of.
+//! The CRD as a whole: the source of `kubectl explain` and `kubectl get`.
 
 use alustan_api::Terraform;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::server::Server;
 
-/// Every field below `schema`, with its path.
+/// Collects every field below `schema`, with its path.
 fn fields(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
     if let Some(properties) = schema["properties"].as_object() {
         for (name, field) in properties {
@@ -61,7 +61,7 @@ fn a_field_with_a_default_says_so() {
     assert!(silent.is_empty(), "no word of the default: {silent:#?}");
 }
 
-/// The API server warns about formats that it does not know.
+/// The API server warns about unknown formats.
 #[test]
 fn no_number_is_unsigned() {
     let odd: Vec<_> = all_fields()

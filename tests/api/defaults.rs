@@ -1,4 +1,4 @@
-//! What the server fills in, what it keeps, and what it drops.
+//! Values that the API server defaults, keeps and prunes.
 
 use alustan_api::Terraform;
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ async fn variables_of_any_kind_are_kept() {
     assert_eq!(serde_json::to_value(tf.spec.variables).unwrap(), variables);
 }
 
-/// Templates write `null` where a value is not given.
+/// Templates render `null` for a missing value.
 #[tokio::test]
 async fn null_is_the_same_as_nothing() {
     let space = Space::new().await;

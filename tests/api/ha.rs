@@ -1,5 +1,5 @@
-//! Two replicas of the operator's own program on one API server: who acts, what becomes of what the other
-//! had begun, and what each of them answers.
+//! Two replicas of the operator on one API server: leader election, takeover of started work, and the responses of
+//! each replica.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -19,28 +19,28 @@ use crate::pinned::reports;
 use crate::server::{Server, built, free_ports, leashed, until};
 use crate::space::Space;
 
-/// How many resources are destroyed while the leader is killed.
+/// Number of resources that are destroyed while the leader is killed.
 const MANY: usize = 24;
-/// Where the operator and its Lease are.
+/// Namespace of the operator and its Lease.
 const SYSTEM: &str = "alustan-system";
 const LEASE: &str = "alustan";
-/// What senders of pushes know.
+/// Secret of the senders of pushes.
 const SECRET: &str = "a secret";
 
-/// A replica: a process with an account of its own, so that the audit log tells who did what.
+/// A replica: a process with a separate account, so that the audit log distinguishes the replicas.
 struct Replica {
     name: &'static str,
     port: u16,
     leash: Child,
 }
 
-/// Everything that two replicas of a test share.
+/// Objects shared by the replicas of a test.
 struct Pair {
     server: &'static Server,
 }
 
 impl Pair {
-    /// A server of its own, with the rights of the operator for two accounts.
+    /// Starts a separate server, and grants the rights of the operator to two accounts.
     async fn new() -> Self {
         let server = Server::of_its_own().await;
         for name in ["a", "b"] {
@@ -62,7 +62,7 @@ impl Pair {
         Space::of(self.server, json!({})).await
     }
 
-    /// Starts a replica; `signal` is how it will be told to end.
+    /// Starts a replica; `signal` ends it later.
     fn start(&self, name: &'static str, signal: &str, more: &[&str]) -> Replica {
         let program = built("alustan-controller").unwrap();
         let [port] = free_ports();
@@ -95,7 +95,7 @@ impl Pair {
         api.get(LEASE).await.unwrap()
     }
 
-    /// The calls of `name` that wrote something else than the Lease: when, and what.
+    /// Returns time and content of the calls of `name` that wrote anything except the Lease.
     fn writes(&self, name: &str) -> Vec<(Timestamp, String)> {
         let user = user(name);
         let calls = self.server.audit().into_iter();
@@ -115,8 +115,8 @@ impl Pair {
     }
 }
 
-/// The Jobs of a namespace from now on, by name: how many there were of each, whoever made them and
-/// whether or not that one lived to hear of it.
+/// Counts the Jobs that are created in a namespace from now on, by name. Includes Jobs whose creator died before it
+/// received the response.
 async fn made(space: &Space) -> Arc<Mutex<BTreeMap<String, usize>>> {
     let made: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
     let counted = Arc::clone(&made);
@@ -155,7 +155,7 @@ impl Replica {
         answer.text().await.map_err(|error| error.to_string())
     }
 
-    /// Waits until its `/readyz` has `role`.
+    /// Waits until `/readyz` of the replica reports `role`.
     async fn is(&self, role: &str) {
         until(&format!("{} to tell: {role}", self.name), async || {
             let told = self.get("/readyz").await?;
@@ -165,13 +165,13 @@ impl Replica {
         .await;
     }
 
-    /// Ends it by the signal that it was started with.
+    /// Sends the signal with which the replica was started.
     fn end(&mut self) {
         // The leash waits for the end of its input.
         drop(self.leash.stdin.take());
     }
 
-    /// Waits until it has ended, by itself or not.
+    /// Waits for the end of the replica.
     async fn ended(&mut self) {
         self.end();
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -181,7 +181,7 @@ impl Replica {
         }
     }
 
-    /// What it answers to a push to `repository`.
+    /// Returns the response of the replica to a push to `repository`.
     async fn hears(&self, repository: &str) -> (u16, Value) {
         let push = json!({
             "ref": "refs/heads/main",
@@ -201,7 +201,7 @@ impl Replica {
     }
 }
 
-/// The runner's part: every destroy that has a Job is done.
+/// Plays the runner: reports every destroy that has a Job as done.
 async fn all_run(space: &Space) {
     let secrets = space.api::<Secret>();
     let jobs = space.api::<Job>();
@@ -240,7 +240,7 @@ async fn ha_another_replica_takes_over_from_a_killed_one_and_nothing_is_done_twi
     );
 
     let made = made(&space).await;
-    // In the middle of the work of all of them.
+    // Deletes all of them in the middle of their reconciles.
     let api = space.raw();
     for name in &names {
         api.delete(name, &DeleteParams::default()).await.unwrap();
@@ -301,7 +301,7 @@ async fn ha_a_replica_that_is_told_to_end_hands_over_at_once() {
         "{}",
         pair.log(&first)
     );
-    // Who comes back stands by.
+    // A replica that returns stands by.
     let third = pair.start("a", "TERM", &[]);
     third.is("stands by while b leads").await;
 }
@@ -357,7 +357,7 @@ async fn ha_a_push_is_heard_whichever_replica_it_reaches() {
     let second = pair.start("b", "TERM", &[]);
     second.is("stands by while a leads").await;
     let repository = "https://127.0.0.1:1/team/infra";
-    // It is known to follow the repository once it was looked at.
+    // The leader knows that the resource follows the repository after the first reconcile.
     until("the leader to know who follows", async || {
         let (code, told) = first.hears(repository).await;
         let known = (code, &told["resources"]) == (202, &json!(1));

@@ -1,4 +1,4 @@
-//! What people see with `kubectl explain` and `kubectl get`.
+//! Output of `kubectl explain` and `kubectl get`.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::server::{Server, until};
 use crate::space::{Space, resource};
 
-/// Explains a field; the server publishes its schema a moment after the CRD is served.
+/// Explains a field. The server publishes the schema shortly after it serves the CRD.
 async fn explain(server: &Server, field: &str) -> String {
     until(field, async || server.kubectl(&["explain", field])).await
 }

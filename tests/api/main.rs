@@ -1,5 +1,5 @@
-//! The API as users and the operator meet it, on a real etcd and kube-apiserver: schema, rules,
-//! ownership, rights; and the operator's own program where no node is needed.
+//! The API on a real etcd and kube-apiserver, for users and the operator: schema, rules, ownership, rights. Also the
+//! operator's program for behaviour that needs no node.
 
 #![expect(
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! An operator of two namespaces, with Roles in them and no right in the cluster; what resources there may
-//! use is limited. Its stories share one server.
+//! An operator of two namespaces, with Roles in them and without cluster-wide rights. Allow-lists restrict the
+//! resources. The tests share one server.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Command};
@@ -16,20 +16,20 @@ use crate::pinned::reports;
 use crate::server::{Server, leashed, operator, root, until};
 use crate::space::{Space, resource, with};
 
-/// Where the operator of the stories is.
+/// Namespace of the operator.
 const SYSTEM: &str = "narrow-system";
 const LEASE: &str = "narrow";
 
 struct Narrow {
     server: &'static Server,
     account: &'static str,
-    /// The namespaces that are watched.
+    /// Watched namespaces.
     spaces: [Space; 2],
-    /// One that is not.
+    /// A namespace that is not watched.
     other: Space,
 }
 
-/// What the stories share: clients live no longer than the test that made them.
+/// Objects shared by the tests. Clients are not shared: they are bound to the runtime of one test.
 struct Shared {
     server: &'static Server,
     account: String,
@@ -38,7 +38,7 @@ struct Shared {
     _leash: Child,
 }
 
-/// An installation with Roles alone, in a namespace of its own.
+/// An installation with Roles only, in a separate namespace.
 struct Installed {
     server: &'static Server,
     system: &'static str,
@@ -68,7 +68,7 @@ impl Installed {
         self.server.kubectl(&apply).unwrap();
     }
 
-    /// Gives the Role in a namespace that is watched.
+    /// Creates the Role and its binding in a watched namespace.
     fn admit(&self, namespace: &str) {
         let rights = ["kustomize", "deploy/kustomize/watched"];
         self.apply(namespace, &self.server.kubectl(&rights).unwrap());
@@ -78,7 +78,7 @@ impl Installed {
         format!("system:serviceaccount:{}:alustan-controller", self.system)
     }
 
-    /// The operator of these namespaces.
+    /// Returns the operator of these namespaces.
     fn operator(&self, namespaces: &[&str]) -> Command {
         let mut operator = operator(self.server).unwrap();
         operator
@@ -137,7 +137,8 @@ impl Narrow {
         }
     }
 
-    /// It asks for nothing outside of its namespaces, and for nothing there that its Roles do not allow.
+    /// Checks that the operator calls nothing outside of its namespaces, and nothing in them that its Roles do not
+    /// allow.
     fn keeps_to_its_namespaces(&self) {
         let watched = self.spaces.iter().map(|space| space.namespace.as_str());
         let mut places: BTreeSet<&str> = watched.collect();
@@ -163,7 +164,7 @@ impl Narrow {
     }
 }
 
-/// Waits until `Ready` of a resource has this reason; its message.
+/// Waits until condition `Ready` of a resource has this reason. Returns its message.
 async fn reason(space: &Space, name: &str, wanted: &str) -> String {
     let api = space.api::<Terraform>();
     until(wanted, async || {
@@ -204,7 +205,7 @@ async fn an_operator_of_some_namespaces_works_with_roles_in_them_alone() {
     narrow.keeps_to_its_namespaces();
 }
 
-/// One that was applied is destroyed by a run, with all that this takes; its namespace is not labelled.
+/// Deletes an applied resource and plays its destroy run. Checks that its namespace has no label.
 async fn destroys(space: &Space) {
     let raw = space.raw();
     raw.delete("applied", &DeleteParams::default())
@@ -216,7 +217,7 @@ async fn destroys(space: &Space) {
             return Ok(());
         }
         if jobs.get_opt("applied-destroy-2").await.unwrap().is_some() {
-            // Where the record is gone already, the report was read.
+            // If the record is gone, the operator has read the report.
             let _known_already = reports(&secrets, "applied", 2).await;
         }
         Err("it is there".to_owned())
@@ -311,7 +312,7 @@ async fn nobody_acts_before_all_may_be_seen_and_one_that_no_longer_may_holds_up_
     server.kubectl(&binding).unwrap();
     one.apply(&resource("next")).await.unwrap();
     reason(one, "next", "RepositoryUnreachable").await;
-    // It ends with what it reads.
+    // The leash follows its input.
     drop(leash.stdin.take());
     leash.wait().unwrap();
 }

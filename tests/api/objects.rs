@@ -1,4 +1,4 @@
-//! Everything that the operator makes, taken by a real API server, and its pods by PodSecurity.
+//! Validates all objects of the operator by a real API server, and its pods by PodSecurity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -98,7 +98,7 @@ pub(crate) fn run_inputs(name: &str) -> RunInputs {
     }
 }
 
-/// The Jobs of every kind of run, and those of a build from our base and from a foreign one.
+/// Returns the Jobs of every kind of run, and of builds from our base image and from a foreign one.
 fn jobs(tf: &Terraform) -> Vec<Job> {
     let name = tf.name_any();
     let kinds = [
@@ -187,7 +187,7 @@ fn jobs(tf: &Terraform) -> Vec<Job> {
     jobs
 }
 
-/// A resource with all that pods can be told, of this name.
+/// Applies a resource of this name with all fields that affect pods.
 async fn stored(space: &Space, name: &str) -> Terraform {
     let tf = with(
         resource(name),
@@ -199,7 +199,7 @@ async fn stored(space: &Space, name: &str) -> Terraform {
         "/runner/envFromSecrets",
         Some(json!([{"name": "cloud"}])),
     );
-    // Builds are named by their content, which their repository is part of.
+    // The name of a build is derived from its content, which includes the repository.
     let image = format!("registry.test/team/{name}");
     let tf = with(tf, "/containerRegistry/imageName", Some(image.into()));
     let tf = with(tf, "/cache/storageClassName", Some(json!("fast")));
@@ -234,7 +234,7 @@ where
     assert_eq!(versions[0], versions[1], "{what}: applied again");
 }
 
-/// What is made once. Only what is applied is validated strictly, so that is tried first.
+/// Creates an object that the operator creates once. Only an apply is validated strictly, so it is tried first.
 async fn create<K>(space: &Space, object: &K) -> K
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -257,7 +257,7 @@ where
     created.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// As the operator's account, so its role holds all that the runner's role grants.
+/// Acts as the operator's account, so its role must include all rights of the runner's role.
 #[tokio::test]
 async fn the_operator_may_make_all_that_it_makes() {
     let space = Space::new().await;
@@ -317,7 +317,7 @@ async fn the_operator_may_make_all_that_it_makes() {
     }
 }
 
-/// What applying an empty Secret again leaves of the data that the runner put there.
+/// Applying the empty Secret again keeps the data of the runner.
 #[tokio::test]
 async fn the_state_is_not_touched_by_the_one_who_labels_it() {
     let space = Space::new().await;

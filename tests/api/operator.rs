@@ -1,6 +1,5 @@
-//! The operator's own program, with the rights of its account, where no node is needed. All
-//! stories share one server and one operator; a resource that nobody can read is there from the
-//! beginning.
+//! The operator's program with the rights of its account, for behaviour that needs no node. All tests share one
+//! server and one operator. An unreadable resource exists from the start.
 
 mod bad_input;
 mod outputs;
@@ -28,8 +27,7 @@ use crate::samples;
 use crate::server::{DEADLINE, OPERATOR, Server, leashed, operator, until};
 use crate::space::{Space, resource, with};
 
-/// One that nobody can read, and two more that are deleted: of one nothing else is known, the other
-/// has a record and a pin.
+/// Unreadable resources. Two of them are deleted: `UNKNOWN` without a run record, `PINNED` with run record and pin.
 const UNREADABLE: &str = "unreadable";
 const UNKNOWN: &str = "unknown";
 const PINNED: &str = "pinned";
@@ -40,7 +38,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// A server of its own, so that no operator acts in other tests.
+    /// Returns the shared operator. It has a separate server, so that it does not act in other tests.
     async fn shared() -> &'static Self {
         static SHARED: OnceCell<Result<Operator, String>> = OnceCell::const_new();
         match SHARED.get_or_init(Self::start).await {
@@ -68,7 +66,7 @@ impl Operator {
         Space::of(&self.server, json!({})).await
     }
 
-    /// What the operator wrote about objects that `about` selects by namespace.
+    /// Returns the operator's writes to objects of `namespace`.
     fn writes(&self, namespace: &str) -> Vec<String> {
         let reads = ["get", "list", "watch"];
         self.calls()
@@ -83,7 +81,7 @@ impl Operator {
         calls.filter(|call| call["impersonatedUser"]["username"] == OPERATOR)
     }
 
-    /// It asks for nothing that its roles do not allow, and for no lease but its own.
+    /// Checks that the operator makes no call that its roles do not allow, and uses only its own Lease.
     fn keeps_to_its_role(&self) {
         for call in calls(self.calls()) {
             assert!(!call.forbidden, "{}", call.what);
@@ -93,7 +91,7 @@ impl Operator {
             let object = &call["objectRef"];
             let own = object["namespace"] == "alustan-system" && object["name"] == "alustan";
             let other_lease = object["resource"] == "leases" && !own;
-            // That of a create is in its body.
+            // The name in a create is in its body.
             assert!(!other_lease || call["verb"] == "create", "{what}");
         }
     }
@@ -103,7 +101,7 @@ impl Operator {
     }
 }
 
-/// Writes a resource by a looser schema than the one that is served afterwards.
+/// Writes resources under a looser schema than the one served afterwards.
 async fn write_unreadable(server: &Server) {
     let strict = Terraform::crd();
     let mut loose = strict.clone();
@@ -129,7 +127,7 @@ async fn write_unreadable(server: &Server) {
     let file = server.folder().join("unreadable.yaml");
     std::fs::write(&file, unreadable.to_string()).unwrap();
     let since = Instant::now();
-    // The looser schema is served a moment after the CRD is written.
+    // The API server serves the looser schema shortly after the CRD is written.
     while let Err(error) = server.kubectl(&["apply", "-f", file.to_str().unwrap()]) {
         assert!(since.elapsed() < DEADLINE, "{error}");
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -137,7 +135,7 @@ async fn write_unreadable(server: &Server) {
     server.install_crd(&strict).await;
 }
 
-/// Waits until `wanted` holds for a resource.
+/// Waits until `wanted` returns true for a resource.
 async fn wait(
     api: &Api<Terraform>,
     name: &str,
@@ -153,7 +151,7 @@ async fn wait(
     panic!("{name}: waited for {what}: {:#?}", last.status)
 }
 
-/// Status, reason and message of a condition.
+/// Returns status, reason and message of a condition.
 fn condition(tf: &Terraform, kind: &str) -> (String, String, String) {
     let conditions = tf.status.iter().flat_map(|status| &status.conditions);
     conditions
@@ -321,7 +319,7 @@ async fn fields_of_a_status_that_metacontroller_left_behind_go_with_the_next_one
     operator.keeps_to_its_role();
 }
 
-/// Two hundred resources wait for a person; one more cannot be read.
+/// 200 resources are idle; one more cannot be read.
 #[tokio::test]
 async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {
     const MANY: usize = 200;
@@ -369,7 +367,7 @@ async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {
     })
     .await;
 
-    // One that became unreadable can still be mended.
+    // A resource that became unreadable can still be fixed.
     let mended = json!({"spec": {
         "gitRepo": {"url": "https://127.0.0.1:1/a/b"}, "retry": {"limit": 2},
         "containerRegistry": {"imageName": "127.0.0.1:1/a/b"},
@@ -392,13 +390,13 @@ async fn idle_resources_cause_no_write_and_an_unreadable_one_stops_nobody() {
     operator.keeps_to_its_role();
 }
 
-/// Resources of the default namespace, unread.
+/// Returns the API of the resources in the default namespace, without parsing.
 fn unread(client: kube::Client) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<Terraform>(&());
     Api::namespaced_with(client, "default", &kind)
 }
 
-/// The garbage collector's finalizer stays: this server has none.
+/// Waits until the operator removes its finalizer. The garbage collector's finalizer stays: this server has none.
 async fn until_let_go(api: &Api<DynamicObject>, name: &str) {
     until("the operator to let go", async || {
         let left = api.get_opt(name).await.unwrap();
@@ -511,7 +509,7 @@ async fn the_mark_of_a_namespace_goes_with_the_last_that_was_applied_in_it() {
     operator.keeps_to_its_role();
 }
 
-/// Waits until the operator has said what it had to say.
+/// Waits until the operator writes nothing more.
 async fn settle(operator: &Operator, namespace: &str) {
     let since = Instant::now();
     let mut before = usize::MAX;
@@ -526,7 +524,7 @@ async fn settle(operator: &Operator, namespace: &str) {
     }
 }
 
-/// Without its flag the operator refuses this: `inputs_of_every_kind_are_waited_for_keep_their_types_and_cause_one_run`.
+/// Requires a flag. Without it see `inputs_of_every_kind_are_waited_for_keep_their_types_and_cause_one_run`.
 #[tokio::test]
 async fn another_namespace_is_looked_into_where_the_operator_may_and_changes_there_are_heard() {
     let operator = Operator::shared().await;

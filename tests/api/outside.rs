@@ -1,4 +1,4 @@
-//! What an operator talks to besides the API server: a git server and a registry, as small as can be.
+//! Minimal git server and registry for an operator.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// Every repository is the same one here; of images there is `base` with every tag, each another image, and `present` and all below
-/// it with every tag, until [`Outside::forget_images`].
+/// Git server and registry. Every repository has the same content. `base` has every tag, each with a different image.
+/// `present` and all repositories below it have every tag until [`Outside::forget_images`].
 pub(crate) struct Outside {
-    /// `host:port`, in plain http.
+    /// `host:port`, for plain HTTP.
     pub(crate) address: String,
     served: Arc<Served>,
     task: tokio::task::JoinHandle<()>,
@@ -33,7 +33,7 @@ struct Served {
 }
 
 impl Outside {
-    /// Starts it with an empty module. Its files are in `folder`.
+    /// Starts the servers with an empty module. Files are in `folder`.
     pub(crate) async fn start(folder: &Path) -> Self {
         Self::with_files(folder, |repository| {
             let module = "output \"a\" { value = 1 }\n";
@@ -42,7 +42,7 @@ impl Outside {
         .await
     }
 
-    /// Starts it with the files that `write` writes to the repository.
+    /// Starts the servers with the files that `write` creates in the repository.
     pub(crate) async fn with_files(folder: &Path, write: impl FnOnce(&Path)) -> Self {
         let repository = folder.join("repository");
         std::fs::create_dir_all(&repository).unwrap();
@@ -73,26 +73,26 @@ impl Outside {
         }
     }
 
-    /// Commits a module with this text, and returns the id of the commit.
+    /// Commits a module with this text. Returns the revision.
     pub(crate) async fn commit(&self, module: &str) -> String {
         let repository = &self.served.repository;
         std::fs::write(repository.join("main.tf"), module).unwrap();
         commit_all(repository).await
     }
 
-    /// From now on `present` has only what is pushed to it.
+    /// Limits `present` to the images that are pushed to it.
     pub(crate) fn forget_images(&self) {
         self.served.has_images.store(false, Ordering::SeqCst);
     }
 
-    /// Pushes the image `tag` to `repository`, as a build does.
+    /// Pushes the image `tag` to `repository`, like a build.
     pub(crate) fn push_image(&self, repository: &str, tag: &str) {
         let place = format!("/v2/{repository}/manifests/{tag}");
         let mut stored = self.served.stored.lock().unwrap();
         stored.insert(place.clone(), place.into());
     }
 
-    /// Repositories to which something was pushed.
+    /// Returns the repositories with pushed images.
     pub(crate) fn pushed_to(&self) -> BTreeSet<String> {
         let stored = self.served.stored.lock().unwrap();
         let manifests = stored
@@ -104,7 +104,7 @@ impl Outside {
     }
 }
 
-/// Commits all files of a repository, and returns the id of the commit.
+/// Commits all files of a repository. Returns the revision.
 async fn commit_all(repository: &Path) -> String {
     run_git(repository, &["add", "."]).await;
     let author = ["-c", "user.name=a", "-c", "user.email=a@b.test"];
@@ -153,7 +153,7 @@ async fn serve(State(served): State<Arc<Served>>, request: Request) -> Response<
     )
 }
 
-/// See <https://git-scm.com/docs/http-protocol>.
+/// Runs `git upload-pack`; see <https://git-scm.com/docs/http-protocol>.
 async fn upload_pack(repository: &Path, how: &[&str], asked: &[u8]) -> Vec<u8> {
     let mut git = Command::new("git")
         .args(["upload-pack", "--stateless-rpc"])
@@ -164,7 +164,7 @@ async fn upload_pack(repository: &Path, how: &[&str], asked: &[u8]) -> Vec<u8> {
         .spawn()
         .unwrap();
     let mut stdin = git.stdin.take().unwrap();
-    // Whoever advertises reads nothing.
+    // The advertisement of references reads no input.
     let _ = stdin.write_all(asked).await;
     drop(stdin);
     git.wait_with_output().await.unwrap().stdout
@@ -180,7 +180,7 @@ fn git(kind: &str, body: Vec<u8>) -> Response<Body> {
         .unwrap()
 }
 
-/// See <https://github.com/opencontainers/distribution-spec/blob/main/spec.md>.
+/// Serves the registry; see <https://github.com/opencontainers/distribution-spec/blob/main/spec.md>.
 fn registry(
     served: &Served,
     method: &Method,

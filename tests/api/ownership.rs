@@ -1,5 +1,5 @@
-//! Who may write what: spec and status, fields of others, finalizers, and the run record's swaps.
-//! The patches are those of the operator's `enact` and `report`.
+//! Write permissions by field manager: spec and status, foreign fields, finalizers, and compare-and-swap of the run
+//! record. The patches are those of the operator's `enact` and `report`.
 
 use alustan_api::labels::Component;
 use alustan_api::run::{Output, Outputs, RunRecord, key};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::space::{Space, resource, with};
 
-/// The operator's manager of finalizers.
+/// Field manager of the operator's finalizers.
 const FINALIZER_MANAGER: &str = "terraform.alustan.io/finalizer";
 
 fn head(uid: &Value) -> Value {
@@ -164,7 +164,7 @@ async fn a_deleted_resource_goes_with_its_last_finalizer() {
     let waiting = raw.get("web").await.unwrap().metadata;
     assert!(waiting.deletion_timestamp.is_some());
     finalizers(&space, &uid, &[]).await.unwrap();
-    // The foreground finalizer is the garbage collector's, and this server has none.
+    // The garbage collector removes the foreground finalizer; this server has none.
     let left = raw.get_opt("web").await.unwrap();
     let left = left.and_then(|object| object.metadata.finalizers);
     assert!(
@@ -193,7 +193,7 @@ async fn a_resource_that_is_gone_is_not_made_again() {
     assert_eq!(status_of(refused.unwrap_err()), 404);
     assert_eq!(raw.get_opt("web").await.unwrap(), None);
 
-    // Another one of the same name is not ours to touch.
+    // A new resource of the same name must not be changed.
     let other = space.apply(&resource("web")).await.unwrap();
     let refused = finalizers(&space, &uid, &[FINALIZER]).await.unwrap_err();
     assert_eq!(status_of(refused), 422);
@@ -268,8 +268,8 @@ async fn of_two_swaps_of_the_record_one_wins() {
     assert!(data.contains_key(key::HISTORY), "other keys stay");
 }
 
-/// The same outputs once more are no write, and what is no longer wanted goes; labels of somebody
-/// else stay.
+/// Unchanged outputs cause no write. Removed outputs, labels and annotations are deleted. Labels of other clients
+/// stay.
 #[tokio::test]
 async fn outputs_are_written_where_they_changed_and_nothing_else_of_their_objects() {
     let space = Space::new().await;

@@ -1,5 +1,5 @@
-//! Resources that were applied before a test began: what they leave behind is enough to destroy them,
-//! without a repository, a registry or a node.
+//! Resources that were applied before a test: run record and pin suffice to destroy them, without a repository, a
+//! registry or a node.
 
 use alustan_api::labels::{self, Component};
 use alustan_api::run::key;
@@ -32,7 +32,7 @@ fn secret(tf: &DynamicObject, name: &str, component: Component, data: &[(&str, V
     }
 }
 
-/// The signing key of the operator.
+/// Returns the signing key of the operator.
 pub(crate) async fn signing_key(client: &Client) -> Vec<u8> {
     let api: Api<Secret> = Api::namespaced(client.clone(), "alustan-system");
     let secret = until("the signing key", async || {
@@ -42,7 +42,7 @@ pub(crate) async fn signing_key(client: &Client) -> Vec<u8> {
     secret.await.data.unwrap()["key"].0.clone()
 }
 
-/// Signs what an operator reads that has signed all records already.
+/// Signs the entries that an operator verifies after it has signed all records.
 fn sign(secret: &mut Secret, uid: &str, signing_key: &[u8]) {
     let data = secret.data.get_or_insert_default();
     for entry in SIGNED {
@@ -53,7 +53,7 @@ fn sign(secret: &mut Secret, uid: &str, signing_key: &[u8]) {
     }
 }
 
-/// What an apply of `tf` leaves behind; `signing_key` of an operator that runs.
+/// Creates the run record and the pin of an applied `tf`. `signing_key`: key of a running operator.
 pub(crate) async fn leave_record_and_pin(
     secrets: &Api<Secret>,
     tf: &DynamicObject,
@@ -87,10 +87,10 @@ pub(crate) async fn leave_record_and_pin(
     }
 }
 
-/// The runner's part of the destroy `number` of the resource `name`: it is done.
+/// Plays the runner: reports the destroy `number` of the resource `name` as done.
 ///
 /// # Errors
-/// Where the report is gone: it was read before.
+/// The report does not exist: the operator has read it.
 pub(crate) async fn reports(
     secrets: &Api<Secret>,
     name: &str,
@@ -109,8 +109,8 @@ pub(crate) async fn reports(
 }
 
 impl Space {
-    /// A resource `name` of which something is applied: once it is deleted, it is destroyed, and nothing
-    /// runs before, since nobody reaches its repository. No operator may run yet.
+    /// Creates an applied resource `name`. Deletion destroys it. Nothing runs before that, because its repository is
+    /// unreachable. No operator may run yet.
     pub(crate) async fn applied(&self, name: &str) {
         let mut made = resource(name);
         made["metadata"]["finalizers"] = json!([FINALIZER]);

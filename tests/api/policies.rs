@@ -1,4 +1,4 @@
-//! What the API server refuses by itself: `deploy/kustomize/base/policies.yaml`, and the allow-lists.
+//! Refusals of the API server: `deploy/kustomize/base/policies.yaml`, and the allow-lists.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::objects::run_inputs;
 use crate::server::{OPERATOR, until};
 use crate::space::{Space, resource, with, with_spec};
 
-/// The refusal of `call`, once the API server knows its policies.
+/// Returns the refusal of `call`, once the API server enforces its policies.
 async fn refusal<T>(call: impl AsyncFn() -> Result<T, kube::Error>) -> String {
     until("a refusal", async || match call().await {
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(status.message),
@@ -27,7 +27,7 @@ async fn refusal<T>(call: impl AsyncFn() -> Result<T, kube::Error>) -> String {
     .await
 }
 
-/// A trial run: nothing is deleted.
+/// Returns dry-run parameters: nothing is deleted.
 fn trial() -> DeleteParams {
     DeleteParams {
         dry_run: true,
@@ -149,7 +149,7 @@ async fn the_engines_own_backend_for_secrets_is_allowed_with_a_warning() {
     space.apply(&tf).await.expect("it is allowed");
 }
 
-/// Applies objects with all rights, strictly.
+/// Applies objects with all rights and strict validation.
 fn install(space: &Space, objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
@@ -159,7 +159,7 @@ fn install(space: &Space, objects: &[Value]) {
     space.server.kubectl(&[&apply[..], &file].concat()).unwrap();
 }
 
-/// Lets `user` have a role in the space's namespace.
+/// Returns the binding of `user` to a role in the space's namespace.
 fn bind(space: &Space, user: &str, kind: &str, role: &str) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
@@ -230,7 +230,7 @@ async fn who_may_change_a_resource_may_not_thereby_approve_its_plans() {
     .await;
 }
 
-/// `space` with approvers `alice` and `bob`.
+/// Creates approvers `alice` and `bob` in `space`.
 async fn approvers(space: &Space) -> [Api<Terraform>; 2] {
     let may_edit = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -275,7 +275,7 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
 
     let approved = change(&alice, json!({"plan": "01", "by": "alice"})).await;
     assert_eq!(approved.unwrap().spec.approval.by.as_deref(), Some("alice"));
-    // The name of another approver does not stay with another plan, and cannot come before it.
+    // The name of another approver cannot stay with a changed plan.
     for forged in [json!({"plan": "02"}), json!({"plan": null})] {
         refusal(async || change(&bob, forged.clone()).await).await;
     }
@@ -284,7 +284,7 @@ async fn approver_has_the_name_of_the_user_of_the_request() {
     assert_eq!(anonymous.unwrap().spec.approval.by, None);
     refusal(async || change(&bob, json!({"by": "alice"})).await).await;
 
-    // As a restore does.
+    // A create with an approver, like a restore.
     let new = with(resource("new"), "/approval", Some(json!({"by": "alice"})));
     let apply = PatchParams::apply("bob").dry_run();
     bob.patch("new", &apply, &Patch::Apply(&new)).await.unwrap();
@@ -367,7 +367,7 @@ async fn the_operator_mends_the_approval_of_a_deleted_resource_alone() {
     operator.patch("web", &edit, &open).await.unwrap();
 }
 
-/// The policy of the component, and its binding for the space's namespace alone, with a `ConfigMap` there.
+/// Applies the policy of the component, its binding for the space's namespace only, and a `ConfigMap` with the lists.
 async fn limit(space: &Space, lists: Value) {
     let text = include_str!("../../deploy/kustomize/components/allow-lists/policy.yaml");
     let objects: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
@@ -388,7 +388,7 @@ async fn limit(space: &Space, lists: Value) {
         .unwrap();
 }
 
-/// Waits until the lists count, by a resource that they refuse.
+/// Waits until the lists are enforced: until they refuse a resource.
 async fn until_refused(space: &Space, tf: &Value) -> String {
     until("a refusal", async || match space.try_create(tf).await {
         Err(refused) => Ok(refused),
@@ -397,8 +397,8 @@ async fn until_refused(space: &Space, tf: &Value) -> String {
     .await
 }
 
-/// Shared with the tests of the operator's own look (`crates/core/tests/behaviour/stories/allowed.rs`): both say
-/// the same.
+/// Shared with the tests of the operator's check (`crates/core/tests/behaviour/stories/allowed.rs`), which must give
+/// the same results.
 const TABLE: &str = include_str!("../tables/allowed.json");
 
 #[tokio::test]
@@ -482,7 +482,7 @@ async fn what_was_there_before_the_lists_can_still_be_let_go() {
         }
     })
     .await;
-    // As the operator does.
+    // A metadata patch, like those of the operator.
     let note = json!({"metadata": {"annotations": {"a": "b"}}});
     let api = space.api::<Terraform>();
     let edit = PatchParams::default();
@@ -496,13 +496,13 @@ async fn what_was_there_before_the_lists_can_still_be_let_go() {
     api.patch("web", &edit, &Patch::Merge(&open)).await.unwrap();
 }
 
-/// What a pod that runs the module of `web` may do.
+/// Client with the rights of a pod that runs the module of `web`.
 struct Module {
     secrets: Api<Secret>,
 }
 
 impl Module {
-    /// With the token of the pod `name`.
+    /// Returns a client with the token of the pod `name`.
     async fn of(space: &Space, name: &str) -> Self {
         let account = names::runner("web");
         let pod = json!({
@@ -534,7 +534,7 @@ impl Module {
             .await
     }
 
-    /// Why it may not.
+    /// Asserts that the patch is refused for this reason.
     async fn is_refused(&self, secret: &str, patch: Value, why: &str) {
         let refused = refusal(async || self.patch(secret, patch.clone()).await).await;
         assert!(refused.contains(why), "{secret}: {refused}");
@@ -585,8 +585,8 @@ async fn a_module_writes_the_data_of_its_own_report_and_nothing_else() {
     .await;
     let state = names::state("web");
     module.patch(&state, data.clone()).await.unwrap();
-    // The account is the same, as where resources share one. What an API server that does not have the policy yet lets through changes
-    // nothing that the rest depends on.
+    // Both pods have the same account, like resources that share one. Before the policy is enforced, writes may pass;
+    // they do not affect the rest of the test.
     let neighbour = Module::of(&space, "another-apply-1-abcde").await;
     let why = "pod another-apply-1-abcde runs nothing of Terraform web";
     neighbour.is_refused(&report, data.clone(), why).await;

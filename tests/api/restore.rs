@@ -1,4 +1,4 @@
-//! Resources that come from a backup, with other uids than their Secrets.
+//! Resources restored from a backup, with other uids than their Secrets.
 
 use std::collections::BTreeMap;
 use std::process::Child;
@@ -17,10 +17,10 @@ use crate::cli::run;
 use crate::server::{Server, leashed, operator, until};
 use crate::space::{Space, resource};
 
-/// The uid of the resource in the backup.
+/// Uid of the resource in the backup.
 const BEFORE: &str = "7a2d6c1e-0000-4000-8000-000000000000";
 
-/// A server with an operator, shared by these tests.
+/// Returns a server with an operator, shared by these tests.
 async fn server() -> &'static Server {
     static SHARED: OnceCell<(&'static Server, Child)> = OnceCell::const_new();
     let (server, _leash) = SHARED.get_or_init(start).await;
@@ -35,7 +35,7 @@ async fn start() -> (&'static Server, Child) {
     (server, leash)
 }
 
-/// Creates a Secret, or replaces the one of this name.
+/// Creates or replaces a Secret.
 async fn secret(space: &Space, uid: &str, name: &str, component: Component, data: Value) {
     let secret = json!({
         "metadata": {"name": name, "labels": labels::of("web", uid, component)},
@@ -52,7 +52,7 @@ async fn secret(space: &Space, uid: &str, name: &str, component: Component, data
     };
 }
 
-/// Creates what a backup has of a resource `web` with this uid. Another operator has signed it.
+/// Creates the Secrets of a backup of resource `web` with this uid, signed by another operator.
 async fn restore_backup(space: &Space, uid: &str) {
     let run = json!({
         "kind": "apply", "trigger": "created", "job": "web-apply-7", "image": "evil@sha256:0",
@@ -115,7 +115,7 @@ async fn restore_backup(space: &Space, uid: &str) {
     api.create(&PostParams::default(), &map).await.unwrap();
 }
 
-/// Reason and message of `Ready`.
+/// Returns reason and message of condition `Ready`.
 async fn ready(space: &Space) -> (String, String) {
     let tf = space.api::<Terraform>().get("web").await.unwrap();
     let conditions = tf.status.unwrap_or_default().conditions;
@@ -125,7 +125,7 @@ async fn ready(space: &Space) -> (String, String) {
         .unwrap_or_default()
 }
 
-/// Waits for a reason of `Ready`; its message.
+/// Waits for a reason of condition `Ready`. Returns its message.
 async fn reason(space: &Space, wanted: &str) -> String {
     until(&format!("the reason {wanted}"), async || {
         let (reason, message) = ready(space).await;
@@ -147,7 +147,7 @@ async fn data_of(secrets: &Api<Secret>, name: String) -> BTreeMap<String, Vec<u8
     data(&secrets.get(&name).await.unwrap())
 }
 
-/// The uid in the labels of an object.
+/// Returns the uid in the labels of an object.
 fn of(object: &impl ResourceExt) -> String {
     object.labels()[labels::UID].clone()
 }

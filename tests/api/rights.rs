@@ -1,4 +1,4 @@
-//! What the operator's role allows: every call that the operator makes, and nothing else.
+//! Rights of the operator's role: every call that the operator makes, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use crate::server::{OPERATOR, Server};
 use crate::space::Space;
 
-/// Every call of the operator: group, resource, verbs, and what for.
+/// Calls of the operator: group, resource and verbs, each with its purpose.
 const NEEDED: [(&str, &str, &[&str]); 15] = [
-    // The watch of the resources; finalizers; what can be read of one that is unreadable.
+    // Watch of the resources; finalizers; metadata of unreadable resources.
     (
         "alustan.io",
         "terraforms",
         &["get", "list", "watch", "patch"],
     ),
     ("alustan.io", "terraforms/status", &["patch"]),
-    // Records, pins, state, outputs, pull secrets, credentials.
+    // Run records, pins, state, outputs, pull secrets, credentials.
     (
         "",
         "secrets",
@@ -34,7 +34,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         "configmaps",
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // The uid in the image's tag; the label of those that hold state.
+    // The uid in the image tag; the label of namespaces with state.
     ("", "namespaces", &["get", "patch"]),
     (
         "",
@@ -46,7 +46,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         "persistentvolumeclaims",
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // Pods that apply are not evicted.
+    // Protection of applying pods from eviction.
     (
         "policy",
         "poddisruptionbudgets",
@@ -68,11 +68,11 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
         &["get", "list", "watch", "create", "delete"],
     ),
     ("", "pods", &["list", "watch"]),
-    // Why a build failed.
+    // Reasons of failed builds.
     ("", "pods/log", &["get"]),
-    // What the Job controller tells of a Job without a pod.
+    // Events of the Job controller about a Job without a pod.
     ("events.k8s.io", "events", &["list", "create"]),
-    // What every account may do.
+    // Granted to every account.
     (
         "authorization.k8s.io",
         "selfsubjectaccessreviews",
@@ -80,7 +80,7 @@ const NEEDED: [(&str, &str, &[&str]); 15] = [
     ),
 ];
 
-/// Calls that would be worth something to a thief.
+/// Calls that would be valuable to an attacker.
 const REFUSED: [(&str, &str, &[&str]); 26] = [
     (
         "alustan.io",
@@ -148,7 +148,7 @@ async fn allowed(server: &Server, group: &str, resource: &str, verb: &str) -> bo
     allowed_in(server, ("anywhere", None), group, resource, verb).await
 }
 
-/// Whether a call in a namespace, about an object of that name, is allowed.
+/// Returns true if a call in a namespace, about an object of that name, is allowed.
 async fn allowed_in(
     server: &Server,
     (namespace, name): (&str, Option<&str>),
@@ -227,7 +227,7 @@ async fn of_all_leases_the_operator_has_its_own() {
     }
 }
 
-/// The role grants nothing that is not in the table.
+/// The role grants only rights in the table.
 #[tokio::test]
 async fn the_role_is_not_wider_than_the_calls() {
     let server = Server::shared().await;
@@ -302,7 +302,7 @@ async fn the_operator_cannot_grant_what_it_has_not() {
     }
 }
 
-/// What is granted for `objectRef` and the like is summed up by a controller of Kubernetes.
+/// A controller of Kubernetes aggregates the rights for `objectRef` and similar fields.
 #[tokio::test]
 async fn the_manifests_apply_again_after_something_was_granted() {
     let server = Server::shared().await;

@@ -1,5 +1,5 @@
-//! Every rule of the schema, from both sides. What is accepted must be readable, too: a resource
-//! that the schema lets in and the program cannot read would be lost to everybody.
+//! Every rule of the schema, with valid and invalid values. Accepted values must also be readable: the operator
+//! cannot manage a resource that it cannot parse.
 
 use alustan_api::{Terraform, labels, names};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ async fn accepts_resource(space: &Space, resource: &Value, what: &str) {
     read.unwrap_or_else(|error| panic!("{what} is accepted but cannot be read: {error}"));
 }
 
-/// Each of `values` at `field` is refused with a message that names the field and says `message`.
+/// Asserts that each of `values` at `field` is refused with a message that contains the field and `message`.
 async fn refuses(space: &Space, field: &str, message: &str, values: &[Value]) {
     for value in values {
         let web = with(resource("web"), field, Some(value.clone()));
@@ -516,7 +516,7 @@ async fn a_builder_is_named_or_only_told_what_to_keep() {
     .await;
 }
 
-/// Whether a name of an image is one is the registry's business, and the operator says so.
+/// The registry validates the name of an image; the operator reports the error.
 #[tokio::test]
 async fn a_name_of_an_image_is_any_text() {
     let space = Space::new().await;
@@ -524,7 +524,7 @@ async fn a_name_of_an_image_is_any_text() {
     accepts(&space, "/containerRegistry/imageName", &[json!(name)]).await;
 }
 
-/// They become part of paths of the API and of volumes of pods.
+/// The names become part of API paths and of volumes of pods.
 #[tokio::test]
 async fn names_of_objects_are_names() {
     let space = Space::new().await;
@@ -584,7 +584,7 @@ async fn names_of_objects_are_names() {
     }
 }
 
-/// Outputs in the place of a run record would be the end of the record.
+/// Outputs in the Secret of the run record would replace the record.
 #[tokio::test]
 async fn outputs_do_not_take_the_place_of_the_operators_own_secrets() {
     let space = Space::new().await;
@@ -604,7 +604,7 @@ async fn outputs_do_not_take_the_place_of_the_operators_own_secrets() {
     refuses(&space, field, message, &own.map(Value::from)).await;
 }
 
-/// A map with one entry at `key`.
+/// Returns a map with one entry at `key`.
 fn entry(key: &str, value: &str) -> Value {
     json!({key: value})
 }

@@ -1,4 +1,4 @@
-//! The two resources of the first design, exactly as it has them, and those of `deploy/examples`.
+//! The two resources of the first design, unchanged, and those of `deploy/examples`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::space::Space;
 pub(crate) const INLINE: &str = include_str!("samples/inline.yaml");
 pub(crate) const CONFIG_MAP: &str = include_str!("samples/configmap.yaml");
 
-/// The YAML files of a folder and the folders in it.
+/// Returns the YAML files in a folder and its subfolders.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -1,5 +1,5 @@
-//! A real etcd and kube-apiserver on loopback: no controllers, no nodes. Each is on a leash
-//! (`leash.sh`), so that it ends with the test program however that ends.
+//! A real etcd and kube-apiserver on loopback, without controllers and nodes. A leash (`leash.sh`) ends each process
+//! with the test program, however that ends.
 
 mod certificates;
 
@@ -19,26 +19,25 @@ use kube::{Client, Config, CustomResourceExt, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-/// How long anything may take; the machine may have much else to do.
+/// Maximum duration of each wait; the machine may be loaded.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(3);
 
-/// The operator's account, as its manifests bind it.
+/// Account of the operator, as bound by its manifests.
 pub(crate) const OPERATOR: &str = "system:serviceaccount:alustan-system:alustan-controller";
 
 const AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
 
-/// An API server with the operator's manifests in it.
+/// An API server with the operator's manifests.
 pub(crate) struct Server {
     folder: PathBuf,
     kubectl: PathBuf,
     kubeconfig: Value,
-    /// The ends of the leashes: they close with this program.
+    /// Leashes of etcd and kube-apiserver: their inputs close with this program.
     _leashes: [Child; 2],
 }
 
 impl Server {
-    /// The server that tests of the schema, of ownership and of rights share. No operator runs
-    /// against it.
+    /// Returns the server shared by tests of schema, ownership and rights. No operator runs against it.
     pub(crate) async fn shared() -> &'static Self {
         static SHARED: OnceCell<Result<Server, String>> = OnceCell::const_new();
         match SHARED.get_or_init(Self::start).await {
@@ -50,9 +49,9 @@ impl Server {
     /// Starts a server and installs the operator's manifests.
     ///
     /// # Errors
-    /// One line that says what is missing, and what to do.
+    /// One line with the missing prerequisite and its remedy.
     pub(crate) async fn start() -> Result<Self, String> {
-        // Another test of this process may have been first.
+        // Fails if another test of this process has installed it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let assets = assets()?;
         let folder = tempfile::Builder::new()
@@ -79,10 +78,10 @@ impl Server {
         Ok(server)
     }
 
-    /// One that only the test has, as long as the tests run.
+    /// Starts a server for one test. It runs as long as the test program.
     ///
     /// # Panics
-    /// It does not start.
+    /// The server does not start.
     pub(crate) async fn of_its_own() -> &'static Self {
         match Self::start().await {
             Ok(server) => Box::leak(Box::new(server)),
@@ -104,7 +103,7 @@ impl Server {
         })
     }
 
-    /// The CRD from the Rust types, and the operator's manifests.
+    /// Installs the CRD of the Rust types and the operator's manifests.
     async fn install(&self) {
         self.install_crd(&Terraform::crd()).await;
         let manifests = self
@@ -113,7 +112,7 @@ impl Server {
         let file = self.folder.join("manifests.yaml");
         fs::write(&file, manifests).unwrap();
         let file = file.to_str().unwrap().to_owned();
-        // The CRD is there already, from another hand: the same one, or this is refused.
+        // Another field manager owns the CRD: a different one is refused.
         self.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &file])
             .unwrap();
     }
@@ -133,29 +132,29 @@ impl Server {
             .unwrap();
     }
 
-    /// A client with all rights.
+    /// Returns a client with all rights.
     pub(crate) async fn client(&self) -> Client {
         client(self.kubeconfig.clone()).await
     }
 
-    /// A client with the rights of `user`.
+    /// Returns a client with the rights of `user`.
     pub(crate) async fn client_as(&self, user: &str) -> Client {
         client(self.kubeconfig_of(user)).await
     }
 
-    /// A client with the token of an account.
+    /// Returns a client with the token of an account.
     pub(crate) async fn client_with(&self, token: &str) -> Client {
         let mut kubeconfig = self.kubeconfig.clone();
         kubeconfig["users"][0]["user"] = json!({ "token": token });
         client(kubeconfig).await
     }
 
-    /// The kubeconfig of a client with all rights.
+    /// Returns the path of the kubeconfig with all rights.
     pub(crate) fn kubeconfig_file(&self) -> PathBuf {
         self.folder.join("kubeconfig")
     }
 
-    /// The file of a kubeconfig with the rights of `user`.
+    /// Returns the path of a kubeconfig with the rights of `user`.
     pub(crate) fn kubeconfig_file_of(&self, user: &str) -> PathBuf {
         let file = self.folder.join(user.replace(':', "-"));
         fs::write(&file, self.kubeconfig_of(user).to_string()).unwrap();
@@ -165,7 +164,7 @@ impl Server {
     fn kubeconfig_of(&self, user: &str) -> Value {
         let mut kubeconfig = self.kubeconfig.clone();
         kubeconfig["users"][0]["user"]["as"] = user.into();
-        // An account acts in its own namespace, where nothing else is said.
+        // The default namespace of an account is the namespace that contains it.
         let own = user.strip_prefix("system:serviceaccount:");
         if let Some((namespace, _)) = own.and_then(|own| own.split_once(':')) {
             kubeconfig["contexts"][0]["context"]["namespace"] = namespace.into();
@@ -173,18 +172,18 @@ impl Server {
         kubeconfig
     }
 
-    /// `kubectl` in the root of the checkout: its output, or its complaint.
+    /// Runs `kubectl` in the root of the checkout. Returns its standard output.
     ///
     /// # Errors
-    /// What it wrote to standard error.
+    /// The standard error of `kubectl`.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         self.kubectl_told(arguments).map(|(output, _)| output)
     }
 
-    /// The same with what it wrote to standard error, such as warnings.
+    /// Runs `kubectl` like [`Self::kubectl`]. Also returns its standard error, such as warnings.
     ///
     /// # Errors
-    /// What it wrote to standard error.
+    /// The standard error of `kubectl`.
     pub(crate) fn kubectl_told(&self, arguments: &[&str]) -> Result<(String, String), String> {
         let output = self.kubectl_command().args(arguments).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
@@ -195,7 +194,7 @@ impl Server {
         }
     }
 
-    /// `kubectl` with all rights, in the root of the checkout.
+    /// Returns a `kubectl` command with all rights, in the root of the checkout.
     pub(crate) fn kubectl_command(&self) -> Command {
         let mut kubectl = Command::new(&self.kubectl);
         kubectl
@@ -206,27 +205,27 @@ impl Server {
         kubectl
     }
 
-    /// Every request so far, as the audit log has it.
+    /// Returns all requests so far, from the audit log.
     pub(crate) fn audit(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.folder.join("audit.log")).unwrap();
-        // The last line may be half written.
+        // The last line may be incomplete.
         log.lines()
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect()
     }
 
-    /// A folder that goes when the server does.
+    /// Returns a folder that is deleted with the server.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 }
 
-/// The root of the checkout.
+/// Returns the root of the checkout.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Path of a program of the workspace, after cargo has built it if necessary.
+/// Returns the path of a program of the workspace. Cargo builds it if necessary.
 pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // The features of hack/lib/common.sh.
@@ -235,8 +234,8 @@ pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
         .args(["build", "--quiet", "--locked", "--workspace", "--examples"])
         .args(["--bin", program])
         .current_dir(root());
-    // With what `hack/lib/profile` and cargo set for the test program, build scripts of dependencies would run again, and
-    // replace libraries that another cargo uses.
+    // Variables that `hack/lib/profile` and cargo set for the test program would rerun build scripts of dependencies,
+    // and replace libraries that another cargo uses.
     let is_set = |name: &str| {
         let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "RUSTC_BOOTSTRAP"];
         prefixes.iter().any(|prefix| name.starts_with(prefix))
@@ -252,13 +251,13 @@ pub(crate) fn built(program: &str) -> Result<PathBuf, String> {
             "{program} does not build: cargo build --workspace --bin {program}"
         ));
     }
-    // This program is in `deps` beside it.
+    // The test program is in the folder `deps` beside the programs.
     let here = std::env::current_exe().unwrap();
     let folder = here.parent().and_then(|deps| deps.parent()).unwrap();
     Ok(folder.join(program))
 }
 
-/// The operator, as it acts on `server` alone; without the address at which it listens.
+/// Returns the operator's command for `server`, without the listen address.
 pub(crate) fn operator(server: &Server) -> Result<Command, String> {
     let mut operator = Command::new(built("alustan-controller")?);
     operator
@@ -272,7 +271,7 @@ pub(crate) fn operator(server: &Server) -> Result<Command, String> {
     Ok(operator)
 }
 
-/// Starts a program on a leash; it says what it says in `log`.
+/// Starts a program on a leash, with its output in `log`.
 pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
     let log = fs::File::create(log).unwrap();
     let mut leash = Command::new("sh");
@@ -286,7 +285,7 @@ pub(crate) fn leashed(program: &mut Command, log: &Path) -> Child {
     for (name, value) in program.get_envs() {
         leash.env(name, value.unwrap_or_default());
     }
-    // A key press in the terminal is for the test program; the leash follows it.
+    // Signals of the terminal reach only the test program; the leash follows it.
     std::os::unix::process::CommandExt::process_group(&mut leash, 0);
     leash.spawn().unwrap()
 }
@@ -306,12 +305,12 @@ fn assets() -> Result<PathBuf, String> {
 }
 
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    // All are held until the last is known, so that they differ.
+    // Holds all listeners until the last port is known, so that the ports differ.
     let listeners = [(); N].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// Nothing of it outlives the tests, so nothing is synced.
+/// Starts etcd without fsync: its data does not outlive the tests.
 fn etcd(assets: &Path, folder: &Path, client: u16, peer: u16) -> Child {
     let (client, peer) = (url("http", client), url("http", peer));
     let mut etcd = Command::new(assets.join("etcd"));
@@ -384,7 +383,7 @@ async fn client(kubeconfig: Value) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// Waits until `wanted` gives something, and no longer than [`DEADLINE`]; says what it gave instead.
+/// Waits until `wanted` returns a value, at most [`DEADLINE`]. Panics with its last error.
 pub(crate) async fn until<T>(what: &str, wanted: impl AsyncFn() -> Result<T, String>) -> T {
     let since = Instant::now();
     loop {

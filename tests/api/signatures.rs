@@ -1,4 +1,4 @@
-//! Run records and pins that another client than the operator changes.
+//! Run records and pins that a client other than the operator changes.
 
 use std::process::Child;
 
@@ -32,7 +32,7 @@ async fn merge(secrets: &Api<Secret>, name: &str, data: Value) -> Secret {
     secrets.patch(name, &parameters, &patch).await.unwrap()
 }
 
-/// Waits until the status of `web` has, or has not, the reason `RecordForged`.
+/// Waits until condition `Ready` of `web` has, or does not have, the reason `RecordForged`.
 async fn wait(space: &Space, is_forged: bool) {
     let tfs = space.api::<Terraform>();
     until("the reason RecordForged", async || {
@@ -70,7 +70,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     merge(&secrets, &record, json!({key::HISTORY: history.clone()})).await;
     wait(&space, false).await;
 
-    // An earlier operator signed nothing, and its entry has another name.
+    // Earlier operators signed nothing, and their history has another key.
     stop(leash);
     let unsigned = json!({
         key::HISTORY: null, key::signature(key::HISTORY): null, key::signature(key::RECORD): null,
@@ -106,7 +106,7 @@ async fn changed_record_is_refused_and_a_new_key_signs_existing_ones() {
     .await;
     wait(&space, false).await;
 
-    // From then on nothing unsigned is believed.
+    // After that, unsigned entries are not trusted.
     merge(&secrets, &record, unsigned).await;
     wait(&space, true).await;
     stop(leash);

@@ -1,4 +1,4 @@
-//! One test's own namespace.
+//! Namespace of one test.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::server::Server;
 
-/// A namespace of the shared server.
+/// A namespace of a server.
 pub(crate) struct Space {
     pub(crate) server: &'static Server,
     pub(crate) client: Client,
@@ -19,12 +19,12 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// A new namespace of the shared server.
+    /// Creates a namespace of the shared server.
     pub(crate) async fn new() -> Self {
         Self::of(Server::shared().await, json!({})).await
     }
 
-    /// A new namespace of `server` with `labels`.
+    /// Creates a namespace of `server` with `labels`.
     pub(crate) async fn of(server: &'static Server, labels: Value) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(1);
         let namespace = format!("space-{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -42,7 +42,7 @@ impl Space {
         }
     }
 
-    /// Objects of one kind.
+    /// Returns the API of one kind in the namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -50,25 +50,25 @@ impl Space {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// `Terraform` resources as the server has them, unread.
+    /// Returns the API of `Terraform` resources, without parsing.
     pub(crate) fn raw(&self) -> Api<DynamicObject> {
         let kind = ApiResource::erase::<Terraform>(&());
         Api::namespaced_with(self.client.clone(), &self.namespace, &kind)
     }
 
-    /// Applies a resource as a user, with strict validation; what is stored, or the refusal.
+    /// Applies a resource as a user, with strict validation. Returns the stored resource, or the refusal.
     pub(crate) async fn apply(&self, resource: &Value) -> Result<Value, String> {
         self.patch(resource, &PatchParams::apply("user").validation_strict())
             .await
     }
 
-    /// The same without leaving anything behind.
+    /// Applies a resource like [`Self::apply`], as a dry run.
     pub(crate) async fn try_apply(&self, resource: &Value) -> Result<Value, String> {
         let parameters = PatchParams::apply("user").validation_strict().dry_run();
         self.patch(resource, &parameters).await
     }
 
-    /// A plain create, as of `kubectl create`, without leaving anything behind.
+    /// Creates a resource like `kubectl create`, as a dry run.
     pub(crate) async fn try_create(&self, resource: &Value) -> Result<Value, String> {
         let parameters = PostParams {
             dry_run: true,
@@ -93,7 +93,7 @@ fn said(stored: Result<DynamicObject, kube::Error>) -> Result<Value, String> {
     }
 }
 
-/// A resource with the least that it needs.
+/// Returns a minimal resource.
 pub(crate) fn resource(name: &str) -> Value {
     with_spec(
         name,
@@ -104,7 +104,7 @@ pub(crate) fn resource(name: &str) -> Value {
     )
 }
 
-/// A resource with this spec.
+/// Returns a resource with this spec.
 pub(crate) fn with_spec(name: &str, spec: impl Into<Value>) -> Value {
     json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
@@ -112,7 +112,7 @@ pub(crate) fn with_spec(name: &str, spec: impl Into<Value>) -> Value {
     })
 }
 
-/// The resource with the value at `pointer` in its spec (RFC 6901) set; `None` takes it away.
+/// Sets the value at `pointer` in the spec of a resource (RFC 6901). `None` removes it.
 pub(crate) fn with(mut resource: Value, pointer: &str, value: Option<Value>) -> Value {
     let (parent, last) = pointer.rsplit_once('/').unwrap();
     let mut place = &mut resource["spec"];

@@ -1,5 +1,5 @@
-//! The operator with `--driver=metacontroller`, and a stand-in for metacontroller: what is said and
-//! done over HTTP, and what becomes of the resource.
+//! The operator with `--driver=metacontroller` and a stand-in for metacontroller: HTTP exchanges, and the resulting
+//! resource.
 
 mod program;
 
@@ -26,7 +26,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// A server of its own, so that no other operator acts in it.
+    /// Returns the shared operator, on a separate server, so that no other operator acts there.
     async fn shared() -> &'static Self {
         static SHARED: OnceCell<Result<Operator, String>> = OnceCell::const_new();
         match SHARED.get_or_init(Self::start).await {
@@ -64,7 +64,7 @@ impl Operator {
         StandIn::start(client, &space.namespace, &self.url, TOKEN, hooks)
     }
 
-    /// What the operator wrote to resources of `namespace`, or to parts of them.
+    /// Counts the operator's writes to resources of `namespace`, or to a subresource of them.
     fn wrote(&self, namespace: &str, subresource: Option<&str>) -> usize {
         let calls = self.server.audit().into_iter();
         let writes = calls.filter(|call| {
@@ -79,7 +79,7 @@ impl Operator {
     }
 }
 
-/// One that nobody can fetch: it stalls, and runs nothing.
+/// Returns a resource with an invalid URL: it stalls, and runs nothing.
 fn stalled(name: &str) -> Value {
     with(resource(name), "/gitRepo/url", Some(json!("ftp://a/b")))
 }
@@ -162,7 +162,7 @@ async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
     space.apply(&stalled("web")).await.unwrap();
     let api = space.api::<Terraform>();
     wait(&api, "web", "a status", is_stalled).await;
-    // Each label is news, so that the hook is called at once.
+    // A changed label triggers a call of the hook at once.
     for turn in 0..100 {
         let turn = turn.to_string();
         let touched = json!({"metadata": {"labels": {"turn": turn}}});
@@ -178,7 +178,7 @@ async fn one_at_rest_is_answered_with_nothing_and_causes_no_write() {
             call.cloned().ok_or_else(|| format!("{:?}", calls.last()))
         })
         .await;
-        // One at work may say the same twice, too.
+        // A resource in progress may also receive the same response twice.
         if (known.status, &known.answer["resyncAfterSeconds"]) == (304, &json!(30)) {
             break;
         }

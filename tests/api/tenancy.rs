@@ -1,4 +1,4 @@
-//! Tenants share one operator: what one of them wants, or may not have, does not hold up another.
+//! Tenants share one operator: load or refusals of one tenant do not delay another.
 
 use std::process::{Child, Command};
 
@@ -14,7 +14,7 @@ use crate::pinned::reports;
 use crate::server::{OPERATOR, Server, built, leashed, until};
 use crate::space::Space;
 
-/// How many resources of one tenant want to run.
+/// Number of resources of one tenant that are due to run.
 const MANY: usize = 300;
 
 struct Operator {
@@ -23,7 +23,7 @@ struct Operator {
 }
 
 impl Operator {
-    /// A server of its own; no operator runs yet.
+    /// Starts a separate server without an operator.
     async fn none() -> Self {
         let server = Server::of_its_own().await;
         Self {
@@ -55,7 +55,7 @@ impl Operator {
     }
 }
 
-/// The reason of Ready, and what it says.
+/// Returns reason and message of condition `Ready`.
 async fn ready(space: &Space, name: &str) -> (String, String) {
     let tf = space.api::<Terraform>().get_opt(name).await.unwrap();
     let conditions = tf.and_then(|tf| tf.status).map(|status| status.conditions);
@@ -66,7 +66,7 @@ async fn ready(space: &Space, name: &str) -> (String, String) {
         .unwrap_or_default()
 }
 
-/// Waits until Ready has `reason`; its message.
+/// Waits until condition `Ready` has `reason`. Returns its message.
 async fn told(space: &Space, name: &str, reason: &str) -> String {
     until(&format!("{name} to tell {reason}"), async || {
         let (found, message) = ready(space, name).await;
@@ -93,7 +93,7 @@ async fn job(space: &Space, name: &str) -> Job {
     .await
 }
 
-/// What the controller of quotas does: it says how much there is, and that none of it is used.
+/// Plays the quota controller: reports the limit, and a usage of zero.
 async fn quota(space: &Space, jobs: &str) {
     let quota = json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"},
@@ -134,7 +134,7 @@ async fn tenancy_a_job_that_a_quota_refuses_is_told_and_made_once_there_is_room(
         assert!(message.contains(part), "no {part:?} in {message}");
     }
     assert!(jobs(&full).await.is_empty());
-    // It does not hold the one place that there is.
+    // The refused run does not hold the only slot.
     destroy(&other).await;
     job(&other, "web-destroy-2").await;
     let secrets = other.api::<Secret>();
@@ -160,7 +160,7 @@ async fn tenancy_a_pod_that_is_refused_is_told_in_the_words_of_whoever_refuses_i
     let api = space.api::<Terraform>();
     api.delete("web", &DeleteParams::default()).await.unwrap();
     let made = job(&space, "web-destroy-2").await;
-    // The Job controller's part.
+    // Plays the Job controller.
     let why = "Error creating: pods \"web-destroy-2-x7k2p\" is forbidden: maximum memory usage per Container is \
                64Mi, but limit is 2Gi";
     let now = Timestamp::now().to_string();
@@ -182,7 +182,7 @@ async fn tenancy_a_pod_that_is_refused_is_told_in_the_words_of_whoever_refuses_i
         "{message}"
     );
     assert!(!message.contains("x7k2p"), "{message}");
-    // It gives its place to others, and is tried again under another number.
+    // The run releases its slot, and is retried under a new number.
     job(&space, "web-destroy-3").await;
 }
 
@@ -246,7 +246,7 @@ async fn tenancy_hundreds_of_one_delay_another_by_one_run_at_most() {
     .await;
     modest.raw().delete("modest", &now).await.unwrap();
     told(&modest, "modest", "Queued").await;
-    // One run after the other ends, until it is the other tenant's turn.
+    // The runs end one after the other, until a run of the other tenant starts.
     let mut done = Vec::new();
     for _ in 0..3 {
         if !jobs(&modest).await.is_empty() {

@@ -1,5 +1,5 @@
-//! An operator with another base image takes over resources that were applied with the one before. The Job controller's part and
-//! the runner's are played here.
+//! An operator with a new base image takes over resources that were applied with the previous one. The tests play the
+//! Job controller and the runner.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -39,7 +39,7 @@ impl Operator {
         }
     }
 
-    /// Starts an operator with the base image `tag`, in place of the one that runs.
+    /// Starts an operator with the base image `tag`, in place of the running one.
     fn start(&mut self, tag: &str) {
         if let Some(mut leash) = self.leash.take() {
             drop(leash.stdin.take());
@@ -72,7 +72,7 @@ impl Operator {
         with(tf, "/driftDetection/mode", Some(json!("Report")))
     }
 
-    /// Ends `job` well: a build pushes its image, a run reports.
+    /// Completes `job`: a build pushes its image, a run reports.
     async fn end(&self, space: &Space, job: &Job) {
         let name = &job.labels()[NAME];
         match job.labels().get(IMAGE_TAG) {
@@ -82,7 +82,7 @@ impl Operator {
         complete(space, &job.name_any()).await;
     }
 
-    /// Ends all Jobs but those of the resource `except`.
+    /// Completes all Jobs except those of the resource `except`.
     async fn end_all(&self, space: &Space, except: Option<&str>) {
         for job in active(space).await {
             if Some(job.labels()[NAME].as_str()) != except {
@@ -96,7 +96,7 @@ fn is_build(job: &Job) -> bool {
     job.labels().contains_key(IMAGE_TAG)
 }
 
-/// The report of a run that is done, or found nothing that differs.
+/// Writes the report of a successful run: `NoChanges` for a drift check, `Done` otherwise.
 async fn report(space: &Space, name: &str, job: &str) {
     let mut parts = job.rsplit('-');
     let number: i64 = parts.next().unwrap().parse().unwrap();
@@ -140,7 +140,7 @@ async fn jobs(space: &Space) -> Vec<Job> {
     all.unwrap().items
 }
 
-/// Jobs that have not ended: at most [`SLOTS`].
+/// Returns the Jobs that have not ended: at most [`SLOTS`].
 async fn active(space: &Space) -> Vec<Job> {
     let mut jobs = jobs(space).await;
     jobs.retain(|job| {
@@ -157,7 +157,7 @@ async fn all(space: &Space) -> Vec<Terraform> {
     space.api::<Terraform>().list(&list).await.unwrap().items
 }
 
-/// Status and reason of Ready, and the generation that was observed.
+/// Returns status and reason of condition `Ready`, and the observed generation.
 fn ready(tf: &Terraform) -> (String, String, Option<i64>) {
     let status = tf.status.clone().unwrap_or_default();
     let mut conditions = status.conditions.into_iter();
@@ -168,7 +168,7 @@ fn ready(tf: &Terraform) -> (String, String, Option<i64>) {
     (status_of, reason, status.observed_generation)
 }
 
-/// Kinds of all runs, by the number of the run.
+/// Returns the kinds of all runs, by number of the run.
 async fn kinds(space: &Space) -> BTreeMap<String, Vec<String>> {
     let mut kinds: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for job in jobs(space).await {
@@ -204,7 +204,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     })
     .await;
 
-    // The new operator reconciles all of them, also a change that is no reason to apply.
+    // The new operator reconciles all resources, also with a change that requires no apply.
     operator.outside.forget_images();
     operator.start("2");
     for name in &names {
@@ -225,7 +225,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     assert_eq!(kinds(&space).await, applied);
     assert!(active(&space).await.is_empty());
 
-    // The next run of each one needs the new image.
+    // The next run of each resource needs the new image.
     let api = space.api::<Terraform>();
     let edit = PatchParams::default();
     let due = Patch::Merge(json!({"metadata": {"annotations": {RECONCILE_AT: "now"}}}));
@@ -271,7 +271,7 @@ async fn base_image_upgrade_applies_nothing_and_respects_slots() {
     assert_eq!(kinds(&space).await, expected);
 }
 
-/// Whether `count` runs of this number have ended.
+/// Succeeds if `count` runs of this number have ended.
 async fn runs_end(space: &Space, number: &str, count: usize) -> Result<(), String> {
     let begun = kinds(space).await.remove(number).unwrap_or_default().len();
     let open = active(space).await;

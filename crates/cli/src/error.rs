@@ -40,10 +40,7 @@ pub(crate) enum Error {
         "there is no Terraform resource {name} in namespace {namespace}; `kubectl get tf -A` lists \
          all there are"
     )]
-    NoResource {
-        name: String,
-        namespace: String,
-    },
+    NoResource { name: String, namespace: String },
     /// The command was refused, for this reason.
     #[error("{0}")]
     Refused(String),

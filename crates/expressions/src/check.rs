@@ -3,7 +3,8 @@
 use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr};
 use cel::{ParseErrors, Program};
 
-use crate::{LONGEST, Nothing, STACK, Subject, apart};
+use crate::subject::{LONGEST, Nothing, Subject};
+use crate::thread::{STACK, apart};
 
 /// Names of types. The parser does not distinguish them from other names.
 const TYPES: &[&str] = &[

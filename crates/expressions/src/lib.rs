@@ -2,6 +2,8 @@
 
 mod check;
 mod json;
+mod subject;
+mod thread;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,57 +13,14 @@ use cel::common::value::CowVal;
 use cel::context::VariableResolver;
 use cel::{Context, ExecutionError, Program, to_value};
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 pub use check::check;
+pub use subject::{Nothing, OBJECT, Subject};
 
-/// Stack size of the evaluating thread, in bytes. Only used pages take memory.
-const STACK: usize = 64 * 1024 * 1024;
-
-/// Maximum length of an expression, in bytes. A longer one could be nested too deep for any stack.
-const LONGEST: usize = 1000;
-
-/// Maximum CPU time of an expression. One that iterates over a large object for each of its elements would take minutes.
-const LONGEST_TIME: Duration = Duration::from_secs(2);
-
-/// Value that expressions refer to.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject {
-    /// Name of the value in expressions.
-    pub name: &'static str,
-    /// Fields of the value, if known in advance. Empty: any field.
-    pub fields: &'static [&'static str],
-    /// Maximum nesting depth of loops (`all`, `exists`, `map`, `filter`). Each level multiplies the work.
-    pub loops: usize,
-    /// Example of an expression that is true or false, for messages.
-    pub example: &'static str,
-}
-
-/// An object of the cluster.
-pub const OBJECT: Subject = Subject {
-    name: "object",
-    fields: &[],
-    loops: 1,
-    example: "object.status.ready == true",
-};
-
-/// Reason why an expression has no value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Nothing {
-    /// The expression is invalid, or cannot be evaluated for this value.
-    #[error("{0}")]
-    Invalid(String),
-    /// A field or an item that the expression uses does not exist.
-    #[error("{0}")]
-    Missing(String),
-    /// The evaluation exceeds its time limit.
-    #[error("it takes longer than {} s of CPU time", LONGEST_TIME.as_secs())]
-    TooSlow,
-    /// The evaluation could not run, for example because no thread could be started.
-    #[error("it could not be looked at: {0}")]
-    Unknown(String),
-}
+use subject::LONGEST_TIME;
+use thread::{STACK, apart};
 
 /// Evaluates `expression` for `value`, the subject.
 ///
@@ -123,24 +82,6 @@ fn run(program: &Program, subject: Subject, value: &impl Serialize) -> Result<Va
         _ => Nothing::Invalid("it cannot be evaluated for this value".to_owned()),
     })?;
     json::of(&result).map_err(Nothing::Invalid)
-}
-
-/// Runs `work` in a separate thread. An expression may be nested as deep as it is long, and a panic must not affect the caller.
-fn apart<T: Send>(
-    stack: usize,
-    work: impl FnOnce() -> Result<T, Nothing> + Send,
-) -> Result<T, Nothing> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(stack);
-        let thread = thread.spawn_scoped(scope, work);
-        let done = thread.map_err(|error| Nothing::Unknown(error.to_string()))?;
-        let beyond = |_| {
-            Err(Nothing::Invalid(
-                "it is beyond what this CEL can do".to_owned(),
-            ))
-        };
-        done.join().unwrap_or_else(beyond)
-    })
 }
 
 #[cfg(test)]

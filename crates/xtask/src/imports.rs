@@ -466,7 +466,7 @@ mod tests {
         ]);
         assert_eq!(
             found.unwrap(),
-            "a.rs uses g of a/c.rs, a/c.rs uses A of a.rs"
+            "a/c.rs uses A of a.rs, a.rs uses g of a/c.rs"
         );
     }
 

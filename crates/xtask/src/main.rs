@@ -142,7 +142,7 @@ mod tests {
         ReadWriteOnce Ready Reason Reconciling ResourceInUseException \
         ResourceNotFoundException Revision Role RoleBinding Run RuntimeDefault Secret \
         ServiceAccount SourceReady Stalled State Succeeded Success Terraform TerraformStatus \
-        True Unreadable Username Warning Who Why";
+        True Unreadable Username Warning Who Why World";
 
     /// Crates whose string literals reach conditions, events and reports.
     const SAID_BY: [&str; 10] = [

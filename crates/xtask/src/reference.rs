@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn every_flag_of_the_operator_is_found() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../controller/src/config.rs");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../controller/src/args.rs");
         let source = std::fs::read_to_string(path).unwrap();
         let flags = read_flags(&source);
         assert_eq!(flags.len(), source.matches("env = \"").count());

@@ -1,4 +1,4 @@
-//! Logs of runs. There is no node, so a listener with the words of a log stands in for kubelet.
+//! Logs of runs. There is no node: a listener plays the kubelet.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ async fn logs_of_a_failed_run_outlive_its_job() {
         "error": "no such variable", "job": "web-plan-3",
     }]);
     apply(&space, &resource("web"), stalled).await;
-    // The Job of the run before is still there.
+    // The Job of the previous run still exists.
     create_job(&space, "web-apply-2").await;
     // `Error: no such variable`, gzipped.
     let log = "H4sIAAAAAAACA3MtKsovslLIy1coLk3OUChLLMpMTMpJ5QIADNXB/RgAAAA=";
@@ -65,7 +65,7 @@ async fn logs_of_a_failed_run_outlive_its_job() {
     }
     let why = run(&space, "logs web --run 1").await.refused();
     assert!(why.contains("no Job of run 1"), "{why}");
-    // A run that has just begun is not taken for the one that failed.
+    // A run that has just started is not the failed run.
     create_job(&space, "web-plan-4").await;
     let why = run(&space, "logs web").await.refused();
     assert!(why.contains("Job web-plan-4 has no pod"), "{why}");
@@ -137,7 +137,7 @@ async fn create_job(space: &Space, name: &str) {
     jobs.create(&PostParams::default(), &job).await.unwrap();
 }
 
-/// A pod of `job`, on a node of its own.
+/// Creates a pod of `job` on a separate node.
 async fn create_pod(space: &Space, job: &str) -> String {
     create_account(space).await;
     create_node(space).await;
@@ -151,7 +151,7 @@ async fn create_pod(space: &Space, job: &str) -> String {
     name
 }
 
-/// As kubelet does it.
+/// Starts the pod as the kubelet.
 async fn start_pod(space: &Space, name: &str) {
     let started = json!({"status": {"phase": "Running", "containerStatuses": [{
         "name": "terraform", "image": "", "imageID": "", "ready": true, "restartCount": 0,
@@ -163,7 +163,7 @@ async fn start_pod(space: &Space, name: &str) {
         .unwrap();
 }
 
-/// A node whose kubelet says of every log which one was asked for.
+/// Creates a node whose kubelet returns the requested path as the log.
 async fn create_node(space: &Space) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -206,6 +206,6 @@ async fn answer(acceptor: TlsAcceptor, stream: TcpStream) {
         .await
         .unwrap();
     stream.shutdown().await.unwrap();
-    // Whoever asked closes the connection.
+    // The client closes the connection.
     let _ = stream.read(&mut [0; 1024]).await;
 }

@@ -1,4 +1,4 @@
-//! `restore` where there is nothing to restore.
+//! `restore` without a run record to restore.
 
 use alustan_api::labels::{self, COMPONENT, Component, NAME};
 use alustan_api::names;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{create_account, create_secret, get, run};
 use crate::space::{Space, resource};
 
-/// Creates a run record of the resource `of` with this uid, in the place of that of `web`.
+/// Creates a run record of the resource `of` with this uid, under the name of the run record of `web`.
 async fn record(space: &Space, of: &str, uid: &str) {
     let record = json!({"number": 7, "phase": "Recorded"}).to_string();
     let secret = json!({

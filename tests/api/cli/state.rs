@@ -1,4 +1,4 @@
-//! The managed state in people's hands: pulled, pushed, and unlocked.
+//! Managed state by commands of users: pull, push and unlock.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{create_account, create_secret, run};
 use crate::space::{Space, resource, with};
 
-/// A resource whose last run is over, and whose state has been made, but for a state.
+/// Creates a resource whose last run has ended, with the Secrets of a state but no state.
 async fn at_rest() -> Space {
     let space = Space::new().await;
     space.apply(&resource("web")).await.unwrap();
@@ -40,7 +40,7 @@ async fn record(space: &Space) -> RunRecord {
     serde_json::from_slice(&secret.data.unwrap()[key::RECORD].0).unwrap()
 }
 
-/// Changes fields of the record, as a run would.
+/// Changes fields of the run record, like a run.
 async fn change_record(space: &Space, change: Value) {
     let mut record = serde_json::to_value(record(space).await).unwrap();
     for (name, value) in change.as_object().unwrap() {
@@ -64,7 +64,7 @@ fn lock(id: &str) -> Value {
     })
 }
 
-/// A file with a state, and its text.
+/// Writes a state to a file. Returns its path and text.
 fn state(space: &Space, lineage: &str, serial: u64, noise: &str) -> (String, String) {
     let file = space
         .server
@@ -78,7 +78,7 @@ fn state(space: &Space, lineage: &str, serial: u64, noise: &str) -> (String, Str
     (file.to_str().unwrap().to_owned(), state.to_string())
 }
 
-/// Hexadecimal digits that do not compress.
+/// Returns hexadecimal digits that do not compress.
 fn noise(mut seed: u64, size: usize) -> String {
     let mut noise = String::new();
     while noise.len() < size {
@@ -308,7 +308,7 @@ async fn a_lock_is_released_when_nobody_can_hold_it() {
     assert_eq!(record(&space).await.lock, None);
 }
 
-/// A pod of a run; nobody runs it.
+/// Creates a pod of a run; it is never scheduled.
 async fn create_pod(space: &Space) {
     create_account(space).await;
     let pod = json!({

@@ -1,4 +1,4 @@
-//! Input that is wrong: each has its own reason, names its field, and leaves other resources alone.
+//! Invalid input: each kind has a separate reason, names its field, and does not affect other resources.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use super::*;
 use crate::outside::Outside;
 
-/// A bad resource: its name, the changed fields, and what is reported.
+/// An invalid resource: name, changed fields, and expected reason and message.
 type Case = (
     &'static str,
     Vec<(&'static str, Value)>,
@@ -16,7 +16,7 @@ type Case = (
     Vec<&'static str>,
 );
 
-/// The text of a Secret that no status and no event may repeat.
+/// Content of a Secret that no status and no event may contain.
 const PASSWORD: &str = "user:the-password-of-nobody";
 
 fn write_modules(repository: &Path) {

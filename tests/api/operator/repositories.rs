@@ -1,4 +1,4 @@
-//! How often repositories are asked.
+//! Number of requests to repositories.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::server::until;
 use crate::space::{resource, with};
 
 const MANY: usize = 500;
-/// What they follow; nothing of it is there.
+/// References that the resources follow; none of them exists.
 const REFERENCES: [(&str, &str); 3] = [
     ("/gitRepo/branch", "gone"),
     ("/gitRepo/branch", "away"),
@@ -27,7 +27,7 @@ const REFERENCES: [(&str, &str); 3] = [
 ];
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// A git server with one branch, `main`, in the protocol's first version: an `ls-remote` is one request.
+/// A git server with one branch, `main`, in version 0 of the protocol: an `ls-remote` is one request.
 struct CountingServer {
     address: String,
     asked: Arc<AtomicUsize>,
@@ -60,7 +60,7 @@ impl CountingServer {
         self.address.trim_start_matches("http://")
     }
 
-    /// Waits until it is asked `times` more.
+    /// Waits for `times` further requests.
     async fn is_asked(&self, times: usize) {
         let before = self.asked();
         until("further requests", async || {
@@ -106,7 +106,7 @@ async fn answer(mut stream: TcpStream, counter: Arc<AtomicUsize>) {
     let _gone = stream.write_all(format!("{head}{body}").as_bytes()).await;
 }
 
-/// A module with 100,000 names of one file.
+/// Writes a module with 100,000 links to one file.
 fn write_names(repository: &Path) {
     let names = repository.join("names");
     std::fs::create_dir_all(names.join("b")).unwrap();
@@ -119,7 +119,7 @@ fn write_names(repository: &Path) {
     let mut linked = names.join("main.tf");
     for number in 1..100_000 {
         let name = names.join(format!("{number}.tf"));
-        // A file has at most 65,000 links in ext4.
+        // ext4 allows at most 65,000 links to a file.
         if number % 50_000 == 0 {
             std::fs::copy(&linked, &name).unwrap();
             linked = name;
@@ -129,7 +129,7 @@ fn write_names(repository: &Path) {
     }
 }
 
-/// Modules with large files: 200,000 calls of modules that do not exist, and values that are deep and wide.
+/// Writes modules with large files: 200,000 calls of modules that do not exist, and deep and wide values.
 fn write_large_files(repository: &Path) {
     let folder = |name: &str| {
         let folder = repository.join(name);
@@ -150,7 +150,7 @@ fn write_large_files(repository: &Path) {
     std::fs::write(folder("wide").join("main.tf"), wide).unwrap();
 }
 
-/// As many hostile repositories as git processes run at a time.
+/// There are as many hostile repositories as concurrent git processes.
 #[tokio::test]
 async fn hostile_repositories_delay_no_other() {
     const COPIES: usize = 2;
@@ -161,7 +161,7 @@ async fn hostile_repositories_delay_no_other() {
     let names = Outside::with_files(&folder.path().join("names"), write_names).await;
     let large = Outside::with_files(&folder.path().join("large"), write_large_files).await;
     let honest = Outside::start(folder.path()).await;
-    // What is expected of each: it is refused for its size, refused for its content, or included.
+    // Expected result: refused for its size, refused for its content, or included.
     let modules = [
         ("names", &names, ("False", "ContextTooLarge")),
         ("calls", &large, ("False", "ModuleNotFound")),
@@ -215,7 +215,7 @@ async fn hostile_repositories_delay_no_other() {
     );
 }
 
-/// Five hundred resources follow two branches and a tag of one repository, each with a folder of its own.
+/// 500 resources follow two branches and a tag of one repository, each with a different folder.
 #[tokio::test]
 async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it() {
     let operator = Operator::shared().await;
@@ -243,7 +243,7 @@ async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it
     .await;
     server.is_asked(3).await;
     let intervals = since.elapsed().as_secs_f64() / INTERVAL.as_secs_f64();
-    // The first question about each reference, and one for all of them in each interval.
+    // The first request for each reference, and one request for all of them in each interval.
     let [firsts, asked] = [REFERENCES.len(), server.asked()].map(|it| u32::try_from(it).unwrap());
     let most = intervals.ceil() + f64::from(firsts);
     println!("{MANY} resources, {intervals:.1} intervals: asked {asked} times");
@@ -253,7 +253,7 @@ async fn a_repository_is_asked_once_an_interval_however_many_resources_follow_it
     );
 }
 
-/// The counting server stands in for the registry, too: its answers are not valid there.
+/// The counting server also plays the registry; its responses are invalid there.
 #[tokio::test]
 async fn suspended_resource_asks_neither_repository_nor_registry() {
     let operator = Operator::shared().await;

@@ -1,5 +1,5 @@
-//! The metacontroller program itself. It is no module that the Go proxy has, so whoever has it built says
-//! where it is:
+//! The metacontroller program. The Go proxy has no such module, so `ALUSTAN_METACONTROLLER` must contain the path of
+//! a checkout with the built program:
 //!
 //! ```sh
 //! git clone --depth 1 --branch v4.17.2 https://github.com/metacontroller/metacontroller && cd metacontroller
@@ -7,8 +7,8 @@
 //! ALUSTAN_METACONTROLLER=$PWD make api T=the_program_itself
 //! ```
 //!
-//! With `ALUSTAN_RECORD=FILE` it writes what was said, for `crates/controller/src/http/sync/recorded.jsonl`,
-//! which every test run replays.
+//! With `ALUSTAN_RECORD=FILE` it writes the exchanges for `crates/controller/src/http/sync/recorded.jsonl`, which
+//! every test run replays.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,13 @@ use super::{Operator, TOKEN, finalizers, goes, is_stalled, stalled, wait};
 use crate::server::{free_ports, leashed, until};
 use crate::space::with;
 
-/// Its account, as `deploy/metacontroller` binds it.
+/// Account of metacontroller, as bound by `deploy/metacontroller`.
 const METACONTROLLER: &str = "system:serviceaccount:metacontroller:metacontroller";
-/// Its next token.
+/// Token after the rotation.
 const NEXT: &str = "the-token-after-it";
 const LOG: &str = "metacontroller.log";
 
-/// Hands calls on to the operator, and writes them down.
+/// Proxy that forwards calls to the operator and records them.
 #[derive(Clone)]
 struct Recorder {
     url: String,
@@ -46,7 +46,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Before the operator at `url`; where to call instead.
+    /// Starts the proxy for the operator at `url`. Also returns the URL of the proxy.
     async fn start(url: &str) -> (Self, String) {
         let recorder = Self {
             url: url.to_owned(),
@@ -91,7 +91,7 @@ impl Recorder {
         self.lines.lock().unwrap().clone()
     }
 
-    /// The calls that were answered in full, one a line, after the version.
+    /// Returns the calls with status 200, one per line, after a line with the version.
     fn record(&self, version: &str) -> String {
         let head = json!({"metacontroller": version.trim()});
         let lines = self.lines().into_iter().filter(|it| it["code"] == 200);
@@ -100,7 +100,7 @@ impl Recorder {
         lines.join("\n") + "\n"
     }
 
-    /// Waits for a call that is `wanted`, among those after the first `from`.
+    /// Waits for a call that is `wanted`, after the first `from` calls.
     async fn wait(&self, what: &str, from: usize, wanted: impl Fn(&Value) -> bool) {
         until(what, async || {
             let lines = self.lines();
@@ -114,7 +114,7 @@ impl Recorder {
     }
 }
 
-/// The checkout that has the program.
+/// Returns the checkout with the built program.
 fn checkout() -> PathBuf {
     let folder = std::env::var_os("ALUSTAN_METACONTROLLER");
     PathBuf::from(folder.expect("ALUSTAN_METACONTROLLER: see tests/api/sync/program.rs"))
@@ -136,7 +136,7 @@ fn started(operator: &Operator, folder: &Path) -> Child {
     leashed(&mut program, &server.folder().join(LOG))
 }
 
-/// The `CompositeController` of `deploy/metacontroller`, which calls `url`.
+/// Returns the `CompositeController` of `deploy/metacontroller`, with hook `url`.
 fn controller(url: &str, version: &str, finalize: bool) -> Value {
     let text = include_str!("../../../deploy/metacontroller/component/compositecontroller.yaml");
     let mut controller: Value = serde_saphyr::from_str(text).unwrap();
@@ -159,7 +159,7 @@ fn apply(operator: &Operator, object: &Value) {
     operator.server.kubectl(&apply).unwrap();
 }
 
-/// What somebody who narrowed metacontroller's rights gives it for its own work, and `also`.
+/// Returns the minimum rights of metacontroller for its own resources, and `also`.
 fn rights(also: &[Value]) -> Vec<Value> {
     let own = json!({"apiGroups": ["metacontroller.k8s.io"], "resources": ["*"], "verbs": ["*"]});
     let (group, version) = ("rbac.authorization.k8s.io", "rbac.authorization.k8s.io/v1");
@@ -179,7 +179,7 @@ fn rights(also: &[Value]) -> Vec<Value> {
     ]
 }
 
-/// The Secret with metacontroller's tokens.
+/// Returns the Secret with metacontroller's tokens.
 fn secret() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "stringData": {"token": TOKEN, "next": NEXT},
@@ -218,7 +218,7 @@ async fn lives_and_goes(operator: &'static Operator, recorder: &Recorder, wanted
     goes(&space, "web").await;
 }
 
-/// Metacontroller calls as often as whoever cannot wait has it.
+/// Sets `resyncPeriodSeconds: 1` and checks that metacontroller calls every second.
 async fn is_called_every_second(
     operator: &'static Operator,
     recorder: &Recorder,
@@ -248,7 +248,8 @@ async fn is_called_every_second(
     goes(&space, "web").await;
 }
 
-/// Another token as `docs/metacontroller.md` has it, and what is said to who is too early.
+/// Rotates the token as described in `docs/metacontroller.md`. Calls with a token that the operator does not know yet
+/// are refused.
 async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, controller: &Value) {
     let space = operator.space().await;
     space.apply(&stalled("web")).await.unwrap();
@@ -289,7 +290,7 @@ async fn changes_the_token(operator: &'static Operator, recorder: &Recorder, con
 #[ignore = "needs the metacontroller program: see the top of tests/api/sync/program.rs"]
 async fn the_program_itself_drives_the_operator_by_both_versions_with_and_without_finalize() {
     let folder = checkout();
-    // Of its own: the program calls for every resource of the server.
+    // A separate operator: the program calls for every resource of the server.
     let operator: &Operator = Box::leak(Box::new(Operator::start().await.unwrap()));
     let server = &operator.server;
     let crds = folder.join("manifests/production/metacontroller-crds-v1.yaml");
@@ -317,7 +318,7 @@ async fn the_program_itself_drives_the_operator_by_both_versions_with_and_withou
     }
     is_called_every_second(operator, &recorder, controller(&here, "v2", false)).await;
     changes_the_token(operator, &recorder, &controller(&here, "v2", false)).await;
-    // Only who declares the hook needs to give more.
+    // Only a finalize hook needs these rights.
     let finalizer = json!({
         "apiGroups": ["alustan.io"], "resources": ["terraforms"], "verbs": ["update", "patch"],
     });
