@@ -28,13 +28,13 @@ async fn explain_tells_what_fields_are_for() {
                 "url <string> -required-",
                 "git@host:owner/repo.git",
                 "branch <string>",
-                "Default: the repository's own default branch",
+                "Default: the default branch of the repository",
                 "known_hosts",
             ],
         ),
         (
             "tf.spec.variables",
-            vec!["any JSON value by name", "TF_VAR_"],
+            vec!["Any JSON value is allowed", "TF_VAR_"],
         ),
         (
             "tf.spec.backend.provider",
