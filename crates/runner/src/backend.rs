@@ -1,4 +1,4 @@
-//! How the engine learns where its state lives (rule 11), and what it made of it.
+//! Configuration of the engine's backend (rule 11), and the backend as the engine resolved it.
 
 use std::fs;
 use std::io;
@@ -13,25 +13,24 @@ use crate::layout::Vars;
 use crate::module_files::{Content, json_blocks, read_module_files};
 use crate::workspace::write_private;
 
-/// The file with the `backend` block of a module that has none. Not an override file: such a
-/// one would replace a block of the module's own.
+/// File with the generated `backend` block of a module without one. Not an override file: that would replace a block of the module.
 pub const BLOCK_FILE: &str = "zzz-alustan-backend.tf.json";
-/// Says in a prepared module for which backend `init` was run already.
+/// File in a prepared module that records the backend of its `init`.
 pub const MARKER: &str = ".terraform/alustan.json";
-/// Where the engine keeps the backend's configuration.
+/// File in which the engine stores the resolved backend.
 const RESOLVED: &str = ".terraform/terraform.tfstate";
 
-/// The content of [`MARKER`].
+/// Content of [`MARKER`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Prepared {
-    /// The type of the backend.
+    /// Type of the backend.
     pub backend: String,
-    /// The engine that did it.
+    /// Engine that ran `init`: `terraform` or `tofu`.
     pub engine: String,
 }
 
-/// Writes the `backend` block, or removes one that was written for another backend.
+/// Writes the `backend` block of type `kind`, or removes a block that was written for another backend.
 pub fn write_block(directory: &Path, kind: Option<&str>) -> io::Result<()> {
     let file = directory.join(BLOCK_FILE);
     match kind {
@@ -44,7 +43,7 @@ pub fn write_block(directory: &Path, kind: Option<&str>) -> io::Result<()> {
     }
 }
 
-/// Writes the partial configuration, if there is any, to a file for `-backend-config`.
+/// Writes the partial configuration to a file for `-backend-config`. Returns `None` if it is empty.
 pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<PathBuf>> {
     let config = inputs.whole_config();
     if config.is_empty() {
@@ -55,7 +54,7 @@ pub fn write_config(work: &Path, inputs: &BackendInputs) -> io::Result<Option<Pa
     Ok(Some(file))
 }
 
-/// Whether `init` was done for this very backend when the image was built.
+/// Whether the image build ran `init` for this backend. False unless the backend is managed and has no partial configuration.
 pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
     let marker = fs::read(directory.join(MARKER)).ok();
     let prepared = marker.and_then(|bytes| serde_json::from_slice::<Prepared>(&bytes).ok());
@@ -63,12 +62,12 @@ pub fn is_prepared(directory: &Path, inputs: &BackendInputs) -> bool {
     same && inputs.managed.is_some() && inputs.config.is_empty() && has_resolved(directory)
 }
 
-/// Whether the engine was initialised with any backend.
+/// Whether the engine was initialised with a backend.
 pub fn has_resolved(directory: &Path) -> bool {
     directory.join(RESOLVED).exists()
 }
 
-/// Whether the module in `directory` has a `backend` or `cloud` block of its own.
+/// Whether the module in `directory` declares a `backend` or `cloud` block, apart from [`BLOCK_FILE`].
 pub fn has_own_block(directory: &Path) -> bool {
     let files = read_module_files(directory, true);
     files
@@ -88,7 +87,8 @@ fn has_block(content: &Content) -> bool {
     }
 }
 
-/// `failure` with what to do about a backend that is not there, or that the engine is too old for.
+/// Prepends advice to a failure with reason `BackendMissing`, or with reason `InitFailed` because of an unknown argument or missing
+/// credentials.
 pub fn with_advice(failure: Failure, inputs: &BackendInputs) -> Failure {
     let kind = inputs.kind.as_deref().unwrap_or_default();
     let advice = match failure.reason.as_str() {
@@ -121,7 +121,7 @@ fn missing(kind: &str, inputs: &BackendInputs) -> String {
     }
 }
 
-/// The argument that the engine does not know.
+/// Extracts the argument that the engine does not know.
 fn refused_argument(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("No argument or block type is named \"")?;
     Some(rest.split_once('"')?.0)
@@ -144,7 +144,7 @@ fn unknown(kind: &str, argument: &str) -> String {
     }
 }
 
-/// Where credentials may come from.
+/// Returns advice on credentials.
 fn unopened(kind: &str, message: &str) -> Option<&'static str> {
     let nobody = message.contains("No valid credential sources");
     let nowhere = message.contains("connection refused");
@@ -161,13 +161,13 @@ fn unopened(kind: &str, message: &str) -> Option<&'static str> {
     }
 }
 
-/// Where the state lives, as the engine resolved it.
+/// Returns the address of the state, as the engine resolved it.
 pub fn address(directory: &Path, environment: &Vars) -> Option<String> {
     let OwnBackend { kind, config } = resolved(directory)?;
     Some(alustan_backends::address(&kind, &config, environment))
 }
 
-/// The backend as the engine resolved it, without what is not set.
+/// Returns the backend as the engine resolved it, without `null` values.
 pub fn resolved(directory: &Path) -> Option<OwnBackend> {
     let bytes = fs::read(directory.join(RESOLVED)).ok()?;
     let resolved: Value = serde_json::from_slice(&bytes).ok()?;
@@ -196,7 +196,7 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Writes a module that has nothing but `backend`.
+/// Writes a module with only the block of `backend`.
 pub fn write_bare_module(directory: &Path, backend: &OwnBackend) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let block = json!({ "terraform": { "backend": { (&backend.kind): backend.config } } });

@@ -1,7 +1,7 @@
-//! Makes the bucket and the table that states are to be kept in (`spec.backend.bootstrap`).
+//! Creates the bucket and the lock table of a state (`spec.backend.bootstrap`).
 //!
-//! A program of its own, so that it has exactly the engine's environment: credentials, proxies,
-//! certificates. What is there already is never changed.
+//! Runs as a separate process, so that it has exactly the environment of the engine: credentials, proxies, certificates. Never changes an
+//! existing bucket or table.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ use aws_smithy_http_client::{Builder, ConnectorBuilder};
 
 use crate::failure::chain;
 
-/// The attribute that the engine keeps its locks by.
+/// Key attribute of the lock table, as the engine expects it.
 const LOCK: &str = "LockID";
-/// How often a new table is looked at, and how many times.
+/// Interval between status checks of a new table, and their maximum number.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 300;
-/// The region whose buckets must not name it.
+/// Region that must not be the location constraint of a bucket.
 const FIRST_REGION: &str = "us-east-1";
 
-/// What was tried, on what, and why it failed.
+/// Failed operation with its object, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {why}")]
 pub struct Error {
@@ -51,10 +51,10 @@ where
     }
 }
 
-/// Makes what is not there of `place`, or of its table alone.
+/// Creates the bucket and the table of `place` if they do not exist; with `only_table`, only the table.
 ///
 /// # Errors
-/// What the cloud says against it.
+/// Fails if a request to the cloud fails, or if the table is not active after 5 minutes.
 pub async fn bootstrap(place: &Bootstrap, only_table: bool) -> Result<(), Error> {
     let config = config(place).await;
     if !only_table {
@@ -105,14 +105,14 @@ async fn bucket(config: &SdkConfig, place: &Bootstrap) -> Result<(), Error> {
     let make = s3.create_bucket().bucket(name);
     match make.set_create_bucket_configuration(elsewhere).send().await {
         Ok(_) => crate::say!("made the bucket {name} in {region}"),
-        // Somebody was faster.
+        // Created concurrently.
         Err(error) if error.code() == Some("BucketAlreadyOwnedByYou") => return Ok(()),
         Err(error) => return Err(failed(&format!("make the bucket {name}"))(error)),
     }
     let Err(error) = secure(&s3, place).await else {
         return Ok(());
     };
-    // One that is there is never changed: the next try must begin anew.
+    // An existing bucket is never changed, so the next attempt must create the bucket again.
     match s3.delete_bucket().bucket(name).send().await {
         Ok(_) => Err(error),
         Err(stays) => Err(Error {
@@ -132,7 +132,7 @@ fn is_absent<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     status == Some(404)
 }
 
-/// Of the bucket that was just made.
+/// Enables versioning, the public access block and encryption of the new bucket.
 async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error> {
     let name = &place.bucket;
     let versions = VersioningConfiguration::builder()
@@ -179,7 +179,7 @@ async fn secure(s3: &aws_sdk_s3::Client, place: &Bootstrap) -> Result<(), Error>
     where_possible(&what, place, done.map(drop))
 }
 
-/// Servers that are not AWS need not know of everything.
+/// Ignores `NotImplemented` from servers other than AWS.
 fn where_possible<E>(
     what: &str,
     place: &Bootstrap,
@@ -250,7 +250,7 @@ async fn make_table(dynamo: &aws_sdk_dynamodb::Client, name: &str) -> Result<(),
             crate::say!("made the table {name}");
             Ok(())
         }
-        // Somebody was faster.
+        // Created concurrently.
         Err(error) if error.code() == Some("ResourceInUseException") => Ok(()),
         Err(error) => Err(failed(&what)(error)),
     }

@@ -1,16 +1,16 @@
-//! The engine's plugin cache on the cache volume. The engine does not lock it, so we do: one user
-//! at a time, others do without.
+//! Plugin cache of the engine on the cache volume. The engine does not lock it, so the runner does: one process uses it, others run without
+//! it.
 
 use std::fs::{self, File};
 use std::path::Path;
 
 use crate::layout::Vars;
 
-/// Held while the plugin cache is in use.
+/// Exclusive lock of the plugin cache, released on drop.
 pub struct Lock(#[expect(dead_code, reason = "holds the lock of the file")] File);
 
 impl Lock {
-    /// Takes the plugin cache, unless there is none or somebody else uses it.
+    /// Locks the plugin cache. Returns `None` if there is no cache volume or the lock is not available.
     pub fn try_take(cache: &Path) -> Option<Self> {
         if !cache.is_dir() {
             return None;
@@ -22,8 +22,8 @@ impl Lock {
     }
 }
 
-/// The environment that makes the engine use the cache. It may take what the lock file of the
-/// module does not know yet: the module's copy is ours, and its lock file goes nowhere.
+/// Returns the environment that enables the plugin cache. The engine may use providers from it that the lock file does not contain: that
+/// lock file belongs to the copy of the module and is discarded.
 pub fn environment(cache: &Path) -> Vars {
     let path = cache.join("plugins").to_string_lossy().into_owned();
     Vars::from([

@@ -1,4 +1,4 @@
-//! Certificate authorities of the user's own network, beside those of the image.
+//! CA certificates of the user's network, in addition to those of the image.
 
 use std::fs;
 use std::io;
@@ -6,17 +6,17 @@ use std::path::Path;
 
 use crate::layout::Vars;
 
-/// PEM texts that the operator gives to every pod.
+/// Variable with PEM certificates, set by the operator in each pod.
 pub const BUNDLE: &str = "ALUSTAN_CA_BUNDLE";
 
-/// Where distributions keep the certificates that they trust.
+/// Locations of the CA bundle in Linux distributions.
 const SYSTEM: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// Variables by which programs are told of a bundle.
+/// Variables from which programs read the path of a CA bundle.
 const READERS: &[&str] = &[
     "SSL_CERT_FILE",
     "GIT_SSL_CAINFO",
@@ -25,8 +25,8 @@ const READERS: &[&str] = &[
     "AWS_CA_BUNDLE",
 ];
 
-/// Writes the image's certificates and the operator's to `file`; gives the environment that
-/// makes programs use them. Without certificates of the operator there is nothing to do.
+/// Writes the CA certificates of the image and of the operator to `file`. Returns the environment that refers programs to it. Without
+/// certificates of the operator, the environment is empty and no file is written.
 pub fn write_bundle(vars: &Vars, file: &Path) -> io::Result<Vars> {
     let Some(extra) = vars.get(BUNDLE).filter(|text| !text.trim().is_empty()) else {
         return Ok(Vars::new());

@@ -1,4 +1,4 @@
-//! The change set of a plan: what the engine is about to do, normalised and counted.
+//! Change set of a plan: its changes, normalised and counted.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use ring::hmac;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The part of `show -json PLAN` that matters.
+/// Relevant part of the output of `show -json PLAN`.
 #[derive(Deserialize)]
 struct Plan {
     #[serde(default)]
@@ -29,7 +29,7 @@ struct Planned {
     /// `managed` or `data`.
     #[serde(default)]
     mode: String,
-    /// Key of an object that was left over when its resource was replaced.
+    /// Key of a deposed object, left over from a replacement of its resource.
     deposed: Option<String>,
     change: Change,
 }
@@ -47,18 +47,17 @@ struct Change {
     importing: Value,
 }
 
-/// A plan as it is reported, and as rules of approval see it.
+/// Plan in the forms for the run report and for approval rules.
 pub struct Summary {
-    /// What is reported.
+    /// Change set for the run report.
     pub set: ChangeSet,
-    /// What rules see.
+    /// Plan for approval rules.
     pub plan: approval::Plan,
-    /// Whether it deletes or forgets every managed object that the state has, and replaces none of them.
+    /// Whether the plan deletes or forgets every managed object of the state and replaces none.
     pub empties: bool,
 }
 
-/// What the output of `show -json PLAN` says; its digests are keyed with `key`, so values cannot be
-/// guessed from them.
+/// Parses the output of `show -json PLAN`. Digests are keyed with `key`, so that values cannot be guessed from them.
 pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     let plan: Plan = serde_json::from_slice(show)?;
     let mut changes: Vec<(&'static str, &Planned)> = plan
@@ -102,7 +101,7 @@ pub fn summary(show: &[u8], key: &[u8]) -> Result<Summary, serde_json::Error> {
     })
 }
 
-/// A resource as rules see it.
+/// Converts a change to a resource for approval rules.
 fn seen(action: &str, planned: &Planned) -> approval::Resource {
     approval::Resource {
         address: planned.address.clone(),
@@ -120,7 +119,7 @@ fn named(action: &str, planned: &Planned) -> ResourceChange {
     }
 }
 
-/// The word for a list of actions; `None` for what changes nothing.
+/// Returns the action of a change; `None` if it changes nothing.
 fn action(change: &Change) -> Option<&'static str> {
     let has = |action: &str| change.actions.iter().any(|it| it == action);
     match (has("create"), has("delete") || has("forget")) {
@@ -134,7 +133,7 @@ fn action(change: &Change) -> Option<&'static str> {
     }
 }
 
-/// Whether every managed object of the state is deleted or forgotten, whatever is created beside them.
+/// Whether every managed object of the state is deleted or forgotten. Created objects do not count.
 fn empties(changes: &[Planned]) -> bool {
     let is_managed = |planned: &&Planned| planned.mode == "managed" && planned.deposed.is_none();
     let is_new = |change: &Change| change.actions == ["create"] || !change.importing.is_null();
@@ -147,7 +146,7 @@ fn empties(changes: &[Planned]) -> bool {
     existing.peek().is_some() && existing.all(|removed| removed)
 }
 
-/// Dangerous ones first.
+/// Returns the position of an action in the change set: destructive actions first.
 fn rank(action: &str) -> u8 {
     match action {
         "delete" => 0,
@@ -181,7 +180,7 @@ fn digest(
     keyed(key, &json!([changes, outputs]))
 }
 
-/// The digest without values: what changes where, but not from what to what.
+/// Returns a digest that covers which attributes change, but not their values.
 fn shape(
     changes: &[(&'static str, &Planned)],
     outputs: &serde_json::Map<String, Value>,
@@ -195,7 +194,7 @@ fn shape(
     keyed(key, &json!([changes, outputs]))
 }
 
-/// The outputs that change.
+/// Returns the outputs that change.
 fn changed(outputs: &serde_json::Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     let unchanged = json!(["no-op"]);
     outputs
@@ -203,7 +202,7 @@ fn changed(outputs: &serde_json::Map<String, Value>) -> impl Iterator<Item = (&S
         .filter(move |(_, change)| change.get("actions") != Some(&unchanged))
 }
 
-/// Names of the attributes that are another afterwards, or whose value nobody knows yet.
+/// Returns the names of attributes that change or whose new value is unknown.
 fn attributes(change: &Change) -> BTreeSet<&String> {
     let all = [&change.before, &change.after, &change.after_unknown];
     let names = all.into_iter().filter_map(Value::as_object);

@@ -1,4 +1,4 @@
-//! The runner's first act: to claim the run for its pod, or to leave it alone.
+//! Claim of a run, the first step of the runner: the pod takes the run or leaves it unchanged.
 
 use std::time::Duration;
 
@@ -11,24 +11,28 @@ use crate::record::{Identity, Record, RecordError, Update, parse};
 use crate::retry::Patience;
 use crate::secrets::{Changes, Snapshot, StoreError};
 
-/// How long a claim waits for the API server and for the permissions of a new Role.
+/// Maximum wait of a claim for the API server and for the permissions of a new Role.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What a claimed run is to do.
+/// A claimed run with its inputs.
 pub struct Claimed {
-    /// The run.
+    /// Specification of the run, from the run record.
     pub run: RunSpec,
-    /// The record as it was claimed: what earlier runs left in it.
+    /// Record at the time of the claim, with the results of earlier runs.
     pub record: RunRecord,
-    /// With what.
+    /// Inputs of the run, including secrets.
     pub inputs: RunInputs,
-    /// The resource's key.
+    /// Key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
-    /// State that an earlier run could not save, as it is sealed in the report.
+    /// Unsaved state of an earlier run, sealed in the run report.
     pub leftover: Option<Vec<u8>>,
 }
 
-/// Claims the run. [`RecordError::NotOurs`] says in one line why it must be left alone.
+/// Claims the run.
+///
+/// # Errors
+/// [`RecordError::NotOurs`], with a reason of one line, if this pod must not execute the run. Other errors if the record or the report
+/// cannot be read or written.
 pub async fn claim(record: &Record, now: Timestamp) -> Result<Claimed, RecordError> {
     match try_claim(record, now).await {
         Err(RecordError::Store(StoreError::Missing(name))) => Err(RecordError::NotOurs(format!(
@@ -92,7 +96,8 @@ fn read(
     })
 }
 
-/// Whether the run and its inputs are those for which the operator created the Job. Jobs of earlier operators do not tell.
+/// Checks that the run and its inputs are those that the operator created the Job for. Jobs of earlier operator versions have no decision
+/// to check.
 fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), RecordError> {
     let Some(decision) = &identity.decision else {
         return Ok(());
@@ -110,7 +115,7 @@ fn check_decision(identity: &Identity, snapshot: &Snapshot) -> Result<(), Record
     leave(identity, why).map_err(RecordError::NotOurs)
 }
 
-/// Whether the current run, which is `number`, is that of `identity`.
+/// Checks that `number`, the current run, is the run of `identity`.
 fn check_number(number: i64, identity: &Identity) -> Result<(), String> {
     if number == identity.number {
         return Ok(());
@@ -126,7 +131,7 @@ fn leave(identity: &Identity, why: &str) -> Result<(), String> {
     Err(format!("run {number} of {record} {why}; leaving it alone"))
 }
 
-/// Whether the pod of `identity` may run what has come to `progress`.
+/// Checks that the pod of `identity` may execute the run with this progress.
 fn check(progress: &RunProgress, identity: &Identity) -> Result<(), String> {
     check_number(progress.number, identity)?;
     let leave = |why: String| leave(identity, &why);

@@ -1,5 +1,4 @@
-//! Runs one command of the engine or of the user: prints what it prints, redacted and at once,
-//! and ends it the right way when the run must stop.
+//! Executes one command of the engine or of the user. Prints its output redacted and without delay, and stops it according to [`Ending`].
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,96 +16,98 @@ use crate::redact::Redactor;
 use crate::signals::Stop;
 use crate::tail::Tail;
 
-/// How much of a stream is kept for the report.
+/// Maximum size of the kept end of a stream, in bytes.
 const TAIL: usize = 64 * 1024;
-/// How often the processes are looked at while they end.
+/// Interval between checks of processes that are being stopped.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a command that changes nothing may take to end.
+/// Time limit for the end of a command that changes nothing, before SIGKILL.
 const QUICK_END: Duration = Duration::from_secs(15);
-/// How long the rest of the output may take after a command has ended: something that it left
-/// behind may hold the stream open.
+/// Time limit for the remaining output after the end of a command: a process that it left behind may keep the stream open.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
-/// What is kept of the grace period for the report.
+/// Part of the grace period that is reserved for the report.
 const FOR_THE_REPORT: Duration = Duration::from_secs(20);
 
-/// How a command is ended when the run must stop.
+/// How a command is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It changes nothing: interrupted, and killed soon after.
+    /// It changes nothing: interrupted, and killed after 15 seconds.
     Quick,
-    /// It may be changing things: each engine gets one SIGINT and all the time there is.
+    /// It may change objects: each engine process gets one SIGINT and the whole grace period. Never killed by the runner.
     Graceful,
-    /// It saves what would be lost: it goes on although the run must stop.
+    /// It saves data that would be lost: continues until its deadline although the run must stop.
     Persistent,
 }
 
-/// Where the output of a command goes.
+/// Destination of the output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// To the log, redacted.
+    /// The log, redacted.
     Log,
-    /// Standard output to the caller, whole and unredacted; errors to nobody but the caller. Such
-    /// a command may run beside another one, which is left alone when this one must end.
+    /// Standard output goes to the caller, complete and unredacted. Standard error goes, redacted, to the caller and the kept log tail, but
+    /// not to the log. Such a command may run in parallel with another one, which continues if this one is stopped.
     Caller,
 }
 
-/// A command to run.
+/// Command to execute.
 pub struct Task {
-    /// The program.
+    /// Path of the program, or its name on the PATH.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments without the program.
     pub arguments: Vec<OsString>,
-    /// Its working directory.
+    /// Working directory of the process.
     pub directory: PathBuf,
-    /// Its whole environment.
+    /// Complete environment: nothing is inherited.
     pub environment: Vars,
-    /// How it is ended.
+    /// How the command is stopped.
     pub ending: Ending,
-    /// When it must have ended.
+    /// Time at which the command is stopped.
     pub deadline: Instant,
-    /// Where its output goes.
+    /// Destination of the output.
     pub show: Show,
 }
 
-/// Why a command was asked to end.
+/// Why a command was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The pod is being stopped.
     Stopped,
-    /// The time limit passed.
+    /// The deadline of the command passed.
     Deadline,
 }
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit code, 128 and the signal's number if a signal ended it; `None` when it still runs.
+    /// Exit code; 128 plus the signal number if a signal ended the command. `None` if the command did not start or still runs.
     pub code: Option<i32>,
-    /// Its standard output: all of it for [`Show::Caller`], the redacted tail else.
+    /// Standard output: complete for [`Show::Caller`], otherwise the redacted tail.
     pub stdout: Vec<u8>,
-    /// The redacted tail of its standard error.
+    /// Redacted tail of standard error.
     pub stderr: String,
-    /// Why it was asked to end, if it was.
+    /// Why the command was stopped, if it was.
     pub cause: Option<Cause>,
 }
 
-/// What all commands of a run share.
+/// Context of all commands of a run.
 #[derive(Clone)]
 pub struct Commands {
-    /// The processes below the runner.
+    /// Processes below the runner.
     pub processes: Arc<Processes>,
-    /// What asks the run to stop.
+    /// Stop request of the run.
     pub stop: Stop,
-    /// How long the pod lives on after it was asked to stop.
+    /// Time between the stop request and the end of the pod.
     pub grace: Duration,
-    /// The secrets that must not be printed.
+    /// Redactor of the known secret values.
     pub redactor: Redactor,
-    /// The end of what was printed.
+    /// Kept end of the printed output.
     pub tail: Tail,
 }
 
 impl Commands {
-    /// Runs a command to its end.
+    /// Executes a command until it ends, or until a [`Ending::Graceful`] command exceeds the grace period.
+    ///
+    /// # Errors
+    /// Fails if the program cannot be started.
     pub async fn run(&self, task: Task) -> std::io::Result<Finished> {
         if task.ending != Ending::Persistent && self.stop.asked_at().is_some() {
             return Ok(Finished::never_started());
@@ -134,8 +135,7 @@ impl Commands {
         })
     }
 
-    /// Starts the command. A script that was just written may be busy for a moment: another
-    /// thread that is starting a process still has it open.
+    /// Starts the command. Retries while its file is busy: another thread that starts a process at that moment still has a new script open.
     async fn start(&self, task: &Task) -> std::io::Result<Child> {
         for _ in 0..50 {
             match self.processes.start(&mut command(task)) {
@@ -212,13 +212,13 @@ impl Commands {
         }
     }
 
-    /// When the report must be written, if the pod was asked to stop at the latest now.
+    /// Returns the time at which the report must be written, counted from the stop request, or from now without one.
     pub(crate) fn end_of_grace(&self) -> Instant {
         let from = self.stop.asked_at().unwrap_or_else(Instant::now);
         from + self.grace.saturating_sub(FOR_THE_REPORT)
     }
 
-    /// What changes things is never killed by us: kubelet ends it with the pod.
+    /// Kills the command. A [`Ending::Graceful`] one is never killed by the runner: kubelet ends it with the pod.
     async fn give_up(
         &self,
         child: &mut Child,
@@ -295,7 +295,7 @@ async fn pump_to_log(
             Some(bytes) if count > 0 => stream.push(bytes),
             _ => stream.finish(),
         };
-        // A log that nobody takes any more is no reason to stop the engine.
+        // A log stream without a reader must not stop the engine.
         let _ = to.write_all(&clean).await;
         let _ = to.flush().await;
         printed.push(&clean);

@@ -1,4 +1,4 @@
-//! The engine: where it is, and the configuration that keeps it from fetching what the image has.
+//! The engine in the image, and the CLI configuration that uses the providers of the image instead of downloading them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,14 +13,14 @@ use crate::layout::{Layout, Vars};
 /// The engine in the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Engine {
-    /// The program.
+    /// Path of the program `terraform`.
     pub program: PathBuf,
-    /// Whether it is OpenTofu under the name of Terraform.
+    /// Whether `terraform` is a link to OpenTofu.
     pub opentofu: bool,
 }
 
 impl Engine {
-    /// Finds `terraform` in a search path.
+    /// Finds `terraform` on a search path in the format of `PATH`.
     pub fn find(search_path: &str) -> Option<Self> {
         let program = std::env::split_paths(search_path)
             .map(|it| it.join("terraform"))
@@ -33,7 +33,7 @@ impl Engine {
         Some(Self { program, opentofu })
     }
 
-    /// Which one it is, as in `spec.engine.name`.
+    /// Returns the engine as in `spec.engine.name`.
     pub fn kind(&self) -> EngineName {
         if self.opentofu {
             EngineName::Opentofu
@@ -42,47 +42,47 @@ impl Engine {
         }
     }
 
-    /// What people call it.
+    /// Returns the usual command name, for messages.
     pub fn name(&self) -> &'static str {
         if self.opentofu { "tofu" } else { "terraform" }
     }
 }
 
-/// Disables colours, which logs and pipes show as control characters.
+/// Option that disables colours: logs and pipes show them as control characters.
 pub const NO_COLOR: &str = "-no-color";
 
-/// Says in a prepared module which engine did it.
+/// File in a prepared module with the name and the version of its engine.
 const TOLD: &str = ".terraform/engine.json";
 
-/// The engine that prepared the module in `directory`.
+/// Reads the engine that prepared the module in `directory`.
 pub fn told(directory: &Path) -> Option<alustan_api::Engine> {
     let bytes = fs::read(directory.join(TOLD)).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Notes it.
+/// Records the engine that prepared the module in `directory`.
 pub fn tell(directory: &Path, engine: &alustan_api::Engine) -> io::Result<()> {
     let file = directory.join(TOLD);
     fs::create_dir_all(file.parent().unwrap_or(directory))?;
     fs::write(file, crate::record::to_json(engine))
 }
 
-/// The version in what the engine says of itself in JSON.
+/// Parses the version from the output of `version -json`.
 pub fn version(said: &[u8]) -> Option<String> {
     let said: serde_json::Value = serde_json::from_slice(said).ok()?;
     Some(said.get("terraform_version")?.as_str()?.to_owned())
 }
 
-/// A folder with unpacked providers.
+/// Filesystem mirror: a folder with unpacked providers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
     path: PathBuf,
-    /// The providers in it, as `host/namespace/type`.
+    /// Providers in the mirror, as `host/namespace/type`.
     providers: BTreeSet<String>,
 }
 
 impl Mirror {
-    /// Reads which providers are in `path`.
+    /// Lists the providers in `path`.
     pub fn read(path: &Path) -> Self {
         let mut providers = BTreeSet::new();
         for (host, host_path) in folders(path) {
@@ -111,7 +111,7 @@ fn folders(path: &Path) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// Paths of the provider packages below `root`, each `host/namespace/type/version/platform`.
+/// Returns the paths of the provider packages below `root`, each `host/namespace/type/version/platform`.
 pub fn packages(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut level = vec![PathBuf::new()];
     for _ in 0..5 {
@@ -129,8 +129,7 @@ pub fn packages(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(level)
 }
 
-/// The engine's CLI configuration: providers come from the mirrors that have them, and only the
-/// others from elsewhere.
+/// Returns the CLI configuration of the engine: providers in `mirrors` are installed from there, all others directly.
 pub fn cli_config(mirrors: &[Mirror]) -> String {
     let mut text = String::from("disable_checkpoint = true\nprovider_installation {\n");
     let mut all = BTreeSet::new();
@@ -161,19 +160,19 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Makes the engine talk to its providers without certificates; empty: with them.
+/// Disables TLS between the engine and its providers. If empty, TLS is used.
 const PLAIN_SOCKETS: &str = "TF_DISABLE_PLUGIN_TLS";
 
-/// The environment in which every command runs: that of the container, and what makes the
-/// engine quiet, unattended and content with what the image has.
+/// Returns the environment of every command: the environment of the container, and settings for unattended runs with the providers of the
+/// image.
 pub fn environment(container: &Vars, layout: &Layout) -> Vars {
     let mut environment = container.clone();
     let mut set = |name: &str, value: &str| environment.insert(name.to_owned(), value.to_owned());
     set("TF_IN_AUTOMATION", "1");
     set("TF_INPUT", "0");
     set("CHECKPOINT_DISABLE", "1");
-    // Between the engine and its providers there is a socket that only their user can open. With
-    // certificates made for each start of each provider, an apply costs nearly twice the CPU.
+    // The engine and its providers use a socket that only their user can open. Generating certificates at each start of each provider
+    // nearly doubles the CPU time of an apply.
     if !container.contains_key(PLAIN_SOCKETS) {
         set(PLAIN_SOCKETS, "1");
     }

@@ -1,4 +1,4 @@
-//! What a claimed run does, by its kind.
+//! Executes a claimed run according to its kind.
 
 mod address;
 mod approval;
@@ -25,7 +25,7 @@ use outcome::{Ended, Findings};
 use ownership::State;
 
 impl Session {
-    /// Does it; what was found on the way is in `findings` whatever comes of it.
+    /// Executes the run. Fills `findings` also if the run fails.
     pub(crate) async fn execute(
         &self,
         kind: RunKind,
@@ -56,7 +56,7 @@ impl Session {
         let result = done.as_ref().ok().copied();
         let is_done = matches!(result, Some(RunResult::Done | RunResult::NoChanges));
         if findings.moved_from.is_some() && !findings.began && !is_done {
-            // The old place is still the one that counts.
+            // The previous address of the state stays in force.
             return done;
         }
         findings.lineage = self.lineage_of_ours(&state, result).await;
@@ -66,7 +66,7 @@ impl Session {
         done
     }
 
-    /// Leaves alone what was applied with another engine, or a newer one.
+    /// Refuses a state that was applied with another or a newer engine, unless `spec.engine.allowSwitch` is set.
     fn refuse_engine(&self) -> Result<(), Failure> {
         let engines = self
             .inputs
@@ -88,7 +88,7 @@ impl Session {
         ))
     }
 
-    /// Plans, and changes nothing.
+    /// Plans without changing anything.
     async fn look(&self, state: &mut State, findings: &mut Findings) -> Result<RunResult, Ended> {
         if self.plan(Goal::Apply, state).await?.is_none() {
             return Ok(RunResult::NoChanges);
@@ -164,7 +164,7 @@ impl Session {
         Ok(RunResult::Done)
     }
 
-    /// Only of a managed state can we be sure.
+    /// Whether there is no state. Known only for a managed state, otherwise false.
     async fn has_no_state(&self) -> bool {
         match &self.server {
             Some(server) => server.store().get().await.is_none(),

@@ -1,12 +1,12 @@
-//! From the engine's own words to a failure with a class, a reason and a text for people.
+//! Converts the output of the engine to a failure with class, reason and message.
 
 use alustan_api::report::{Failure, FailureClass, MAX_TEXT};
 pub use alustan_state::error_text::{chain, place_in_json};
 
-/// What was tried.
+/// Step of a run that may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Making the place of the state.
+    /// Creation of the bucket and the table of the state.
     Bootstrap,
     /// `init`.
     Init,
@@ -24,11 +24,11 @@ pub enum Step {
     Pull,
     /// `force-unlock`.
     Unlock,
-    /// `state push` of what an earlier run could not save.
+    /// `state push` of an unsaved state of an earlier run.
     Push,
-    /// The copy of a state from its old place to its new one.
+    /// Copy of the state from its previous address to the new one.
     Migrate,
-    /// The user's script of this name.
+    /// Script of the user with this name in `spec.scripts`.
     Script(&'static str),
 }
 
@@ -68,7 +68,7 @@ impl Step {
     }
 }
 
-/// A failure whose text is cut to what a report may carry.
+/// Creates a failure. Cuts its message to [`MAX_TEXT`] characters.
 pub fn failure(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Failure {
     Failure {
         class,
@@ -77,22 +77,22 @@ pub fn failure(class: FailureClass, reason: &str, message: impl AsRef<str>) -> F
     }
 }
 
-/// A failure of the world around the run.
+/// Creates a transient failure of the environment of the run.
 pub fn world(reason: &str, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Transient, reason, message)
 }
 
-/// A failure that the user must do something about.
+/// Creates a failure that the user must resolve.
 pub fn user(reason: &str, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::User, reason, message)
 }
 
-/// A failure of the module, or of what it manages.
+/// Creates a failure of the module, or of the objects that it manages.
 pub fn module(reason: &str, message: impl AsRef<str>) -> Failure {
     failure(FailureClass::Module, reason, message)
 }
 
-/// The failure of a command that ended with `code` and said `stderr`.
+/// Classifies the failure of a command with exit code `code` and error output `stderr`.
 pub fn classify(step: Step, code: i32, stderr: &str) -> Failure {
     let text = tidy(stderr);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -148,8 +148,8 @@ fn judge(step: Step, code: i32, words: &str) -> (FailureClass, &'static str) {
     }
 }
 
-/// Whether the engine refused to begin with `step`, for a lock or for a state that has moved since
-/// the plan was made: its first error says so. Later ones may be those of what a module runs.
+/// Whether the engine refused to start `step` because of a lock, or because the state changed after the plan. Only the first error counts:
+/// later ones may come from commands of the module.
 pub fn is_refused(step: Step, stderr: &str) -> bool {
     let text = tidy(stderr).to_lowercase();
     let first = text.lines().find(|line| line.starts_with("error:"));
@@ -160,25 +160,25 @@ pub fn is_refused(step: Step, stderr: &str) -> bool {
 const MODULES_UNAVAILABLE: &str = "ModulesUnavailable";
 const PRIVATE_MODULES: &str = "private modules are fetched with what spec.gitRepo has: sshKeySecret (and its known_hosts) for ssh, credentialsSecret for https from the repository's own host";
 
-/// A module from elsewhere cannot be fetched.
+/// Messages for a remote module that cannot be fetched.
 const NO_MODULE: &[&str] = &["failed to download module", "could not download module"];
 
-/// There is no place for the state, which nobody but a person makes.
+/// Messages for missing storage of the state, which only the user can create.
 const NO_BACKEND: &[&str] = &[
     "error: failed to get existing workspaces: s3 bucket",
     "querying cloud storage failed: storage: bucket doesn't exist",
 ];
 
-/// The engine has no backend of the type of the block (`spec.backend.type`).
+/// Message for a backend type that the engine does not have (`spec.backend.type`).
 const NO_SUCH_BACKEND: &[&str] = &["unsupported backend type"];
 
-/// The same of the place for locks.
+/// Message for a missing lock table, together with [`LOCKED`].
 const NO_TABLE: &[&str] = &["resourcenotfoundexception"];
 
 const LOCKED: &[&str] = &[
     "error acquiring the state lock",
     "state blob is already locked",
-    // A state that is not there yet is made by whoever looks at it first, with a lock.
+    // The first reader of a missing state creates it, with a lock.
     "failed to lock azure state",
     "failed to lock cos state",
     "failed to lock oss state",
@@ -187,7 +187,7 @@ const LOCKED: &[&str] = &[
     ".tflock\" failed: googleapi: error 412",
 ];
 
-/// The state has moved since the plan was made: another plan is due.
+/// Messages for a state that changed after the plan: a new plan is required.
 const STALE: &[&str] = &[
     "error: saved plan is stale",
     "error: saved plan does not match the given state",
@@ -200,8 +200,7 @@ const MISSING_VALUE: &[&str] = &[
     "variables not allowed",
 ];
 
-/// What the engine says about configuration that no retry makes valid. Not looked for after a
-/// plan has succeeded: then such words come from somewhere else.
+/// Messages for configuration that no retry makes valid. Ignored for [`Step::Apply`]: its plan succeeded, so they have another source.
 const INVALID: &[&str] = &[
     "the terraform configuration must be valid before initialization",
     "the opentofu configuration must be valid before initialization",
@@ -254,7 +253,7 @@ const NO_PROVIDER: &[&str] = &[
     "inconsistent dependency lock file",
 ];
 
-/// What a registry says of a provider, or a version of it, that it does not have
+/// Messages of a registry for a provider, or a version of it, that it does not have
 /// (<https://developer.hashicorp.com/terraform/internals/provider-registry-protocol>).
 const NO_SUCH_PROVIDER: &[&str] = &[
     "does not have a provider named",
@@ -262,8 +261,8 @@ const NO_SUCH_PROVIDER: &[&str] = &[
     "no versions are available for provider",
 ];
 
-/// What passes by itself: the network, and services that are busy or down. Whole phrases, since a
-/// mere word may be the name of somebody's resource.
+/// Messages for transient failures: the network, and services that are busy or down. Complete phrases, because a single word may be the
+/// name of a resource.
 const WORLD: &[&str] = &[
     "no such host",
     "could not resolve host",
@@ -325,7 +324,7 @@ const WORLD: &[&str] = &[
     "the server is currently unable to handle the request",
 ];
 
-/// The text without colours, frames and empty lines.
+/// Removes colours, frames and empty lines.
 pub fn tidy(text: &str) -> String {
     let plain = without_escapes(text);
     let lines = plain
@@ -338,7 +337,7 @@ pub fn tidy(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Takes out `ESC [ … letter`.
+/// Removes escape sequences (`ESC [ … letter`) and carriage returns.
 pub fn without_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut characters = text.chars();
@@ -354,7 +353,7 @@ pub fn without_escapes(text: &str) -> String {
     plain
 }
 
-/// From the first error on; the last lines when there is no such word.
+/// Returns the text from the first error on; the last 15 lines if there is no error.
 fn useful(text: &str) -> String {
     let errors: Vec<&str> = text
         .lines()
@@ -367,15 +366,15 @@ fn useful(text: &str) -> String {
     errors.join("\n")
 }
 
-/// Stands where a text was cut.
+/// Replacement of the removed part of a text.
 const GAP: &str = "\n[…]\n";
 
-/// The beginning of `text`: at most `limit` bytes, and whole characters.
+/// Returns the beginning of `text`: at most `limit` bytes, cut between characters.
 pub fn cut_to_bytes(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }
 
-/// At most `limit` characters: the beginning, and the end where it was too long.
+/// Cuts a text to `limit` characters. Keeps its beginning and its end.
 pub fn cut(text: &str, limit: usize) -> String {
     let length = text.chars().count();
     if length <= limit {

@@ -1,4 +1,4 @@
-//! A folder as a layer of an image: the same files always make the same bytes.
+//! Writes a folder as a layer of an image. The same files always produce the same bytes.
 //!
 //! Format: <https://github.com/opencontainers/image-spec/blob/main/layer.md>.
 
@@ -23,11 +23,11 @@ const WHITEOUT: &[u8] = b".wh.";
 /// Source folder of a layer, and its path in the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
-    /// The folder.
+    /// Folder with the files of the layer.
     pub folder: &'a Path,
-    /// Absolute path of that content in the image.
+    /// Absolute path of the content in the image.
     pub target: &'a Path,
-    /// The first folder above `target` that the layer creates; the base image has those above it.
+    /// First folder above `target` that the layer creates. The base image has those above it.
     pub made_from: &'a Path,
     /// User and group of every entry.
     pub owner: u64,
@@ -53,10 +53,10 @@ pub enum LayerError {
     /// The layer cannot be written.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// A name with a special meaning in layers.
+    /// A name has a special meaning in layers.
     #[error("{0} begins with .wh., which marks a deleted file in a container image: rename it")]
     Whiteout(PathBuf),
-    /// Neither a file, nor a folder, nor a symbolic link.
+    /// A file is neither regular, nor a folder, nor a symbolic link.
     #[error("{0} is neither a file, nor a folder, nor a symbolic link: remove it")]
     Special(PathBuf),
 }
@@ -150,7 +150,7 @@ fn append(
     Ok(())
 }
 
-/// A path of the image as archives have it: without the root.
+/// Returns a path of the image without the root, as in archives.
 fn inside(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
@@ -170,7 +170,7 @@ fn header(kind: EntryType, mode: u32, size: u64, owner: u64) -> Header {
 struct Exact {
     file: File,
     left: u64,
-    /// Error of the last read: the archive reports its own and those of reads alike.
+    /// Error of the last read. The archive does not distinguish its errors from those of reads.
     error: Option<io::Error>,
 }
 
@@ -206,7 +206,7 @@ impl Read for Exact {
     }
 }
 
-/// Hashes and counts what passes through.
+/// Writer that hashes and counts its bytes.
 struct Hashing<W> {
     inner: W,
     hash: Hasher,

@@ -1,4 +1,4 @@
-//! Where things are: the paths of runner and build pods, each of which a test may move.
+//! Paths in run pods and build pods. Tests override them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,38 +8,38 @@ use alustan_api::paths;
 /// Environment variables by name.
 pub type Vars = BTreeMap<String, String>;
 
-/// The environment of this process; names and values that are no UTF-8 are left out.
+/// Returns the environment of this process. Skips names and values that are not UTF-8.
 pub fn process_vars() -> Vars {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// The paths that the runner works with.
+/// Paths that the runner uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The context in the runner image.
+    /// Context in the runner image.
     pub module: PathBuf,
-    /// The providers in the runner image.
+    /// Providers in the runner image.
     pub providers: PathBuf,
-    /// The providers that the base image carries.
+    /// Providers in the base image.
     pub base_providers: PathBuf,
-    /// The cache volume.
+    /// Mount path of the cache volume.
     pub cache: PathBuf,
-    /// Whether the cache volume is one that stays when the pod goes.
+    /// Whether the cache volume outlives the pod.
     pub cache_kept: bool,
-    /// Scratch space that ends with the pod.
+    /// Scratch space of a run pod, deleted with the pod.
     pub work: PathBuf,
     /// Scratch space of a build pod.
     pub build: PathBuf,
-    /// Where kubelet reads the termination message.
+    /// File from which kubelet reads the termination message.
     pub termination_log: PathBuf,
-    /// This program.
+    /// Path of this program.
     pub runner: PathBuf,
 }
 
 impl Layout {
-    /// The paths of a pod, moved by `ALUSTAN_*_DIR` variables.
+    /// Returns the paths of a pod, with overrides from `ALUSTAN_*_DIR` variables.
     pub fn from_vars(vars: &Vars) -> Self {
         let path = |name: &str, default: &str| {
             PathBuf::from(vars.get(name).map_or(default, String::as_str))
@@ -59,22 +59,22 @@ impl Layout {
         }
     }
 
-    /// The writable copy of the module.
+    /// Returns the path of the writable copy of the module.
     pub fn module_copy(&self) -> PathBuf {
         self.work.join("module")
     }
 
-    /// The plan of this run.
+    /// Returns the path of the plan of this run.
     pub fn plan_file(&self) -> PathBuf {
         self.work.join("plan.tfplan")
     }
 
-    /// Where a script may leave the outputs.
+    /// Returns the path to which a script may write the outputs.
     pub fn outputs_file(&self) -> PathBuf {
         self.work.join("outputs.json")
     }
 
-    /// The engine's CLI configuration.
+    /// Returns the path of the CLI configuration of the engine.
     pub fn cli_config(&self) -> PathBuf {
         self.work.join("engine.tfrc")
     }

@@ -1,5 +1,5 @@
-//! State that the engine could not save, kept for the next run, which pushes it before anything
-//! else (rules 2 and 8): in the run's report, and on the cache volume where that one stays.
+//! Unsaved state, kept for the next run, which pushes it before anything else (rules 2 and 8). Kept in the run report, and on the cache
+//! volume if that outlives the pod.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,18 +16,18 @@ use crate::seal::Seal;
 use crate::secrets::{self, Changes};
 use crate::tail;
 
-/// The file that the engine leaves when it cannot save the state.
+/// File that the engine writes if it cannot save the state.
 pub const FILE: &str = "errored.tfstate";
-/// How many sealed bytes the report takes.
+/// Maximum size of a sealed state in the report, in bytes.
 pub const LARGEST: usize = 700 * 1024;
 
 /// Why a state is not kept in the report.
 #[derive(Debug, thiserror::Error)]
 pub enum Unkept {
-    /// It could not be read or sealed.
+    /// The state could not be read or sealed.
     #[error(transparent)]
     Unsealed(#[from] io::Error),
-    /// There is no room.
+    /// The report has no room for the state.
     #[error("there is no room for the {0} bytes of the compressed state")]
     NoRoom(usize),
     /// The report could not be written.
@@ -36,7 +36,7 @@ pub enum Unkept {
 }
 
 impl Unkept {
-    /// Whether a later try may succeed.
+    /// Whether a retry may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Record(RecordError::Store(error)) if error.is_passing())
     }
@@ -52,7 +52,7 @@ pub fn seal(state: &[u8], key: &[u8]) -> io::Result<Vec<u8>> {
         .ok_or_else(unsealed)
 }
 
-/// The state that [`seal`] sealed with the same `key`.
+/// Opens a state that [`seal`] sealed with the same `key`. Returns `None` for anything else.
 pub fn open(sealed: &[u8], key: &[u8]) -> Option<Vec<u8>> {
     let packed = Seal::new(key, "leftover")?.open(sealed)?;
     let mut state = Vec::new();
@@ -62,7 +62,7 @@ pub fn open(sealed: &[u8], key: &[u8]) -> Option<Vec<u8>> {
     Some(state)
 }
 
-/// Writes what was sealed into the report, in the place of what was there.
+/// Writes a sealed state into the report and replaces an earlier one. Removes kept logs if they need the room.
 pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(), Unkept> {
     if sealed.len() > LARGEST {
         return Err(Unkept::NoRoom(sealed.len()));
@@ -88,7 +88,7 @@ pub async fn put(record: &Record, sealed: &[u8], patience: Patience) -> Result<(
     }
 }
 
-/// Takes it out of the report.
+/// Removes the unsaved state from the report.
 pub async fn remove(record: &Record, patience: Patience) -> Result<(), RecordError> {
     record
         .update_ours(patience, |_, snapshot| {
@@ -101,18 +101,17 @@ pub async fn remove(record: &Record, patience: Patience) -> Result<(), RecordErr
         .await
 }
 
-/// Where the copy on the cache volume is.
+/// Returns the path of the unsaved state on the cache volume.
 fn copy_path(cache: &Path) -> PathBuf {
     cache.join("errored.tfstate.sealed")
 }
 
-/// Keeps `state` on the cache volume.
+/// Seals `state` and keeps it on the cache volume.
 pub fn keep(cache: &Path, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     keep_as(cache, &copy_path(cache), state, key)
 }
 
-/// Keeps `state` on the cache volume as one that run `number` found to be older than the stored
-/// one: no run pushes it again.
+/// Keeps `state` on the cache volume as one that run `number` found to be older than the stored state. No run pushes it again.
 pub fn keep_old(cache: &Path, number: i64, state: Vec<u8>, key: &[u8]) -> io::Result<()> {
     let target = cache.join(format!("errored.tfstate.{number}.old"));
     keep_as(cache, &target, state, key)
@@ -133,7 +132,7 @@ fn unsealed() -> io::Error {
     io::Error::other("the state could not be sealed")
 }
 
-/// The state that an earlier run kept on the cache volume, if there is any that our key opens.
+/// Returns the unsaved state of an earlier run on the cache volume, if `key` opens it.
 pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(copy_path(cache)).ok()?;
     let opened = Seal::new(key, "errored state").and_then(|seal| seal.open(&sealed));
@@ -146,7 +145,7 @@ pub fn take(cache: &Path, key: &[u8]) -> Option<Vec<u8>> {
     opened
 }
 
-/// Takes it from the cache volume.
+/// Removes the unsaved state from the cache volume.
 pub fn forget(cache: &Path) {
     let _ = fs::remove_file(copy_path(cache));
 }
@@ -174,7 +173,7 @@ mod tests {
         Record::new(secrets.clone(), identity)
     }
 
-    /// A report that the pod `uid` applies in, with so many bytes of outputs.
+    /// Report of a run that the pod `uid` applies, with `outputs` bytes of outputs.
     fn cluster(outputs: usize) -> Arc<FakeSecrets> {
         let progress = RunProgress {
             number: 7,

@@ -1,5 +1,5 @@
-//! The program inside runner and build pods: it claims a run, calls the engine in it, keeps the
-//! managed state, and reports; in build pods it prepares the context.
+//! Library of `alustan-runner`. In a run pod, it claims a run, executes the engine, serves the managed state and writes the run report. In
+//! a build pod, it prepares the context and, with builder kind Append, pushes the image.
 
 pub mod backend;
 pub mod bootstrap;

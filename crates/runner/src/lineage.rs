@@ -1,21 +1,21 @@
-//! Whose a state is (rule 11): told by its lineage, which the engine gives it once and for all.
+//! Ownership of a state (rule 11), determined by its lineage, which the engine assigns when it creates the state.
 
 use alustan_api::run::Lineage;
 pub use alustan_state::head::StateHead;
 
-/// Whose a state is.
+/// Owner of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// There is nothing in it: what will be there is ours.
+    /// The state is empty: objects in it will belong to this resource.
     Nobody,
-    /// This resource's.
+    /// This resource.
     Us,
-    /// Somebody else's.
+    /// Another owner.
     Others,
 }
 
-/// Whose `state` is, by what is known so far. `proven` says that something of this resource was
-/// applied, where the record does not tell of it any more: the state is what that made.
+/// Returns the owner of `state`. `proven`: this resource applied something, although the record no longer shows it, so the state belongs to
+/// the resource.
 pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     let Some(lineage) = state.lineage.as_ref().filter(|_| state.things > 0) else {
         return Owner::Nobody;
@@ -28,25 +28,24 @@ pub fn owner(known: &Lineage, proven: bool, state: &StateHead) -> Owner {
     }
 }
 
-/// What becomes of a state whose place changes.
+/// Result of the check of a state whose address changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// It is copied to its new place.
+    /// The state must be copied to its new address.
     Copy,
-    /// Its new place has it already, or a later version of it.
+    /// The new address already has the state, or a later version of it.
     Done,
-    /// There is none.
+    /// There is no state.
     Nothing,
-    /// What is at the old place is not ours.
+    /// The state at the old address belongs to another owner.
     NotOurs,
-    /// There is another one at the new place.
+    /// Another state is at the new address.
     Occupied,
-    /// It is at neither place.
+    /// The state is at neither address.
     Lost,
 }
 
-/// What becomes of the state at the `old` place, where the `new` one has what it has; the rest as of
-/// [`owner`].
+/// Returns the result for the states at the `old` and the `new` address. For `known` and `proven`, see [`owner`].
 pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead) -> Transfer {
     let ours = match known {
         Lineage::Of(lineage) => Some(lineage),
@@ -73,8 +72,8 @@ pub fn transfer(known: &Lineage, proven: bool, old: &StateHead, new: &StateHead)
     }
 }
 
-/// `state` with another serial number. The rest stays as it is to the byte, since its numbers may
-/// be larger than any that is read here.
+/// Replaces the serial of `state`. Every other byte stays as it is, because numbers in the state may exceed the range of number types here.
+/// Returns `None` if `state` is not in the format of engines.
 pub fn with_serial(state: &[u8], serial: u64) -> Option<Vec<u8>> {
     const NAME: &str = "\"serial\":";
     let text = std::str::from_utf8(state).ok()?;

@@ -1,8 +1,7 @@
-//! The checksums of providers, where the image vouches for them already.
+//! Provider checksums in the lock file, if the image already guarantees the providers.
 //!
-//! While the lock file has checksums, each command of the engine reads every provider once more
-//! to compare them: half a gigabyte of the largest ones, three times in an apply. `init` compared
-//! them when the image was built, and the image is named by its digest.
+//! With checksums, each command of the engine reads every provider again to compare them: half a gigabyte for the largest ones, three times
+//! in an apply. `init` compared them when the image was built, and the image is referenced by digest.
 
 use std::fs;
 use std::io;
@@ -14,13 +13,12 @@ use crate::engine::packages;
 use crate::layout::Layout;
 use crate::workspace::write_private;
 
-/// The engine's lock file of providers.
+/// Dependency lock file of the engine.
 const FILE: &str = ".terraform.lock.hcl";
-/// Where the engine finds the packages of a module.
+/// Folder in which the engine finds the provider packages of a module.
 const INSTALLED: &str = ".terraform/providers";
 
-/// Takes the checksums out of the lock file of the module in `directory`, if all of its providers
-/// lie in the image. The versions stay.
+/// Removes the checksums from the lock file of the module in `directory`, if all of its providers are in the image. Keeps the versions.
 pub fn trust_image(directory: &Path, layout: &Layout) -> io::Result<()> {
     let file = directory.join(FILE);
     if !file.is_file() || !all_in_image(&directory.join(INSTALLED), layout)? {
@@ -46,7 +44,7 @@ fn all_in_image(installed: &Path, layout: &Layout) -> io::Result<bool> {
     Ok(packages.iter().all(in_image))
 }
 
-/// `None` for what is no lock file that we know.
+/// Removes the checksums. Returns `None` if `text` cannot be parsed.
 fn without_checksums(text: &str) -> Option<String> {
     let mut body: Body = text.parse().ok()?;
     for provider in body.get_blocks_mut("provider") {
@@ -74,7 +72,7 @@ provider "registry.terraform.io/hashicorp/null" {
 }
 "#;
 
-    /// A module that uses a package in `home`, and the layout of its image.
+    /// Module that uses a package in `home`, and the layout of its image.
     fn module(root: &Path, home: &str) -> (PathBuf, Layout) {
         let package = "registry.terraform.io/hashicorp/null/3.2.0/linux_amd64";
         let real = root.join(home).join(package);

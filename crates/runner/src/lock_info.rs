@@ -1,21 +1,20 @@
-//! The lock of a state as the engine tells it when it stands in the way.
+//! Lock of a state, as the engine reports it when the lock blocks a command.
 
 use std::ffi::OsString;
 
 use alustan_api::run::StateLock;
 use k8s_openapi::jiff::Timestamp;
 
-/// The longest name of a host (<https://man7.org/linux/man-pages/man7/hostname.7.html>), to which
-/// kubelet cuts the name of a pod.
+/// Maximum length of a host name (<https://man7.org/linux/man-pages/man7/hostname.7.html>). Kubelet cuts the name of a pod to it.
 const LONGEST_HOST: usize = 63;
 
-/// What the engine calls the parts of a lock.
+/// Labels of the parts of a lock in the output of the engine.
 const PARTS: [&str; 4] = ["ID", "Operation", "Who", "Created"];
 
-/// How many lines follow `Lock Info:`.
+/// Maximum number of lines after `Lock Info:`.
 const LINES: usize = 10;
 
-/// The lock that `said` tells of. A wrapper may put something before each line.
+/// Parses the lock in the output `said`. A wrapper may prefix each line.
 pub fn read(said: &str) -> Option<StateLock> {
     let mut lines = said.lines().skip_while(|line| !line.contains("Lock Info:"));
     lines.next()?;
@@ -32,7 +31,7 @@ pub fn read(said: &str) -> Option<StateLock> {
     })
 }
 
-/// The value of `name` in a line such as `│   Who:       user@host`.
+/// Returns the value of `name` in a line such as `│   Who:       user@host`.
 fn part(line: &str, name: &str) -> Option<String> {
     let (before, value) = line.split_once(&format!("{name}:"))?;
     let whole = before.is_empty() || before.ends_with([' ', '\t', '│']);
@@ -40,24 +39,24 @@ fn part(line: &str, name: &str) -> Option<String> {
     (whole && !value.is_empty()).then(|| value.to_owned())
 }
 
-/// A time as Go prints it: `2026-11-21 18:41:09.705582698 +0000 UTC`.
+/// Parses a time in the format of Go: `2026-11-21 18:41:09.705582698 +0000 UTC`.
 fn time(text: &str) -> Option<Timestamp> {
     let words: Vec<&str> = text.split_whitespace().take(3).collect();
     Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f %z", words.join(" ")).ok()
 }
 
-/// The host of a `user@host`.
+/// Returns the host of a `user@host`.
 pub fn host(who: &str) -> &str {
     who.rsplit_once('@').map_or(who, |(_, host)| host)
 }
 
-/// The name of the host that a pod sees itself on.
+/// Returns the host name inside the pod `pod`.
 pub fn host_of_pod(pod: &str) -> &str {
     let cut = pod.get(..pod.floor_char_boundary(LONGEST_HOST));
     cut.unwrap_or(pod).trim_end_matches(['-', '.'])
 }
 
-/// Arguments of the engine that release the lock `id`. `None` if the engine could take `id` for an option.
+/// Returns the arguments of the engine that release the lock `id`. `None` if the engine could parse `id` as an option.
 pub fn release(id: &str) -> Option<Vec<OsString>> {
     is_id(id).then(|| vec!["force-unlock".into(), "-force".into(), id.into()])
 }

@@ -1,4 +1,4 @@
-//! `alustan-runner`: see the library.
+//! Entry point of `alustan-runner`, see the library crate.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use alustan_runner::signals::{listen, reap_orphans};
 use clap::{Parser, Subcommand};
 use kube::config::KubeConfigOptions;
 
-/// The program inside runner and build pods of Alustan.
+/// Runner of Alustan, the program in run pods and build pods.
 #[derive(Parser)]
 #[command(name = "alustan-runner")]
 struct Arguments {
@@ -31,18 +31,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Claims the run that the environment names, and runs it.
+    /// Claims the run that the environment names, and executes it.
     Run,
     /// Prepares the context of a build.
     Prepare,
-    /// Prepares the context of a build, appends it to the base image, and pushes the result.
+    /// Prepares the context of a build, appends it to the base image and pushes the result.
     Build,
-    /// Makes the place of a state, with the credentials that the environment has.
+    /// Creates the bucket and the lock table of a state, with the credentials of the environment.
     #[command(hide = true)]
     Bootstrap {
-        /// What is wanted, as JSON.
+        /// Bucket and table to create, as JSON.
         place: String,
-        /// Whether the bucket is left as it is, there or not.
+        /// Creates only the table and does not check the bucket.
         #[arg(long)]
         only_table: bool,
     },
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         }
         Command::Version => print_version(),
     };
-    // What is still being written to the log must not keep the pod.
+    // Pending writes to the log must not keep the pod.
     runtime.shutdown_timeout(Duration::from_millis(200));
     done.unwrap_or_else(|error| complain(error.as_ref()))
 }
@@ -95,7 +95,7 @@ async fn start_run() -> Done {
     let vars = process_vars();
     let identity = identity(&vars)?;
     let commands = commands(&vars)?;
-    // Not in a build: a credential helper is a child that the registry client waits for.
+    // Not in builds: the registry client itself waits for its credential helper, a child process.
     reap_orphans(commands.processes.clone())?;
     let client = kube::Client::try_from(client_config(&vars).await?)?;
     let secrets = Arc::new(KubeSecrets::new(client, &identity.namespace));
@@ -144,23 +144,23 @@ fn commands(vars: &Vars) -> std::io::Result<Commands> {
     })
 }
 
-/// What of the environment must not be printed, as far as it is known by itself.
+/// Returns a redactor of the secret values that the environment alone reveals.
 fn redactor(vars: &Vars) -> Redactor {
     Redactor::new(of_environment(vars, &BTreeSet::new()))
 }
 
-/// In a pod the environment names the API server by address, so no DNS is needed.
+/// Returns the client configuration. In a pod, the environment names the API server by address, so no DNS is needed.
 async fn client_config(vars: &Vars) -> Result<kube::Config, Box<dyn std::error::Error>> {
-    // Not KUBECONFIG: that one belongs to the module's providers.
+    // Not KUBECONFIG, which belongs to the providers of the module.
     let mut config = if let Some(file) = vars.get("ALUSTAN_KUBECONFIG") {
         let kubeconfig = kube::config::Kubeconfig::read_from(file)?;
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
     } else {
         kube::Config::incluster_env()?
     };
-    // The proxies are for the module's providers: the cluster itself is near.
+    // Proxies are for the providers of the module. The API server is in the cluster.
     config.proxy_url = None;
-    // Our own retries know how long a call is worth waiting for.
+    // The runner retries itself: it knows how long each call may wait.
     config.default_retry = false;
     Ok(config)
 }

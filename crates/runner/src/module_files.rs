@@ -1,4 +1,4 @@
-//! The configuration files of a module, as the engine would read them.
+//! Configuration files of a module, selected as the engine does.
 
 use std::fs;
 use std::io;
@@ -7,24 +7,23 @@ use std::path::{Path, PathBuf};
 use hcl_edit::structure::Body;
 use serde_json::Value;
 
-/// A configuration file, parsed.
+/// Parsed content of a configuration file.
 pub enum Content {
-    /// In HCL.
+    /// HCL syntax.
     Hcl(Body),
-    /// In JSON.
+    /// JSON syntax.
     Json(Value),
 }
 
-/// A configuration file.
+/// Configuration file of a module.
 pub struct ModuleFile {
-    /// Its name.
+    /// File name without the folder.
     pub name: String,
-    /// What is in it.
+    /// Parsed content.
     pub content: Content,
 }
 
-/// The files of the module in `directory`. What cannot be read is left out: the engine says what
-/// is wrong with it.
+/// Reads the configuration files of the module in `directory`. Skips files that cannot be read or parsed: the engine reports their errors.
 pub fn read_module_files(directory: &Path, opentofu: bool) -> Vec<ModuleFile> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
@@ -35,14 +34,14 @@ pub fn read_module_files(directory: &Path, opentofu: bool) -> Vec<ModuleFile> {
         .collect()
 }
 
-/// The syntax of a configuration file.
+/// Syntax of a configuration file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Syntax {
     Hcl,
     Json,
 }
 
-/// Syntax of the file `name`; `None` if the engine does not read it as configuration.
+/// Returns the syntax of the file `name`; `None` if the engine does not read it as configuration.
 fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
     let (_, extensions) = name.split_once('.')?;
     match extensions.rsplit('.').collect::<Vec<_>>().as_slice() {
@@ -57,7 +56,7 @@ fn syntax(name: &str, opentofu: bool) -> Option<Syntax> {
 /// Whether the module in `directory` has a configuration file besides those named `ours`.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn has_configuration(directory: &Path, opentofu: bool, ours: &[&str]) -> io::Result<bool> {
     has_file(directory, |name| {
         !ours.contains(&name) && syntax(name, opentofu).is_some()
@@ -67,7 +66,7 @@ pub fn has_configuration(directory: &Path, opentofu: bool, ours: &[&str]) -> io:
 /// Whether the folder has a configuration file of a wrapper, such as `terragrunt.hcl`.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn has_wrapper_configuration(directory: &Path) -> io::Result<bool> {
     has_file(directory, |name| {
         let extension = Path::new(name).extension();
@@ -95,7 +94,7 @@ fn read_module_file(path: &PathBuf, opentofu: bool) -> Option<ModuleFile> {
     Some(ModuleFile { name, content })
 }
 
-/// The bodies of the blocks `kind` in a JSON file: one object, or a list of them.
+/// Returns the bodies of the blocks `kind` in a JSON file: one object, or a list of them.
 pub fn json_blocks<'a>(file: &'a Value, kind: &str) -> Vec<&'a Value> {
     match file.get(kind) {
         Some(Value::Array(blocks)) => blocks.iter().collect(),

@@ -1,12 +1,12 @@
-//! The module's outputs: read from the state, from the engine, or from a script's file.
+//! Outputs of the module, from the state, the engine or the file of a script.
 
 use alustan_api::run::Outputs;
 use serde::Deserialize;
 
-/// How many bytes of outputs fit into the run record beside everything else.
+/// Maximum size of the outputs in the run report, in bytes. Leaves room for the other content.
 pub const LARGEST: usize = 700 * 1024;
 
-/// The outputs in a state.
+/// Parses the outputs in a state.
 pub fn from_state(state: &[u8]) -> Result<Outputs, serde_json::Error> {
     #[derive(Deserialize)]
     struct State {
@@ -16,7 +16,7 @@ pub fn from_state(state: &[u8]) -> Result<Outputs, serde_json::Error> {
     serde_json::from_slice::<State>(state).map(|state| state.outputs)
 }
 
-/// The outputs as `output -json` prints them.
+/// Parses the output of `output -json`.
 pub fn from_json(json: &[u8]) -> Result<Outputs, serde_json::Error> {
     serde_json::from_slice(json)
 }

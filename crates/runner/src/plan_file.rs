@@ -1,4 +1,4 @@
-//! Plans on the cache volume: encrypted, the last two of them.
+//! Plans on the cache volume, encrypted. The last two are kept.
 
 use std::fs;
 use std::io::{self, Read};
@@ -9,12 +9,12 @@ use zip::ZipArchive;
 use crate::lineage::StateHead;
 use crate::seal::Seal;
 
-/// How many plans are kept.
+/// Number of plans that are kept.
 const KEPT: usize = 2;
-/// Where a plan has the state that it was made from.
+/// Name of the state in the archive of a plan.
 const STATE: &str = "tfstate";
 
-/// Keeps the plan in `file` as that of run `number`.
+/// Encrypts the plan in `file` and keeps it as the plan of run `number`.
 pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()> {
     let sealed = Seal::new(key, "plan")
         .and_then(|seal| seal.seal(fs::read(file).ok()?))
@@ -30,14 +30,13 @@ pub fn keep(cache: &Path, number: i64, file: &Path, key: &[u8]) -> io::Result<()
     prune(&plans)
 }
 
-/// The plan of run `number`, as [`keep`] kept it; `None` when there is none that `key` opens.
+/// Returns the plan of run `number`, as stored by [`keep`]; `None` if there is none that `key` opens.
 pub fn open(cache: &Path, number: i64, key: &[u8]) -> Option<Vec<u8>> {
     let sealed = fs::read(cache.join("plans").join(format!("{number}.plan"))).ok()?;
     Seal::new(key, "plan")?.open(&sealed)
 }
 
-/// The lineage of the state that the plan in `file` was made from; `None` where there was none, or
-/// where that cannot be read.
+/// Returns the lineage of the state that the plan in `file` was made from; `None` if there was no state, or if it cannot be read.
 pub fn lineage(file: &Path) -> Option<String> {
     let mut archive = ZipArchive::new(fs::File::open(file).ok()?).ok()?;
     let mut state = Vec::new();

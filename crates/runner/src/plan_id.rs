@@ -1,4 +1,4 @@
-//! The id of a plan (rule 6): what a person approves.
+//! Id of a plan (rule 6), to which an approval refers.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use serde_json::{Value, json};
 
 use crate::lineage::StateHead;
 
-/// How many characters an id has.
+/// Length of an id, in characters.
 const LENGTH: usize = 16;
 
-/// What makes one plan another than the one before.
+/// Inputs of the id of a plan.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
-    /// The digest of its changes.
+    /// Digest of the changes.
     pub digest: &'a str,
-    /// The context that it was made of.
+    /// Context that the plan was made from.
     pub context: Option<&'a str>,
-    /// The values of its variables.
+    /// Values of the variables.
     pub variables: &'a BTreeMap<String, Value>,
-    /// The scripts that make and apply it.
+    /// Scripts that make and apply the plan.
     pub scripts: &'a ScriptTexts,
-    /// The state that it starts from.
+    /// Head of the state that the plan starts from.
     pub state: &'a StateHead,
-    /// The last run that began to change things.
+    /// Number of the last run that started to change objects.
     pub begun: i64,
-    /// When the resource was restored from a backup, after which the number in `begun` is used again.
+    /// Time of the restore of the resource from a backup. After a restore, the number in `begun` is used again.
     pub restored: Option<Timestamp>,
 }
 
-/// The id of `plan`, keyed with the resource's `key`: nobody can guess values from it.
+/// Returns the id of `plan`, keyed with the `key` of the resource, so that values cannot be guessed from it.
 pub fn plan_id(plan: Plan<'_>, key: &[u8]) -> String {
     let mut parts = vec![
         json!("plan"),

@@ -1,4 +1,4 @@
-//! The plan as people read it, in a Secret of its own.
+//! Text of the plan, in a separate Secret.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::failure::cut_to_bytes;
 use crate::retry::{Patience, pause_between_tries};
 use crate::secrets::{Changes, Secrets, StoreError};
 
-/// How many bytes of the text are kept: a Secret takes 1 MiB.
+/// Maximum size of the text, in bytes. A Secret holds 1 MiB.
 const LARGEST: usize = 512 * 1024;
-/// How long the Secret may take: a plan waits for people, but its run does not wait for this.
+/// Maximum time for writing the Secret. The run does not wait longer for it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Writes the plan `id` into the Secret `name`, in the place of the one before.
+/// Writes the plan `id` to the Secret `name` and replaces the previous plan.
 pub async fn publish(
     secrets: &dyn Secrets,
     name: &str,
@@ -44,7 +44,7 @@ fn may_pass(error: &StoreError) -> bool {
     error.is_passing() || matches!(error, StoreError::Conflict(_))
 }
 
-/// The text, or the beginning of it and a line that says so.
+/// Returns the text; if it is too long, its beginning with a note.
 fn shortened(text: &str) -> String {
     if text.len() <= LARGEST {
         return text.to_owned();

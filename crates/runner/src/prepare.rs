@@ -1,8 +1,8 @@
-//! The runner's part of a build: from the context artifact to the folders that become layers of the runner image,
-//! and with builder kind Append to the image itself.
+//! Runner part of a build: from the context artifact to the folders that become layers of the runner image, and with builder kind Append to
+//! the image itself.
 //!
-//! Runs in the engine's base image, without rights and without credentials of git. Everything
-//! that it writes is the same for the same inputs, so that an unchanged layer is not pushed again.
+//! Runs unprivileged in the base image. Git credentials never reach the builder or a layer (rule 2). All files are the same for the same
+//! inputs, so that an unchanged layer is not pushed again.
 
 mod append;
 mod dockerfile;
@@ -43,7 +43,7 @@ use crate::{cache, certificates};
 use place::{Place, unwritten};
 use registry_access::{access, of_registry, registry};
 
-/// How long providers and modules may take to arrive.
+/// Time limit of an engine command, including downloads of providers and modules.
 const PATIENCE: Duration = Duration::from_mins(30);
 
 /// Prepares the context for a builder. Writes a failure to the termination message.
@@ -53,15 +53,15 @@ pub async fn prepare(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCo
     ended(layout, &commands.redactor, prepared)
 }
 
-/// Prepares the context, appends it to the base image and pushes the result. The termination message has the digest
-/// of the image, or the failure.
+/// Prepares the context, appends it to the base image and pushes the result. The termination message contains the digest of the image, or
+/// the failure.
 pub async fn build(layout: &Layout, vars: &Vars, commands: Commands) -> ExitCode {
     let commands = redacting(vars, commands);
     let built = try_build(layout, vars, &commands).await;
     ended(layout, &commands.redactor, built)
 }
 
-/// `commands` that print no credentials of the repository.
+/// Returns `commands` that mask the secret values of the environment and the credentials of the repository.
 fn redacting(vars: &Vars, commands: Commands) -> Commands {
     let git = git::Credentials::read(vars);
     let secrets = of_environment(vars, &BTreeSet::new()).into_iter();
@@ -119,7 +119,7 @@ async fn pull(request: &Request, vars: &Vars) -> Result<impl AsRef<[u8]> + use<>
         .map_err(|error| of_registry(&error))
 }
 
-/// From the bytes of the context to what the builder copies.
+/// Prepares the folders for the builder from the bytes of the context.
 pub async fn prepare_context(
     layout: &Layout,
     vars: &Vars,
@@ -246,7 +246,7 @@ async fn run_init(
     }
 }
 
-/// Tells the runs of this image which engine is in it, without an engine to be asked each time.
+/// Records the engine for the runs of this image, so that they need not query its version.
 async fn tell_engine(
     commands: &Commands,
     engine: &Engine,
@@ -275,7 +275,7 @@ async fn tell_engine(
     engine::tell(directory, &told).map_err(unwritten)
 }
 
-/// Tells the runs of this image that they need no `init`.
+/// Records that runs of this image need no `init`.
 fn mark(directory: &Path, kind: &str, engine: &Engine) -> io::Result<()> {
     let prepared = Prepared {
         backend: kind.to_owned(),

@@ -1,5 +1,4 @@
-//! The processes below the runner: those that it started, the engines among all of them, and
-//! the orphans that PID 1 inherits.
+//! Processes below the runner: its children, the engines among all descendants, and the orphans that PID 1 adopts.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,22 +11,22 @@ use rustix::process::{
 };
 use tokio::process::{Child, Command};
 
-/// One process as `/proc` shows it.
+/// Process as in `/proc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,
     parent: i32,
     zombie: bool,
-    /// Start time in clock ticks: with the pid it names a process for ever.
+    /// Start time in clock ticks. Together with the pid, it identifies a process for ever.
     started: u64,
 }
 
-/// Which processes are meant.
+/// Selection of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All below the runner.
+    /// All processes below the runner.
     Everything,
-    /// A process with all below it.
+    /// A process and all processes below it.
     Below(Option<u32>),
 }
 
@@ -37,14 +36,14 @@ struct Known {
     interrupted: BTreeSet<(i32, u64)>,
 }
 
-/// The processes below this one.
+/// Processes below this process.
 #[derive(Default)]
 pub struct Processes {
     known: Mutex<Known>,
 }
 
 impl Processes {
-    /// Makes this process the parent of all orphans below it, as PID 1 is anyway.
+    /// Makes this process the parent of all orphans below it. PID 1 is their parent anyway.
     pub fn adopt_orphans() -> Self {
         if let Err(error) = set_child_subreaper(Some(getpid())) {
             crate::say!("orphans are not adopted: {error}");
@@ -62,14 +61,14 @@ impl Processes {
         Ok(child)
     }
 
-    /// The owner has waited for the process `pid`.
+    /// Releases the process `pid` after its owner waited for it.
     pub fn forget(&self, pid: Option<u32>) {
         if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
             self.known().own.remove(&pid);
         }
     }
 
-    /// Waits for orphans that have ended, so that none stays a zombie.
+    /// Waits for ended orphans, so that none stays a zombie.
     pub fn reap(&self) {
         let known = self.known();
         let me = getpid().as_raw_nonzero().get();
@@ -81,13 +80,12 @@ impl Processes {
         }
     }
 
-    /// Whether an engine lives in `scope`.
+    /// Whether an engine process lives in `scope`.
     pub fn engine_lives(&self, scope: Scope) -> bool {
         !engines(scope).is_empty()
     }
 
-    /// Sends SIGINT to each engine in `scope` that has not had one: a second one would make it
-    /// drop everything.
+    /// Sends SIGINT to each engine in `scope`, once per process: on a second SIGINT, an engine aborts immediately.
     pub fn interrupt_engines(&self, scope: Scope) {
         let mut known = self.known();
         for engine in engines(scope) {
@@ -98,7 +96,7 @@ impl Processes {
         }
     }
 
-    /// Asks everything in the group of `leader` to end.
+    /// Sends SIGTERM to the process group of `leader`.
     pub fn terminate_group(&self, leader: Option<u32>) {
         let leader = leader
             .and_then(|pid| i32::try_from(pid).ok())
@@ -106,7 +104,7 @@ impl Processes {
         let _ = leader.map(|pid| kill_process_group(pid, Signal::TERM));
     }
 
-    /// Kills everything in `scope`.
+    /// Sends SIGKILL to each process in `scope`.
     pub fn kill(&self, scope: Scope) {
         for process in in_scope(scope) {
             send(process.pid, Signal::KILL);
@@ -137,7 +135,7 @@ fn is_engine(pid: i32) -> bool {
         .is_some_and(is_engine_name)
 }
 
-/// `terraform` and `tofu`, also with a version, but no provider.
+/// Whether `name` is `terraform` or `tofu`, optionally with a version. Providers do not match.
 fn is_engine_name(name: &str) -> bool {
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     ["terraform", "tofu"]
@@ -162,7 +160,7 @@ fn in_scope(scope: Scope) -> Vec<Process> {
     }
 }
 
-/// Everything below the process `root`.
+/// Returns all processes below the process `root`.
 fn below(root: i32, all: Vec<Process>) -> Vec<Process> {
     let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
     for process in all {
@@ -194,7 +192,7 @@ fn read_process(pid: i32) -> Option<Process> {
     )
 }
 
-/// Reads `pid (any name) state parent … start …`, see proc(5).
+/// Parses `pid (any name) state parent … start …`, see proc(5).
 fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

@@ -1,5 +1,5 @@
-//! The run record, which the runner reads, and the report, which it writes: every write is a
-//! compare-and-swap that first makes sure that the run is still ours.
+//! Run record, which the runner reads, and run report, which it writes. Every write is a compare-and-swap that first checks that the run
+//! still belongs to this pod.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use crate::retry::{Patience, pause_between_tries};
 pub use crate::secrets::to_json;
 use crate::secrets::{Changes, Secrets, Snapshot, StoreError};
 
-/// What the report's Secret keeps free for reports, in bytes.
+/// Room in the Secret of the report that is reserved for reports, in bytes.
 pub(crate) const RESERVE: usize = 64 * 1024;
 
-/// How long a lock may wait for the API server.
+/// Maximum wait of lock and slot requests for the API server.
 const LOCK_PATIENCE: Duration = Duration::from_mins(2);
 
-/// Which run a pod was made for.
+/// Run that a pod was created for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The namespace of everything.
+    /// Namespace of the resource and of its Secrets.
     pub namespace: String,
-    /// The name of the record's Secret.
+    /// Name of the Secret with the run record.
     pub record: String,
-    /// The run's number.
+    /// Number of the run.
     pub number: i64,
-    /// HMAC-SHA256 of the run and its inputs, in hexadecimal.
+    /// HMAC-SHA256 of the run and its inputs, in hexadecimal. `None` in Jobs of earlier operator versions.
     pub decision: Option<String>,
-    /// The uid of our pod.
+    /// Uid of this pod.
     pub pod_uid: String,
-    /// The name of our pod.
+    /// Name of this pod.
     pub pod: String,
 }
 
 #[cfg(test)]
 impl Identity {
-    /// That of run 7 of resource `web`.
+    /// Identity of run 7 of resource `web`.
     pub(crate) fn of_run_7() -> Self {
         Self {
             namespace: "team".into(),
@@ -52,68 +52,68 @@ impl Identity {
 }
 
 impl Identity {
-    /// The name of the resource.
+    /// Returns the name of the resource.
     pub fn resource(&self) -> &str {
         let suffix = names::record("");
         let name = self.record.strip_suffix(&suffix);
         name.unwrap_or(&self.record)
     }
 
-    /// The name of the report's Secret.
+    /// Returns the name of the Secret with the run report.
     pub fn report(&self) -> String {
         names::report(self.resource())
     }
 }
 
-/// Why the record could not be read, or the report not be read or written.
+/// Error of reading the run record, or of reading or writing the run report.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The Secret could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its content is not what we know.
+    /// The content cannot be parsed.
     #[error("{key} of secret {secret} is unreadable")]
     Unreadable {
-        /// The Secret.
+        /// Name of the Secret.
         secret: String,
-        /// The key of its data.
+        /// Key of the data.
         key: &'static str,
-        /// What is wrong with it.
+        /// Parse error.
         #[source]
         source: serde_json::Error,
     },
-    /// Its content lacks something.
+    /// A key is missing.
     #[error("secret {secret} has no {key}")]
     Incomplete {
-        /// The Secret.
+        /// Name of the Secret.
         secret: String,
-        /// The key of its data.
+        /// Missing key of the data.
         key: &'static str,
     },
-    /// The run belongs to somebody else, or is no longer.
+    /// The run belongs to another pod, or is over; contains the reason.
     #[error("{0}")]
     NotOurs(String),
 }
 
-/// What an update does with the progress that it was shown.
+/// Decision of an update about the progress that it received.
 pub enum Update<T> {
-    /// Nothing needs to be written.
+    /// Writes nothing.
     Keep(T),
-    /// The progress, and these other keys of the report, are to be written.
+    /// Writes the progress and these other keys of the report.
     Write(T, Changes),
 }
 
-/// The record and the report of our run.
+/// Run record and run report of a run.
 #[derive(Clone)]
 pub struct Record {
     secrets: Arc<dyn Secrets>,
     identity: Identity,
-    /// The report's Secret after the last successful write of this process.
+    /// Secret of the report after the last successful write of this process.
     written: Arc<Mutex<Option<Snapshot>>>,
 }
 
 impl Record {
-    /// The record that `identity` names.
+    /// Creates a handle for the run record that `identity` names.
     pub fn new(secrets: Arc<dyn Secrets>, identity: Identity) -> Self {
         let written = Arc::default();
         Self {
@@ -123,12 +123,12 @@ impl Record {
         }
     }
 
-    /// Which run this is.
+    /// Returns the identity of the run.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Reads the record, as often as it takes within `patience`.
+    /// Reads the run record. Retries transient errors within `patience`.
     pub async fn read(&self, patience: Patience) -> Result<(RunRecord, Snapshot), RecordError> {
         let name = &self.identity.record;
         let mut pauses = pause_between_tries();
@@ -144,7 +144,7 @@ impl Record {
         Ok((record, snapshot))
     }
 
-    /// Reads the report once.
+    /// Reads the run report once, without retry.
     pub async fn read_report(&self) -> Result<(RunProgress, Snapshot), RecordError> {
         let name = self.identity.report();
         let snapshot = self.secrets.read(&name).await?;
@@ -152,10 +152,9 @@ impl Record {
         Ok((progress, snapshot))
     }
 
-    /// Changes the report by compare-and-swap, as often as it takes within `patience`.
+    /// Updates the report by compare-and-swap. Retries conflicts and transient errors within `patience`.
     ///
-    /// `change` sees the progress as it is, so it must recognise its own earlier write: the answer
-    /// of a write that succeeded may be lost.
+    /// `change` receives the current progress. It must recognise its own earlier write: the response to a successful write may be lost.
     pub async fn update<T, F>(&self, patience: Patience, mut change: F) -> Result<T, RecordError>
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
@@ -176,8 +175,8 @@ impl Record {
     where
         F: FnMut(&mut RunProgress, &Snapshot) -> Result<Update<T>, RecordError>,
     {
-        // The API server refuses the write if the Secret has changed since our last one. A decision not to
-        // write has no such proof, so it needs a read.
+        // The API server refuses the write if the Secret changed after the last write. A decision against a write has no such proof, so it
+        // needs a read.
         if let Some(snapshot) = self.take_written() {
             let mut progress = parse(&self.identity.report(), &snapshot, key::PROGRESS)?;
             if let Ok(Update::Write(value, changes)) = change(&mut progress, &snapshot) {
@@ -217,7 +216,7 @@ impl Record {
         written.take()
     }
 
-    /// As [`Self::update`], of a run that this pod has claimed.
+    /// Updates the report as [`Self::update`], but only if this pod holds the claim of the run.
     pub async fn update_ours<T, F>(
         &self,
         patience: Patience,
@@ -253,7 +252,7 @@ impl Record {
         )))
     }
 
-    /// Tells the controller that the state needs `wanted` slots; gives the slots there are.
+    /// Requests `wanted` slots for the state from the controller. Returns the existing slots.
     pub async fn ask_for_slots(&self, wanted: u32) -> Result<Vec<String>, RecordError> {
         let patience = Patience::lasting(LOCK_PATIENCE);
         self.update_ours(patience, |progress, _| {
@@ -270,8 +269,7 @@ impl Record {
         Ok(managed.map(|managed| managed.slots).unwrap_or_default())
     }
 
-    /// Takes the lock of the state, also in place of the lock `before` of this run; returns the lock in
-    /// the way, if any.
+    /// Takes the lock of the state, also in place of the lock `before` of this run. Returns the blocking lock, if any.
     pub async fn lock(
         &self,
         lock: &StateLock,
@@ -291,7 +289,7 @@ impl Record {
         .await
     }
 
-    /// Gives back the lock `id`, or any lock without an id; gives the lock that stays, if any.
+    /// Releases the lock `id`; without an id, any lock. Returns the remaining lock, if any.
     pub async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
         self.update_ours(
             Patience::lasting(LOCK_PATIENCE),
@@ -310,7 +308,7 @@ impl Record {
     }
 }
 
-/// Reads a key of the Secret `name`.
+/// Parses a key of the Secret `name`.
 pub fn parse<T: DeserializeOwned>(
     name: &str,
     snapshot: &Snapshot,

@@ -1,4 +1,4 @@
-//! Takes known secret values out of what is printed, also when a value is split over writes.
+//! Masks known secret values in output, also if a value is split over several writes (rule 15).
 
 use std::sync::Arc;
 
@@ -9,28 +9,27 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::failure::cut;
 
-/// What stands in the place of a secret value.
+/// Replacement of a secret value.
 pub const MASK: &str = "(redacted)";
 
-/// Values shorter than this are left alone: they would turn the whole text into masks.
+/// Minimum length of masked values, in bytes. Shorter values would mask the whole text.
 const SHORTEST: usize = 4;
 
-/// Lines of a value are secrets of their own from this length on.
+/// Minimum length of the lines of a value that are masked separately, in bytes.
 const SHORTEST_LINE: usize = 6;
 
-/// Values are looked for in base64 from this length on: what is left of a shorter one between its
-/// neighbours is a few letters, which may be anything.
+/// Minimum length of values that are masked in base64, in bytes. A shorter one leaves only a few characters that do not depend on its
+/// neighbours, and they may occur anywhere.
 const SHORTEST_IN_BASE64: usize = 8;
 
-/// The secret values of a run. Cheap to clone.
+/// Secret values of a run. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
     by_first_byte: Arc<Vec<Vec<Vec<u8>>>>,
 }
 
 impl Redactor {
-    /// Masks `values`, their lines, and what they look like inside JSON, a URL, a shell's trace and
-    /// base64.
+    /// Masks `values`, their lines, and their forms in JSON, URLs, shell traces and base64.
     pub fn new<I, S>(values: I) -> Self
     where
         I: IntoIterator<Item = S>,
@@ -55,7 +54,7 @@ impl Redactor {
         }
     }
 
-    /// `text` without the secret values.
+    /// Masks secret values in `text`.
     pub fn text(&self, text: &str) -> String {
         let mut stream = self.stream();
         let mut bytes = stream.push(text.as_bytes());
@@ -63,7 +62,7 @@ impl Redactor {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The failure without the secret values.
+    /// Masks secret values in the message of a failure.
     pub fn failure(&self, failure: Failure) -> Failure {
         Failure {
             message: cut(&self.text(&failure.message), MAX_TEXT),
@@ -71,7 +70,7 @@ impl Redactor {
         }
     }
 
-    /// The change set without the secret values: a resource may be named by one.
+    /// Masks secret values in a change set: the address of a resource may contain one.
     pub fn changes(&self, mut changes: ChangeSet) -> ChangeSet {
         for resource in &mut changes.resources {
             resource.address = self.text(&resource.address);
@@ -79,7 +78,7 @@ impl Redactor {
         changes
     }
 
-    /// What a person is asked, without the secret values: a rule may quote one.
+    /// Masks secret values in an approval request: a rule may quote one.
     pub fn asks(&self, mut asks: PlanAsks) -> PlanAsks {
         for because in &mut asks.because {
             *because = self.text(because);
@@ -87,7 +86,7 @@ impl Redactor {
         asks
     }
 
-    /// The lock without the secret values.
+    /// Masks secret values in a lock.
     pub fn lock(&self, lock: &StateLock) -> StateLock {
         StateLock {
             id: self.text(&lock.id),
@@ -97,7 +96,7 @@ impl Redactor {
         }
     }
 
-    /// A redactor for one stream of bytes.
+    /// Returns a redactor for one stream of bytes.
     pub fn stream(&self) -> Stream {
         Stream {
             redactor: self.clone(),
@@ -113,7 +112,7 @@ impl Redactor {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The length of the longest secret at the start of `rest`.
+    /// Returns the length of the longest secret at the start of `rest`.
     fn longest_at(&self, first: u8, rest: &[u8]) -> usize {
         let whole = self
             .starting_with(first)
@@ -122,7 +121,7 @@ impl Redactor {
         whole.map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Whether more bytes could make `rest` the beginning of a secret.
+    /// Whether `rest` may be the beginning of a secret, depending on more bytes.
     fn may_begin_at(&self, first: u8, rest: &[u8]) -> bool {
         self.starting_with(first)
             .iter()
@@ -130,7 +129,7 @@ impl Redactor {
     }
 }
 
-/// Every form in which `value` is likely to be printed.
+/// Returns every form in which `value` is likely to be printed.
 fn shapes(value: &str) -> Vec<String> {
     let value = value.trim();
     if value.len() < SHORTEST {
@@ -145,7 +144,7 @@ fn shapes(value: &str) -> Vec<String> {
             .map(str::to_owned),
     );
     let json = in_json(value);
-    // As Go writes it, and with it the engine.
+    // As Go, and therefore the engine, escapes it.
     let go = json
         .replace('<', "\\u003c")
         .replace('>', "\\u003e")
@@ -164,7 +163,7 @@ fn in_json(value: &str) -> String {
     inner.unwrap_or(&quoted).to_owned()
 }
 
-/// Everything escaped that is not unreserved (RFC 3986, section 2.3), and a space as `space`.
+/// Escapes everything that is not unreserved (RFC 3986, section 2.3). A space becomes `space`.
 fn in_url(value: &str, space: &str) -> String {
     let each = value.bytes().map(|byte| match byte {
         b' ' => space.to_owned(),
@@ -175,8 +174,7 @@ fn in_url(value: &str, space: &str) -> String {
     each.collect()
 }
 
-/// What is the same in base64 of every text that holds `value`, for each of the three places that
-/// it may begin at.
+/// Returns the characters that base64 of every text with `value` contains, for each of the three alignments of `value`.
 fn in_base64(value: &str) -> impl Iterator<Item = String> {
     ["", "-", "--"].into_iter().filter_map(move |before| {
         let text = [before, value].concat();
@@ -186,23 +184,23 @@ fn in_base64(value: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The state of redaction between two writes of one stream.
+/// State of redaction between two writes of one stream.
 pub struct Stream {
     redactor: Redactor,
     held: Vec<u8>,
-    /// How many bytes at the start of `held` belong to a secret.
+    /// Number of bytes at the start of `held` that belong to a secret.
     masked: usize,
     in_mask: bool,
 }
 
 impl Stream {
-    /// Takes more bytes; gives back all that cannot be the beginning of a secret.
+    /// Adds bytes. Returns, redacted, all bytes that cannot be the beginning of a secret.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(bytes);
         self.emit(false)
     }
 
-    /// The end of the stream: gives back what is left.
+    /// Ends the stream. Returns the remaining bytes, redacted.
     pub fn finish(&mut self) -> Vec<u8> {
         self.emit(true)
     }
@@ -226,7 +224,7 @@ impl Stream {
     }
 }
 
-/// Writes one byte, or one mask for a run of secret bytes; says whether we are in such a run.
+/// Writes one byte, or one mask for a sequence of secret bytes. Returns whether the byte belongs to such a sequence.
 fn mask_or_copy(out: &mut Vec<u8>, byte: u8, secret: bool, in_mask: bool) -> bool {
     match (secret, in_mask) {
         (true, false) => out.extend_from_slice(MASK.as_bytes()),
@@ -304,7 +302,7 @@ mod tests {
             let encoded = STANDARD.encode(format!("{before}correct horse and more"));
             let masked = redactor.text(&encoded);
             let (left, right) = masked.split_once(MASK).unwrap();
-            // What shares a letter with its neighbours is left.
+            // A character that the value shares with a neighbour remains.
             let of_neighbours =
                 before.len().div_ceil(3) * 4 + " and more".len().div_ceil(3) * 4 + 4;
             assert!(left.len() + right.len() <= of_neighbours, "{masked}");

@@ -1,4 +1,4 @@
-//! The report of a run: into its Secret first, then into the termination message for people.
+//! Writes the run report: to its Secret first, then to the termination message for users.
 
 use std::path::Path;
 
@@ -12,24 +12,24 @@ use crate::retry::Patience;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 use crate::tail::{self, Tail};
 
-/// Kubelet's limit of a termination message.
+/// Maximum size of a termination message, in bytes (kubelet).
 const LARGEST_MESSAGE: usize = 4096;
 
-/// What else is told at the end of a run.
+/// Data that is written together with the report.
 #[derive(Clone, Copy, Default)]
 pub struct Closing<'a> {
-    /// The outputs to hand on.
+    /// Outputs of the module.
     pub outputs: Option<&'a Outputs>,
-    /// The id of the lock to give back.
+    /// Id of the lock to release.
     pub unlock: Option<&'a str>,
-    /// The record as it was claimed, where the run began to change things and then was refused:
-    /// it has changed nothing, and an approval is still good.
+    /// Record at the time of the claim, if the run started to change objects and the engine then refused to start: nothing has changed, and
+    /// an approval remains valid.
     pub refused: Option<&'a RunRecord>,
-    /// Whether there is no state of ours: one that is there later is somebody else's.
+    /// Whether the resource has no state. A state that appears later belongs to another owner.
     pub stateless: bool,
-    /// The module's own backend, with the state.
+    /// Backend block of the module that contains the state.
     pub own_backend: Option<&'a OwnBackend>,
-    /// The end of what it printed.
+    /// Kept end of the printed output.
     pub tail: Option<&'a Tail>,
 }
 
@@ -56,8 +56,7 @@ impl Closing<'_> {
     }
 }
 
-/// Writes the report. Gives it as it was written: an interruption after a cancellation is a
-/// cancellation.
+/// Writes the report and returns it as written: after a cancellation, a failure is reported as cancelled.
 pub async fn record(
     record: &Record,
     report: &RunReport,
@@ -110,7 +109,7 @@ fn changes(report: &RunReport, outputs: Option<&Outputs>) -> Changes {
     changes
 }
 
-/// Logs of earlier runs give way to outputs; so does a leftover, which is older than the stored state.
+/// Removes logs of earlier runs if the outputs need the room, then a leftover, which is older than the stored state.
 fn make_room(snapshot: &Snapshot, changes: &mut Changes) {
     if changes.contains_key(key::OUTPUTS) && snapshot.size_with(changes) > LARGEST {
         tail::remove_all(snapshot, changes);
@@ -133,14 +132,14 @@ fn as_cancelled(report: &RunReport) -> RunReport {
     }
 }
 
-/// Writes the copy for people; it counts for nothing, so its failure counts for nothing either.
+/// Writes the copy of the report for users. Nothing depends on it, so errors are ignored.
 pub fn write_message(path: &Path, report: &RunReport) {
     let mut report = report.clone();
     while size(&report) > LARGEST_MESSAGE && shrink(&mut report) {}
     let _ = std::fs::write(path, to_json(&report));
 }
 
-/// Writes a failure with its text cut until the whole fits.
+/// Writes a failure. Cuts its message until the whole fits.
 pub fn write_failure<T: Serialize>(path: &Path, failure: &Failure, wrap: impl Fn(Failure) -> T) {
     let mut failure = failure.clone();
     while size(&wrap(failure.clone())) > LARGEST_MESSAGE && halve(&mut failure.message) {}
@@ -170,7 +169,7 @@ fn halve(text: &mut String) -> bool {
     length > 0
 }
 
-/// What a run says when it cannot save what its state was.
+/// Returns the failure of a run that cannot write its report.
 pub fn unrecorded(error: &RecordError) -> Failure {
     world(
         "ReportNotRecorded",

@@ -1,4 +1,4 @@
-//! State that the engine could not save: rescued before the report, pushed by the next run.
+//! Unsaved state: kept before the report is written, pushed by the next run.
 
 use std::fs;
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::retry::Patience;
 use crate::session::Session;
 use crate::workspace::write_private;
 
-/// How long a push may take.
+/// Time limit of a push.
 const PUSH: Duration = Duration::from_mins(2);
-/// How long the report may take before the state is pushed without it.
+/// Time limit for keeping the state in the report, before it is pushed anyway.
 const FIRST_TRY: Duration = Duration::from_secs(30);
-/// How long the report may take to forget what was pushed.
+/// Time limit for removing a pushed state from the report.
 const FORGET: Duration = Duration::from_mins(2);
 
-/// A place where an earlier run may have kept a state.
+/// Location in which an earlier run may have kept a state.
 #[derive(Clone, Copy)]
 enum Place {
     Report,
@@ -31,7 +31,8 @@ enum Place {
 }
 
 impl Session {
-    /// Saves what the engine could not save. The result stays what it was.
+    /// Saves the state that the engine could not save. Returns `result` unchanged on success, otherwise a failure with the location of the
+    /// state.
     pub(crate) async fn rescue_state(
         &self,
         result: Result<(), Failure>,
@@ -57,8 +58,8 @@ impl Session {
         })
     }
 
-    /// Pushes the state, which is kept before: the pod may end at any time. Where that is in vain,
-    /// says what became of it.
+    /// Keeps the state, because the pod may end at any time, and then pushes it. If the push fails, returns a note with the location of the
+    /// state.
     async fn rescue(&self, file: &Path, findings: &mut Findings) -> Option<String> {
         let on_cache = self.keep_on_cache(file);
         let mut in_report = self.keep_in_report(file, self.within(FIRST_TRY)).await;
@@ -120,13 +121,13 @@ impl Session {
         (Some(place), note)
     }
 
-    /// Whether an earlier run could not save the state where it is.
+    /// Whether there is an unsaved state of an earlier run.
     pub(crate) fn has_leftover(&self) -> bool {
         let mut places = [Place::Report, Place::Cache].into_iter();
         places.any(|place| self.leftover_in(place).is_some())
     }
 
-    /// Pushes what an earlier run could not save.
+    /// Pushes the unsaved state of an earlier run.
     pub(crate) async fn push_leftover(&self) -> Result<(), Ended> {
         for place in [Place::Report, Place::Cache] {
             let Some(state) = self.leftover_in(place) else {
@@ -159,7 +160,7 @@ impl Session {
         }
     }
 
-    /// Whether it is pushed: what is older than the stored state is not.
+    /// Pushes `state`. Returns false if it is older than the stored state.
     async fn push_found(&self, state: &[u8]) -> Result<bool, Failure> {
         let file = self.layout.work.join(leftover::FILE);
         let unwritten = |error| {
@@ -180,8 +181,8 @@ impl Session {
         }
     }
 
-    /// Puts aside what is older than the stored state. Without a volume that stays it is left in
-    /// the report, for people to look at, until the outputs need the room.
+    /// Keeps a state that is older than the stored one for inspection: on the cache volume if that outlives the pod, otherwise in the
+    /// report, until the outputs need the room.
     async fn put_aside(&self, place: Place, state: Vec<u8>) -> Result<(), RecordError> {
         let cache = &self.layout.cache;
         if matches!(place, Place::Report) && !self.layout.cache_kept {
@@ -201,14 +202,14 @@ impl Session {
         Ok(())
     }
 
-    /// Forgets what was pushed.
+    /// Removes a pushed state from the report and the cache volume.
     async fn forget_leftover(&self) -> Result<(), RecordError> {
         leftover::remove(&self.record, self.within(FORGET)).await?;
         leftover::forget(&self.layout.cache);
         Ok(())
     }
 
-    /// For `time`, but no longer than the pod lives.
+    /// Returns a patience of `time`, limited by the grace period of the pod.
     fn within(&self, time: Duration) -> Patience {
         Patience::until((Instant::now() + time).min(self.commands.end_of_grace()))
     }

@@ -1,4 +1,4 @@
-//! One run from claim to report.
+//! Executes one run from claim to report.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -23,21 +23,22 @@ use crate::session::{Parts, Session};
 use crate::variables::Values;
 use crate::workspace::copy_tree;
 
-/// What a run needs from outside.
+/// Dependencies of a run.
 pub struct Context {
-    /// Which run this is.
+    /// Identity of the run.
     pub identity: Identity,
-    /// Where things are.
+    /// Paths of the pod.
     pub layout: Layout,
-    /// The environment of the container.
+    /// Environment variables of the container.
     pub vars: Vars,
-    /// The Secrets of the run.
+    /// Access to the Secrets of the run.
     pub secrets: Arc<dyn Secrets>,
-    /// How commands are run.
+    /// Context of the commands of the run.
     pub commands: Commands,
 }
 
-/// Runs from claim to report; the exit code says how it went.
+/// Executes the run from claim to report. The exit code is 0 unless the run failed or could not be claimed. A run that belongs to another
+/// pod is a success.
 pub async fn run(context: Context) -> ExitCode {
     let (began, started_at) = (Instant::now(), Timestamp::now());
     let record = Record::new(context.secrets.clone(), context.identity.clone());
@@ -97,14 +98,14 @@ pub async fn run(context: Context) -> ExitCode {
     finish(&context, &record, &report, &findings).await
 }
 
-/// What is known to be secret before the run has a session, which knows the module as well.
+/// Returns a redactor of the secret values that are known without the module, for the time before the run has a session.
 fn redactor(context: &Context, claimed: &Claimed) -> Redactor {
     let (server, values, declared) = (Vars::new(), Values::default(), BTreeMap::new());
     let secrets = of_run(&claimed.inputs, &context.vars, &server, &values, &declared);
     Redactor::new(secrets)
 }
 
-/// Why nothing was run.
+/// Logs why the run was not executed, and returns the exit code.
 fn refused(context: &Context, error: &RecordError) -> ExitCode {
     match error {
         RecordError::NotOurs(why) => {

@@ -1,4 +1,4 @@
-//! The runner's own lines in the log: plain, on standard error, marked with its name.
+//! Log lines of the runner: plain text on standard error, prefixed with its name.
 
 use std::io::Write;
 use std::sync::LazyLock;
@@ -7,12 +7,12 @@ use crate::tail::Tail;
 
 static PRINTED: LazyLock<Tail> = LazyLock::new(Tail::default);
 
-/// The end of this process's log: its own lines, and what it has others add.
+/// Returns the kept end of the log of this process: its own lines and the output of its commands.
 pub fn printed() -> Tail {
     PRINTED.clone()
 }
 
-/// Writes one line; a log that nobody takes any more is no reason to stop.
+/// Writes a text to the log, line by line. Ignores errors: a log stream without a reader must not stop the runner.
 pub fn line(text: &str) {
     let mut stderr = std::io::stderr().lock();
     for line in text.lines() {
@@ -22,7 +22,7 @@ pub fn line(text: &str) {
     }
 }
 
-/// Says a line in the log.
+/// Writes formatted text to the log.
 #[macro_export]
 macro_rules! say {
     ($($part:tt)*) => { $crate::say::line(&format!($($part)*)) };

@@ -1,4 +1,4 @@
-//! The user's scripts in place of the engine's commands.
+//! Scripts of the user that replace commands of the engine.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,30 +8,30 @@ use alustan_api::run::ScriptTexts;
 
 use crate::workspace::write_private;
 
-/// A script that is ready to run.
+/// Script that is ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The program: the script itself, or the shell.
+    /// Program to start: the script itself, or the shell.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
 }
 
-/// The user's scripts, written and ready.
+/// Scripts of the user, written to files.
 #[derive(Default)]
 pub struct Scripts {
-    /// In place of `init`.
+    /// Replaces `init`.
     pub init: Option<Script>,
-    /// In place of `plan`.
+    /// Replaces `plan`.
     pub plan: Option<Script>,
-    /// In place of `apply`.
+    /// Replaces `apply`.
     pub apply: Option<Script>,
-    /// In place of `destroy`.
+    /// Replaces `destroy`.
     pub destroy: Option<Script>,
 }
 
 impl Scripts {
-    /// Writes the scripts that there are.
+    /// Writes the configured scripts to `work`.
     pub fn write(work: &Path, texts: &ScriptTexts) -> io::Result<Self> {
         let script = |name: &str, text: &Option<String>| {
             text.as_deref()
@@ -46,7 +46,7 @@ impl Scripts {
         })
     }
 
-    /// Whether there is any.
+    /// Whether any script is configured.
     pub fn any(&self) -> bool {
         [&self.init, &self.plan, &self.apply, &self.destroy]
             .into_iter()
@@ -54,7 +54,7 @@ impl Scripts {
     }
 }
 
-/// Writes the script `name`. One without a `#!` line is run by `bash -e`.
+/// Writes the script `name`. A script without a `#!` line is executed by `bash -e`.
 pub fn write_script(work: &Path, name: &str, text: &str) -> io::Result<Script> {
     let file = work.join(format!("script-{name}"));
     write_private(&file, text.as_bytes(), 0o700)?;

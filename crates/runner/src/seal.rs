@@ -1,4 +1,4 @@
-//! Encryption of what is kept on the cache volume, with a key derived from the resource's own.
+//! Encryption of plans and unsaved states, with a key derived from the key of the resource.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Salt};
@@ -6,13 +6,13 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 const MAGIC: &[u8] = b"ALUSTAN1";
 
-/// Seals and opens what is kept under one purpose.
+/// Seals and opens data for one purpose.
 pub struct Seal {
     key: LessSafeKey,
 }
 
 impl Seal {
-    /// With the resource's `key`; each `purpose` has a key of its own.
+    /// Derives the key of `purpose` from the `key` of the resource. Each purpose has a different key.
     pub fn new(key: &[u8], purpose: &str) -> Option<Self> {
         let derived = Salt::new(HKDF_SHA256, b"alustan").extract(key);
         let info = [purpose.as_bytes()];
@@ -22,7 +22,7 @@ impl Seal {
         })
     }
 
-    /// Encrypts `content`.
+    /// Encrypts `content` with AES-256-GCM.
     pub fn seal(&self, mut content: Vec<u8>) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).ok()?;
@@ -38,7 +38,7 @@ impl Seal {
         Some(sealed)
     }
 
-    /// Decrypts what [`Self::seal`] made; `None` when it is anything else.
+    /// Decrypts the output of [`Self::seal`]; `None` for anything else.
     pub fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
         let rest = sealed.strip_prefix(MAGIC)?;
         let (nonce, content) = rest.split_at_checked(NONCE_LEN)?;

@@ -1,12 +1,10 @@
-//! Which values are secret, and never printed (rule 15).
+//! Selection of the secret values, which are never printed (rule 15).
 //!
-//! They are known by where they come from: a Secret, the backend's credentials, a variable that the
-//! module marks, the user's part of a URL. What the operator's settings put into the environment
-//! has no such origin, so there the name decides.
+//! The origin of a value decides: a Secret, the credentials of the backend, a variable that the module marks as sensitive, the user part of
+//! a URL. Variables that the settings of the operator add to the environment have no such origin, so there the name decides.
 //!
-//! Masked is what has at least four bytes and is no word like `true`: anything shorter would mask
-//! the whole log, and tell what is behind the masks. Of a URL's user and password, both together
-//! are masked as well, so that a short password does not show there.
+//! Values of less than four bytes are not masked: that would mask the whole log and reveal the values. Neither are words like `true` in
+//! environment variables. The user and the password of a URL are also masked as a whole, so that a short password is not visible there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +16,14 @@ use serde_json::Value;
 use crate::layout::Vars;
 use crate::variables::{self, Declared};
 
-/// Words that are settings, also where a Secret holds them.
+/// Words that are settings, also if a Secret contains them.
 const PLAIN: &[&str] = &["true", "false", "null", "none"];
 
-/// From this length on a URL's user without a password is a token rather than a name.
+/// Minimum length of a user without a password in a URL that counts as a token, in bytes.
 const SHORTEST_TOKEN: usize = 8;
 
-/// Everything known to be secret: credentials of the backend and of the pod, the password of
-/// the state server, values of variables that come from Secrets or that the module marks as
-/// sensitive.
+/// Returns all known secret values: credentials of the backend and of the pod, the password of the state server, and the values of
+/// variables that come from Secrets or that the module marks as sensitive.
 pub fn of_run(
     inputs: &RunInputs,
     container: &Vars,
@@ -49,7 +46,7 @@ pub fn of_run(
     secrets
 }
 
-/// What of the module's own backend block is likely to be secret.
+/// Returns the likely secret values in the backend block of the module.
 pub fn of_own_backend(backend: &OwnBackend) -> Vec<String> {
     let fields = backend.config.iter();
     fields
@@ -72,7 +69,7 @@ fn of_field(name: &str, value: &Value) -> Vec<String> {
     }
 }
 
-/// What a backend is told in secret, and the users of its URLs.
+/// Returns the secret inputs of a backend, and the users of its URLs.
 fn of_backend(backend: &BackendInputs) -> Vec<String> {
     let (environment, config) = (&backend.environment, &backend.secret_config);
     let told = environment.values().chain(config.values());
@@ -80,8 +77,8 @@ fn of_backend(backend: &BackendInputs) -> Vec<String> {
         .collect()
 }
 
-/// What is secret in the environment of a container: the values of the variables in `from_secrets`,
-/// of those with a telling name, and what URLs say of their users.
+/// Returns the secret values in the environment of a container: variables in `from_secrets`, variables with the name of a credential, and
+/// users of URLs.
 pub fn of_environment(container: &Vars, from_secrets: &BTreeSet<String>) -> Vec<String> {
     let mut secrets = Vec::new();
     for (name, value) in container {
@@ -100,7 +97,7 @@ fn is_plain(value: &str) -> bool {
         .any(|word| value.trim().eq_ignore_ascii_case(word))
 }
 
-/// Whether an environment variable of the container is likely to hold a credential.
+/// Whether an environment variable or a field is likely to contain a credential.
 fn looks_secret(name: &str, value: &str) -> bool {
     const WORDS: &[&str] = &[
         "SECRET",
@@ -117,7 +114,7 @@ fn looks_secret(name: &str, value: &str) -> bool {
     named && value.len() >= 8 && !value.starts_with('/')
 }
 
-/// The users of all URLs in `value`. A proxy may be named without a scheme.
+/// Returns the users of all URLs in `value`. The URL of a proxy may lack the scheme.
 fn of_urls(name: &str, value: &str) -> Vec<String> {
     let proxy = name.to_ascii_uppercase().ends_with("_PROXY");
     let skipped = usize::from(!proxy || value.contains("://"));
@@ -133,7 +130,8 @@ fn of_urls(name: &str, value: &str) -> Vec<String> {
         .collect()
 }
 
-/// `user:password` as it stands in a URL, as it is meant, and as a program sends it.
+/// Returns the forms of `user:password`: as in the URL, decoded, in base64 as in Basic authentication, and the password alone. Without a
+/// password, a user that counts as a token.
 fn of_user(user: &str) -> Vec<String> {
     let Some((_, password)) = user.split_once(':') else {
         let token = Some(user).filter(|it| it.len() >= SHORTEST_TOKEN);
@@ -149,7 +147,7 @@ fn of_user(user: &str) -> Vec<String> {
     ]
 }
 
-/// The text without `%XX`.
+/// Decodes `%XX`.
 fn without_escapes(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -172,7 +170,7 @@ mod tests {
     use crate::redact::Redactor;
     use rstest::rstest;
 
-    /// What is printed of `text` where `name` has `value`.
+    /// Returns `text` as printed if the variable `name` has `value`.
     fn printed(name: &str, value: &str, from_secret: bool, text: &str) -> String {
         let vars = Vars::from([(name.to_owned(), value.to_owned())]);
         let named = from_secret.then(|| name.to_owned()).into_iter().collect();

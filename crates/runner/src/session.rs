@@ -1,4 +1,4 @@
-//! A claimed run, ready to call the engine: its workspace, its environment, its state server.
+//! A claimed run that is ready to execute the engine: workspace, environment, state server.
 
 mod ending;
 mod files;
@@ -43,77 +43,77 @@ use ending::judge;
 pub(crate) use ending::stopped;
 use files::{backend_argument, for_scripts, trusted, write_files};
 
-/// How long `show` and `output` may take.
+/// Time limit of `show`, `output` and `state pull`, and of a push of a migrated state.
 pub(crate) const LOOK: Duration = Duration::from_mins(5);
 
-/// Arguments of the engine's `s3` backend, and what the SDK of AWS knows them by.
+/// Arguments of the engine's `s3` backend, and the variables of the AWS SDK for them.
 const AWS_CREDENTIALS: [(&str, &str); 3] = [
     ("access_key", "AWS_ACCESS_KEY_ID"),
     ("secret_key", "AWS_SECRET_ACCESS_KEY"),
     ("token", "AWS_SESSION_TOKEN"),
 ];
 
-/// What a session is made from.
+/// Inputs of [`Session::open`].
 pub struct Parts {
-    /// Where things are.
+    /// Paths of the pod.
     pub layout: Layout,
-    /// The environment of the container.
+    /// Environment variables of the container.
     pub vars: Vars,
-    /// The Secrets of the run.
+    /// Access to the Secrets of the run.
     pub secrets: Arc<dyn Secrets>,
-    /// The record of the run.
+    /// Run record and run report of the run.
     pub record: Record,
-    /// How commands are run.
+    /// Context of the commands of the run.
     pub commands: Commands,
-    /// When the runner began.
+    /// Start time of the runner.
     pub started: Instant,
 }
 
-/// A claimed run, ready to call the engine.
+/// A claimed run that is ready to execute the engine.
 pub struct Session {
-    /// Where things are.
+    /// Paths of the pod.
     pub layout: Layout,
-    /// The record of the run.
+    /// Run record and run report of the run.
     pub record: Record,
-    /// The Secrets of the run.
+    /// Access to the Secrets of the run.
     pub secrets: Arc<dyn Secrets>,
-    /// The record as it was claimed.
+    /// Record at the time of the claim.
     pub claimed: RunRecord,
-    /// What the run was given.
+    /// Inputs of the run, including secrets.
     pub inputs: RunInputs,
-    /// The resource's key.
+    /// Key of the resource, for HMACs and encryption.
     pub key: Vec<u8>,
-    /// State that an earlier run could not save, as it is sealed in the record.
+    /// Unsaved state of an earlier run, sealed in the run report.
     pub leftover: Option<Vec<u8>>,
-    /// The working directory: the module.
+    /// Working directory: the module in its writable copy.
     pub directory: PathBuf,
-    /// How commands are run.
+    /// Context of the commands of the run.
     pub commands: Commands,
-    /// The state server of the managed backend.
+    /// State server, if the backend is managed.
     pub server: Option<StateServer>,
-    /// The user's scripts.
+    /// Scripts of the user.
     pub scripts: Scripts,
-    /// The engine as the build of the image found it.
+    /// Engine that the build of the image recorded.
     pub told_engine: Option<alustan_api::Engine>,
     engine: Engine,
     environment: Vars,
-    /// That of commands that have nothing to do with this backend.
+    /// Environment without the variables of the backend and of the state server.
     bare_environment: Vars,
     script_environment: Vars,
     backend_config: Option<PathBuf>,
     started: Instant,
     /// Variables of the resource that the module does not declare.
     pub(crate) undeclared: Vec<Undeclared>,
-    /// The lock of a state elsewhere that stood in the way last.
+    /// Last lock of a state outside the managed backend that blocked a command.
     lock_seen: Mutex<Option<StateLock>>,
-    /// Whether the engine refused to begin with what failed last.
+    /// Whether the engine refused to start in the last failed command.
     refused: AtomicBool,
     took: Mutex<StepTimes>,
     _cache_lock: Option<cache::Lock>,
 }
 
 impl Session {
-    /// Prepares everything in the copy of the module.
+    /// Prepares the copy of the module.
     pub async fn open(parts: Parts, claimed: Claimed) -> Result<Self, Failure> {
         let Parts {
             layout,
@@ -213,12 +213,12 @@ impl Session {
         })
     }
 
-    /// When init and plan must be done.
+    /// Returns the time at which `init` and `plan` must have ended.
     pub fn plan_deadline(&self) -> Instant {
         self.started + Duration::from_secs(self.inputs.timeouts.plan)
     }
 
-    /// Runs `init`, unless the image was prepared for this backend.
+    /// Runs `init`, unless the image build ran it for this backend.
     pub async fn init(&self) -> Result<(), Failure> {
         let deadline = self.plan_deadline();
         if let Some(script) = &self.scripts.init {
@@ -236,14 +236,14 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the run is about destroying everything.
+    /// Whether the run destroys everything, or plans that.
     pub(crate) fn destroys(&self) -> bool {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         self.inputs.approval.destroy || kind == Some(RunKind::Destroy)
     }
 
-    /// Refuses to apply a module without configuration: the engine would refuse it as well, but for the files that are written
-    /// here, and would destroy everything.
+    /// Refuses to apply a module without configuration. The engine would refuse it as well, but accepts the files that the runner writes to
+    /// the module, and would destroy everything.
     fn refuse_empty_module(&self) -> Result<(), Failure> {
         if self.destroys() || self.may_lack_configuration() {
             return Ok(());
@@ -258,7 +258,7 @@ impl Session {
         }
     }
 
-    /// A script may call a wrapper, which writes the configuration files.
+    /// Whether the module has configuration files. With `scripts.apply`, those of a wrapper count, which writes configuration files.
     fn has_configuration(&self) -> io::Result<bool> {
         let opentofu = self.engine.kind() == EngineName::Opentofu;
         let ours = [backend::BLOCK_FILE];
@@ -269,8 +269,8 @@ impl Session {
         Ok(by_script && module_files::has_wrapper_configuration(&self.directory)?)
     }
 
-    /// Scripts may have their configuration elsewhere. A plan of `scripts.plan` is judged before it is applied; `scripts.apply` without
-    /// one makes no plan, and destroys everything if the configuration was lost since the last apply.
+    /// Whether the module may lack configuration files, because scripts read them elsewhere. A plan of `scripts.plan` is evaluated before
+    /// apply. `scripts.apply` without it makes no plan, and would destroy everything if the configuration was lost after the last apply.
     fn may_lack_configuration(&self) -> bool {
         if self.makes_plans() {
             return self.scripts.plan.is_some();
@@ -297,7 +297,7 @@ impl Session {
         )
     }
 
-    /// A script may call `init` itself, which wants the lock file as it was.
+    /// Removes the checksums of providers in the image. Not with scripts: they may call `init`, which needs the original lock file.
     fn trust_image(&self) {
         if self.scripts.any() {
             return;
@@ -307,8 +307,8 @@ impl Session {
         }
     }
 
-    /// Makes the place of the state. Where there was one already, and only then a state, a new
-    /// one would be an empty one: everything would be made a second time.
+    /// Creates the bucket and the table of the state. Not the bucket if it contained the state before: a new one would be empty, and every
+    /// object would be created again.
     async fn bootstrap(&self, deadline: Instant) -> Result<(), Failure> {
         let kind = self.claimed.run.as_ref().map(|run| run.kind);
         let wanted = matches!(kind, Some(RunKind::Plan | RunKind::Apply));
@@ -343,7 +343,7 @@ impl Session {
         self.judged(Step::Bootstrap, &finished, &[0]).map(drop)
     }
 
-    /// The engine's, with the credentials that are part of its backend block.
+    /// Returns the environment of the engine, with the credentials of the backend block.
     fn bootstrap_environment(&self) -> Vars {
         let mut environment = self.environment.clone();
         for (argument, variable) in AWS_CREDENTIALS {
@@ -364,7 +364,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a command of the engine; exit codes other than those in `good` are failures.
+    /// Runs a command of the engine. Exit codes that are not in `good` are failures.
     pub async fn engine(
         &self,
         step: Step,
@@ -383,7 +383,7 @@ impl Session {
         self.run_freed(step, run, good).await
     }
 
-    /// Runs a command, and once more where a lock in its way is released by then.
+    /// Runs a command. Runs it again if a lock that blocked it was released.
     async fn run_freed<F>(
         &self,
         step: Step,
@@ -422,12 +422,12 @@ impl Session {
         *part = Some(part.unwrap_or_default().saturating_add(elapsed));
     }
 
-    /// How long the steps took that have ended.
+    /// Returns the duration of the steps that ended.
     pub(crate) fn took(&self) -> StepTimes {
         *self.took.lock()
     }
 
-    /// The engine shows its own lock in the place of the one that stands in its way.
+    /// Adds the lock holder to a failure: the engine prints the lock that it requested instead of the one that blocks it.
     fn with_holder(&self, failure: Failure) -> Failure {
         let other = self.server.as_ref().and_then(StateServer::lock_of_others);
         match other {
@@ -448,7 +448,7 @@ impl Session {
         }
     }
 
-    /// Id of the lock of this run in the record, once no engine lives.
+    /// Returns the id of the lock of this run in the run report, if no engine process lives.
     pub fn abandoned_lock(&self) -> Option<String> {
         let lives = self.commands.processes.engine_lives(Scope::Everything);
         self.server
@@ -457,7 +457,7 @@ impl Session {
             .and_then(StateServer::recorded_lock)
     }
 
-    /// What a command of the engine prints, which nobody else sees.
+    /// Runs a command of the engine and returns its standard output, which is not logged.
     pub async fn engine_output(
         &self,
         step: Step,
@@ -495,7 +495,7 @@ impl Session {
         })
     }
 
-    /// Runs a script of the user; exit codes other than those in `good` are failures.
+    /// Runs a script of the user. Exit codes that are not in `good` are failures.
     pub async fn script(
         &self,
         name: &'static str,

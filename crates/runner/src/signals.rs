@@ -1,4 +1,4 @@
-//! What asks a run to stop, and the duties of PID 1.
+//! Stop requests, and the duties of PID 1.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,25 +8,25 @@ use tokio::sync::watch;
 
 use crate::processes::Processes;
 
-/// Tells whether the run was asked to stop, and when. Cheap to clone.
+/// Stop request of a run, with its time. Cheap to clone.
 #[derive(Clone)]
 pub struct Stop {
     asked: watch::Receiver<Option<Instant>>,
 }
 
 impl Stop {
-    /// A way to ask, and what listens to it.
+    /// Creates the sender of a stop request, and its receiver.
     pub fn channel() -> (watch::Sender<Option<Instant>>, Self) {
         let (sender, asked) = watch::channel(None);
         (sender, Self { asked })
     }
 
-    /// When the run was asked to stop, if it was.
+    /// Returns the time of the stop request, if any.
     pub fn asked_at(&self) -> Option<Instant> {
         *self.asked.borrow()
     }
 
-    /// Waits until the run is asked to stop.
+    /// Waits until the run is requested to stop.
     pub async fn asked(&self) -> Instant {
         let mut asked = self.asked.clone();
         let at = match asked.wait_for(Option::is_some).await {
@@ -40,7 +40,7 @@ impl Stop {
     }
 }
 
-/// Listens to SIGTERM and SIGINT.
+/// Converts SIGTERM and SIGINT to a stop request.
 pub fn listen() -> std::io::Result<Stop> {
     let (sender, stop) = Stop::channel();
     let terminate = signal(SignalKind::terminate())?;
@@ -49,8 +49,8 @@ pub fn listen() -> std::io::Result<Stop> {
     Ok(stop)
 }
 
-/// Reaps orphans whenever a child ends. Children that [`Processes::start`] has not started are taken for orphans, so
-/// that nothing else can wait for a child of its own.
+/// Reaps orphans whenever a child ends. Children that [`Processes::start`] has not started count as orphans, so no other code can wait for
+/// its children.
 pub fn reap_orphans(processes: Arc<Processes>) -> std::io::Result<()> {
     tokio::spawn(reap_on(signal(SignalKind::child())?, processes));
     Ok(())

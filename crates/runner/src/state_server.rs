@@ -1,4 +1,4 @@
-//! The engine's `http` backend, served on loopback by the runner itself (rule 12).
+//! State server for the engine's `http` backend, on loopback (rule 12).
 
 mod locks;
 
@@ -23,13 +23,13 @@ use crate::record::{Record, RecordError};
 use crate::state_store::{LARGEST, MoreSlots, StateError, StateStore};
 use locks::Locks;
 
-/// The name of the engine's user.
+/// User name of the engine.
 const USER: &str = "alustan";
-/// How long the controller may take to give more slots, and how often we look.
+/// Maximum wait for slots from the controller, and interval between requests.
 const SLOTS_PATIENCE: Duration = Duration::from_mins(1);
 const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 
-/// A running state server; it ends with the process.
+/// Running state server. Stops with the process.
 pub struct StateServer {
     address: SocketAddr,
     password: String,
@@ -43,7 +43,7 @@ struct Context {
 }
 
 impl StateServer {
-    /// Serves `store` on a free port of loopback.
+    /// Serves `store` on a free loopback port.
     pub async fn start(
         store: Arc<StateStore>,
         record: Record,
@@ -66,7 +66,7 @@ impl StateServer {
         })
     }
 
-    /// The environment that makes the engine's `http` backend use this server.
+    /// Returns the environment that connects the engine's `http` backend to this server.
     pub fn environment(&self) -> Vars {
         let url = format!("http://{}/state", self.address);
         Vars::from([
@@ -77,27 +77,27 @@ impl StateServer {
             ("TF_HTTP_UNLOCK_METHOD".to_owned(), "UNLOCK".to_owned()),
             ("TF_HTTP_USERNAME".to_owned(), USER.to_owned()),
             ("TF_HTTP_PASSWORD".to_owned(), self.password.clone()),
-            // The server itself waits for the API server.
+            // The server itself retries requests to the API server.
             ("TF_HTTP_RETRY_MAX".to_owned(), "0".to_owned()),
         ])
     }
 
-    /// What is served.
+    /// Returns the served state.
     pub fn store(&self) -> &StateStore {
         &self.context.store
     }
 
-    /// The run record names the lock `id` of this run for the engine that it starts next.
+    /// Reserves the lock `id` of this run in the run report for the next engine process of the run.
     pub fn reserve_lock(&self, id: String) {
         self.context.locks.reserve(id);
     }
 
-    /// Id of the lock of this run in the record.
+    /// Returns the id of the lock of this run in the run report.
     pub fn recorded_lock(&self) -> Option<String> {
         self.context.locks.recorded()
     }
 
-    /// The last lock that was in the way.
+    /// Returns the last lock that blocked a request.
     pub fn lock_of_others(&self) -> Option<StateLock> {
         self.context.locks.in_the_way()
     }
@@ -137,7 +137,7 @@ fn written(what: &str, result: Result<(), StateError>) -> Response {
     }
 }
 
-/// The engine shows only the status, so the reason is said here.
+/// Logs the error: the engine shows only the HTTP status.
 fn refused(what: &str, error: &StateError) -> Response {
     crate::say!("state was not {what}: {error}");
     let status = match error {
@@ -148,7 +148,7 @@ fn refused(what: &str, error: &StateError) -> Response {
     (status, error.to_string()).into_response()
 }
 
-/// Lock information as the engine writes and reads it.
+/// Lock information in the format of the engine.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct LockInfo {
@@ -181,7 +181,7 @@ async fn unlock(context: &Context, body: &[u8]) -> Response {
     held("unlocked", context.locks.unlock(id).await)
 }
 
-/// OK, or 423 with the lock that stands in the way.
+/// Returns OK, or 423 with the blocking lock.
 fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response {
     match result {
         Ok(None) => StatusCode::OK.into_response(),
@@ -202,7 +202,7 @@ fn held(what: &str, result: Result<Option<StateLock>, RecordError>) -> Response 
     }
 }
 
-/// Slots that the controller adds when the record asks for them.
+/// Slots that the controller adds on request in the run report.
 pub struct SlotsOfRecord(pub Record);
 
 #[async_trait::async_trait]

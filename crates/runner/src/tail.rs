@@ -1,5 +1,5 @@
-//! The end of what a run printed: pods vanish, and their logs with them. That of a run that failed is
-//! kept in the run's report, for `kubectl alustan logs`.
+//! End of the output of a run. Logs are lost with their pods, so the end of a failed run is kept in the run report, for
+//! `kubectl alustan logs`.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -14,17 +14,17 @@ use crate::failure::without_escapes;
 use crate::record::RESERVE;
 use crate::secrets::{Changes, LARGEST, Snapshot};
 
-/// How much of it is kept.
+/// Maximum size of the kept output, in bytes.
 pub const LONGEST: usize = 64 * 1024;
-/// Of how many failed runs.
+/// Number of failed runs with kept output.
 const RUNS: usize = 3;
 
-/// The end of what was printed so far. Cheap to clone.
+/// End of the output so far. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Tail(Arc<Mutex<VecDeque<u8>>>);
 
 impl Tail {
-    /// Takes what was printed, without secrets.
+    /// Appends output in which secrets are masked.
     pub fn push(&self, clean: &[u8]) {
         let mut kept = self.0.lock();
         kept.extend(clean.iter().skip(clean.len().saturating_sub(LONGEST)));
@@ -32,8 +32,7 @@ impl Tail {
         kept.drain(..much);
     }
 
-    /// The last 64 KiB without colours, compressed; none if nothing was printed. The first line is a
-    /// whole one.
+    /// Returns the last 64 KiB without colours, compressed; `None` if nothing was printed. Starts with a complete line.
     pub fn packed(&self) -> Option<Vec<u8>> {
         let mut kept = self.0.lock();
         let mut text = &*kept.make_contiguous();
@@ -48,8 +47,8 @@ impl Tail {
     }
 }
 
-/// Puts the log of run `number` into `changes`; those of runs long ago go. Everything else in the
-/// report matters more: where there is no room for it, no log is kept.
+/// Adds the log of run `number` to `changes`, and removes logs beyond the last three. Other content of the report has precedence: without
+/// room, no log is kept.
 pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec<u8>) {
     let mut runs: Vec<i64> = snapshot
         .data
@@ -66,7 +65,7 @@ pub fn keep(snapshot: &Snapshot, changes: &mut Changes, number: i64, packed: Vec
     }
 }
 
-/// Makes the room that logs take.
+/// Adds the removal of all logs to `changes`.
 pub fn remove_all(snapshot: &Snapshot, changes: &mut Changes) {
     let logs = snapshot.data.keys().filter(|it| key::log_of(it).is_some());
     changes.extend(logs.map(|it| (it.clone(), None)));

@@ -1,5 +1,4 @@
-//! The values of the module's variables: which the module declares, and how each reaches the
-//! engine and the user's scripts.
+//! Values of the module's variables: which ones the module declares, and how values reach the engine and the scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,26 +11,26 @@ use serde_json::Value;
 use crate::layout::Vars;
 use crate::module_files::{Content, json_blocks, read_module_files};
 
-/// Values by the name of their variable.
+/// Values by variable name.
 pub type Values = BTreeMap<String, Value>;
 
-/// A variable as the module declares it.
+/// Declaration of a variable in the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Declared {
-    /// Whether it is marked as sensitive.
+    /// Whether the variable is marked as sensitive.
     pub sensitive: bool,
-    /// Whether its type is a collection or a structure.
+    /// Whether the type is a collection or a structural type.
     pub complex: bool,
 }
 
-/// The generated file with values of the module's variables. By its name it is read after the module's own files.
+/// Generated file with values of the module's variables. Its name sorts after the files of the module, so it is read last.
 pub const FILE: &str = "zzz-alustan.auto.tfvars.json";
 
-/// The longest value of an environment variable: Linux takes 128 KiB with the name.
+/// Maximum length of a value in the environment, in bytes. Linux accepts 128 KiB including the name.
 const LONGEST: usize = 127 * 1024;
 
-/// Names that shells, interpreters, loaders and libraries read: never set from a variable's bare name. What configures
-/// providers, such as `KUBECONFIG` and `AWS_CONFIG_FILE`, belongs to the module.
+/// Names that shells, interpreters, loaders and libraries read. Never set without the `TF_VAR_` prefix. Names that configure providers,
+/// such as `KUBECONFIG` and `AWS_CONFIG_FILE`, are not reserved: they belong to the module.
 const RESERVED: &[&str] = &[
     "PATH",
     "HOME",
@@ -102,7 +101,7 @@ const RESERVED: &[&str] = &[
     "CLASSPATH",
 ];
 
-/// Prefixes of such names.
+/// Prefixes of reserved names.
 const RESERVED_PREFIXES: &[&str] = &[
     "LD_",
     "DYLD_",
@@ -131,7 +130,7 @@ const RESERVED_PREFIXES: &[&str] = &[
     "GOTRACE",
 ];
 
-/// The values with a `TF_VAR_` prefix of their names taken off. A plain name wins.
+/// Removes the prefix `TF_VAR_` from names. A name without the prefix has precedence.
 pub fn normalise(values: &Values) -> Values {
     let (prefixed, plain): (Vec<_>, Vec<_>) = values
         .iter()
@@ -148,8 +147,8 @@ pub fn normalise(values: &Values) -> Values {
         .collect()
 }
 
-/// Names of `own` that are not declared, sorted, at most [`MAX_CHANGES`]. Scripts may use variables that the module does not
-/// declare: with `scripts`, only names that resemble a declared one count.
+/// Returns the names of `own` that are not declared, sorted, at most [`MAX_CHANGES`]. Scripts may use variables that the module does not
+/// declare: with `scripts`, only names that resemble a declared one are returned.
 pub fn undeclared(
     own: &BTreeSet<String>,
     declared: &BTreeMap<String, Declared>,
@@ -166,14 +165,14 @@ pub fn undeclared(
         .collect()
 }
 
-/// States which variables are undeclared.
+/// Formats the undeclared variables as a message.
 pub fn advice(undeclared: &[Undeclared]) -> String {
     let names: Vec<_> = undeclared.iter().map(ToString::to_string).collect();
     let names = names.join(", ");
     format!("spec.variables: the module does not declare {names}")
 }
 
-/// The name of `declared` that is closest to `name`: at most one edit in three characters, at least one.
+/// Returns the name in `declared` that is closest to `name`: at most one edit per three characters, at least one.
 fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option<String> {
     let most = (name.chars().count() / 3).max(1);
     declared
@@ -183,8 +182,8 @@ fn similar<'a>(name: &str, declared: impl Iterator<Item = &'a String>) -> Option
         .map(|(_, other)| other.clone())
 }
 
-/// Replaces each place in [`FILE`] that an error of the engine names by the field of the resource: `spec.variables.NAME` for names in
-/// `own`. The lines of the file that the engine quotes, which are numbered, are left out.
+/// Replaces each position in [`FILE`] in an error of the engine by the field of the resource: `spec.variables.NAME` for names in `own`.
+/// Removes the numbered lines of the file that the engine quotes.
 pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     let is_quoted = |line: &&str| {
         let number = line.split_once(':').map(|(number, _)| number);
@@ -211,15 +210,14 @@ pub fn with_fields(error: &str, own: &BTreeSet<String>) -> String {
     text.join("\n")
 }
 
-/// JSON with each value on lines of its own: an error quotes the lines of the value.
+/// Formats values as JSON with each value on separate lines: an error quotes the lines of the value.
 pub fn to_text(values: &Values) -> Vec<u8> {
     serde_json::to_vec_pretty(values).unwrap_or_default()
 }
 
-/// The content of the tfvars file: the values that the module declares.
+/// Returns the content of the tfvars file: the values of declared variables.
 ///
-/// A text for a variable of a complex type is left to `TF_VAR_name`, where the engine reads it
-/// as an expression.
+/// A string for a variable of a complex type is passed only as `TF_VAR_name`, which the engine parses as an expression.
 pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values {
     let fits = |name: &String, value: &Value| {
         declared
@@ -233,7 +231,7 @@ pub fn tfvars(values: &Values, declared: &BTreeMap<String, Declared>) -> Values 
         .collect()
 }
 
-/// The environment that carries the values.
+/// Returns the environment variables with the values.
 pub fn environment(values: &Values) -> Vars {
     let mut environment = Vars::new();
     for (name, value) in values {
@@ -245,13 +243,13 @@ pub fn environment(values: &Values) -> Vars {
             environment.insert(format!("TF_VAR_{name}"), text);
         }
     }
-    // What the environment cannot hold reaches the engine by its file.
+    // Values that do not fit into the environment reach the engine by the file.
     environment.retain(|_, text| text.len() <= LONGEST && !text.contains('\0'));
     environment
 }
 
-/// Environment that a run is given in the place of Secrets that are gone: what kubelet would have
-/// given the container, and nothing that is the runner's own.
+/// Returns the environment that replaces Secrets that no longer exist: variables that kubelet would set in the container, without those of
+/// the runner (`ALUSTAN_…`).
 pub fn given(environment: &Vars) -> Vars {
     let fits = |name: &str, text: &str| {
         let name = is_environment_name(name) && !name.starts_with("ALUSTAN_");
@@ -275,7 +273,7 @@ fn is_environment_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// Whether `name` is a shell identifier that does not change how programs run.
+/// Whether `name` is a shell identifier that does not affect how programs run.
 pub fn may_stand_bare(name: &str) -> bool {
     is_identifier(name)
         && !RESERVED.contains(&name)
@@ -289,8 +287,8 @@ fn is_identifier(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The texts inside the values of those variables that are `wanted`. A text that the engine reads as
-/// a list or an object has texts of its own.
+/// Returns the texts inside the values of variables that are `wanted`. Includes the texts inside a string that the engine parses as a list
+/// or an object.
 pub fn texts(values: &Values, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
     for (_, value) in values.iter().filter(|(name, _)| wanted(name)) {
@@ -318,7 +316,7 @@ fn collect_texts(value: &Value, texts: &mut Vec<String>) {
     }
 }
 
-/// The texts inside a list or an object that is written as the engine reads it, which JSON is, too.
+/// Collects the texts inside a list or an object in the syntax of the engine, which includes JSON.
 fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
     match expression {
         Expression::String(text) => texts.push(text.value().clone()),
@@ -327,13 +325,13 @@ fn collect_parsed(expression: &Expression, texts: &mut Vec<String>) {
         Expression::Object(fields) => fields
             .iter()
             .for_each(|(_, field)| collect_parsed(field.expr(), texts)),
-        // `$${` and the like are templates to this parser.
+        // This parser treats `$${` and similar escapes as templates.
         Expression::StringTemplate(text) => texts.push(text.to_string()),
         _ => {}
     }
 }
 
-/// The variables that the module in `directory` declares.
+/// Reads the variables that the module in `directory` declares.
 pub fn read_declared(directory: &Path, opentofu: bool) -> BTreeMap<String, Declared> {
     let files = read_module_files(directory, opentofu);
     files

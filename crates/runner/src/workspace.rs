@@ -1,11 +1,11 @@
-//! The writable copy of the module that a run works in.
+//! Writable copy of the module, in which a run works.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-/// Copies a tree: links stay links, files become writable, permission to execute stays.
+/// Copies a folder recursively. Links stay links, files become writable, and executable files stay executable.
 pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -32,7 +32,7 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     )
 }
 
-/// Makes `link` point at `target`, whatever it was before.
+/// Creates the symbolic link `link` to `target`, and replaces an existing entry.
 pub fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
     match fs::symlink_metadata(link) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(link)?,
@@ -42,7 +42,7 @@ pub fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
     symlink(target, link)
 }
 
-/// The folder of the module inside its context, which `path` must not leave.
+/// Returns the folder of the module inside its context; `None` if `path` leaves the context.
 pub fn module_directory(root: &Path, path: &str) -> Option<PathBuf> {
     let mut directory = root.to_owned();
     for component in Path::new(path).components() {
@@ -55,7 +55,7 @@ pub fn module_directory(root: &Path, path: &str) -> Option<PathBuf> {
     Some(directory)
 }
 
-/// Writes a file that nobody else may read.
+/// Writes a file with the permissions `mode`, also if the file exists.
 pub fn write_private(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

@@ -4,7 +4,7 @@ use crate::backend;
 use crate::session::Session;
 
 impl Session {
-    /// Returns the address of the state, where it is known.
+    /// Returns the address of the state, if it is known.
     pub(super) fn state_address(&self) -> Option<String> {
         match &self.inputs.backend.managed {
             Some(managed) => Some(self.secret_address(&managed.pointer)),

@@ -1,4 +1,4 @@
-//! Plans that people or rules have a say in (rules 5 and 6): judged, shown, waited for, applied.
+//! Plans that need approval (rules 5 and 6): evaluated by rules, published, and applied once approved.
 
 use std::fs;
 use std::time::Instant;
@@ -21,28 +21,28 @@ use crate::plan_text;
 use crate::session::{Session, stopped};
 use crate::workspace::write_private;
 
-/// Why a plan asks that takes over a state.
+/// Reason for approval: the plan adopts a state.
 const TAKEN_OVER: &str = "the state was made by somebody else and is taken over";
 
-/// Why a plan asks that removes all that exists.
+/// Reason for approval: the plan removes every managed object.
 const EMPTIES: &str = "the plan removes every managed object of the state (spec.approval.emptying)";
 
-/// Why a plan asks that cannot be judged.
+/// Reason for approval: the plan cannot be evaluated.
 const UNREADABLE: &str = "the plan of scripts.plan cannot be read, so it may remove every managed object of the state \
                           (spec.approval.emptying)";
 
-/// How many resources the text of a denied plan names.
+/// Maximum number of resources in the message of a denied plan.
 const NAMED: usize = 10;
 
 impl Session {
-    /// Whether a plan is more than applied.
+    /// Whether a plan must be evaluated before it is applied.
     pub(super) fn somebody_has_a_say(&self, state: &State) -> bool {
         let approval = &self.inputs.approval;
         let asked = approval.manual || approval.approved.is_some();
         asked || !approval.rules.is_empty() || state.is_taken_over()
     }
 
-    /// Makes a plan, which waits for a person.
+    /// Plans, and requests approval of the changes.
     pub(super) async fn plan_for_people(
         &self,
         goal: Goal,
@@ -61,7 +61,7 @@ impl Session {
         Ok(RunResult::NoChanges)
     }
 
-    /// Applies the plan that was approved, or one that nobody needs to approve; no other.
+    /// Applies the approved plan, or a plan that needs no approval; no other.
     pub(super) async fn apply_approved(
         &self,
         goal: Goal,
@@ -82,7 +82,7 @@ impl Session {
         self.apply_judged(goal, state, findings).await
     }
 
-    /// Applies the plan that was just made, if nobody needs to approve it or it was approved.
+    /// Applies the new plan if it is approved or needs no approval. Requests approval otherwise.
     pub(super) async fn apply_judged(
         &self,
         goal: Goal,
@@ -104,7 +104,7 @@ impl Session {
         Ok(self.ask(id, because, findings).await)
     }
 
-    /// Fails where nobody can tell beforehand what is applied.
+    /// Fails if a script changes objects without a plan that can be evaluated before.
     fn check_that_plans_are_applied(&self, goal: Goal) -> Result<(), Failure> {
         let script = match goal {
             Goal::Apply if !self.makes_plans() => "scripts.apply",
@@ -118,8 +118,8 @@ impl Session {
         Err(user("NoPlanFile", text))
     }
 
-    /// The approved plan, in the place of a new one; `None`, and no plan in that place, where it is
-    /// lost, or where what it starts from is no longer what it was.
+    /// Restores the approved plan as the current plan file and returns its summary. Returns `None`, and leaves no plan file, if the plan is
+    /// lost or its inputs changed.
     async fn stored_plan(&self, approved: &ApprovedPlan, state: &State) -> Option<Option<Summary>> {
         let file = self.layout.plan_file();
         let why = match plan_file::open(&self.layout.cache, approved.run, &self.key) {
@@ -141,7 +141,7 @@ impl Session {
         None
     }
 
-    /// What the plan that was just made says, and its id. A plan of a script that the engine cannot read has no summary.
+    /// Returns summary and id of the current plan. A plan of a script that the engine cannot read has no summary.
     async fn plan_made(&self, state: &State) -> Result<(Option<Summary>, String), Failure> {
         let (summary, head) = tokio::join!(self.readable(), self.head_for_id(state));
         let summary = summary?;
@@ -165,7 +165,8 @@ impl Session {
         Ok((summary, id))
     }
 
-    /// What the plan says. Where neither people nor rules judge it, a script's plan may have any form.
+    /// Returns the summary of the plan. A plan of a script may have any form, and then no summary, if neither manual approval nor rules
+    /// apply.
     async fn readable(&self) -> Result<Option<Summary>, Failure> {
         let approval = &self.inputs.approval;
         let any_form = self.scripts.plan.is_some() && !approval.manual && approval.rules.is_empty();
@@ -180,8 +181,10 @@ impl Session {
         }
     }
 
-    /// Why a person must be asked, besides `approval.mode: Manual`; fails where a rule denies the
-    /// plan. Rules are about what is applied: a destroy has its own switches.
+    /// Returns the reasons for approval besides `approval.mode: Manual`. Rules apply to [`Goal::Apply`] only: destroy has its own settings.
+    ///
+    /// # Errors
+    /// Fails if a rule denies the plan.
     async fn judge(
         &self,
         goal: Goal,
@@ -211,8 +214,8 @@ impl Session {
         Ok(because)
     }
 
-    /// The rules that the plan falls under. A rule may want any time, so nobody waits for it after
-    /// the time limit of plans, or when the pod has to end.
+    /// Returns the rules that match the plan. The evaluation of a rule is not bounded, so the wait ends at the time limit of plans and on a
+    /// stop request.
     async fn matched(&self, plan: &alustan_approval::Plan) -> Result<Vec<Matched>, Failure> {
         let rules = self.inputs.approval.rules.clone();
         tokio::select! {
@@ -221,12 +224,12 @@ impl Session {
         }
     }
 
-    /// The last run that began to change things; 0 if there is none.
+    /// Number of the last run that started to change objects; 0 if there is none.
     pub(crate) fn last_begun(&self) -> i64 {
         self.claimed.begun.max(self.claimed.attempted)
     }
 
-    /// Keeps the plan until a person has approved it, and shows it.
+    /// Keeps the plan until it is approved, and publishes it.
     async fn ask(&self, id: String, because: Vec<String>, findings: &mut Findings) -> RunResult {
         tokio::join!(self.keep_plan(), self.publish_plan(&id));
         crate::say!("plan {id} waits for approval");
@@ -234,7 +237,7 @@ impl Session {
         RunResult::Changes
     }
 
-    /// Writes the plan where people read it; it is in the log as well.
+    /// Writes the plan to its Secret for review. The log contains it as well.
     async fn publish_plan(&self, id: &str) {
         let Some(secret) = &self.inputs.plan_secret else {
             return;
@@ -283,7 +286,7 @@ impl Session {
     }
 }
 
-/// The rules that `plan` falls under: all of them, where that is not known until `deadline`.
+/// Returns the rules that match `plan`; all rules if the evaluation fails or exceeds `deadline`.
 async fn judged_until(
     deadline: Instant,
     rules: Vec<ApprovalRule>,
@@ -299,7 +302,7 @@ async fn judged_until(
     unjudged(&all, &why)
 }
 
-/// The failure of a plan that `rule` denies.
+/// Returns the failure of a plan that `rule` denies.
 fn denied(rule: &Matched, set: &ChangeSet) -> Failure {
     let total = set.resources.len();
     let mut named: Vec<String> = set

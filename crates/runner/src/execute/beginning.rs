@@ -1,4 +1,4 @@
-//! Beginning of the changes: the last moment at which a run can be cancelled.
+//! Start of the changes: until then, a run can be cancelled.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::secrets::Changes;
 use crate::session::{LOOK, Session, stopped};
 
 impl Session {
-    /// Keeps runs before this one from changing a managed state, should one still be alive. The first run follows none.
+    /// Prevents earlier runs that are still alive from changing a managed state. The first run has no predecessor.
     async fn begin_to_write_state(&self) -> Result<(), Failure> {
         let is_first = self.record.identity().number == 1;
         let Some(server) = self.server.as_ref().filter(|_| !is_first) else {
@@ -28,7 +28,7 @@ impl Session {
             .map_err(|error| world("StateUnavailable", error.to_string()))
     }
 
-    /// From here on real objects may change: the last moment at which the run can be stopped.
+    /// Reports the start of the changes. From then on, real objects may change and the run can no longer be cancelled.
     pub(super) async fn begin_to_change(
         &self,
         state: &mut State,
@@ -74,8 +74,8 @@ impl Session {
         Ok(())
     }
 
-    /// The lock of a managed state for the engine that is started next. A script starts an engine at any
-    /// time or not at all: its engines lock the state themselves.
+    /// Returns the lock of a managed state to reserve for the next engine process. `None` with scripts, which start engines at any time or
+    /// never: those engines lock the state themselves.
     fn lock_to_reserve(&self) -> Option<StateLock> {
         let identity = self.record.identity();
         let lock = || StateLock {

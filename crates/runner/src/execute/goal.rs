@@ -1,10 +1,10 @@
 //! Goal of a run: apply or destroy.
 
-/// What becomes of the real objects.
+/// Desired result for the real objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// They become what the configuration says.
+    /// The objects match the configuration.
     Apply,
-    /// They are destroyed.
+    /// The objects are destroyed.
     Destroy,
 }

@@ -1,4 +1,4 @@
-//! A state whose place changes: copied from the old one before anything else is done (rule 11).
+//! Migration of a state to another address, before any other step (rule 11).
 
 use std::fs;
 use std::time::Instant;
@@ -18,12 +18,12 @@ use crate::workspace::write_private;
 
 use super::ownership::read;
 
-/// Where the copy is on its way to its new place.
+/// Name of the temporary file with the copy of the state.
 const COPY: &str = "moved.tfstate";
 
 impl Session {
-    /// Copies the state to where the backend now is, if it may move. Gives the place where it was.
-    /// Nothing is taken away there, and until this run changes things, that place is what counts.
+    /// Copies the state to the address of the current backend, if migration is allowed. Returns the previous address. The state there is
+    /// kept, and that address stays in force until this run changes objects.
     pub(super) async fn move_state(&self) -> Result<Option<String>, Ended> {
         let Some(old) = &self.inputs.migrate else {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Session {
         }
     }
 
-    /// Where the state was, for people.
+    /// Returns the previous address of the state, for messages.
     fn old_place(&self, old: &BackendInputs) -> String {
         let managed = old.managed.as_ref();
         let managed = managed.map(|it| self.secret_address(&it.pointer));
@@ -75,18 +75,17 @@ impl Session {
         }
     }
 
-    /// Pushes `state`, of which the head is `there`, to where the backend is, which has `here`: an
-    /// older version of it, or nothing. The serial number stays, so that it still tells which of the
-    /// two is newer, should this run end before the new one counts.
+    /// Pushes `state`, with head `there`, to the current backend, which contains `here`: an older version or nothing. The serial is kept:
+    /// it still shows which version is newer if this run ends before the new address is in force.
     async fn copy(&self, state: &[u8], there: &StateHead, here: &StateHead) -> Result<(), Failure> {
-        // To a place without a state engines write one of a new lineage, whatever is pushed: there
-        // must be one, and an empty one is no other's, should this run end in between.
+        // On a push to an address without a state, engines assign a new lineage, regardless of the pushed state. So a state without
+        // resources is pushed first. It belongs to no other resource if this run ends in between.
         if here.lineage.is_none() {
             let seed = json!({"version": 4, "serial": 0, "lineage": there.lineage,
                 "outputs": {}, "resources": []});
             self.push_copy(&to_json(&seed), false).await?;
         }
-        // The engine counts up when it pushes.
+        // The engine increments the serial on push.
         let serial = there.serial.unwrap_or_default().saturating_sub(1);
         let counted = with_serial(state, serial).ok_or_else(|| {
             let message = "the state is not as engines write it; nothing was changed";
@@ -131,7 +130,7 @@ impl Session {
         );
     }
 
-    /// The module's own backend, where nobody else knows what it is.
+    /// Returns the backend block of the module, as the engine resolved it; `None` if the operator configures the backend.
     pub(super) fn own_backend(&self) -> Option<OwnBackend> {
         let backend = &self.inputs.backend;
         let told = backend.managed.is_some() || backend.write_block;
@@ -140,8 +139,8 @@ impl Session {
             .flatten()
     }
 
-    /// Whether the state that was noted is at another place than this run looks at, which has
-    /// none, or another.
+    /// Whether the recorded state is at another address, and the state at the current address is missing or has another lineage and no
+    /// resources.
     pub(super) fn has_left(&self, head: &StateHead) -> bool {
         let Lineage::Of(ours) = &self.claimed.lineage else {
             return false;
@@ -151,7 +150,7 @@ impl Session {
         elsewhere && head.lineage.as_ref() != Some(ours) && head.things == 0
     }
 
-    /// Why nothing is done where the state is not.
+    /// Returns the failure for a backend that changed without a migration of the state.
     pub(super) fn moved_away(&self) -> Failure {
         let there = self.claimed.state_address.clone().unwrap_or_default();
         let here = self.state_address().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Findings of a run, and why it ended without a result.
+//! Findings of a run, and reasons for an end without a result.
 
 use alustan_api::Engine;
 use alustan_api::report::{ChangeSet, Failure, PlanAsks, StepTimes, Undeclared, UnsavedPlace};
@@ -10,16 +10,16 @@ use crate::redact::Redactor;
 
 /// Why a run ended without a result.
 pub(crate) enum Ended {
-    /// It failed.
+    /// The run failed.
     Failed(Failure),
-    /// The controller cancelled it before anything was changed.
+    /// The controller cancelled the run before it changed anything.
     Cancelled,
-    /// It is not ours any more.
+    /// The run no longer belongs to this pod; contains the reason.
     NotOurs(String),
 }
 
 impl Ended {
-    /// The same without the secret values.
+    /// Masks secret values.
     pub(crate) fn redacted(self, redactor: &Redactor) -> Self {
         match self {
             Self::Failed(failure) => Self::Failed(redactor.failure(failure)),
@@ -44,30 +44,30 @@ impl From<RecordError> for Ended {
     }
 }
 
-/// What a run found out on its way.
+/// Findings that a run collects for its report.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) changes: Option<ChangeSet>,
     pub(crate) asks: Option<PlanAsks>,
-    /// The lineage of the state, where it is ours.
+    /// Lineage of the state, if it belongs to the resource.
     pub(crate) lineage: Option<String>,
-    /// Whether it came to change things.
+    /// Whether the run started to change objects.
     pub(crate) began: bool,
-    /// The record as it was claimed, where the engine then refused to begin.
+    /// Record at the time of the claim, if the engine then refused to start.
     pub(crate) refused: Option<RunRecord>,
-    /// Whether there is no state of ours.
+    /// Whether the resource has no state.
     pub(crate) stateless: bool,
-    /// The lock of somebody else.
+    /// Lock of another holder.
     pub(crate) lock: Option<StateLock>,
     pub(crate) outputs: Option<Outputs>,
     pub(crate) state_address: Option<String>,
-    /// Where the state was copied from.
+    /// Previous address of a copied state.
     pub(crate) moved_from: Option<String>,
-    /// Where the state is kept if it could not be saved.
+    /// Location of the state, if it could not be saved.
     pub(crate) unsaved: Option<UnsavedPlace>,
-    /// Whether no unsaved state of an earlier run is left.
+    /// Whether no unsaved state of an earlier run remains.
     pub(crate) recovered: bool,
-    /// The module's own backend, with the state.
+    /// Backend block of the module that contains the state.
     pub(crate) own_backend: Option<OwnBackend>,
     pub(crate) engine: Option<Engine>,
     /// Variables of the resource that the module does not declare.

@@ -1,4 +1,4 @@
-//! Whose the state is that a run works on (rule 11): found out before anything is planned.
+//! Ownership of the state of a run (rule 11), checked before planning.
 
 use std::time::Instant;
 
@@ -15,22 +15,22 @@ use crate::plan_file;
 use crate::session::{LOOK, Session};
 use crate::state_store::Version;
 
-/// The state that a run starts from.
+/// State at the start of a run.
 pub(super) struct State {
-    /// What is in it; `None` where it is known to be ours, or cannot be looked at, and was not read.
+    /// Head of the state; `None` if it was not read, because it is known to belong to the resource or cannot be read.
     head: Option<StateHead>,
     owner: Owner,
 }
 
 impl State {
-    /// Whether it is somebody else's, who gives it to us.
+    /// Whether the state belongs to another owner and is adopted.
     pub(super) fn is_taken_over(&self) -> bool {
         self.owner == Owner::Others
     }
 }
 
 impl Session {
-    /// Looks at the state. One of somebody else is left alone, unless it is to be taken over.
+    /// Determines the owner of the state. Refuses the state of another owner, unless it is adopted.
     pub(super) async fn look_at_state(&self) -> Result<State, Ended> {
         match self.head_if_unsure().await? {
             Some(head) => Ok(self.state_of(head)?),
@@ -42,7 +42,7 @@ impl Session {
     }
 
     fn state_of(&self, head: StateHead) -> Result<State, Failure> {
-        // Nobody else can reach a managed state.
+        // Only this resource can access a managed state.
         let proven = self.inputs.applied_before || self.server.is_some();
         let owner = owner(&self.claimed.lineage, proven, &head);
         if owner == Owner::Nobody && self.has_left(&head) {
@@ -56,8 +56,8 @@ impl Session {
         Ok(State { head, owner })
     }
 
-    /// Makes sure, before anything is changed, that a state that was not read is still ours: the
-    /// plan knows which one it was made from.
+    /// Checks, before anything changes, that a state that was not read still belongs to the resource. The plan contains the lineage of its
+    /// state.
     pub(super) async fn look_again(&self, state: &mut State) -> Result<(), Failure> {
         if state.head.is_some() || self.server.is_some() || !backend::has_resolved(&self.directory)
         {
@@ -72,7 +72,7 @@ impl Session {
         Ok(())
     }
 
-    /// The state, where it is not known to be ours by what earlier runs noted.
+    /// Reads the head of the state, unless earlier runs recorded that it belongs to the resource.
     async fn head_if_unsure(&self) -> Result<Option<StateHead>, Failure> {
         let known = match &self.claimed.lineage {
             Lineage::Of(lineage) => Some(lineage),
@@ -97,7 +97,7 @@ impl Session {
 
     async fn pull_if_possible(&self) -> Result<Option<StateHead>, Failure> {
         match self.pull().await {
-            // A script may have the state elsewhere, where the engine itself does not find it.
+            // A script may keep the state where the engine does not find it.
             Err(failure) if self.scripts.init.is_some() => {
                 crate::say!("whose the state is, is not known: {}", failure.message);
                 Ok(None)
@@ -114,7 +114,7 @@ impl Session {
         read(&state)
     }
 
-    /// Lineage and serial for the id of a plan. Where they cannot be had, an id does without.
+    /// Returns lineage and serial for the id of a plan; empty if they cannot be read.
     pub(super) async fn head_for_id(&self, state: &State) -> StateHead {
         if let Some(server) = &self.server {
             let version = server.store().version().await;
@@ -132,7 +132,7 @@ impl Session {
         }
     }
 
-    /// What the record says of the lineage once things begin to change.
+    /// Returns the lineage to record when objects start to change.
     pub(super) fn lineage_to_note(&self, state: &State) -> Lineage {
         let lineage = state.head.as_ref().and_then(|head| head.lineage.clone());
         match (state.owner, lineage, &self.claimed.lineage) {
@@ -144,8 +144,8 @@ impl Session {
         }
     }
 
-    /// The lineage of the state at the end of a run, where that is known without asking, and the
-    /// state is ours: also one that was to be taken over and needs no changes.
+    /// Returns the lineage of the state at the end of a run, if it is known without a request and the state belongs to the resource. That
+    /// includes an adopted state that needs no changes.
     pub(super) async fn lineage_of_ours(
         &self,
         state: &State,
@@ -170,8 +170,8 @@ impl Session {
         }
     }
 
-    /// Finds out, where the record says that all that is there is ours, what that is: a state that
-    /// somebody else makes later must not be taken for it.
+    /// Determines the lineage of a state that the record attributes to the resource without naming it ([`Lineage::New`]). A state that
+    /// another owner creates later must not be mistaken for it.
     pub(super) async fn look_at_what_was_made(&self, state: &State, findings: &mut Findings) {
         let began = findings.began;
         let noted = if began {

@@ -1,4 +1,4 @@
-//! Plans: made, shown, kept and applied.
+//! Creates, shows, keeps and applies plans.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,19 +16,19 @@ use crate::failure::{Step, module, place_in_json, tidy, user};
 use crate::plan_file;
 use crate::session::{LOOK, Session};
 
-/// A plan with changes.
+/// Plan with changes.
 pub(super) struct Planned {
-    /// Whether it may delete or forget objects.
+    /// Whether the plan may delete or forget objects.
     pub(super) may_remove: bool,
 }
 
 impl Session {
-    /// Whether what is applied is a plan that was made before.
+    /// Whether an apply executes a plan that was made before.
     pub(crate) fn makes_plans(&self) -> bool {
         self.scripts.apply.is_none() || self.scripts.plan.is_some()
     }
 
-    /// Plans for the state of this resource. `None` when there are no changes.
+    /// Plans for the state of this resource. Returns `None` if there are no changes.
     pub(super) async fn plan(
         &self,
         goal: Goal,
@@ -71,7 +71,7 @@ impl Session {
         Ok((made.code == Some(2)).then_some(planned))
     }
 
-    /// Applies the plan.
+    /// Applies the plan, or executes `scripts.apply`.
     pub(super) async fn apply_plan(&self) -> Result<(), Failure> {
         let deadline = Instant::now() + Duration::from_secs(self.inputs.timeouts.apply);
         if let Some(script) = &self.scripts.apply {
@@ -82,7 +82,7 @@ impl Session {
         self.apply_plan_file(Step::Apply, deadline).await
     }
 
-    /// Applies the plan, which is one to destroy everything.
+    /// Applies a destroy plan.
     pub(super) async fn apply_destroy_plan(&self) -> Result<(), Failure> {
         let deadline = Instant::now() + Duration::from_secs(self.inputs.timeouts.destroy);
         self.apply_plan_file(Step::Destroy, deadline).await
@@ -102,7 +102,7 @@ impl Session {
         Ok(())
     }
 
-    /// Fails where a script made no plan.
+    /// Fails if `scripts.plan` wrote no plan.
     pub(super) fn check_plan_file(&self) -> Result<(), Failure> {
         if self.layout.plan_file().is_file() {
             return Ok(());
@@ -111,7 +111,7 @@ impl Session {
         Err(user("NoPlanFile", text))
     }
 
-    /// The change set of the plan; a run does not fail for want of it.
+    /// Returns the change set of the plan. The run does not fail without it.
     pub(super) async fn changes(&self) -> Option<ChangeSet> {
         if !self.layout.plan_file().is_file() {
             return None;
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    /// What the plan says.
+    /// Summarises the plan.
     pub(super) async fn summary(&self) -> Result<Summary, Failure> {
         let shown = self.show("-json").await?;
         summary(&shown, &self.key).map_err(|error| {
@@ -134,14 +134,14 @@ impl Session {
         })
     }
 
-    /// What the engine shows of the plan.
+    /// Returns the output of `show` for the plan, with the option `how`.
     pub(super) async fn show(&self, how: &str) -> Result<Vec<u8>, Failure> {
         let arguments = vec!["show".into(), how.into(), self.layout.plan_file().into()];
         self.engine_output(Step::Show, arguments, Instant::now() + LOOK)
             .await
     }
 
-    /// Keeps the plan on the cache volume; what wants it later can do without.
+    /// Keeps the plan on the cache volume. Errors are only logged: later steps do not depend on it.
     pub(super) async fn keep_plan(&self) {
         let (cache, file) = (self.layout.cache.clone(), self.layout.plan_file());
         let (number, key) = (self.record.identity().number, self.key.clone());
@@ -153,7 +153,7 @@ impl Session {
     }
 }
 
-/// Whether a plan may delete or forget objects, by what the engine printed; true when it printed no summary.
+/// Whether a plan may delete or forget objects, according to the output of the engine. True if the output has no summary.
 fn may_remove(printed: &str) -> bool {
     let text = tidy(printed);
     let deletes_none = match text.lines().rev().find(|line| line.starts_with("Plan: ")) {

@@ -1,4 +1,4 @@
-//! The outputs, wherever they come from.
+//! Outputs of the module, from the file of a script, the managed state or the engine.
 
 use std::fs;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::record::to_json;
 use crate::session::{LOOK, Session};
 
 impl Session {
-    /// The outputs of the module.
+    /// Returns the outputs of the module. Fails if they exceed [`outputs::LARGEST`].
     pub(super) async fn outputs(&self) -> Result<Outputs, Ended> {
         let found = match fs::read(self.layout.outputs_file()) {
             Ok(json) => outputs::from_json(&json).map_err(|error| {

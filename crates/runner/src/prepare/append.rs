@@ -16,10 +16,10 @@ use crate::failure::{module, user, world};
 use crate::layer::{self, Content, LayerError};
 use crate::layout::{Layout, Vars};
 
-/// The only folder that layers create above their content; base images have the others.
+/// Only folder that layers create above their content. Base images contain the others.
 const MADE: &str = "/alustan";
 
-/// The image to build, as the environment names it.
+/// Image to build, from the environment.
 pub(super) struct Image {
     base: ImageRef,
     target: ImageRef,

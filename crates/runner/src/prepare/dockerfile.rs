@@ -1,5 +1,5 @@
-//! A Dockerfile of the repository: it may add to the base image, and everything it starts from is named by
-//! its digest, so that one content always makes one image (rule 1).
+//! Dockerfile of the repository. It may extend the base image. It must name every other image by digest, so that the same content always
+//! produces the same image (rule 1).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,19 +10,19 @@ use alustan_api::report::Failure;
 use crate::failure::user;
 use crate::workspace::module_directory;
 
-/// The build argument with the base image by digest.
+/// Forms of the build argument with the base image by digest.
 const BASE: [&str; 2] = ["$ALUSTAN_BASE", "${ALUSTAN_BASE}"];
-/// Bytes of one.
+/// Maximum size of a Dockerfile, in bytes.
 const LONGEST: u64 = 256 * 1024;
 
-/// The text of the Dockerfile at `path` of the repository.
+/// Reads the Dockerfile at `path` of the repository, and checks it.
 pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     let refuse = |why: String| {
         let field = "spec.containerRegistry.dockerfile";
         user("DockerfileRefused", format!("{field}: {path}: {why}"))
     };
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    // No link on the way may lead out of the repository.
+    // No symbolic link on the path may lead out of the repository.
     let root = repository.canonicalize().ok();
     let folder = module_directory(repository, folder).and_then(|it| it.canonicalize().ok());
     let folder = folder.filter(|it| root.is_some_and(|root| it.starts_with(root)));
@@ -44,7 +44,7 @@ pub(super) fn read(repository: &Path, path: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What it starts from: the base image, an image by digest, or a stage before.
+/// Checks that every stage starts from the base image, an image by digest, `scratch` or an earlier stage.
 fn check(text: &str) -> Result<(), String> {
     let mut stages = BTreeSet::new();
     let mut last = None;
@@ -74,7 +74,7 @@ fn check(text: &str) -> Result<(), String> {
                 }
             }
             (Some("FROM"), []) => return Err("a `FROM` without an image".to_owned()),
-            // The lines of a here-document are no instructions to the builder. It also finds one in `${X:-<}<END`.
+            // Builders do not parse lines of a here-document as instructions. They also detect one in `${X:-<}<END`.
             (Some(word @ ("ADD" | "COPY" | "RUN")), _) if line.matches('<').count() > 1 => {
                 return Err(format!(
                     "`{word}` with more than one `<`: here-documents are not supported"
@@ -90,7 +90,7 @@ fn check(text: &str) -> Result<(), String> {
     last.map(drop).ok_or_else(|| "it has no `FROM`".to_owned())
 }
 
-/// `COPY --from=…` and `RUN --mount=from=…` take from other images, too.
+/// Checks the images in `COPY --from=…` and `RUN --mount=from=…`.
 fn check_sources(words: &[&str], stages: &BTreeSet<String>) -> Result<(), String> {
     let flags = words
         .iter()
@@ -129,8 +129,8 @@ fn is_fixed(image: &str, stages: &BTreeSet<String>) -> bool {
         || stages.contains(&image.to_ascii_lowercase())
 }
 
-/// One instruction a line, as the builder reads them: without comments, continued lines joined as they are. A line that builders
-/// could read in another way is refused: they continue one that ends in a single backslash, with spaces and tabs after it
+/// Splits a Dockerfile into instructions as builders do: without comments, continued lines joined unchanged. Refuses lines that builders
+/// could parse differently: a line continues if it ends in a single backslash, followed only by spaces and tabs
 /// (<https://github.com/moby/buildkit/blob/master/frontend/dockerfile/parser/parser.go>).
 fn instructions(text: &str) -> Result<Vec<String>, String> {
     let mut instructions = Vec::new();
@@ -303,7 +303,7 @@ mod tests {
         ) {
             prop_assume!(image != "scratch");
             let text = format!("{before}FROM{gap}{image}\nRUN true\n");
-            // Without white space it is another word.
+            // Without white space, `FROM` and the image are one word.
             prop_assume!(gap.contains([' ', '\t']));
             prop_assert!(check(&text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! A state server that has no state: `init` asks it once, and remembers nothing of it.
+//! State server without a state. `init` in a build queries it once, and stores nothing of it.
 
 use std::net::Ipv4Addr;
 
@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 
 use crate::layout::Vars;
 
-/// Starts it; gives the environment that makes the engine's `http` backend use it.
+/// Starts the server. Returns the environment that connects the engine's `http` backend to it.
 pub(super) async fn serve() -> std::io::Result<Vars> {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let url = format!("http://{}/state", listener.local_addr()?);

@@ -1,4 +1,4 @@
-//! The last touch: what is the same for the same inputs must look the same.
+//! Last step of a preparation: the same inputs must produce the same files.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::certificates;
 use crate::layer::TIME;
 use crate::layout::Vars;
 
-/// Writes what the builder needs besides the module, and removes what differs by chance.
+/// Writes the other files for the builder, and removes nondeterministic content.
 pub(super) fn finish(
     place: &Place,
     request: &Request,
@@ -39,7 +39,7 @@ pub(super) fn finish(
     fs::write(place.root.join("Dockerfile"), dockerfile)
 }
 
-/// The history of a remote module is of no use to a run.
+/// Removes the git history of remote modules. Runs do not need it.
 fn remove_histories(modules: &Path) -> io::Result<()> {
     let Ok(entries) = fs::read_dir(modules) else {
         return Ok(());
@@ -68,7 +68,7 @@ fn sort_modules(file: &Path) -> io::Result<()> {
     })
 }
 
-/// Older engines give the backend's configuration a random name.
+/// Replaces the lineage of the backend configuration, which older engines choose at random.
 fn forget_lineage(file: &Path) -> io::Result<()> {
     edit_json(file, |state| {
         if let Some(lineage) = state.get_mut("lineage") {
@@ -86,7 +86,7 @@ fn edit_json(file: &Path, edit: impl FnOnce(&mut Value)) -> io::Result<()> {
     fs::write(file, serde_json::to_vec(&value)?)
 }
 
-/// Gives everything below `path` the same time, and one of two modes.
+/// Sets a fixed time, and mode 0755 or 0644, for everything below `path`.
 fn level(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     if found.is_dir() {

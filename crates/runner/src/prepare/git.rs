@@ -1,7 +1,7 @@
-//! The credentials of the repository, for modules that the engine fetches by git.
+//! Credentials of the repository, for modules that the engine fetches by git.
 //!
-//! They are files of a Secret that only this container sees. What git reads of them lies in `/tmp`, which the builder
-//! does not have, and goes before anything is copied.
+//! They are files of a Secret that only this container mounts. The files for git are in `/tmp`, which the builder does not share. They are
+//! removed before anything is copied.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,19 +13,19 @@ use alustan_source::{GitAccess, HttpsCredentials, RepositoryUrl, SecretBytes, Se
 use crate::failure::{chain, failure};
 use crate::layout::Vars;
 
-/// Certificates (PEM) that the resource itself gives.
+/// Variable with the CA certificates (PEM) of the resource.
 pub(super) const BUNDLE: &str = "ALUSTAN_GIT_CA_BUNDLE";
-/// Whose credentials they are, where the repository needs none: of nobody's.
+/// Placeholder for the URL of a repository without credentials.
 const NOBODY: &str = "https://localhost/none";
 
-/// What there is of them. No `Debug`: it is secret.
+/// Available credentials. Without `Debug`, because they are secret.
 pub(super) struct Credentials {
     url: String,
     found: alustan_source::Credentials,
 }
 
 impl Credentials {
-    /// Reads what the Secrets have.
+    /// Reads the credentials in the mounted Secret.
     pub(super) fn read(vars: &Vars) -> Self {
         let folder = vars.get("ALUSTAN_GIT_CREDENTIALS").map(Path::new);
         let bytes = |name: &str| fs::read(folder?.join(name)).ok();
@@ -48,7 +48,7 @@ impl Credentials {
         }
     }
 
-    /// What must not be printed.
+    /// Returns the values that must not be printed.
     pub(super) fn secrets(&self) -> Vec<String> {
         let key = self.found.ssh_key.as_ref();
         let key = key.map(|key| String::from_utf8_lossy(key.expose()).into_owned());
@@ -57,7 +57,7 @@ impl Credentials {
         key.into_iter().chain(password).collect()
     }
 
-    /// Lets git find them, in the environment that the engine runs in; `None` where there are none.
+    /// Provides the credentials to git, which runs in `environment`. Returns `None` if there are none.
     pub(super) fn open(&self, environment: &Vars) -> Result<Option<GitAccess>, Failure> {
         let found = &self.found;
         if found.ssh_key.is_none() && found.https.is_none() && found.ca_bundle.is_none() {

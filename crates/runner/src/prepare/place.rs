@@ -10,7 +10,7 @@ use alustan_api::report::Failure;
 use crate::failure::world;
 use crate::layout::Layout;
 
-/// Where the builder finds what it copies.
+/// Folders that the builder copies from.
 pub(super) struct Place {
     pub(super) root: PathBuf,
     pub(super) module: PathBuf,
@@ -27,7 +27,7 @@ impl Place {
         }
     }
 
-    /// Folder with the content of a layer.
+    /// Returns the folder with the content of a layer.
     pub(super) fn source(&self, layer: &paths::Layer) -> PathBuf {
         self.root.join("src").join(layer.source)
     }

@@ -1,5 +1,4 @@
-//! The providers that `init` installed: those that the base image has stay where they are, the
-//! others become a mirror of their own.
+//! Providers that `init` installed. Those of the base image stay there, the others become a separate mirror.
 
 use std::fs;
 use std::io;
@@ -8,20 +7,20 @@ use std::path::PathBuf;
 use crate::engine::packages;
 use crate::workspace::{copy_tree, replace_link};
 
-/// The folders that matter.
+/// Folders with providers.
 pub(super) struct Providers {
-    /// Where `init` put them, or links to them: `host/namespace/type/version/platform`.
+    /// Folder in which `init` installed or linked the providers: `host/namespace/type/version/platform`.
     pub(super) found: PathBuf,
-    /// The mirror of the base image.
+    /// Mirror in the base image.
     pub(super) base: PathBuf,
-    /// Where the builder finds the others.
+    /// Folder from which the builder copies the other providers.
     pub(super) target: PathBuf,
-    /// Where runs find the others.
+    /// Path of the other providers at run time.
     pub(super) at_run_time: PathBuf,
 }
 
 impl Providers {
-    /// Copies what the image lacks, and links everything to where it is at run time.
+    /// Copies the providers that the base image lacks, and links all providers to their paths at run time.
     pub(super) fn gather(&self) -> io::Result<()> {
         let base = fs::canonicalize(&self.base).ok();
         for package in packages(&self.found)? {

@@ -10,7 +10,7 @@ use crate::certificates;
 use crate::failure::{chain, failure};
 use crate::layout::Vars;
 
-/// The client of registries, as the environment configures it.
+/// Creates the client of registries from the environment.
 pub(super) fn registry(vars: &Vars) -> Result<Registry, Failure> {
     let insecure = vars.get("ALUSTAN_INSECURE_REGISTRIES");
     let insecure = insecure.iter().flat_map(|hosts| hosts.split(','));
@@ -26,8 +26,8 @@ pub(super) fn registry(vars: &Vars) -> Result<Registry, Failure> {
     Registry::new(options).map_err(|error| of_registry(&error))
 }
 
-/// The access to `image` in a build that pushes to the registry `own`. The credential helper is for that registry alone: a
-/// base image in another one is read with the login of the docker configuration, or anonymously.
+/// Returns the access to `image` in a build that pushes to the registry `own`. The credential helper serves only that registry: a base
+/// image in another one is read with the login of the docker configuration, or anonymously.
 pub(super) fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access, Failure> {
     let same = image.name().registry() == own;
     let helper = vars.get("ALUSTAN_CREDENTIAL_HELPER").filter(|_| same);
@@ -49,8 +49,8 @@ pub(super) fn access(image: &ImageRef, own: &str, vars: &Vars) -> Result<Access,
     })
 }
 
-/// Only credentials and names are up to the user. Any other answer of a registry may change with the next try, so it counts
-/// as a failed build (rule 10).
+/// Converts an error of a registry to a failure. The user must resolve only invalid credentials and names. Any other response may differ on
+/// the next attempt, so it counts as a failed build (rule 10).
 pub(super) fn of_registry(error: &alustan_registry::Error) -> Failure {
     use alustan_registry::{Error, Failure as Refused};
     let class = match error {

@@ -5,19 +5,19 @@ use alustan_api::report::Failure;
 use crate::failure::module;
 use crate::layout::Vars;
 
-/// What the build asks for.
+/// Inputs of a build.
 pub struct Request {
-    /// The context artifact, by digest.
+    /// Reference of the context artifact, by digest.
     pub context: String,
     /// Path of the module in the context.
     pub path: String,
-    /// The Dockerfile for the builder.
+    /// Text of the Dockerfile for the builder.
     pub dockerfile: String,
-    /// The path of the Dockerfile in the context that comes first.
+    /// Path in the context of the Dockerfile that precedes [`Self::dockerfile`].
     pub before: Option<String>,
-    /// The backend to initialise the module for; `None` for none.
+    /// Type of the backend to initialise the module for; `None` for `-backend=false`.
     pub backend: Option<String>,
-    /// Whether the image needs a runner, because its base has none.
+    /// Whether to add the runner to the image, because the base image has none.
     pub inject: bool,
 }
 

@@ -1,11 +1,11 @@
-//! How a command ended: well, or with which failure.
+//! Result of a command: its exit code, or a failure.
 
 use alustan_api::report::{Failure, FailureClass};
 
 use crate::command::{Cause, Finished};
 use crate::failure::{Step, classify, failure, module, world};
 
-/// The exit code when it is a good one, else the failure.
+/// Returns the exit code if it is in `good`, otherwise the failure.
 pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32, Failure> {
     match (finished.code, finished.cause) {
         (Some(code), _) if good.contains(&code) => Ok(code),
@@ -15,7 +15,7 @@ pub(super) fn judge(step: Step, finished: &Finished, good: &[i32]) -> Result<i32
     }
 }
 
-/// What a command said of its failure. Many scripts say it on standard output.
+/// Returns the error output of a command. Many scripts print errors to standard output.
 fn said(step: Step, finished: &Finished) -> String {
     let silent = finished.stderr.trim().is_empty() && matches!(step, Step::Script(_));
     if silent {
@@ -37,7 +37,7 @@ fn interrupted(step: Step, code: Option<i32>, cause: Cause, stderr: &str) -> Fai
     }
 }
 
-/// The failure of a run whose time was up before it began to change anything.
+/// Returns the failure of a run that was stopped before it changed anything.
 pub(crate) fn stopped() -> Failure {
     failure(
         FailureClass::Transient,

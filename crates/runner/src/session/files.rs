@@ -1,4 +1,4 @@
-//! The files that a run needs beside the module, and the environment that names them.
+//! Files of a run besides the module, and the environment that refers to them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

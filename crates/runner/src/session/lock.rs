@@ -1,5 +1,4 @@
-//! Locks of a state that stand in the way: one that a dead run of this resource left behind is
-//! released (rule 9), any other is told.
+//! Locks that block a command. A lock left behind by a run of this resource that has ended is released (rule 9). Any other is reported.
 
 use parking_lot::MutexGuard;
 use std::fs;
@@ -17,15 +16,14 @@ use crate::failure::{Step, is_refused, tidy};
 use crate::lock_info::{self, host, host_of_pod, read};
 use crate::variables;
 
-/// How long the release of a lock may take.
+/// Time limit for the release of a lock.
 const RELEASE: Duration = Duration::from_mins(2);
 
-/// The name that the engine gives to the host it runs on.
+/// File with the host name that the engine writes into locks.
 const HOST: &str = "/proc/sys/kernel/hostname";
 
 impl Session {
-    /// The exit code of a command when it is a good one, else the failure; with the lock, where one
-    /// of somebody else stood in the way.
+    /// Returns the exit code if it is in `good`, otherwise the failure. Stores the lock of another holder that caused the failure.
     pub(super) fn judged(
         &self,
         step: Step,
@@ -43,7 +41,7 @@ impl Session {
         })
     }
 
-    /// Whether a command failed for a lock that is released by now: it is worth another try.
+    /// Whether a command failed because of a lock that was then released, so that a retry is useful.
     pub(super) async fn is_freed(&self, step: Step, finished: &Finished, good: &[i32]) -> bool {
         let Err(failure) = judge(step, finished, good) else {
             return false;
@@ -55,16 +53,16 @@ impl Session {
         (own || self.is_left_behind(&lock)) && self.release(&lock).await
     }
 
-    /// Whether a lock with the host name of this pod is one that an earlier engine process left behind, as after a retried lock
-    /// request whose first response was lost. Only `s3` reports the lock that is held and compares the id on release; others
-    /// report the requested lock, and `http` releases any. A script may run several engines at a time.
+    /// Whether a lock with the host name of this pod was left behind by an earlier engine process, for example by a retried lock request
+    /// whose first response was lost. Only `s3` reports the held lock and compares the id on release. Other backends report the requested
+    /// lock, and `http` releases any. A script may run several engines at a time.
     fn is_held_by_own_engine(&self, step: Step) -> bool {
         let is_s3 = self.inputs.backend.kind.as_deref() == Some("s3");
         is_s3 && !matches!(step, Step::Script(_))
     }
 
-    /// The lock of somebody else that a failed command tells of. Some backends tell the lock that was asked for, in the
-    /// place of the one that is held.
+    /// Returns the lock of another holder in the output of a failed command. Some backends report the requested lock instead of the held
+    /// one.
     fn lock_told(&self, failure: &Failure, finished: &Finished) -> Option<StateLock> {
         let lock = self.any_lock_told(failure, finished);
         lock.filter(|lock| !is_own(lock))
@@ -79,13 +77,13 @@ impl Session {
         told.iter().find_map(|said| read(said))
     }
 
-    /// Replaces places in the generated file of variables.
+    /// Replaces positions in the generated file of variables by fields of the resource.
     fn with_fields(&self, failure: Failure) -> Failure {
         let message = variables::with_fields(&failure.message, &self.inputs.own_variables);
         Failure { message, ..failure }
     }
 
-    /// A variable without a value may be misspelt in the resource.
+    /// Adds the undeclared variables to the failure: a variable without a value may be misspelt in the resource.
     fn with_undeclared(&self, failure: Failure) -> Failure {
         if failure.reason != "VariablesInvalid" || self.undeclared.is_empty() {
             return failure;
@@ -102,7 +100,7 @@ impl Session {
         self.lock_seen.lock()
     }
 
-    /// Whether its holder was a pod of this resource, and is proven to have ended.
+    /// Whether the holder of the lock was a pod of this resource that has certainly ended.
     fn is_left_behind(&self, lock: &StateLock) -> bool {
         let mut pods = self.claimed.earlier_pods.iter();
         pods.any(|pod| host_of_pod(pod) == host(&lock.who))
@@ -134,19 +132,19 @@ impl Session {
         }
     }
 
-    /// Whether the engine refused to begin with what failed last: nothing was changed then.
+    /// Whether the engine refused to start in the last failed command, so that nothing changed.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// The lock of somebody else that stood in the way last.
+    /// Returns the last lock of another holder that blocked a command.
     pub(crate) fn lock_in_the_way(&self) -> Option<StateLock> {
         let managed = self.server.as_ref().and_then(StateServer::lock_of_others);
         managed.or_else(|| self.lock_seen().clone())
     }
 }
 
-/// Whether an engine of this pod asked for `lock`.
+/// Whether an engine of this pod requested `lock`.
 fn is_own(lock: &StateLock) -> bool {
     fs::read_to_string(HOST).is_ok_and(|own| own.trim() == host(&lock.who))
 }

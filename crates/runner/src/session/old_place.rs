@@ -1,5 +1,4 @@
-//! A state at the place that the backend named before: read there, with that backend's own
-//! environment, and left as it is.
+//! State in the previous backend of the resource: read with the environment of that backend, and left unchanged.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,11 +17,11 @@ use crate::engine::NO_COLOR;
 use crate::failure::{Step, module, user, world};
 use crate::layout::Vars;
 
-/// Variables of the engine that are about the module of the run.
+/// Variables of the engine that apply only to the module of the run.
 const OF_THE_MODULE: [&str; 2] = ["TF_DATA_DIR", "TF_CLI_ARGS_init"];
 
 impl Session {
-    /// The state at the place of `old`; empty where there is none.
+    /// Returns the state in the backend `old`; empty if there is none.
     pub(crate) async fn state_at(&self, old: &BackendInputs) -> Result<Vec<u8>, Failure> {
         if old.managed.is_some() {
             let inputs = RunInputs {
@@ -38,12 +37,12 @@ impl Session {
         }
         let block = self.block_of(old)?;
         let directory = self.layout.work.join("old-place");
-        // It has the credentials of the old place.
+        // The folder contains credentials of the previous backend.
         let _cleared = Cleared(&directory);
         write_bare_module(&directory, &block).map_err(unwritten)?;
         self.run_at(&directory, old, &["init", NO_COLOR, "-input=false"])
             .await?;
-        // Without a block the state moves into a file: the engine locks it while it is copied.
+        // Without a `backend` block, the engine migrates the state to a local file, and holds the lock during the copy.
         fs::write(directory.join(BLOCK_FILE), "{}").map_err(unwritten)?;
         let migrate = [
             "init",
@@ -59,8 +58,7 @@ impl Session {
         }
     }
 
-    /// The `backend` block of `old`: that of the resource, or that of the module as the last run
-    /// noted it.
+    /// Returns the `backend` block of `old`: that of the resource, or that of the module as recorded by the last run.
     fn block_of(&self, old: &BackendInputs) -> Result<OwnBackend, Failure> {
         let told = old.kind.clone().filter(|_| old.write_block);
         let told = told.map(|kind| OwnBackend {
@@ -78,7 +76,7 @@ impl Session {
             })
     }
 
-    /// The file that the engine copies the state to.
+    /// Returns the path of the file to which the engine copies the state.
     fn copy_in(&self, directory: &Path) -> PathBuf {
         let workspace = self.bare_environment.get("TF_WORKSPACE");
         let workspace = workspace.filter(|it| !it.is_empty() && *it != "default");
@@ -122,7 +120,7 @@ impl Session {
     }
 }
 
-/// A folder that is removed whatever happens.
+/// Folder that is removed on drop.
 struct Cleared<'a>(&'a Path);
 
 impl Drop for Cleared<'_> {

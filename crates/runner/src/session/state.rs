@@ -1,4 +1,4 @@
-//! The managed state of a run: opened, and served to the engine.
+//! Opens the managed state of a run and serves it to the engine.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::secrets::Secrets;
 use crate::state_server::{SlotsOfRecord, StateServer};
 use crate::state_store::{StateError, StateStore};
 
-/// The state server, where the state is managed.
+/// Starts the state server if the state is managed.
 pub(super) async fn start_server(
     inputs: &RunInputs,
     secrets: &Arc<dyn Secrets>,
@@ -30,7 +30,7 @@ pub(super) async fn start_server(
     Ok(Some(server))
 }
 
-/// The managed state of `inputs`, if it is managed.
+/// Opens the managed state of `inputs`. Returns `None` if the state is not managed.
 pub(super) async fn open_store(
     inputs: &RunInputs,
     secrets: &Arc<dyn Secrets>,
@@ -58,8 +58,8 @@ fn unreadable(error: &StateError, record: &Record) -> Failure {
     }
 }
 
-/// State that is lost is not empty: with an empty one everything would be made a second time, and
-/// nothing be destroyed. That is for a person to say, by making the resource a new one.
+/// Returns the failure of a lost state. A lost state does not count as empty: with an empty one, every object would be created again, and
+/// none be destroyed. Only the user may decide that, by recreating the resource.
 fn lost(error: &StateError, identity: &Identity) -> Failure {
     let (name, namespace) = (identity.resource(), &identity.namespace);
     let component = Component::State.as_str();
@@ -79,7 +79,7 @@ fn lost(error: &StateError, identity: &Identity) -> Failure {
 
 fn password() -> String {
     let mut bytes = [0; 24];
-    // Without random bytes nothing of a run could be trusted; ring then fails everywhere.
+    // Without random bytes, nothing in a run would be secure; ring then fails everywhere.
     let _ = SystemRandom::new().fill(&mut bytes);
     hex::encode(bytes)
 }

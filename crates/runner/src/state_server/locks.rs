@@ -1,5 +1,5 @@
-//! The lock of a managed state. The run's report names the lock of this run; which engine of this pod holds
-//! it is known in memory. An engine that unlocks the state writes nothing: the end of the run releases the lock.
+//! Lock of a managed state. The run report contains the lock of this run; which engine of this pod holds it is tracked in memory. An engine
+//! that unlocks the state causes no write: the end of the run releases the lock.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::record::{Record, RecordError};
 
-/// How long a reserved lock is granted without a look at the report: longer than an engine takes to start.
+/// Time for which a reserved lock is granted without a read of the report: longer than the start of an engine.
 const RESERVED: Duration = Duration::from_secs(10);
 
-/// The lock of the state of one run.
+/// Lock of the state of one run.
 pub(super) struct Locks {
     record: Record,
     memory: Mutex<Memory>,
-    /// One engine at a time takes or releases the lock.
+    /// Serialises requests that take or release the lock.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct Locks {
 struct Memory {
     /// Id of the lock of this run in the report.
     recorded: Option<String>,
-    /// When the run took that lock for the engine that it starts next.
+    /// Time at which the run took that lock for its next engine process.
     reserved_at: Option<Instant>,
-    /// The lock that an engine of this pod holds.
+    /// Lock that an engine of this pod holds.
     held: Option<StateLock>,
-    /// The last lock that was in the way.
+    /// Last lock that blocked a request.
     in_the_way: Option<StateLock>,
 }
 
@@ -45,14 +45,14 @@ impl Locks {
         self.memory.lock()
     }
 
-    /// The report names the lock `id` for the engine that the run starts next.
+    /// Reserves the lock `id` in the report for the next engine process of the run.
     pub(super) fn reserve(&self, id: String) {
         let mut memory = self.memory();
         memory.recorded = Some(id);
         memory.reserved_at = Some(Instant::now());
     }
 
-    /// Locks the state; returns the lock in the way, if any.
+    /// Locks the state. Returns the blocking lock, if any.
     pub(super) async fn lock(&self, lock: StateLock) -> Result<Option<StateLock>, RecordError> {
         let _turn = self.turn.lock().await;
         let before = {
@@ -82,7 +82,7 @@ impl Locks {
         Ok(other)
     }
 
-    /// Releases the lock `id`, or any lock without an id; returns the lock that stays, if any.
+    /// Releases the lock `id`; without an id, any lock. Returns the remaining lock, if any.
     pub(super) async fn unlock(&self, id: Option<&str>) -> Result<Option<StateLock>, RecordError> {
         let _turn = self.turn.lock().await;
         let held = self.memory().held.clone();
@@ -96,12 +96,12 @@ impl Locks {
         }
     }
 
-    /// Id of the lock of this run in the report.
+    /// Returns the id of the lock of this run in the report.
     pub(super) fn recorded(&self) -> Option<String> {
         self.memory().recorded.clone()
     }
 
-    /// The last lock that was in the way.
+    /// Returns the last lock that blocked a request.
     pub(super) fn in_the_way(&self) -> Option<StateLock> {
         self.memory().in_the_way.clone()
     }
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Run 7 changes things, and its record names the lock `recorded`.
+    /// Run 7 in phase Applying, with the lock `recorded` in its report.
     fn run(recorded: Option<&str>) -> (Arc<FakeSecrets>, Locks) {
         let progress = RunProgress {
             number: 7,
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(locks.recorded().as_deref(), Some("second"));
     }
 
-    /// The node may have been frozen meanwhile, and another run have begun.
+    /// Between reservation and use, the node may be suspended and another run may start.
     #[tokio::test(start_paused = true)]
     async fn reserved_lock_expires() {
         let (secrets, locks) = run(Some("uid"));
