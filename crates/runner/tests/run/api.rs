@@ -1,4 +1,4 @@
-//! As much of an API server as a runner may use: get and patch of Secrets by name.
+//! API server with the requests that a runner may send: get and patch of Secrets by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ impl Served {
     }
 }
 
-/// Serves `secrets` for as long as the test runs; `calls` gets the requests.
+/// Serves `secrets` for the duration of the test. Records the requests in `calls`.
 pub(crate) fn serve(secrets: Arc<FakeSecrets>, calls: Calls) -> SocketAddr {
     let path = "/api/v1/namespaces/{namespace}/secrets/{name}";
     let router = Router::new()
@@ -38,7 +38,7 @@ pub(crate) fn serve(secrets: Arc<FakeSecrets>, calls: Calls) -> SocketAddr {
     serve_router(router.layer(axum::extract::DefaultBodyLimit::disable()))
 }
 
-/// Serves `router` for as long as the test runs.
+/// Serves `router` for the duration of the test.
 pub(crate) fn serve_router(router: Router) -> SocketAddr {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::world::{World, text};
 
-/// Counts in a file how often it is really applied.
+/// Module that counts its applies in a file.
 fn counter(world: &World) -> String {
     format!(
         r#"
@@ -343,7 +343,7 @@ fn a_value_that_only_the_module_calls_secret_is_in_no_report() {
         "terraform_data.a[\"(redacted)\"]"
     );
 
-    // The engine did not say this, so nothing of it was redacted on the way.
+    // The engine did not print this, so no earlier step redacted it.
     world.start(RunKind::Apply);
     world.lock_by("hunter22-long@host");
     let ran = world.finish(world.pod());

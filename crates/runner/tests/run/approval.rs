@@ -1,4 +1,4 @@
-//! Plans that people and rules have a say in: nothing is applied but what was approved.
+//! Plans that need approval: only an approved plan is applied.
 
 use alustan_api::report::{FailureClass, RunReport, RunResult};
 use alustan_api::run::{RunKind, RunPhase};
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::world::{Ran, World, text, until};
 
-/// Counts in a file how often it is really applied.
+/// Module that counts its applies in a file.
 fn counter(world: &World) -> String {
     format!(
         r#"
@@ -35,7 +35,7 @@ fn world() -> World {
     world
 }
 
-/// A world in which a person must approve what is applied.
+/// World with manual approval.
 fn manual() -> World {
     let mut world = world();
     world.inputs.approval.manual = true;
@@ -60,7 +60,7 @@ fn plan_text(world: &World, key: &str) -> String {
     String::from_utf8(value).unwrap()
 }
 
-/// The id of the plan that waits, of a run that applied nothing.
+/// Returns the id of the plan that waits for approval, of a run that applied nothing.
 #[track_caller]
 fn waits(ran: &Ran) -> String {
     let asks = ran.expect(RunResult::Changes).asks.clone().unwrap();
@@ -68,7 +68,7 @@ fn waits(ran: &Ran) -> String {
     asks.id
 }
 
-/// A plan that a person has approved.
+/// Makes a plan and approves it.
 fn approved(world: &mut World) -> RunReport {
     let ran = world.run(RunKind::Plan);
     waits(&ran);
@@ -120,7 +120,7 @@ fn an_approval_is_good_once() {
     let broken = counter(&world).replace("echo applied", "exit 3; echo applied");
     world.write_module("main.tf", &broken);
     let first = approved(&mut world);
-    // It begins, and fails before anything is in the state.
+    // The apply starts, and fails before the state has any content.
     world
         .run(RunKind::Apply)
         .expect_failure(FailureClass::Module, "ApplyFailed");
@@ -168,7 +168,7 @@ fn a_plan_that_is_lost_is_made_again_and_applied_if_it_is_the_same() {
     }
 }
 
-/// Somebody changes something between approval and apply.
+/// Change between approval and apply.
 type Edit = fn(&mut World);
 
 #[test]
@@ -275,7 +275,7 @@ fn a_rule_that_takes_its_time_does_not_keep_a_pod_that_has_to_end() {
     world.watch_engine();
     world.start(RunKind::Apply);
     let pod = world.pod();
-    // From then on nothing but the rule is in the way.
+    // From here on, only the rule delays the run.
     until("the plan is read", || {
         world.read("calls").contains("show -json") && !pod.has_children()
     });
@@ -312,7 +312,7 @@ fn a_rule_denies_a_plan_whoever_approves_it() {
     }
     assert_eq!(world.read("count"), "applied\n");
     assert_eq!(world.record().attempted, 1);
-    // What exists can be destroyed all the same.
+    // Existing objects can still be destroyed.
     world.inputs.approval.manual = false;
     world.run(RunKind::Destroy).expect(RunResult::Done);
     assert_eq!(world.read("count"), "applied\ndestroyed\n");
@@ -382,7 +382,7 @@ fn scripts_make_and_apply_the_plan_that_was_approved() {
     );
     assert_eq!(world.read("count"), "applied\n");
 
-    // Each of these would apply what nobody has seen.
+    // Each of these scripts would apply a plan that was not reviewed.
     world.inputs.scripts.plan = Some("exit 2".into());
     for kind in [RunKind::Plan, RunKind::Apply] {
         world

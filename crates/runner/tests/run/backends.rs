@@ -1,4 +1,4 @@
-//! Backends that cannot be reached here: what we render of them, the engine takes.
+//! Backends that tests cannot reach: the engine accepts their rendered configuration.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -13,7 +13,7 @@ use crate::world::{Ran, World};
 
 const MODULE: &str = "output \"x\" { value = 1 }\n";
 
-/// A run with the backend of `spec` and the data of its Secret.
+/// Run with the backend of `spec` and the data of its Secret.
 fn run(spec: Value, secret: &[(&str, &str)]) -> (World, Ran) {
     let mut world = World::new(MODULE);
     let spec: BackendSpec = serde_json::from_value(spec).unwrap();
@@ -34,7 +34,7 @@ fn run(spec: Value, secret: &[(&str, &str)]) -> (World, Ran) {
     (world, ran)
 }
 
-/// The engine's first call goes where the state is.
+/// The first request of the engine goes to the address of the state.
 #[rstest]
 #[case::azure(
     json!({"provider": "azure", "storageAccount": "account", "container": "states"}),
@@ -89,7 +89,7 @@ fn what_is_rendered_is_accepted(
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// The engine itself says what it does not know.
+/// The engine itself reports the arguments that it does not know.
 #[test]
 fn what_the_engine_does_not_know_is_refused() {
     let (_, ran) = run(

@@ -23,7 +23,7 @@ const MODULE: &str =
 const RUNNER: &str = env!("CARGO_BIN_EXE_alustan-runner");
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// A registry on loopback with a base image, and the folder of a build.
+/// Registry on loopback with a base image, and the folder of a build.
 struct Place {
     folder: TempDir,
     registry: Child,
@@ -38,10 +38,10 @@ impl Drop for Place {
     }
 }
 
-/// How a build ended.
+/// Result of a build.
 struct Built {
     code: Option<i32>,
-    /// What the termination message says.
+    /// Termination message.
     message: String,
     stderr: String,
     /// Peak resident memory of the runner, without its children, in KiB.
@@ -116,7 +116,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// One request without TLS: status, headers, body.
+    /// Sends one request without TLS. Returns status, headers and body.
     fn send(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (u16, String, Vec<u8>) {
         let mut stream = TcpStream::connect(&self.host).unwrap();
         let head = format!(
@@ -154,7 +154,7 @@ impl Place {
         json!({ "digest": digest.as_str(), "size": bytes.len() })
     }
 
-    /// A base image of one layer. Its reference, by digest.
+    /// Pushes a base image of one layer. Returns its reference by digest.
     fn push_base(&self) -> String {
         let archive = tar::Builder::new(Vec::new()).into_inner().unwrap();
         let mut layer = GzEncoder::new(Vec::new(), Compression::fast());
@@ -190,7 +190,7 @@ impl Place {
         self.build_by(Command::new(RUNNER), module, tag, environment)
     }
 
-    /// As [`Self::build`], with a scratch space of `kib` KiB.
+    /// Builds as [`Self::build`], with a scratch space of `kib` KiB.
     fn build_within(&self, kib: u32, module: &Path, tag: &str) -> Built {
         let folder = self.path(&format!("build-{tag}"));
         fs::create_dir_all(&folder).unwrap();
@@ -289,7 +289,7 @@ impl Place {
         serde_json::from_slice(&self.get(&format!("manifests/{tag}"))).unwrap()
     }
 
-    /// `mode uid path -> link` of every entry of a layer.
+    /// Returns `mode uid -> link` of every entry of a layer, by path.
     fn entries(&self, layer: &Value) -> BTreeMap<String, String> {
         let blob = self.get(&format!("blobs/{}", layer["digest"].as_str().unwrap()));
         let mut archive = tar::Archive::new(GzDecoder::new(blob.as_slice()));
@@ -309,7 +309,7 @@ impl Place {
         entries.collect()
     }
 
-    /// A folder with a program, a link and a module.
+    /// Creates a folder with a program, a link and a module.
     fn module(&self, name: &str) -> PathBuf {
         let folder = self.path(name);
         fs::create_dir_all(folder.join("sub")).unwrap();
@@ -358,7 +358,7 @@ fn two_builds_of_one_content_have_one_digest() {
     let place = Place::new();
     let module = place.module("module");
     let first = place.build(&module, "one", &[]).digest();
-    // Not from the first build's provider cache, and at another time.
+    // Without the provider cache of the first build, and at another time.
     fs::remove_dir_all(place.path("cache")).unwrap();
     assert_eq!(place.build(&module, "two", &[]).digest(), first);
 }
@@ -408,7 +408,7 @@ fn full_disk_is_transient_and_leaves_no_image() {
     let mut random = fs::File::open("/dev/urandom").unwrap().take(600 << 10);
     let mut data = fs::File::create(module.join("data")).unwrap();
     std::io::copy(&mut random, &mut data).unwrap();
-    // The module fits, its layer does not.
+    // The module fits into the scratch space, its layer does not.
     let (class, reason, message) = place.build_within(1024, &module, "one").failure();
     assert_eq!(
         (class, reason.as_str()),

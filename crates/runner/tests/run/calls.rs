@@ -1,5 +1,4 @@
-//! The requests that a run sends to the API server: each kind of run in exactly this order, so that none
-//! is added unnoticed.
+//! Requests of a run to the API server. Each kind of run sends exactly these in this order, so that an additional request is noticed.
 
 use alustan_api::report::RunResult;
 use alustan_api::run::RunKind;
@@ -9,12 +8,12 @@ use crate::world::World;
 const CLAIM: [&str; 3] = ["get web-run", "get web-report", "patch web-report"];
 const OPEN_STATE: [&str; 1] = ["get web-state"];
 const BEGIN: [&str; 1] = ["patch web-report"];
-/// The slot for the next version, and the signature of the pointer.
+/// Slot of the next version, and signature of the pointer.
 const BEGIN_STATE: [&str; 2] = ["get web-state-slot-0", "patch web-state"];
-/// The chunk of the version before is in the Secret of the pointer.
+/// The chunk of the previous version is in the Secret of the pointer.
 const WRITE_TO_SLOT: [&str; 2] = ["patch web-state-slot-0", "patch web-state"];
 const REPORT: [&str; 1] = ["patch web-report"];
-/// A run that changes something, after the first.
+/// Run with changes, after the first run.
 const LATER_CHANGE: [&[&str]; 6] = [
     &CLAIM,
     &OPEN_STATE,

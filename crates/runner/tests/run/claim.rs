@@ -15,7 +15,7 @@ fn a_second_pod_leaves_a_claimed_run_untouched() {
     let waiting = gate.wait();
     let before = world.secrets.get(REPORT);
 
-    // The second pod has volumes of its own, so the first one's are left alone here.
+    // The second pod has separate volumes, so those of the first pod stay unchanged.
     let mut other = World::new("");
     other.start(RunKind::Drift);
     std::fs::copy(world.path("kubeconfig"), other.path("kubeconfig")).unwrap();
@@ -102,7 +102,7 @@ fn a_run_that_is_cancelled_after_it_applies_goes_on() {
 fn lost_writes_and_answers_of_the_api_server_do_not_matter() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         let mut world = World::new("resource \"terraform_data\" \"a\" {}\n");
-        // Claim, apply, slot, pointer, report: each one fails once.
+        // One failure each for claim, apply, slot, pointer and report.
         for write in [0, 2, 4, 6, 8] {
             world.secrets.fail(write, fault);
         }

@@ -75,7 +75,7 @@ fn environment_of_a_secret_that_is_gone_comes_with_the_run_and_is_not_printed() 
         .inputs
         .environment
         .extend(given.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    // What the pod has of it already is in the place of a Secret as well.
+    // The environment of the run replaces a variable that the pod already has.
     world.vars.insert("PLACE".into(), "south".into());
     let ran = world.run(RunKind::Destroy);
     ran.expect(RunResult::Done);

@@ -12,14 +12,14 @@ fn module(names: &[&str]) -> String {
     names.iter().map(resource).collect()
 }
 
-/// How many objects the last run created and destroyed.
+/// Returns the number of objects that the run created and destroyed.
 fn changes(ran: &Ran) -> (i64, i64) {
     let report = ran.expect(RunResult::Done);
     let changes = report.changes.as_ref().unwrap();
     (changes.add, changes.destroy)
 }
 
-/// A world in which `a` and `b` are applied and a plan that removes both asks.
+/// World in which `a` and `b` are applied and a plan that removes both needs approval.
 fn applied() -> World {
     let mut world = World::new("");
     world.inputs.approval.emptying = true;

@@ -1,4 +1,4 @@
-//! What exists is not applied with another engine, or an older one, unless a person allows it.
+//! Existing objects are not applied with another or an older engine unless the user allows it.
 
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::RunKind;
@@ -15,7 +15,7 @@ fn engine(name: EngineName, version: &str) -> Engine {
     }
 }
 
-/// A module that was prepared by `engine`.
+/// World with a module that `engine` prepared.
 fn prepared_by(engine: &Engine) -> World {
     let world = World::new(MODULE);
     let told = serde_json::to_string(engine).unwrap();

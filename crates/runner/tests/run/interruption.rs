@@ -3,7 +3,7 @@ use alustan_api::run::{RunKind, RunPhase};
 
 use crate::world::{Gate, World};
 
-/// `a` is made at once; `b` waits at the gate.
+/// Module in which `a` is created at once and `b` waits at the gate.
 fn module(world: &World, gate: &Gate) -> String {
     format!(
         r#"
@@ -60,7 +60,7 @@ fn an_engine_behind_a_shell_gets_one_sigint_and_saves_its_state() {
     assert!(world.record().lock.is_none(), "the lock is held");
     assert!(world.pointer().current.unwrap().serial.unwrap_or_default() > 0);
 
-    // What was made is not made again.
+    // Created objects are not created again.
     let free = module(&world, &gate).replace(&format!("cat {}", gate.path().display()), "true");
     world.write_module("main.tf", &free);
     world.run(RunKind::Apply).expect(RunResult::Done);

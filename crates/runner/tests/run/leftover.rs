@@ -1,4 +1,4 @@
-//! State that the engine cannot save: where it is kept, and that the next run pushes it.
+//! Unsaved state: where it is kept, and its push by the next run.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ fn state(serial: u64, lineage: &str, output: &str) -> String {
     .to_string()
 }
 
-/// A world whose engine finds the place of its state taken when it wants to write `lost`.
+/// World whose engine finds the path of its state occupied when it writes `lost`.
 struct Unsaved {
     world: World,
     place: PathBuf,
@@ -53,14 +53,14 @@ impl Unsaved {
         self
     }
 
-    /// A failed apply. Returns the message, and where the state is kept.
+    /// Runs an apply that fails. Returns the message and the location of the state.
     fn fail(&mut self) -> (String, Option<UnsavedPlace>) {
         let ran = self.world.run(RunKind::Apply);
         let message = ran.expect_failure(FailureClass::Module, "ScriptFailed");
         (message.to_owned(), ran.expect(RunResult::Failed).unsaved)
     }
 
-    /// A run of another kind after the place is free.
+    /// Runs a drift check after the path is free.
     fn look(&mut self) -> Ran {
         if self.place.is_file() {
             std::fs::remove_file(&self.place).unwrap();
@@ -75,7 +75,7 @@ impl Unsaved {
     }
 }
 
-/// Text that no compression makes smaller than 700 KiB.
+/// Text that does not compress to less than 700 KiB.
 fn noise() -> String {
     let mut seed = 1_u64;
     let mut next = || {
@@ -100,7 +100,7 @@ fn a_run_without_a_cache_volume_leaves_its_state_in_the_report() {
     let sealed = unsaved.world.leftover().unwrap();
     assert!(!String::from_utf8_lossy(&sealed).contains("of value"));
 
-    // The next push fails as well: nothing else is done, and nothing is forgotten.
+    // The next push fails as well: no other step runs, and the state is kept.
     unsaved.world.inputs.scripts.init = Some("rm $place; terraform init; touch $place".into());
     let place = unsaved.place.display().to_string();
     unsaved

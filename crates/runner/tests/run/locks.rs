@@ -1,4 +1,4 @@
-//! Locks that stand in the way of a state elsewhere: released when their holder is proven dead.
+//! Locks of a state outside the managed backend that block a run: released if their holder has certainly ended.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn world(bucket: &Bucket) -> World {
     world
 }
 
-/// As an engine on `host` locks the state and never gives it back.
+/// Locks the state as an engine on `host` does, without a release.
 fn lock(bucket: &Bucket, host: &str) {
     bucket.put(
         LOCK,
@@ -51,7 +51,7 @@ fn the_lock_of_a_dead_pod_of_ours_is_released() {
     }
 }
 
-/// The answer to the request for a lock was lost, and the engine asked for it again.
+/// The response to the lock request was lost, and the engine repeated the request.
 #[test]
 fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     let bucket = Bucket::serve();
@@ -64,7 +64,7 @@ fn the_lock_of_an_earlier_engine_of_this_pod_is_released() {
     assert!(ran.stderr.contains(&said), "{}", ran.logs());
     assert!(!bucket.has(LOCK));
 
-    // Of a script nobody knows how many engines it runs at a time.
+    // A script may run several engines at a time.
     world.inputs.scripts.apply = Some("terraform apply -auto-approve".into());
     lock(&bucket, host.trim());
     let ran = world.run(RunKind::Apply);
@@ -89,7 +89,7 @@ fn any_other_lock_is_shown_and_respected() {
     assert_eq!(lock.operation, "OperationTypeApply");
     assert!(bucket.has(LOCK));
     assert_eq!(world.record().phase, RunPhase::Reported);
-    // What does not change anything does not ask for it.
+    // A run that changes nothing does not take the lock.
     world.run(RunKind::Drift).expect(RunResult::Changes);
 }
 
@@ -170,7 +170,7 @@ fn a_plan_that_was_stale_when_it_was_to_be_applied_changed_nothing() {
     let mut world = World::with_local_backend("resource \"terraform_data\" \"a\" {}\n");
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.write_module("main.tf", "resource \"terraform_data\" \"b\" {}\n");
-    // Somebody writes the state between plan and apply.
+    // Another client writes the state between plan and apply.
     let state = world.path("local.tfstate").display().to_string();
     world.before_engine(
         "apply",

@@ -1,4 +1,4 @@
-//! The runner's own program, with a real engine, against an API server of the test.
+//! Tests of the runner program with a real engine, against an API server of the test.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A state whose place changes: it is copied when a person says so, and stays where it was, too.
+//! Migration of a state: it is copied if the user allows it, and also stays at the old address.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn s3(bucket: &Bucket, key: &str) -> BackendInputs {
     told("s3", serde_json::to_value(config).unwrap())
 }
 
-/// The state at the place of `backend`, whole.
+/// Returns the complete state in `backend`.
 fn state(world: &World, bucket: &Bucket, backend: &BackendInputs) -> Option<Value> {
     let text = |name: &str| backend.config.get(name).and_then(Value::as_str);
     match backend.kind.as_deref() {
@@ -52,7 +52,7 @@ fn state(world: &World, bucket: &Bucket, backend: &BackendInputs) -> Option<Valu
     }
 }
 
-/// The resource's backend is `next` from now on, and it may move there.
+/// Changes the backend of the resource to `next`, and allows the migration.
 fn moves(world: &mut World, next: &BackendInputs) {
     world.inputs.migrate = Some(world.inputs.backend.clone());
     world.inputs.backend = next.clone();
@@ -88,7 +88,7 @@ fn a_state_is_copied_with_its_lineage_and_stays_where_it_was() {
         assert_eq!(copy["lineage"], before["lineage"]);
         assert_eq!(copy["serial"], before["serial"]);
 
-        // From now on that one counts, also where it may still move.
+        // From here on the new address is in force, even while migration is allowed.
         world.write_module("main.tf", CHANGED);
         let report = world.run(RunKind::Apply).expect(RunResult::Done).clone();
         assert_eq!(
@@ -132,8 +132,8 @@ fn without_leave_nothing_is_made_where_the_state_is_not() {
     );
 }
 
-/// A run that ends between the copy and the first change has moved nothing: both places have the
-/// same state, and the old one is that of the record.
+/// A run that ends between the copy and the first change has moved nothing: both addresses have the same state, and the record names the
+/// old one.
 #[test]
 fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
     let bucket = Bucket::serve();
@@ -151,7 +151,7 @@ fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
         world.before_engine("never", "true");
         world
     };
-    // It goes on where it was.
+    // The next run completes the migration.
     let mut world = half_way();
     let report = world
         .run(RunKind::Apply)
@@ -162,7 +162,7 @@ fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
         Some(bucket.place("a").as_str())
     );
 
-    // Or the person changes their mind, goes on at the old place, and moves later.
+    // The user reverts the change, applies at the old address and migrates later.
     let mut world = half_way();
     let old = world.inputs.migrate.take().unwrap();
     let new = std::mem::replace(&mut world.inputs.backend, old);
@@ -171,7 +171,7 @@ fn a_run_that_ends_after_the_copy_leaves_the_old_place_in_force() {
     moves(&mut world, &new);
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
 
-    // Or everything is destroyed, by what the pin still has.
+    // The resource is destroyed, with the backend of the pin.
     let mut world = half_way();
     world.inputs.backend = world.inputs.migrate.take().unwrap();
     world.run(RunKind::Destroy).expect(RunResult::Done);
@@ -248,7 +248,7 @@ fn a_state_that_is_at_neither_place_is_lost_and_not_new() {
     assert!(!bucket.has("b"));
 }
 
-/// In `bucket`, which is made where it is not there.
+/// Backend in `bucket`, which is created if it is missing.
 fn made(server: &Bucket, bucket: &str) -> BackendInputs {
     let mut backend = s3(server, "a");
     backend.config.insert("bucket".into(), bucket.into());
@@ -279,7 +279,7 @@ fn a_place_is_made_for_a_state_that_comes_and_not_anew_for_one_that_was_there() 
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert_eq!(server.looked_for(), 1, "it was there");
 
-    // This server has one bucket, and makes no other.
+    // This server has one bucket and creates no other.
     moves(&mut world, &made(&server, "elsewhere"));
     let ran = world.run(RunKind::Apply);
     let report = ran.report.as_ref().unwrap();
@@ -292,7 +292,7 @@ fn a_place_is_made_for_a_state_that_comes_and_not_anew_for_one_that_was_there() 
     );
 }
 
-/// What an earlier run could not save belongs to the old place, which counts until things change.
+/// An unsaved state belongs to the old address, which stays in force until objects change.
 #[test]
 fn a_state_that_is_not_saved_yet_does_not_move() {
     let bucket = Bucket::serve();
@@ -336,7 +336,7 @@ fn who_works_on_the_old_place_is_waited_for() {
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
 }
 
-/// What only the module says of its backend is noted while it is used.
+/// The backend block of the module is recorded while it is in use.
 #[test]
 fn a_state_moves_out_of_a_backend_of_the_module_itself() {
     let mut world = World::new("");
@@ -365,7 +365,7 @@ fn a_state_moves_out_of_a_backend_of_the_module_itself() {
         (moved.lineage, moved.moved_from),
         (first.lineage.clone(), first.state_address)
     );
-    // And on into Secrets.
+    // Second migration, to the managed backend.
     world.write_module("main.tf", MODULE);
     moves(&mut world, &managed);
     let moved = world

@@ -1,4 +1,4 @@
-//! Whose a state is: one of somebody else is left alone until it is given to us.
+//! Ownership of a state: that of another owner is left unchanged until the resource adopts it.
 
 use alustan_api::report::{FailureClass, RunResult};
 use alustan_api::run::{Lineage, RunKind, RunRecord, key};
@@ -26,7 +26,7 @@ fn lineage_of(world: &World) -> String {
     state["lineage"].as_str().unwrap().to_owned()
 }
 
-/// Somebody else has a state where this resource is to have its own.
+/// World whose backend contains a state of another owner.
 fn occupied(mut world: World) -> World {
     world.run(RunKind::Apply).expect(RunResult::Done);
     world.forget_record();
@@ -58,7 +58,7 @@ fn a_state_of_somebody_else_is_left_alone() {
         }
         let record = world.record();
         assert_eq!((record.attempted, record.lineage), (0, Lineage::Unknown));
-        // A plan to destroy it is not what takes it over.
+        // A destroy plan does not adopt the state.
         world.inputs.approval.destroy = true;
         let ran = world.run(RunKind::Plan);
         let message = ran.expect_failure(FailureClass::User, "StateNotOurs");
@@ -67,7 +67,7 @@ fn a_state_of_somebody_else_is_left_alone() {
             "{message}"
         );
         world.inputs.approval.destroy = false;
-        // Not even a destroy that is to adopt it: it never made anything.
+        // Neither does a destroy with `adopt`: the resource never created anything.
         world.inputs.adopt = true;
         let ran = world.run(RunKind::Destroy);
         ran.expect_failure(FailureClass::User, "StateNotOurs");
@@ -95,7 +95,7 @@ fn a_state_is_taken_over_once_a_person_has_seen_the_plan() {
         let done = ran.expect(RunResult::Done);
         assert_eq!(done.lineage.as_ref(), Some(&lineage));
         assert_eq!(world.record().lineage, Lineage::Of(lineage));
-        // From now on it is ours, and nobody is asked.
+        // From here on the state belongs to the resource, and plans need no approval.
         world.inputs.approval.approved = None;
         world.write_module("main.tf", MODULE);
         world.run(RunKind::Apply).expect(RunResult::Done);
@@ -136,7 +136,7 @@ fn what_our_first_run_made_is_ours_and_is_asked_for_once() {
     world.run(RunKind::Apply).expect(RunResult::NoChanges);
     assert_eq!(world.engine_calls(), ["init", "output", "plan"]);
 
-    // Another place may have another state in it.
+    // Another address may have another state.
     let mut other = occupied(World::with_local_backend(MODULE));
     let elsewhere = world.inputs.backend.config["path"].clone();
     std::fs::remove_file(other.path("local.tfstate")).unwrap();

@@ -23,7 +23,7 @@ use crate::world::{World, text};
 
 const PLAIN: &str = "resource \"terraform_data\" \"a\" { input = \"x\" }\noutput \"a\" { value = terraform_data.a.output }\n";
 
-/// A context, as the controller pushes it.
+/// Context in the format of the controller.
 fn context(files: &[(&str, &str)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (name, content) in files {
@@ -48,7 +48,7 @@ fn request(path: &str, backend: Option<&str>) -> Request {
     }
 }
 
-/// Paths below `root`; the cache volume is `cache` of the world.
+/// Layout with scratch space `build`; `cache` and `base` of the world are cache volume and base providers.
 fn layout(world: &World, build: &str) -> Layout {
     let mut layout = Layout::from_vars(&Vars::new());
     layout.build = world.path(build);
@@ -61,7 +61,7 @@ fn prepare_in(layout: &Layout, request: &Request, files: &[(&str, &str)]) -> Res
     let mut vars = process_vars();
     vars.remove("TF_CLI_CONFIG_FILE");
     vars.insert("HOME".into(), layout.build.display().to_string());
-    // Providers from outside the base image: there is no network here.
+    // Providers from outside the base image: tests have no network.
     let outside = layout.build.parent().unwrap().join("outside.tfrc");
     if outside.is_file() {
         vars.insert("TF_CLI_CONFIG_FILE".into(), outside.display().to_string());
@@ -233,7 +233,7 @@ fn providers_are_copied_only_when_the_base_image_lacks_them() {
     assert_eq!(trees[0], trees[1], "two builds of one content differ");
 }
 
-/// Everything that goes into a layer.
+/// Describes everything that a layer contains.
 fn describe(path: &Path, name: &str, tree: &mut Vec<String>) {
     let found = fs::symlink_metadata(path).unwrap();
     let content = if found.is_symlink() {

@@ -1,4 +1,4 @@
-//! As much of an S3 bucket as the engine's `s3` backend uses, locks in lock files included.
+//! S3 bucket with the operations of the engine's `s3` backend, including lock files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use crate::api::serve_router;
 
-/// The answer to a list of an empty bucket.
+/// Response to a list of an empty bucket.
 const EMPTY: &str = "<ListBucketResult><Name>store</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>";
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-/// A bucket called `store`.
+/// Bucket with the name `store`.
 pub(crate) struct Bucket {
     address: SocketAddr,
     objects: Objects,
@@ -28,7 +28,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Serves an empty bucket for as long as the test runs.
+    /// Serves an empty bucket for the duration of the test.
     pub(crate) fn serve() -> Self {
         let objects = Objects::default();
         let looks = Arc::new(AtomicUsize::new(0));
@@ -50,7 +50,7 @@ impl Bucket {
         }
     }
 
-    /// The partial configuration of the backend.
+    /// Returns the partial configuration of the backend.
     pub(crate) fn config(&self) -> BTreeMap<String, Value> {
         let config = json!({
             "bucket": "store", "key": "team/web.tfstate", "region": "us-east-1",
@@ -63,17 +63,17 @@ impl Bucket {
         serde_json::from_value(config).unwrap()
     }
 
-    /// Where the server is.
+    /// Returns the URL of the server.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// How often somebody asked whether the bucket is there.
+    /// Returns the number of requests that checked for the bucket.
     pub(crate) fn looked_for(&self) -> usize {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// Where the state with this key is.
+    /// Returns the address of the state with this key.
     pub(crate) fn place(&self, key: &str) -> String {
         format!("s3://{}/store/{key}", self.address)
     }
@@ -129,7 +129,7 @@ async fn object(
     }
 }
 
-/// The body without the frames of `aws-chunked`.
+/// Removes the frames of `aws-chunked` from the body.
 fn plain(headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
     let encoding = headers.get("content-encoding");
     if encoding.is_none_or(|it| it.as_bytes() != b"aws-chunked") {

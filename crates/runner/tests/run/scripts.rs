@@ -102,7 +102,7 @@ fn a_script_that_fails_says_so_with_its_exit_code() {
 fn orphans_of_a_script_do_not_stay_as_zombies() {
     let mut world = World::new("");
     let gate = world.gate("gate");
-    // The inner shell ends at once; its own child ends later, and is the runner's by then.
+    // The inner shell ends at once. Its child ends later, as a child of the runner.
     world.inputs.scripts.plan = Some(format!(
         "bash -c 'true & sleep 0.1 & disown' ; cat {}; exit 0",
         gate.path().display()

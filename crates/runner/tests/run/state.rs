@@ -41,7 +41,7 @@ fn an_engine_whose_state_was_moved_by_another_does_not_overwrite_it() {
     assert!(world.pointer().current.is_none());
 }
 
-/// So many bytes that no compression makes fewer.
+/// Returns `size` bytes that do not compress.
 fn noise(size: usize) -> Vec<u8> {
     let mut seed = 1_u64;
     let mut bytes = Vec::with_capacity(size + 8);
@@ -55,12 +55,12 @@ fn noise(size: usize) -> Vec<u8> {
     bytes
 }
 
-/// A module whose state has `size` bytes more than that of a resource with nothing in it.
+/// World with a module whose state is `size` bytes larger than that of an empty resource.
 fn large(size: usize) -> World {
     let world = World::new(
         "resource \"terraform_data\" \"a\" {\n  input = sensitive(filebase64(\"${path.module}/noise\"))\n}\n",
     );
-    // The state has it twice, and as base64.
+    // The state contains it twice, in base64.
     std::fs::write(world.path("module/noise"), noise(size / 2 * 3 / 4)).unwrap();
     world
 }
@@ -122,7 +122,7 @@ fn a_person_goes_back_to_the_previous_version_of_the_state() {
     );
     world.run(RunKind::Apply).expect(RunResult::Done);
     let before = world.pointer();
-    // As docs/operations.md says: jq '{current: .previous, previous: .current}'.
+    // As in docs/operations.md: jq '{current: .previous, previous: .current}'.
     let data = world.secrets.get("web-state").unwrap().data;
     let pointer: serde_json::Value = serde_json::from_slice(&data["pointer"]).unwrap();
     let swapped =
@@ -147,7 +147,7 @@ fn a_person_goes_back_to_the_previous_version_of_the_state() {
     );
 }
 
-/// Runs of every kind fail and start nothing; gives the message of the last.
+/// Executes runs that fail without a start of the engine. Returns the message of the last one.
 fn fails_as_lost(world: &mut World) -> String {
     let started = world.path("started");
     world.program(
@@ -167,7 +167,7 @@ fn fails_as_lost(world: &mut World) -> String {
     message
 }
 
-/// How a person begins anew: what the operator made is saved and goes, and nothing is made by hand.
+/// Steps to a new, empty state: the Secrets of the operator are saved and deleted, and no object is created by hand.
 const WAY_OUT: &str = "save the Secrets of the resource, since they may hold an earlier version of \
     the state (`kubectl get secrets -n team -l alustan.io/terraform=web -o json >web.json`), abandon \
     the resource (`kubectl annotate tf web -n team alustan.io/abandon=true`), delete it, delete the \
@@ -183,7 +183,7 @@ fn a_lost_state_is_not_an_empty_one() {
     for part in ["web-state", "Nothing was changed", "backup", WAY_OUT] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
-    // As the controller does for a resource that is new.
+    // As the controller does for a new resource.
     world.secrets.put("web-state", []);
     let report = world.run(RunKind::Apply);
     let changes = report.expect(RunResult::Done).changes.clone();
@@ -216,7 +216,7 @@ fn a_lost_part_of_the_state_is_a_lost_state() {
     world.run(RunKind::Apply).expect(RunResult::Done);
     let slot = world.pointer().current.unwrap().slots[0].clone();
     assert_eq!(slot, "web-state-slot-0");
-    // The controller makes slots that are missing, without what was in them.
+    // The controller creates missing slots, without their content.
     world.secrets.put(&slot, []);
     let message = fails_as_lost(&mut world);
     assert!(

@@ -1,4 +1,4 @@
-//! What a runner lives in: a module, volumes, Secrets, and a pod for each run.
+//! Environment of a runner: a module, volumes, Secrets, and a pod for each run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ use crate::api;
 pub(crate) const RECORD: &str = "web-run";
 pub(crate) const REPORT: &str = "web-report";
 pub(crate) const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
-/// How long a test waits for anything before it fails.
+/// Time limit of each wait in a test.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct World {
@@ -35,14 +35,14 @@ pub(crate) struct World {
     calls: api::Calls,
     pub(crate) inputs: RunInputs,
     pub(crate) vars: BTreeMap<String, String>,
-    /// What the module is called by its content.
+    /// Id of the context.
     pub(crate) context: Option<String>,
-    /// Pods of earlier runs, as far as they are proven to have ended.
+    /// Pods of earlier runs that have certainly ended.
     pub(crate) earlier_pods: Vec<String>,
     number: i64,
 }
 
-/// A finished run.
+/// Finished run.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -51,7 +51,7 @@ pub(crate) struct Ran {
 }
 
 impl World {
-    /// A module of one file, with managed state.
+    /// Creates a world with a module of one file and a managed state.
     pub(crate) fn new(module: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for folder in ["module", "cache", "home", "bin"] {
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// The same with state in a file of the test's folder, by the engine's `local` backend.
+    /// As [`Self::new`], with the state in a file in the folder of the test (`local` backend).
     pub(crate) fn with_local_backend(module: &str) -> Self {
         let mut world = Self::new(module);
         world.inputs.backend.kind = Some("local".into());
@@ -150,27 +150,27 @@ impl World {
         fs::write(path, text).unwrap();
     }
 
-    /// Runs the module in this folder from now on.
+    /// Uses the module in this folder for the next runs.
     pub(crate) fn use_module(&mut self, path: &Path) {
         self.vars
             .insert("ALUSTAN_MODULE_DIR".into(), path.display().to_string());
     }
 
-    /// Puts a program before all others on the PATH of the next runs.
+    /// Adds a program to the front of the PATH of the next runs.
     pub(crate) fn program(&self, name: &str, text: &str) {
         let path = self.path("bin").join(name);
         fs::write(&path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Notes what the next runs call the engine for.
+    /// Records the commands of the engine in the next runs.
     pub(crate) fn watch_engine(&self) {
         let log = self.path("calls");
         let note = format!("echo \"$1 $2\" >> {}", log.display());
         self.wrap_engine(&note);
     }
 
-    /// Something happens each time before the engine does what `command` says.
+    /// Runs `what` each time before the engine executes `command`.
     pub(crate) fn before_engine(&self, command: &str, what: &str) {
         self.wrap_engine(&format!("if [ \"$1\" = {command} ]; then {what}; fi"));
     }
@@ -187,7 +187,7 @@ impl World {
         );
     }
 
-    /// What the engine was called for since the last question, sorted.
+    /// Returns the commands of the engine since the last call, sorted.
     pub(crate) fn engine_calls(&self) -> Vec<String> {
         let calls = self.read("calls");
         let _ = fs::remove_file(self.path("calls"));
@@ -202,12 +202,12 @@ impl World {
         calls
     }
 
-    /// The requests to the API server since the last call, in order.
+    /// Returns the requests to the API server since the last call, in order.
     pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
 
-    /// As a person approves the plan that waits.
+    /// Approves the plan that waits for approval.
     pub(crate) fn approve(&mut self, report: &RunReport) {
         self.inputs.approval.approved = Some(ApprovedPlan {
             id: report.asks.as_ref().unwrap().id.clone(),
@@ -215,12 +215,12 @@ impl World {
         });
     }
 
-    /// As the controller makes a record for a resource that it has never run.
+    /// Resets the record to that of a resource without runs.
     pub(crate) fn forget_record(&self) {
         self.secrets.put(RECORD, []);
     }
 
-    /// A place where a script or a provisioner waits until the test writes to it.
+    /// Creates a gate, at which a script or a provisioner waits for the test.
     pub(crate) fn gate(&self, name: &str) -> Gate {
         let path = self.path(name);
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
@@ -228,7 +228,7 @@ impl World {
         Gate { path }
     }
 
-    /// As the controller starts a run.
+    /// Starts a run, as the controller does.
     pub(crate) fn start(&mut self, kind: RunKind) {
         self.number += 1;
         let before = self.record();
@@ -279,7 +279,7 @@ impl World {
         self.secrets.put(RECORD, data);
     }
 
-    /// The log of run `number` in the report.
+    /// Returns the log of run `number` in the report.
     pub(crate) fn kept_log(&self, number: i64) -> Option<String> {
         use std::io::Read;
         let snapshot = self.secrets.get(REPORT)?;
@@ -290,13 +290,13 @@ impl World {
         Some(text)
     }
 
-    /// What a run left in the report, sealed.
+    /// Returns the sealed unsaved state in the report.
     pub(crate) fn leftover(&self) -> Option<Vec<u8>> {
         let snapshot = self.secrets.get(REPORT)?;
         snapshot.data.get(key::LEFTOVER).cloned()
     }
 
-    /// As a run leaves `state` in the report.
+    /// Keeps `state` in the report, as a run does.
     pub(crate) fn leave(&self, state: &str) {
         let sealed = alustan_runner::leftover::seal(state.as_bytes(), KEY).unwrap();
         let progress = to_json(&progress(&self.record()));
@@ -304,7 +304,7 @@ impl World {
             .put(REPORT, [(key::PROGRESS, progress), (key::LEFTOVER, sealed)]);
     }
 
-    /// The pod of the current run. Its temporary volumes are new.
+    /// Starts the pod of the current run, with new temporary volumes.
     pub(crate) fn pod(&self) -> Pod {
         self.pod_with_uid(&format!("uid-{}", self.number))
     }
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// The record with what the run says of itself, as the controller reads the two.
+    /// Returns the record with the progress in the report, merged as by the controller.
     pub(crate) fn record(&self) -> RunRecord {
         let own: RunRecord = self.data_of(RECORD, key::RECORD).unwrap_or_default();
         let told: Option<RunProgress> = self.data(key::PROGRESS);
@@ -393,7 +393,7 @@ impl World {
             .map(|it| serde_json::from_slice(it).unwrap())
     }
 
-    /// As the controller gives more slots.
+    /// Adds slots, as the controller does.
     pub(crate) fn grow_slots(&mut self, count: u32) {
         let managed = self.inputs.backend.managed.as_mut().unwrap();
         let there = u32::try_from(managed.slots.len()).unwrap();
@@ -409,14 +409,14 @@ impl World {
             .put(RECORD, known.map(|key| (key, data[key].clone())));
     }
 
-    /// As the controller cancels a run.
+    /// Cancels the run, as the controller does.
     pub(crate) fn cancel(&self) {
         let mut record = self.record();
         record.cancel = true;
         self.write_record(&record);
     }
 
-    /// As somebody else takes the lock of the state.
+    /// Takes the lock of the state as another holder.
     pub(crate) fn lock_by(&self, who: &str) -> StateLock {
         let lock = StateLock {
             id: "of-somebody".into(),
@@ -451,7 +451,7 @@ fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()
 }
 
-/// As the controller writes the progress of a run.
+/// Returns the progress of a run, as the controller writes it.
 fn progress(record: &RunRecord) -> RunProgress {
     RunProgress {
         number: record.number,
@@ -468,7 +468,7 @@ fn progress(record: &RunRecord) -> RunProgress {
     }
 }
 
-/// As the controller reads it.
+/// Merges the progress into the record, as the controller does.
 fn believed(own: RunRecord, told: RunProgress) -> RunRecord {
     let applies = own.run.as_ref().map(|run| run.kind) == Some(RunKind::Apply);
     let (begun, attempted) = (own.begun_before, own.attempted_before);
@@ -491,7 +491,7 @@ fn believed(own: RunRecord, told: RunProgress) -> RunRecord {
     }
 }
 
-/// Where something waits for the test.
+/// Gate, at which a process waits for the test.
 pub(crate) struct Gate {
     path: PathBuf,
 }
@@ -501,7 +501,7 @@ impl Gate {
         &self.path
     }
 
-    /// Waits until somebody is at the gate; they pass when what is given back is dropped.
+    /// Waits until a process is at the gate. The process continues when the returned file is dropped.
     pub(crate) fn wait(&self) -> fs::File {
         let mut opened = None;
         until("somebody is at the gate", || {
@@ -517,7 +517,7 @@ impl Gate {
     }
 }
 
-/// A runner that is running.
+/// Running runner.
 pub(crate) struct Pod {
     child: Child,
 }
@@ -527,14 +527,14 @@ impl Pod {
         self.child.id()
     }
 
-    /// Whether a command runs.
+    /// Whether the runner has child processes.
     pub(crate) fn has_children(&self) -> bool {
         let pid = self.pid();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         !children.unwrap().trim().is_empty()
     }
 
-    /// As kubelet asks a pod to stop.
+    /// Sends SIGTERM, as kubelet does.
     pub(crate) fn terminate(&self) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -586,7 +586,7 @@ impl Ran {
     }
 }
 
-/// Waits for a condition, and fails when it does not come.
+/// Waits for a condition. Panics if it is not met in time.
 #[track_caller]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -596,7 +596,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The value of an output as text.
+/// Returns the value of an output as text.
 pub(crate) fn text(outputs: &Outputs, name: &str) -> String {
     match &outputs[name].value {
         Value::String(text) => text.clone(),
