@@ -13,8 +13,8 @@ pub fn is_on_the_volume(address: &str) -> bool {
     path.is_some_and(|path| path.starts_with(paths::CACHE))
 }
 
-/// Where the state of a block of the type `kind` lives, such as `s3://bucket/key`, as far as that
-/// is known from its `config` and the engine's `environment`.
+/// Returns the address of the state of a backend of type `kind`, such as `s3://bucket/key`. The part after `://` is empty if `config` and
+/// the `environment` of the engine do not determine the location.
 pub fn address(kind: &str, config: &Config, environment: &Environment) -> String {
     let place = match of_kind(kind) {
         Some(backend) => backend.place(config, environment),
@@ -23,7 +23,7 @@ pub fn address(kind: &str, config: &Config, environment: &Environment) -> String
     format!("{kind}://{}", place.unwrap_or_default())
 }
 
-/// The same of what a run was told.
+/// Returns the address of the state of a run; `None` for a managed state and for a backend block of the module.
 pub fn address_of(inputs: &BackendInputs) -> Option<String> {
     let kind = inputs
         .kind
@@ -32,7 +32,7 @@ pub fn address_of(inputs: &BackendInputs) -> Option<String> {
     Some(address(kind, &inputs.whole_config(), &inputs.environment))
 }
 
-/// The same, where `spec` alone tells.
+/// Returns the address that `spec` alone determines; `None` if it is incomplete or the state is managed.
 pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
     let backend = of(spec.provider?);
     if backend.managed() {
@@ -43,7 +43,7 @@ pub fn described(spec: &BackendSpec, owner: Owner<'_>) -> Option<String> {
     is_known(&address).then_some(address)
 }
 
-/// Whether an [`address`] names one place for everybody.
+/// Whether an [`address`] refers to the same state in every pod.
 pub fn is_shared(address: &str) -> bool {
     let Some((kind, place)) = address.split_once("://") else {
         return false;
@@ -54,7 +54,7 @@ pub fn is_shared(address: &str) -> bool {
     }
 }
 
-/// Whether an [`address`] names a place.
+/// Whether an [`address`] has a location.
 pub fn is_known(address: &str) -> bool {
     !address.ends_with("://")
 }

@@ -1,5 +1,4 @@
-//! State in an S3 bucket, of AWS or of anything that speaks S3
-//! (<https://developer.hashicorp.com/terraform/language/backend/s3>).
+//! State in an S3 bucket of AWS or of an S3-compatible service (<https://developer.hashicorp.com/terraform/language/backend/s3>).
 
 use alustan_api::BackendSpec;
 use alustan_api::run::Bootstrap;
@@ -9,7 +8,7 @@ use crate::backend::{Backend, Config, Environment, Invalid, Owner, Since, text};
 
 pub(crate) struct Aws;
 
-/// What of the engine's checks and headers only AWS understands.
+/// Arguments set to true for a custom endpoint: they disable checks and headers that only AWS supports.
 const ONLY_AWS: &[&str] = &[
     "use_path_style",
     "skip_credentials_validation",
@@ -19,10 +18,10 @@ const ONLY_AWS: &[&str] = &[
     "skip_s3_checksum",
 ];
 
-/// What has the engine act as somebody else than the environment says.
+/// Prefixes of arguments that select an identity other than that of the environment.
 const OF_ANOTHER: &[&str] = &["assume_role", "profile", "shared_"];
 
-/// Variables that name another server, the first that is there.
+/// Variables that override the endpoint, in order of precedence.
 const ENDPOINTS: &[&str] = &["AWS_ENDPOINT_URL_S3", "AWS_S3_ENDPOINT", "AWS_ENDPOINT_URL"];
 
 impl Backend for Aws {

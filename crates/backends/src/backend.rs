@@ -7,101 +7,101 @@ use alustan_api::run::Bootstrap;
 use serde_json::Value;
 use thiserror::Error;
 
-/// Part of a backend block, by the engine's names.
+/// Arguments of a backend block, by their names in the engine.
 pub type Config = BTreeMap<String, Value>;
 /// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
 
-/// The resource that a state belongs to.
+/// Resource that owns a state.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
-    /// Its namespace.
+    /// Namespace of the resource.
     pub namespace: &'a str,
-    /// Its name.
+    /// Name of the resource.
     pub name: &'a str,
 }
 
 impl Owner<'_> {
-    /// What tells its state from those of others in one place.
+    /// Returns `NAMESPACE/NAME`: the default path prefix of the state in a shared location.
     pub(crate) fn path(self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// The key of its state, where none is given.
+    /// Returns the key of the state: `spec.key`, or `NAMESPACE/NAME.tfstate`.
     pub(crate) fn key(self, spec: &BackendSpec) -> String {
         let own = spec.key.clone();
         own.unwrap_or_else(|| format!("{}.tfstate", self.path()))
     }
 }
 
-/// One kind of backend. Only the first three are needed.
+/// A type of backend. Implementations must provide `name`, `kind` and `config`.
 pub(crate) trait Backend: Sync {
-    /// The provider's name in `spec.backend.provider`.
+    /// Name of the provider in `spec.backend.provider`.
     fn name(&self) -> &'static str;
 
-    /// The type of the engine's `backend` block.
+    /// Type of the `backend` block of the engine.
     fn kind<'a>(&self, spec: &'a BackendSpec) -> &'a str;
 
-    /// The partial configuration that goes with the block, without `spec.config`; nothing secret.
+    /// Returns the arguments for the backend block, without `spec.config`. They contain no secrets.
     fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config;
 
-    /// Names of the block that fields of the spec stand for: `spec.config` may not give them.
+    /// Pairs of a block argument and the field of the spec that sets it. `spec.config` must not contain these arguments.
     fn fields(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// What is wrong with `spec`, beyond what the API server refuses.
+    /// Checks `spec` beyond the validation of the API server.
     fn validate(&self, _: &BackendSpec, _: Owner<'_>) -> Result<(), Invalid> {
         Ok(())
     }
 
-    /// Since which version engines take a block with `config`, and what wants that.
+    /// Returns the minimum engine version for a block with `config`, and the reason.
     fn since(&self, _: &Config) -> Option<Since> {
         None
     }
 
-    /// What is to be made before the first run.
+    /// Returns the objects to create before the first run.
     fn bootstrap(&self, _: &BackendSpec) -> Option<Bootstrap> {
         None
     }
 
-    /// Where a block with `config` has its state, if that is known; nothing secret.
+    /// Returns the location of the state of a block with `config`, if known. It contains no secrets.
     fn place(&self, _: &Config, _: &Environment) -> Option<String> {
         None
     }
 
-    /// The field of the spec that names another place.
+    /// Field of the spec that changes the location.
     fn place_field(&self) -> &'static str {
         "config"
     }
 
-    /// Whether `place` is the same for everybody.
+    /// Whether `place` refers to the same state in every pod.
     fn is_shared(&self, place: &str) -> bool {
         !place.is_empty()
     }
 
-    /// Whether the state is kept in Secrets by the runner's own server.
+    /// Whether the runner serves the state from Secrets (rule 12).
     fn managed(&self) -> bool {
         false
     }
 }
 
-/// A version of Terraform and `OpenTofu`.
+/// Minimum version of Terraform and `OpenTofu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
-    /// The version.
+    /// Minimum version, for example `1.10.0`.
     pub version: &'static str,
-    /// What wants it, and what does without it.
+    /// Feature that requires the version, and the alternative to it.
     pub why: &'static str,
 }
 
-/// A field says what cannot be.
+/// A field of `spec.backend` has an invalid value.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{field}: {why}")]
 pub struct Invalid {
-    /// Its path below `spec.backend`.
+    /// Path below `spec.backend`.
     pub field: String,
-    /// Why, and what to do.
+    /// Reason and remedy.
     pub why: String,
 }
 
@@ -114,7 +114,7 @@ impl Invalid {
     }
 }
 
-/// Returns the configuration of the block, `spec.config` included.
+/// Returns the arguments of the block, including `spec.config`.
 pub(crate) fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>) -> Config {
     let mut config = backend.config(spec, owner);
     let own = spec.config.iter();
@@ -122,7 +122,7 @@ pub(crate) fn config(backend: &dyn Backend, spec: &BackendSpec, owner: Owner<'_>
     config
 }
 
-/// Returns the text of an argument; an empty one is none.
+/// Returns the value of a string argument; `None` if it is empty.
 pub(crate) fn text<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
     let text = config.get(name).and_then(Value::as_str);
     text.filter(|it| !it.is_empty())

@@ -1,4 +1,4 @@
-//! Any backend that the engine knows, by its type and configuration.
+//! Any backend type of the engine, by type and configuration.
 
 use alustan_api::BackendSpec;
 
@@ -6,7 +6,7 @@ use crate::backend::{Backend, Config, Owner, text};
 
 pub(crate) struct Generic;
 
-/// Which values of other types say where the state is; none of them is secret.
+/// Arguments that determine the location of the state, by type. None of them is secret.
 const PLACES: &[(&str, &[&str])] = &[
     ("consul", &["address", "path"]),
     ("cos", &["bucket", "prefix", "key"]),
@@ -27,14 +27,14 @@ impl Backend for Generic {
     }
 }
 
-/// Where a state of the type `kind` is, where that is known.
+/// Returns the location of a state of type `kind`, if known.
 pub(crate) fn place(kind: &str, config: &Config) -> Option<String> {
     let (_, names) = PLACES.iter().find(|(known, _)| *known == kind)?;
     let values = names.iter().filter_map(|name| text(config, name));
     Some(values.collect::<Vec<_>>().join("/"))
 }
 
-/// Whether a place in a state of the type `kind` is the same for everybody.
+/// Whether a location of type `kind` refers to the same state in every pod.
 pub(crate) fn is_shared(kind: &str) -> bool {
     matches!(kind, "cos" | "oss")
 }

@@ -1,5 +1,4 @@
-//! State on a server that speaks the engine's own protocol
-//! (<https://developer.hashicorp.com/terraform/language/backend/http>).
+//! State on a server with the `http` protocol of the engine (<https://developer.hashicorp.com/terraform/language/backend/http>).
 
 use alustan_api::BackendSpec;
 use serde_json::json;
@@ -43,14 +42,14 @@ impl Backend for Http {
         "address"
     }
 
-    /// A server in the pod itself is not that of anybody else.
+    /// A server on loopback belongs to one pod.
     fn is_shared(&self, place: &str) -> bool {
         let host = place.split(['/', ':']).next().unwrap_or_default();
         !matches!(host, "" | "localhost" | "127.0.0.1" | "[")
     }
 }
 
-/// Host, port and path of a URL, without user and query: nothing of it is secret.
+/// Returns host, port and path of a URL, without user and query, which may be secret.
 pub(crate) fn path(url: &str) -> Option<String> {
     let (_, rest) = url.split_once("://")?;
     let rest = rest.split(['?', '#']).next()?;
@@ -60,7 +59,7 @@ pub(crate) fn path(url: &str) -> Option<String> {
     Some(path.trim_end_matches('/').to_owned())
 }
 
-/// Host and port of a URL.
+/// Returns host and port of a URL.
 pub(crate) fn host(url: &str) -> Option<String> {
     let path = path(url)?;
     path.split('/').next().map(str::to_owned)

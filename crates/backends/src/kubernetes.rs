@@ -1,6 +1,5 @@
-//! State in a Secret that the engine itself writes
-//! (<https://developer.hashicorp.com/terraform/language/backend/kubernetes>). It lists the Secrets
-//! of the namespace, which no right to single ones allows.
+//! State in a Secret that the engine writes (<https://developer.hashicorp.com/terraform/language/backend/kubernetes>). The engine lists the
+//! Secrets of the namespace, so a Role with `resourceNames` is not sufficient.
 
 use alustan_api::BackendSpec;
 use serde_json::json;
@@ -22,7 +21,7 @@ impl Backend for Kubernetes {
         &[("secret_suffix", "secretSuffix")]
     }
 
-    /// A suffix that ends in a number would be taken for that of a part
+    /// The default suffix is `NAME-state`, because the engine mistakes a trailing number for the index of a part
     /// (<https://github.com/hashicorp/terraform/issues/33995>).
     fn config(&self, spec: &BackendSpec, owner: Owner<'_>) -> Config {
         let suffix = spec.secret_suffix.clone();

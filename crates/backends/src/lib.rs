@@ -1,5 +1,5 @@
-//! Where Terraform state lives. A backend is one file and one line in [`providers::of`]; this crate
-//! is pure: it says what the engine is told, the runner tells it.
+//! Backends of Terraform state: validation, configuration and address. A backend is one file and one line in [`providers::of`]. The crate
+//! performs no I/O: it computes [`BackendInputs`], and the runner configures the engine with them.
 
 mod address;
 mod aws;
@@ -27,40 +27,40 @@ use thiserror::Error;
 use backend::config;
 use providers::{of, of_kind};
 
-/// Since which version engines take what they are told by `inputs`, where it is not all of them.
+/// Returns the minimum engine version for `inputs`; `None` if every supported version accepts them.
 pub fn since(inputs: &BackendInputs) -> Option<Since> {
     of_kind(inputs.kind.as_deref()?)?.since(&inputs.config)
 }
 
-/// Why a backend cannot be used.
+/// Reasons for which a backend cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum Error {
-    /// The module has a backend of one type, the resource asks for another (rule 11).
+    /// Module and resource configure backends of different types (rule 11).
     #[error(
         "spec.backend.provider: the module has a `backend \"{module}\"` block, but provider \
          {provider} is a `{wanted}` backend; remove one of them"
     )]
     Conflict {
-        /// The type of the module's block.
+        /// Type of the `backend` block in the module.
         module: String,
-        /// What the resource asks for.
+        /// Provider in `spec.backend.provider`.
         provider: &'static str,
-        /// The type that goes with it.
+        /// Backend type of that provider.
         wanted: String,
     },
-    /// The module's own `local` backend: its state would end with the pod.
+    /// The module has a `local` backend block: the state would be deleted with the pod.
     #[error(
         "the module has a `backend \"local\"` block, whose state would be gone with the pod of each \
          run; set spec.backend.provider: local to keep it on the cache volume, or remove the block"
     )]
     Lost,
-    /// A field says what cannot be.
+    /// A field of `spec.backend` has an invalid value.
     #[error("spec.backend.{0}")]
     Invalid(#[from] Invalid),
 }
 
 impl Error {
-    /// The stable reason.
+    /// Returns the reason for the condition.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Conflict { .. } => "BackendConflict",
@@ -69,8 +69,8 @@ impl Error {
     }
 }
 
-/// The type of the backend that a run will use: of the resource, of the module, or managed.
-/// `module` is the type of the module's own block.
+/// Returns the backend of a run: the provider of the resource, the block of the module, or the default `managed`. `module`: type of the
+/// `backend` block in the module.
 pub fn kind(spec: Option<&BackendSpec>, module: Option<&str>) -> BackendProviderOrOwn {
     match (spec.and_then(|spec| spec.provider), module) {
         (Some(provider), _) => BackendProviderOrOwn::Provider(provider),
@@ -79,16 +79,16 @@ pub fn kind(spec: Option<&BackendSpec>, module: Option<&str>) -> BackendProvider
     }
 }
 
-/// Who decides about the state.
+/// Origin of the backend configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendProviderOrOwn {
-    /// The resource or the default.
+    /// `spec.backend.provider`, or the default `managed`.
     Provider(BackendProvider),
-    /// The module's own block.
+    /// The `backend` block of the module.
     Own,
 }
 
-/// Whether the state is kept in Secrets of the resource's namespace.
+/// Whether the state is in Secrets in the namespace of the resource (rule 12).
 pub fn is_managed(spec: Option<&BackendSpec>, module: Option<&str>) -> bool {
     match kind(spec, module) {
         BackendProviderOrOwn::Provider(provider) => of(provider).managed(),
@@ -96,11 +96,12 @@ pub fn is_managed(spec: Option<&BackendSpec>, module: Option<&str>) -> bool {
     }
 }
 
-/// What the runner is told about the backend. `module` is the type of the module's own block,
-/// `secret` the data of `spec.backend.secretRef`, `secrets` the Secrets of a managed state.
+/// Returns the backend configuration for the runner.
+///
+/// `module`: type of the `backend` block in the module. `secret`: data of `spec.backend.secretRef`. `secrets`: Secrets of a managed state.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// [`Error`] if the backend cannot be used.
 pub fn inputs(
     spec: Option<&BackendSpec>,
     module: Option<&str>,
@@ -151,7 +152,8 @@ pub fn inputs(
     })
 }
 
-/// The schema cannot say it, since it knows nothing of what is in `config`.
+/// Refuses `spec.backend.config` without a provider and for `managed` and `local`. The schema has no such check: it does not cover the
+/// content of `config`.
 fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
     match spec.provider {
         None | Some(BackendProvider::Managed | BackendProvider::Local) => {
@@ -163,7 +165,7 @@ fn takes_more(spec: &BackendSpec) -> Result<(), Invalid> {
     }
 }
 
-/// Refuses provider `generic` for a type that has its own provider.
+/// Refuses provider `generic` for a type that has a dedicated provider.
 fn validate_type(provider: BackendProvider, kind: &str) -> Result<(), Invalid> {
     match of_kind(kind).filter(|_| provider == BackendProvider::Generic) {
         Some(known) => Err(Invalid::new(
@@ -174,7 +176,7 @@ fn validate_type(provider: BackendProvider, kind: &str) -> Result<(), Invalid> {
     }
 }
 
-/// The field of `spec` that gives the state another place.
+/// Returns the field of `spec` that changes the location of the state.
 pub fn place_field(spec: &BackendSpec) -> Option<&'static str> {
     spec.provider.map(|provider| of(provider).place_field())
 }

@@ -1,4 +1,4 @@
-//! State in a file on the cache volume, by explicit choice (rule 2): it is lost with the volume.
+//! State in a file on the cache volume, only by explicit choice (rule 2): the state is lost with the volume.
 
 use alustan_api::{BackendSpec, paths};
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::backend::{Backend, Config, Environment, Owner, text};
 
 pub(crate) struct Local;
 
-/// The file.
+/// Path of the state file.
 fn file() -> String {
     format!("{}/state/terraform.tfstate", paths::CACHE)
 }
@@ -29,7 +29,7 @@ impl Backend for Local {
         text(config, "path").map(str::to_owned)
     }
 
-    /// Each resource has a volume of its own.
+    /// Each resource has its own cache volume.
     fn is_shared(&self, _: &str) -> bool {
         false
     }

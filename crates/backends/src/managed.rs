@@ -1,4 +1,4 @@
-//! State in Secrets of the resource's namespace, served to the engine by the runner (rule 12).
+//! State in Secrets in the namespace of the resource, served to the engine by the runner (rule 12).
 
 use alustan_api::BackendSpec;
 
@@ -15,7 +15,7 @@ impl Backend for Managed {
         "http"
     }
 
-    /// Address and password come by environment: they differ from run to run.
+    /// Address and password are environment variables, because they differ per run.
     fn config(&self, _: &BackendSpec, _: Owner<'_>) -> Config {
         Config::new()
     }

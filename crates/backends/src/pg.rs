@@ -8,7 +8,7 @@ use crate::backend::{Backend, Config, Environment, Invalid, Owner, text};
 
 pub(crate) struct Pg;
 
-/// What a name in `PostgreSQL` has room for, in bytes.
+/// Maximum length of an identifier in `PostgreSQL`, in bytes.
 const LONGEST: usize = 63;
 
 impl Backend for Pg {
@@ -37,7 +37,7 @@ impl Backend for Pg {
         Config::from([("schema_name".to_owned(), json!(schema(spec, owner)))])
     }
 
-    /// With the database, as far as its URL tells of it; its user and password are left out.
+    /// Includes server and database if the connection string or the environment determines them. User and password are omitted.
     fn place(&self, config: &Config, environment: &Environment) -> Option<String> {
         let schema = text(config, "schema_name").unwrap_or("terraform_remote_state");
         let own = text(config, "conn_str");
@@ -59,7 +59,7 @@ impl Backend for Pg {
     }
 }
 
-/// Server and database by the names that libpq has for them.
+/// Returns server and database from the libpq parameters; `None` without a host. `value` takes the keyword and the environment variable.
 fn server(value: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
     let host = value("host", "PGHOST")?;
     let port = value("port", "PGPORT").map(|port| format!(":{port}"));
@@ -67,7 +67,7 @@ fn server(value: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
     Some(format!("{host}{}/{database}", port.unwrap_or_default()))
 }
 
-/// The value of `name` in a connection string of `name=value` pairs.
+/// Returns the value of `name` in a connection string of `name=value` pairs.
 fn setting<'a>(pairs: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = pairs.split_ascii_whitespace();
     let value = pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;

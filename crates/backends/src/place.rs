@@ -1,22 +1,22 @@
-//! Where a state is, as far as it can be told from what the runner is told: whether it moves.
+//! Comparison of the locations of a state, to detect a migration between backends.
 
 use alustan_api::run::BackendInputs;
 
 use crate::address::{address_of, is_known};
 use crate::backend::Config;
 
-/// Whether a state moves.
+/// Whether a state has to be migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// It stays where it is.
+    /// The location is the same.
     No,
-    /// To another place.
+    /// The location is different.
     Yes,
-    /// The engine knows: a part of the configuration is the module's own.
+    /// Only the engine can decide: at least one of the configurations comes from the backend block of the module.
     Unknown,
 }
 
-/// Whether a state moves from one backend to another.
+/// Whether a change of the backend from `from` to `to` migrates the state.
 pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
     let is_told = |backend: &BackendInputs| backend.write_block;
     let moves = match (&from.managed, &to.managed) {
@@ -28,13 +28,13 @@ pub fn step(from: &BackendInputs, to: &BackendInputs) -> Move {
     if moves { Move::Yes } else { Move::No }
 }
 
-/// The address of a state; where nobody knows it, everything that is not secret may tell of it.
+/// Returns the address of a state. If it is unknown, returns type and configuration without secrets, which are compared instead.
 fn whereabouts(backend: &BackendInputs) -> Result<String, (Option<&str>, &Config)> {
     let known = address_of(backend).filter(|address| is_known(address));
     known.ok_or((backend.kind.as_deref(), &backend.config))
 }
 
-/// The place of a state as people read it: `s3://bucket/key`.
+/// Returns the location of a state for messages, such as `s3://bucket/key`.
 pub fn place(backend: &BackendInputs) -> String {
     match &backend.managed {
         Some(managed) => format!("Secret {}", managed.pointer),

@@ -1,4 +1,4 @@
-//! Backend of each provider. A new backend is one file and one line in [`of`].
+//! Mapping from providers to backends. A new backend is one file and one line in [`of`].
 
 use alustan_api::BackendProvider;
 
@@ -28,7 +28,7 @@ pub(crate) fn of(provider: BackendProvider) -> &'static dyn Backend {
     }
 }
 
-/// The backend of the engine's type `kind`, where there is a provider for it.
+/// Returns the backend for the engine's type `kind`; `None` if no provider is dedicated to it.
 pub(crate) fn of_kind(kind: &str) -> Option<&'static dyn Backend> {
     let provider = match kind {
         "s3" => BackendProvider::Aws,

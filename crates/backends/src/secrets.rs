@@ -1,4 +1,4 @@
-//! What is secret about a backend: it comes from a Secret, and stands nowhere in the resource.
+//! Secret arguments of a backend. They come from `spec.backend.secretRef` and never appear in the resource.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::backend::{Backend, Environment, Invalid};
 
-/// Parts of names that give a secret away.
+/// Substrings of argument names that mark a secret value.
 const SECRET: &[&str] = &[
     "access_key",
     "client_key",
@@ -22,16 +22,16 @@ const SECRET: &[&str] = &[
     "token",
 ];
 
-/// A key that a service keeps is named, and not given.
+/// Keys in a key management service are referenced by name: such an argument has no secret value.
 const KEPT: &str = "kms";
 
-/// Ends of names that say where a secret is, or which one, but not what it is.
+/// Suffixes of argument names whose value is a reference to a secret, not the secret.
 const HARMLESS: &[&str] = &[
     "_arn", "_file", "_files", "_id", "_name", "_path", "_paths", "_suffix", "_url",
 ];
 
-/// The environment of the engine, and the part of the backend block: names of variables are in
-/// capitals, but those of proxies may be in lower case.
+/// Splits the Secret into environment variables of the engine and arguments of the backend block. Names in lower case are arguments, except
+/// `*_proxy`.
 pub(crate) fn split(secret: Environment) -> (Environment, BTreeMap<String, String>) {
     let is_variable = |name: &str| name.ends_with("_proxy") || !is_argument(name);
     secret.into_iter().partition(|(name, _)| is_variable(name))
@@ -43,7 +43,7 @@ fn is_argument(name: &str) -> bool {
         && letters.all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'_')
 }
 
-/// Refuses what `spec.config` must not have.
+/// Refuses invalid names, arguments that belong to a field of the spec, and secret values in `spec.config`.
 pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), Invalid> {
     for (name, value) in &spec.config {
         let path = format!("config.{name}");
@@ -61,8 +61,7 @@ pub(crate) fn validate(backend: &dyn Backend, spec: &BackendSpec) -> Result<(), 
     Ok(())
 }
 
-/// Refuses keys of the Secret that stand for something else already: what is in the resource would
-/// not be what counts.
+/// Refuses keys of the Secret that the resource also sets: the Secret would silently override the resource.
 pub(crate) fn validate_keys(
     backend: &dyn Backend,
     spec: &BackendSpec,
@@ -107,7 +106,7 @@ fn is_secret(name: &str) -> bool {
     !harmless && SECRET.iter().any(|part| name.contains(part))
 }
 
-/// Whether a URL names its user.
+/// Whether a URL contains user information.
 fn has_user(text: &str) -> bool {
     let rest = text.split_once("://").map(|(_, rest)| rest);
     let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());

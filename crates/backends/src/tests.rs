@@ -18,7 +18,7 @@ fn spec(fields: Value) -> BackendSpec {
     serde_json::from_value(fields).unwrap()
 }
 
-/// The form of the first resources that were ever written.
+/// Backend of the first API version.
 fn seed() -> Value {
     json!({ "provider": "aws", "s3": "s3-store", "dynamoDB": "db-table", "region": "us-east-1" })
 }
@@ -141,7 +141,7 @@ fn each_provider_is_a_backend_of_the_engine(
     assert_eq!(address_of(&inputs).as_deref(), Some(address));
     let told = Some(address.to_owned()).filter(|it| !it.ends_with("://"));
     assert_eq!(described(&spec, OWNER), told);
-    // A module with a block of that type gets the rest of it.
+    // A module with a block of the same type gets the same arguments and no second block.
     let partial = resolve(Some(&spec), Some(kind)).unwrap();
     assert!(!partial.write_block && partial.config == inputs.config);
     let conflict = resolve(Some(&spec), Some("consul")).err().unwrap();
